@@ -99,4 +99,37 @@ ALTER TABLE @schema@.lane ADD COLUMN due_from timestamptz;
 COMMENT ON COLUMN @schema@.lane.due_from IS
     'of lane -1: no parked event of the consumer has an earlier due_at; NULL: nobody knows';
 
+-- ---- what several turns take and give that are made together, see internal/turns.sql ----
+
+-- A turn that settles a claim which was delivered whole, and asks for the next. place is its number
+-- in the call. The rest is as in _settlement and _request.
+CREATE TYPE @schema@._simple AS (
+    place      int,
+    consumer   text,
+    owner      text,
+    epoch      bigint,
+    tried      bigint,
+    marks      jsonb,
+    max_events int,
+    lease_ms   bigint,
+    known      bigint[],
+    ordering   text,
+    events     text,
+    predicate  text
+);
+
+-- What became of it. The claim has the events of the window from seen to target that the consumer
+-- wants, all of them.
+CREATE TYPE @schema@._simple_answer AS (
+    place      int,
+    epoch      bigint,  -- of the new claim
+    n          int,     -- its events; 0: there is no claim
+    more       boolean, -- the consumer has other claims
+    seen       text,
+    floor      bigint,
+    target     text,
+    window_end bigint,
+    now_ms     bigint   -- the database's clock
+);
+
 UPDATE @schema@.meta SET value = '5' WHERE name = 'schema_version';

@@ -10,6 +10,7 @@
 #include "api/heart.h"
 #include "api/runner.h"
 #include "base/text.h"
+#include "store/share.h"
 
 #define TRIM_EVERY_MIN_MS INT64_C(1000)
 #define TRIM_EVERY_MAX_MS (60 * INT64_C(1000))
@@ -39,6 +40,13 @@ bool crew_mine(const struct crew *w)
         if (d->crew == w)
             return true;
     return false;
+}
+
+int crew_handle(struct crew *w, struct store **ret, struct error *err)
+{
+    if (w->share)
+        return share_seat(w->share, NULL, ret, err);
+    return w->st->ops->dup(w->st, ret, err);
 }
 
 /* ---- trimming ---- */
@@ -73,9 +81,9 @@ static bool may_warn(const struct crew *w, struct trimmer *t)
 }
 
 /* trim deletes one small batch of what is old. */
-static int trim(const struct crew *w, struct trimmer *t, struct trim_result *ret, struct error *err)
+static int trim(struct crew *w, struct trimmer *t, struct trim_result *ret, struct error *err)
 {
-    if (!t->st && w->st->ops->dup(w->st, &t->st, err) != 0)
+    if (!t->st && crew_handle(w, &t->st, err) != 0)
         return -1;
 
     struct trim_request req = {
@@ -91,7 +99,7 @@ static int trim(const struct crew *w, struct trimmer *t, struct trim_result *ret
 }
 
 /* trim_some deletes one small batch, and returns how many ms to wait before the next. */
-static int64_t trim_some(const struct crew *w, struct trimmer *t)
+static int64_t trim_some(struct crew *w, struct trimmer *t)
 {
     struct trim_result res;
     struct error err;
@@ -437,12 +445,30 @@ static void reset_stop(struct crew *w)
         return; /* nobody stopped it */
 }
 
+/* open_share has the runners share a few connections, if the store can do that. */
+static int open_share(struct crew *w, struct error *err)
+{
+    if (!share_possible(w->st))
+        return 0;
+    struct share_config cfg = {
+        .clock = w->clock, .connections = w->connections, .sweep_ms = w->sweep_ms};
+    return share_open(w->st, &cfg, &w->share, err);
+}
+
+static void close_share(struct crew *w)
+{
+    share_close(w->share);
+    w->share = NULL;
+}
+
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through,
              struct error *err)
 {
     struct heart heart = {0};
     w->round = 0;
-    int result = begin_all(r, n, until_through, err);
+    int result = open_share(w, err);
+    if (result == 0)
+        result = begin_all(r, n, until_through, err);
     if (result == 0)
         result = heart_start(&heart, w, r, n, err);
     if (result == 0)
@@ -456,6 +482,7 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
         abandon(w, r, n);
     }
     heart_stop(&heart);
+    close_share(w);
     reset_stop(w);
     return result;
 }

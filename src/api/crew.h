@@ -16,7 +16,9 @@ struct runner_view;
 
 /* What the runners of one outbox share. (1) Everything below `lock` is protected by it. */
 struct crew {
-    struct store *st; /* the outbox; each runner opens handles of its own on it */
+    struct store *st;    /* the outbox; runners open handles of their own on it, or: */
+    struct share *share; /* of crew_run: what they share; NULL: nothing */
+    int connections;     /* how many connections that may have */
     const struct log *log;
     const struct clock *clock;
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
@@ -60,6 +62,10 @@ int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct e
  * Healthy runners stay open for the next step. */
 int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered,
               struct error *err);
+
+/* crew_handle opens a handle on the outbox for the crew's own use, or takes a seat where there is a
+ * share. */
+int crew_handle(struct crew *w, struct store **ret, struct error *err);
 
 /* crew_mine says whether the calling thread works for w, so that the caller is a handler of w. */
 bool crew_mine(const struct crew *w);

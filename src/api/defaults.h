@@ -6,7 +6,7 @@
 #include "base/option.h"
 
 /* DEFAULTS_ROWS are rows of an option table. AT(field) is the place of a field in the table's
- * target, which has drain_ms, sweep_ms, retention_ms and inbox_ms. */
+ * target, which has drain_ms, sweep_ms, retention_ms, inbox_ms and connections. */
 /* clang-format off */
 #define DEFAULTS_ROWS(AT) \
     {"drain-deadline", "DURATION", "30s", \
@@ -20,7 +20,10 @@
      option_span, AT(retention_ms)}, \
     {"inbox-retention", "DURATION", "720h", \
      "how long to remember which events a handler has processed", \
-     option_span, AT(inbox_ms), .min = 1}
+     option_span, AT(inbox_ms), .min = 1}, \
+    {"connections", "N", "4", \
+     "how many connections to a PostgreSQL server the consumers share", \
+     option_int, AT(connections), .min = 2, .max = 64}
 /* clang-format on */
 
 #endif

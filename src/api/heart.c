@@ -41,9 +41,8 @@ static bool given_up(struct heart *h, struct runner *r, int64_t started, int64_t
 static int extend(struct heart *h, const struct runner *r, int64_t epoch, bool *ret_lost,
                   struct error *err)
 {
-    struct store *st = h->crew->st;
     struct batch b = {.epoch = epoch};
-    if (!h->st && st->ops->dup(st, &h->st, err) != 0)
+    if (!h->st && crew_handle(h->crew, &h->st, err) != 0)
         return -1;
     return h->st->ops->extend(h->st, r->consumer->name, r->owner, &b, r->consumer->lease_ms,
                               ret_lost, err);

@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include "api/crew.h"
+#include "store/share.h"
 
 #define FDS_MAX 1024
 #define SHOW_EVERY (100 * MS_NS)    /* between updates of the view while it never comes to rest */
 #define NO_MEMORY_WAIT (10 * MS_NS) /* between looks where there is no memory to poll */
+#define SETTLE_WAIT_MS 20           /* see pipeline_config.settle_wait_ms */
 
 /* make_owner makes up a name for this worker that no other one has. */
 static void make_owner(struct runner *r)
@@ -46,17 +48,36 @@ static int open_sink(struct runner *r, struct error *err)
     return kind->open(&cfg, &r->sk, err);
 }
 
-/* open_stores opens the runner's own store handle, and a second one for named handlers. */
+/* open_store opens the runner's own handle, or takes a seat where the crew has a share. */
+static int open_store(struct runner *r, struct error *err)
+{
+    struct crew *w = r->crew;
+    struct share_wants wants = {.events = r->consumer->events, .where = r->consumer->where};
+    if (w->share)
+        return share_seat(w->share, &wants, &r->st, err);
+    return w->st->ops->dup(w->st, &r->st, err);
+}
+
+/* open_stores opens the runner's own handle, and a second one for named handlers. */
 static int open_stores(struct runner *r, struct error *err)
 {
     struct store *st = r->crew->st;
-    if (st->ops->dup(st, &r->st, err) != 0)
+    if (open_store(r, err) != 0)
         return -1;
     if (!r->named)
         return 0;
     if (st->ops->dup(st, &r->work, err) != 0)
         return -1;
     return r->work->ops->lend(r->work, r->consumer->timeout_ms, err);
+}
+
+/* sweep_of returns how often a pipeline looks by itself. A share sweeps for all its seats; then the
+ * pipeline does so only if the share fails to. */
+static int64_t sweep_of(const struct crew *w)
+{
+    if (w->share)
+        return w->sweep_ms + w->sweep_ms / 2;
+    return w->sweep_ms;
 }
 
 /* open_pipeline opens the pipeline on those stores, and its sink. */
@@ -73,10 +94,14 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
-                                  .sweep_ms = w->sweep_ms,
+                                  .sweep_ms = sweep_of(w),
                                   .stand_by = stand_by};
     if (r->n_handlers > 0) {
         cfg.pulse = &r->pulse;
+    }
+    /* Only a relay that runs on waits for what comes next. Others want to be through. */
+    if (stand_by) {
+        cfg.settle_wait_ms = SETTLE_WAIT_MS;
     }
     if (pipeline_new(&cfg, &r->p, err) != 0)
         return -1;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* What the kernel sends to a thread besides failing its write. */
@@ -59,4 +60,14 @@ ssize_t fd_write(int fd, const void *p, size_t n)
     ssize_t k = write(fd, p, n);
     quiet_end(&q, k < 0);
     return k;
+}
+
+void fd_allow(size_t n)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= n)
+        return;
+    limit.rlim_cur = n < limit.rlim_max ? n : limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return; /* whoever needs one in vain will say so */
 }

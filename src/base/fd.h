@@ -22,4 +22,7 @@ static inline int fd_above_stdio(int fd)
  * does with them. */
 ssize_t fd_write(int fd, const void *p, size_t n);
 
+/* fd_allow lets the process have at least n descriptors, as far as its hard limit allows. */
+void fd_allow(size_t n);
+
 #endif

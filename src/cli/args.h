@@ -77,6 +77,8 @@ struct events_args {
     int state;        /* enum delivery_state + 1; 0: any */
     bool unprocessed; /* instead of a state */
     bool newest;
+    int64_t look;
+    bool all;
 };
 
 /* For `migrate gen`. */

@@ -71,11 +71,15 @@ static int set_state(void *field, const char *value, const struct option_def *o,
     {"key", "AGGTYPE/AGGID", NULL, "only events with this key", options_key, ARG(events.key)}, \
     {"consumer", "NAME", NULL, "only the states for this consumer", \
      options_consumer_name, ARG(events.consumer)}, \
-    {"after", "SEQ", "0", "only events after this sequence number", \
+    {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
      option_long, ARG(events.after)}, \
     {"newest", NULL, "no", "newest first", option_bool, ARG(events.newest), .env = true}, \
     {"limit", "N", "100", "maximum number to list", \
      option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
+    {"look", "N", "200000", "how many sequence numbers without a match to look at, at most", \
+     option_long, ARG(events.look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
+    {"all", NULL, "no", "look at all events, however long it takes", option_bool, ARG(events.all), \
+     .env = true}, \
     OPTION_JSON, \
     OPTION_END
 /* clang-format on */
@@ -108,6 +112,8 @@ struct listing {
     int64_t seen, limit;
     int64_t last; /* seq of the event printed last */
     bool more;    /* there is an event beyond the limit */
+    struct event_look looked;
+    struct output_progress progress;
     bool failed;
     struct error *err;
 };
@@ -222,15 +228,76 @@ static int visit(void *ctx, const struct event *ev, const struct delivery_info *
     return l->failed;
 }
 
+/* looking shows how far a listing has looked. */
+static void looking(void *ctx, int64_t numbers)
+{
+    struct listing *l = ctx;
+    output_progress_step(&l->progress, numbers, numbers);
+}
+
+/* start_progress shows progress only where the look is long, and nothing else appears meanwhile. */
+static int start_progress(struct store *st, const struct event_query *q, struct listing *l,
+                          struct error *err)
+{
+    struct store_info info;
+    bool wanted = q->look == LOOK_ALL && l->tb;
+    if (!wanted)
+        return 0;
+    if (st->ops->info(st, &info, err) != 0)
+        return -1;
+    output_progress_start(&l->progress, info.events);
+    return 0;
+}
+
 /* gather adds the events that match to the listing. */
 static int gather(struct store *st, const struct event_query *q, struct listing *l,
                   struct error *err)
 {
-    if (st->ops->events(st, q, visit, l, err) != 0)
+    if (start_progress(st, q, l, err) != 0)
         return -1;
-    if (l->failed)
+    int r = st->ops->events(st, q, visit, l, err);
+    output_progress_end(&l->progress);
+    if (r != 0 || l->failed)
         return -1;
+    /* What is behind the limit is another matter: it was not asked for. */
+    if (l->more)
+        l->looked.partial = false;
     return 0;
+}
+
+/* go_on_after gives the number that --after takes to look at the rest. */
+static int64_t go_on_after(const struct event_query *q, const struct event_look *k)
+{
+    return q->newest_first ? k->from : k->to;
+}
+
+/* add_looked adds, behind the events, how far the listing has looked, if that is not to the end: it
+ * must not be taken for all there is. */
+static void add_looked(const struct event_query *q, struct listing *l)
+{
+    const struct event_look *k = &l->looked;
+    if (!k->partial)
+        return;
+    buf_adds(&l->b, l->seen ? ",\n" : "\n");
+    buf_addc(&l->b, '{');
+    output_bool(&l->b, "partial", true);
+    output_number(&l->b, "looked_from", k->from);
+    output_number(&l->b, "looked_to", k->to);
+    output_number(&l->b, "after", go_on_after(q, k));
+    buf_addc(&l->b, '}');
+}
+
+/* tell_looked says so to people. */
+static void tell_looked(const struct event_query *q, const struct listing *l)
+{
+    const struct event_look *k = &l->looked;
+    if (!k->partial)
+        return;
+    const char *other = q->newest_first ? "" : ", --newest to begin at the other end";
+    fprintf(stderr,
+            "looked only at the sequence numbers %lld to %lld, not at all events: use --after %lld "
+            "to go on%s, or --all to look at everything\n",
+            (long long)k->from, (long long)k->to, (long long)go_on_after(q, k), other);
 }
 
 static int list_json(struct store *st, const struct event_query *q, struct listing *l,
@@ -239,7 +306,9 @@ static int list_json(struct store *st, const struct event_query *q, struct listi
     buf_init(&l->b, OUTPUT_MAX);
     buf_addc(&l->b, '[');
     int r = gather(st, q, l, err);
-    if (l->seen)
+    if (r == 0)
+        add_looked(q, l);
+    if (l->seen || l->looked.partial)
         buf_addc(&l->b, '\n');
     buf_adds(&l->b, "]\n");
     if (r == 0)
@@ -268,7 +337,8 @@ static int list_table(const struct cli *cli, struct store *st, const struct even
     if (output_end(err) != 0)
         return -1;
 
-    if (l->seen == 0)
+    bool none = l->seen == 0 && !l->looked.partial;
+    if (none)
         fputs("no events match\n", stderr);
     if (l->more && !q->newest_first)
         fprintf(stderr, "there are more: use --after %lld, or a larger --limit\n",
@@ -291,6 +361,9 @@ static int list(struct cli *cli, struct error *err)
         .after = a->after,
         .limit = (size_t)l.limit + 1,
         .newest_first = a->newest,
+        .look = a->all ? LOOK_ALL : a->look,
+        .looked = &l.looked,
+        .looking = looking,
     };
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
@@ -301,6 +374,8 @@ static int list(struct cli *cli, struct error *err)
         r = list_json(st, &q, &l, err);
     else
         r = list_table(cli, st, &q, &l, err);
+    if (r == 0)
+        tell_looked(&q, &l);
     store_close(st);
     return r;
 }

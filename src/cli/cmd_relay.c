@@ -19,6 +19,8 @@ static struct relay *volatile the_relay;
 #define AWAY_FIRST 250 /* ms: the first pause before another try to reach a store that is away */
 #define AWAY_MAX 5000  /* ms: the longest */
 #define AWAY_LOOK 50   /* ms: how soon a signal is noticed meanwhile */
+#define FDS_BASE 128   /* descriptors of a relay, and those of each of its consumers */
+#define FDS_EACH 16
 
 static const struct option_def options[] = {
     {"drain", NULL, "no", "exit once every consumer has received every event", option_bool,
@@ -126,7 +128,8 @@ static int api_error(struct error *err, const outbox_error *e)
  * in a flag is a usage error. */
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
 {
-    static const char *const names[] = {"drain-deadline", "sweep", "retention", "inbox-retention"};
+    static const char *const names[] = {"drain-deadline", "sweep", "retention", "inbox-retention",
+                                        "connections"};
     outbox_error e;
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         const struct option_def *o = option_find(config_options, names[i]);
@@ -147,6 +150,7 @@ static int configure(struct relay *r, struct error *err)
 {
     size_t n;
     char *const *names = config_consumers(&r->cli->config, &n);
+    fd_allow(FDS_BASE + n * FDS_EACH);
     for (size_t i = 0; i < n; i++) {
         if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0)
             return -1;

@@ -28,13 +28,15 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* trim_all trims until nothing is left to do. Each step is a short transaction of its own; what is
- * kept, and why, is what the last step says. */
+/* trim_all trims until nothing is left to do, or says what that would delete. Each step is a short
+ * transaction of its own; what is kept, and why, is what the last step says. */
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
                     struct error *err)
 {
     struct trim_request step = *req;
     struct trim_result one;
+    if (req->dry_run)
+        return st->ops->trim(st, req, sum, err);
     *sum = (struct trim_result){0};
     step.max_rows = STORE_TRIM_ROWS;
     do {
@@ -47,11 +49,22 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
         sum->keys += one.keys;
         sum->inbox += one.inbox;
         sum->receipts += one.receipts;
-    } while (one.more && !req->dry_run);
+    } while (one.more);
     sum->kept_for_pin = one.kept_for_pin;
     sum->kept_more = one.kept_more;
     memcpy(sum->pin, one.pin, sizeof(sum->pin));
     return 0;
+}
+
+/* about says whether the number of events is an estimate: no more than 100,000 are counted. */
+static const char *about(const struct trim_result *t)
+{
+    return t->events_about ? "about " : "";
+}
+
+static const char *at_least(bool more)
+{
+    return more ? "at least " : "";
 }
 
 /* add_text says what was deleted, and which consumer keeps the rest. Idempotency keys, inbox rows
@@ -62,8 +75,11 @@ static void add_text(struct buf *b, const struct trim_request *req, const struct
     char n[OUTPUT_COUNT];
     const struct {
         int64_t n;
+        bool more;
         const char *noun;
-    } rest[] = {{t->keys, "idempotency key"}, {t->inbox, "inbox row"}, {t->receipts, "receipt"}};
+    } rest[] = {{t->keys, t->keys_more, "idempotency key"},
+                {t->inbox, t->inbox_more, "inbox row"},
+                {t->receipts, t->receipts_more, "receipt"}};
 
     const char *deleted = "deleted", *kept = "kept";
     if (req->dry_run) {
@@ -71,16 +87,16 @@ static void add_text(struct buf *b, const struct trim_request *req, const struct
         kept = "would keep";
     }
 
-    buf_addf(b, "%s %s", deleted, output_count(t->events, "event", n));
+    buf_addf(b, "%s %s%s", deleted, about(t), output_count(t->events, "event", n));
     for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++) {
         if (rest[i].n)
-            buf_addf(b, ", %s", output_count(rest[i].n, rest[i].noun, n));
+            buf_addf(b, ", %s%s", at_least(rest[i].more), output_count(rest[i].n, rest[i].noun, n));
     }
     buf_addf(b, " older than %s\n", age);
 
     if (!t->pin[0])
         return;
-    buf_addf(b, "%s %s%s: %s\n", kept, t->kept_more ? "at least " : "",
+    buf_addf(b, "%s %s%s: %s\n", kept, at_least(t->kept_more),
              output_count(t->kept_for_pin, "more event", n), t->pin);
 }
 
@@ -96,9 +112,13 @@ static int report(const struct cli *cli, const struct trim_request *req,
         output_bool(&b, "dry_run", req->dry_run);
         output_string(&b, "older_than", age);
         output_number(&b, "events", t->events);
+        output_bool(&b, "events_exact", !t->events_about);
         output_number(&b, "keys", t->keys);
+        output_bool(&b, "keys_exact", !t->keys_more);
         output_number(&b, "inbox_rows", t->inbox);
+        output_bool(&b, "inbox_rows_exact", !t->inbox_more);
         output_number(&b, "receipts", t->receipts);
+        output_bool(&b, "receipts_exact", !t->receipts_more);
         output_number(&b, "kept_for_pin", t->kept_for_pin);
         output_bool(&b, "kept_exact", !t->kept_more);
         output_string(&b, "pin", t->pin[0] ? t->pin : NULL);
@@ -130,8 +150,8 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
 
     char age[32], n[OUTPUT_COUNT];
     text_duration_show(req->older_than_ms, age);
-    return confirm(cli, err, "delete %s older than %s, which retention keeps for longer",
-                   output_count(would.events, "event", n), age);
+    return confirm(cli, err, "delete %s%s older than %s, which retention keeps for longer",
+                   about(&would), output_count(would.events, "event", n), age);
 }
 
 /* run trims by --older-than or, without it, by retention. With retention off, nobody has said what

@@ -143,13 +143,15 @@ static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
     report_paused(&p->report, text);
 }
 
-/* not_tried takes back an event that the sink has not tried. It is queued again, unless it is a
- * careful one. That goes back to the store, with the attempt that was counted for it: if it stayed
- * here, careful events of other consumers would have to wait, and a crash in one of their
- * deliveries would be blamed on it. */
+/* not_tried takes back an event that the sink has not tried. It is queued again, with two
+ * exceptions, which end here. A careful event goes back to the store, with the attempt that was
+ * counted for it: if it stayed here, careful events of other consumers would have to wait, and a
+ * crash in one of their deliveries would be blamed on it. An event of a lost claim belongs to
+ * another worker; those of its key that wait for it are held back. */
 static void not_tried(struct pipeline *p, struct item *it)
 {
-    if (it->live->b.careful) {
+    bool goes_back = it->live->b.careful || it->live->lost;
+    if (goes_back) {
         live_item_hold(it, &p->hand.ready);
         return;
     }

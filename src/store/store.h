@@ -24,6 +24,7 @@
 #include "event/event.h"
 #include "event/filter.h"
 #include "event/hwm.h"
+#include "store/pull.h"
 
 enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 
@@ -110,6 +111,19 @@ struct claim_request {
     int max_attempts; /* a careful event that crashed as many attempts is buried */
     /* the caller may not come back soon: do not read ahead, and do not listen for a bell */
     bool once;
+    /* somebody else listens for the bell, and rings the caller: this handle need not */
+    bool deaf;
+    /* the handle serves other consumers as well: do not read ahead */
+    bool crowded;
+    /* what the store remembers of this consumer's turns; NULL: the handle is this consumer's
+     * alone, and remembers it itself */
+    struct turn_memo *memo;
+};
+
+/* What a store remembers between the turns of one consumer. Zeros: nothing yet. */
+struct turn_memo {
+    struct pull pull;
+    unsigned unread; /* claims in a row that could not be read and were given back */
 };
 
 /* When to ask again, if nothing was claimed. */
@@ -189,6 +203,33 @@ struct settlement {
     const struct hwm *marks;
     size_t n_marks;
 };
+
+/* One of several turns that are made together, each of another consumer. The first three are what
+ * turn is given; the request asks for events. The rest is the answer. */
+struct shared_turn {
+    const struct settlement *s; /* NULL: nothing is settled */
+    const struct claim_request *req;
+    struct arena *a;
+
+    bool made; /* false: it is not simple, nothing was done about it, and turn has to be called */
+    struct batch batch;
+    struct claim_hint hint;
+};
+
+/* What a look at the outbox found. */
+struct glance {
+    size_t n;   /* events that were shown */
+    bool all;   /* there may be others: everybody may have something to do */
+    bool again; /* look once more at once */
+    /* the next look is due in this time, unless the bell rings before; -1: when it rings */
+    int64_t wait_ms;
+    /* as in claim_hint. Lives until the next look */
+    const char *in_the_way;
+};
+
+/* look_visit is called with an event that is new, borrowed for the call. Only its type and payload
+ * are there; payload.p == NULL: it was not read. */
+typedef void look_visit(void *ctx, const struct event *ev);
 
 /* ---- what operators see ---- */
 
@@ -273,6 +314,13 @@ struct store_info {
     int64_t now_ms; /* the database's clock */
 };
 
+/* How far a listing has looked. Looking for events that match is bounded (event_query.look): if
+ * `partial`, there are more than those between from and to, which may match or not. */
+struct event_look {
+    int64_t from, to; /* seq of the first and the last number looked at; partial only */
+    bool partial;
+};
+
 /* Which events to list. Zero means no restriction. */
 struct event_query {
     const char *type; /* pattern */
@@ -281,10 +329,18 @@ struct event_query {
     int state;            /* enum delivery_state + 1 */
     bool unprocessed;     /* instead of a state: pending, or failed and due again */
     const char *id;       /* event id, or a seq in decimal */
-    int64_t after;        /* seq */
+    int64_t after;        /* a seq to go on behind, in the order of the listing */
     size_t limit;         /* 0: 100 */
     bool newest_first;
+
+    /* How many numbers to look at in vain, about. What is recorded about single events (failed,
+     * expired, dropped, in-flight) is found without looking. 0: STORE_LOOK; LOOK_ALL: no bound. */
+    int64_t look;
+    struct event_look *looked; /* filled in; NULL: nobody asks */
+    /* looking is called now and then with how many numbers were looked at, if it is not NULL. */
+    void (*looking)(void *ctx, int64_t numbers);
 };
+#define LOOK_ALL INT64_MAX
 
 /* The state of one event for one consumer. */
 struct delivery_info {
@@ -326,7 +382,9 @@ struct trim_request {
     int64_t older_than_ms;
     int64_t inbox_ms; /* the same for the inbox; 0: like the rest */
     bool dry_run;
-    size_t max_rows; /* per call, so that nobody has to wait long; 0: STORE_TRIM_ROWS */
+    /* per call, so that nobody has to wait long; 0: STORE_TRIM_ROWS, or with dry_run, which looks
+     * at no more of each kind, STORE_EXACT_ROWS */
+    size_t max_rows;
 };
 struct trim_result {
     /* how many were deleted by this call, or with dry_run would be by repeated calls */
@@ -334,6 +392,8 @@ struct trim_result {
     int64_t keys; /* idempotency keys */
     int64_t inbox;
     int64_t receipts;
+    /* with dry_run: events is an estimate, and of the others there are at least so many */
+    bool events_about, keys_more, inbox_more, receipts_more;
     bool more;            /* call again */
     int64_t kept_for_pin; /* events old enough but still needed; counted when more is false */
     bool kept_more;       /* not all of those were counted: there may be more */
@@ -526,6 +586,11 @@ struct store_ops {
     int (*turn)(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
+    /* turns makes those of n turns that are simple, in one transaction: they settle claims that
+     * were delivered whole, and find few new events, or none. They are sure of the bell: see
+     * claim_request.deaf. After an error none was made, as far as anybody knows: see turn. NULL:
+     * this store makes each by itself. */
+    int (*turns)(struct store *st, struct shared_turn *t, size_t n, struct error *err);
     /* extend moves the end of a live claim to now + lease_ms. *ret_lost as in turn. */
     int (*extend)(struct store *st, const char *consumer, const char *owner, const struct batch *b,
                   int64_t lease_ms, bool *ret_lost, struct error *err);
@@ -535,6 +600,14 @@ struct store_ops {
      * two. */
     int (*bell_fd)(struct store *st);
     void (*bell_clear)(struct store *st);
+
+    /* look says what has been committed since the last look of this handle, on behalf of handles
+     * that are deaf (see claim_request). Call bell_clear before it, so that no commit is missed
+     * between the two. With `blind` it asks the server nothing while the bell works, and answers
+     * that everybody may have something to do. With `payloads` it reads payloads that are not
+     * large. NULL: this store has no such look. */
+    int (*look)(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
+                struct glance *ret, struct error *err);
 
     /* ---- effects of handlers, in one transaction with their settlement ---- */
 
@@ -623,6 +696,7 @@ void store_close(struct store *st); /* NULL is fine */
 /* ---- what stores have in common ---- */
 
 #define STORE_EXACT_ROWS 100000 /* kept events are counted up to this */
+#define STORE_LOOK 200000       /* numbers that a listing looks at in vain: about a second */
 
 /* How an enum order is written in a table and by people; ends with NULL. */
 extern const char *const store_order_names[];

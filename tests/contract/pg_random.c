@@ -49,6 +49,7 @@ struct world {
     int lanes;
     const char *events;
     int now, delivered;
+    int simple; /* turns that were made by turns() */
     struct known known[EVENTS_MAX];
     struct writer writer[WRITERS];
     struct worker worker[WORKERS];
@@ -213,6 +214,21 @@ static void drop_oldest(struct worker *x)
     x->a[--x->n] = a;
 }
 
+/* in_company makes a turn the way a relay of many consumers does. Returns whether it was simple. */
+static bool in_company(struct worker *x, const struct settlement *s, struct claim_request *req,
+                       struct batch *b, struct claim_hint *hint)
+{
+    struct error err;
+    struct shared_turn t = {.s = s, .req = req, .a = &x->a[x->n]};
+    req->deaf = true;
+    must(x->st->ops->turns(x->st, &t, 1, &err), &err);
+    if (!t.made)
+        return false;
+    *b = t.batch;
+    *hint = t.hint;
+    return true;
+}
+
 /* turn settles the oldest batch or none, and claims another one in the same call or not. */
 static size_t turn(struct world *w, struct worker *x, bool settling, bool claiming)
 {
@@ -234,8 +250,13 @@ static size_t turn(struct world *w, struct worker *x, bool settling, bool claimi
             s.release_from = s.b->ev[roll(w, s.b->n)].seq;
         s.n = outcomes_of(w, x, s.release_from, out);
     }
-    must(x->st->ops->turn(x->st, settling ? &s : NULL, &lost, &req, &x->a[x->n], &b, &hint, &err),
-         &err);
+    const struct settlement *given = settling ? &s : NULL;
+    bool simple = false;
+    if (req.max_events > 0 && roll(w, 2))
+        simple = in_company(x, given, &req, &b, &hint);
+    w->simple += simple;
+    if (!simple)
+        must(x->st->ops->turn(x->st, given, &lost, &req, &x->a[x->n], &b, &hint, &err), &err);
     assert_false(lost);
     if (b.n) {
         memset(x->failing[x->n], 0, sizeof *x->failing);
@@ -361,6 +382,8 @@ static void play(struct store_rig *g, uint64_t seed, int steps)
         idle = found ? 0 : idle + 1;
     }
     check(w);
+    if (w->lanes == 1)
+        assert_true(w->simple > 0);
     tear_down(w);
 }
 

@@ -5,6 +5,6 @@
 
 #include "store_impl.h"
 
-extern const struct suite_part pg_random_tests, pg_bell_tests;
+extern const struct suite_part pg_random_tests, pg_bell_tests, pg_turns_tests;
 
 #endif

@@ -268,7 +268,46 @@ static void idempotency_key_is_remembered_for_as_long_as_its_event_is_kept(void 
     assert_string_equal(again, id);
 }
 
+/* dry_run says what would go, from at most `most` of each kind. */
+static struct trim_result dry_run(struct store_rig *g, size_t most)
+{
+    struct error err;
+    struct trim_result t;
+    struct trim_request req = {.older_than_ms = 1000, .dry_run = true, .max_rows = most};
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    return t;
+}
+
+static void dry_run_counts_no_more_than_it_is_told_and_says_so(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    char id[UUID_TEXT + 1], key[2] = "a";
+    bool dup;
+    put(g->st, "c");
+    for (; *key < 'f'; ++*key)
+        must(keyed(g->st, key, "1", id, &dup, &err), &err);
+    deliver(g, "c", 5);
+    assert_int_equal(trim(g, false).events, 0);
+    for (int i = 0; i < 4; i++)
+        emit(g->st, "kept");
+    pass(1001);
+
+    struct trim_result all = dry_run(g, 100), some = dry_run(g, 3);
+    assert_int_equal(all.events, 5);
+    assert_int_equal(all.keys, 5);
+    assert_int_equal(all.kept_for_pin, 4);
+    assert_false(all.events_about || all.keys_more || all.kept_more);
+    assert_int_equal(some.events, 5);
+    assert_int_equal(some.keys, 3);
+    assert_int_equal(some.kept_for_pin, 3);
+    assert_true(some.events_about && some.keys_more && some.kept_more);
+    assert_int_equal(trim(g, false).events, 5);
+    assert_int_equal(dry_run(g, 3).events, 0);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(dry_run_counts_no_more_than_it_is_told_and_says_so),
     ON_A_STORE(trim_takes_old_events_that_everyone_is_past),
     ON_A_STORE(event_delivered_late_is_kept_for_the_retention_time_after_its_delivery),
     ON_A_STORE(retention_counts_from_the_delivery_to_the_last_consumer),

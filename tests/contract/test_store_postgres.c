@@ -90,6 +90,7 @@ int main(void)
         ON_A_STORE(event_there_is_never_memory_for_is_left_to_run_out),
         cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
     };
-    const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests};
+    const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests,
+                                     pg_turns_tests};
     return store_suite_run(&postgres, own, COUNT(own));
 }

@@ -258,6 +258,26 @@ static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
     SAW(1, 2, 1, 3);
 }
 
+static void what_waits_for_a_lost_event_is_not_left_waiting_if_that_comes_back_untried(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    rig_worker(g, 1, "batch=1", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    rig_pass(g, 31000);
+    assert_true(rig_run(g, 1, 60000)); /* takes over, and delivers it */
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->lost, 1);
+    assert_int_equal(w->sk->n, 1); /* the second waits for the first, which still flies */
+    rig_end(g, 0, 0, SINK_CANCELLED);
+    w->sk->hold = false;
+    assert_true(rig_run(g, 0, 60000));
+    SAW(1, 2);
+}
+
 /* What is given back before a claim that we do not know of is parked, and could be handed out at
  * once; but not before what precedes it is settled. The simulator found this. */
 static void answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake(void **state)
@@ -337,6 +357,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(answer_lost_after_a_claim_does_not_let_the_next_events_overtake),
     ON_A_RIG(consumer_removed_while_draining_waits_for_what_flies),
     ON_A_RIG(what_flies_of_a_lost_claim_is_waited_for_by_its_key),
+    ON_A_RIG(what_waits_for_a_lost_event_is_not_left_waiting_if_that_comes_back_untried),
     ON_A_RIG(answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake),
     ON_A_RIG(bell_is_not_listened_to_while_the_store_is_away),
     ON_A_RIG(settling_again_and_again_takes_no_more_memory),

@@ -1,8 +1,10 @@
 """The database moves or is changed under the outbox, and nothing is lost: event numbers that begin again, sequences that were not
 carried over, caches of numbers, a cut-over by logical replication, a restore that the application uses before any relay does."""
 # build: plain
+import json
 import os
 import subprocess
+import threading
 
 import psycopg2
 
@@ -109,6 +111,75 @@ class Changed(Exact):
         new = self.ids(self.emit(3, "b/1"))
         for name in ("d", "c"): got[name] += self.taken(name)
         for name in ("c", "d"): self.assertEqual(sorted(set(got[name])), sorted({*old, *new}), name)
+
+    def claim_while_others_emit(self, before, meanwhile):
+        """claim_while_others_emit claims all there is, in a window that was opened when `meanwhile` more events had come than the
+        claim knew of as it began. Gives the epoch."""
+        self.emit(before)
+        holder, worker = self.session(), self.session()
+        pid = worker.do("SELECT pg_backend_pid()")[0][0]
+        holder.do("BEGIN; SELECT 1 FROM @.consumer WHERE name = 'c' FOR NO KEY UPDATE")
+        claims = []
+        thread = threading.Thread(target=lambda: claims.append(worker.claim("c")))
+        thread.start()
+        wait_until(lambda: self.app.do("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s", pid)[0][0])
+        self.emit(meanwhile)
+        holder.do("COMMIT")
+        thread.join()
+        (epoch, events), = claims
+        self.assertEqual(len(events), before + meanwhile)
+        return epoch
+
+    def test_numbers_that_begin_again_in_an_open_window_keep_the_order_of_a_key(self):
+        for settled in (True, False):
+            with self.subTest(settled=settled):
+                self.register("c")
+                epoch = self.claim_while_others_emit(3, 17)
+                if settled: self.reader.settle("c", epoch)
+                self.app.do("TRUNCATE @.event RESTART IDENTITY")
+                ids = self.ids(self.emit(5))
+                self.assertEqual(self.taken(), ids)
+                self.assertEqual(self.taken(), [])
+                self.reader.do("SELECT @.remove('c')")
+                self.app.do("TRUNCATE @.event RESTART IDENTITY")
+
+    def turn(self, epoch, outcomes="[]"):
+        """turn settles and asks for more, as a relay does. Gives whether the claim was lost, and how many events were claimed."""
+        return self.reader.do("SELECT lost, n FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
+                              "ROW(%s, 4, %s, 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
+                              "ROW(-1, NULL, 0, 0, 0))", epoch, outcomes)[0]
+
+    def test_turn_that_finds_numbers_begun_again_settles_what_was_delivered(self):
+        self.register("c")
+        self.emit(4)
+        epoch, _ = self.reader.claim("c")
+        self.app.do("SELECT setval('@.event_seq_seq', 1); ALTER SEQUENCE @.event_seq_seq CACHE 1")  # its file is another one
+        self.assertEqual(self.turn(epoch), (False, 0))
+        self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)])
+        self.assertEqual(self.taken(), [])
+        self.assertEqual(self.reader.do("SELECT delivered FROM @.lane WHERE lane = 0"), [(4,)])
+
+    def test_turn_that_dissolves_its_own_claim_says_that_it_is_lost(self):
+        self.register("c")
+        seqs = self.emit(4)
+        ids = self.ids(seqs)
+        epoch, _ = self.reader.claim("c")
+        self.app.do("SELECT setval('@.event_seq_seq', 1); ALTER SEQUENCE @.event_seq_seq CACHE 1")
+        self.assertEqual(self.turn(epoch, json.dumps([{"seq": seqs[1], "kind": "dead", "error": "boom"}])), (True, 0))
+        self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
+        self.assertEqual(self.taken(), ids, "what was lost comes again")
+
+    def test_turn_that_makes_right_what_concerns_no_claim_settles_every_outcome(self):
+        self.register("c")
+        seqs = self.emit(4)
+        epoch, _ = self.reader.claim("c")
+        self.app.do("ALTER SEQUENCE @.event_seq_seq CACHE 1; INSERT INTO @.event (seq, xid, type) "
+                    "OVERRIDING SYSTEM VALUE VALUES (nextval('@.event_seq_seq'), '3', 't')")  # as if it came from elsewhere
+        self.assertIn("from elsewhere", self.trouble()[1])
+        self.assertEqual(self.turn(epoch, json.dumps([{"seq": seqs[1], "kind": "dead", "error": "boom"}])), (False, 0))
+        self.assertEqual(self.reader.do("SELECT seq FROM @.dead"), [(seqs[1],)])
+        self.assertEqual(self.trouble(), (None, None, None))
+        self.assertEqual(len(self.taken()), 1)
 
     def test_role_that_may_not_put_numbers_right_is_told_who_may(self):
         role = f"{self.dbname}_worker"

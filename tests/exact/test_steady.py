@@ -8,6 +8,7 @@ from sessions import Exact
 from support import wait_until
 
 EVENTS = 40
+IN_TIME = 0.015  # from one event to the next; a relay waits for 20 ms before it settles
 
 
 class Steady(Exact):
@@ -28,19 +29,24 @@ class Steady(Exact):
         """said gives what relays have asked the server for so far."""
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
-    def test_an_event_that_comes_alone_costs_two_turns_and_a_read(self):
+    def test_an_event_that_comes_alone_costs_a_turn_and_a_read(self):
+        """What was delivered is settled with the next claim, if that comes in time."""
         out = self.path("out")
         relay = self.relay("--consumer", "a", "--sink", f"file:{out}", "--sweep", "10m")
         count = lambda: out.read_bytes().count(b"\n") if out.exists() else 0
         self.writer.emit("a/1")
         wait_until(lambda: count() == 1)
         before = len(self.said())
+        late = 0  # how often the machine was too slow for the next event to come in time: the settlement has a turn of its own then
+        seen = time.monotonic()
         for n in range(EVENTS):
-            self.writer.emit("a/1")
-            wait_until(lambda: count() == n + 2)
             time.sleep(0.003)  # so that it has gone to rest
+            self.writer.emit("a/1")
+            late += time.monotonic() - seen > IN_TIME
+            seen = time.monotonic()
+            wait_until(lambda: count() == n + 2)
         said = self.said()[before:]
-        turns = [text for text in said if "_turn(" in text]
-        self.assertLess(len(turns), 2.4 * EVENTS, said[-20:])
-        self.assertLess(len(said), 3.7 * EVENTS, said[-20:])
+        turns = [text for text in said if "_turn" in text]
+        self.assertLessEqual(len(turns), 1.15 * EVENTS + 2 * late, said[-20:])
+        self.assertLessEqual(len(said), 2.15 * EVENTS + 4 * late, said[-20:])
         relay.stop()

@@ -344,9 +344,20 @@ class Shown:
             tries = {e.n: c.attempts[e.n] for e in self.there() if e.n in c.parked or c.of(e) == "expired"}
             self.assertEqual({n: shown[name, n]["attempts"] for n in tries}, tries, f"attempts, {name}")
         for state in STATES:
+            want = {e.n for e in self.there() if any(c.of(e) == state for c in self.registered.values())}
             rows = self.json("events", "list", "--state", state, "--limit", "10000")
-            self.assertEqual({row["payload"]["n"] for row in rows},
-                             {e.n for e in self.there() if any(c.of(e) == state for c in self.registered.values())}, state)
+            self.assertEqual({row["payload"]["n"] for row in rows}, want, state)
+            self.assertEqual(self.in_steps("--state", state, "--newest"), want, f"{state}, in steps from the newest")
+
+    def in_steps(self, *args):
+        """in_steps lists what a look that is too short finds, going on until everything was looked at."""
+        found, after = set(), []
+        while True:
+            rows = self.json("events", "list", *args, "--limit", "10000", "--look", "50", *after)
+            last = rows.pop() if rows and "partial" in rows[-1] else None
+            found |= {row["payload"]["n"] for row in rows}
+            if not last: return found
+            after = ["--after", last["after"]]
 
     def check_view(self):
         numbers = {e.seq: e.n for e in self.there()}

@@ -168,12 +168,13 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.bell_wake(boolean) IS 'a worker gets up';
 
 -- _bell_ring rings for what is no emit but makes work all the same: a consumer that is resumed,
--- dead letters that are sent back, other settings.
+-- dead letters that are sent back, other settings. It calls everybody, because whoever looks only
+-- for new events would find none.
 CREATE OR REPLACE FUNCTION @schema@._bell_ring() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF @schema@.bell_works() THEN
-        PERFORM pg_notify(@schema@.bell_channel(), '');
+        PERFORM pg_notify(@schema@.bell_channel(), 'all');
     END IF;
 END
 $outbox$;

@@ -3,6 +3,12 @@
 -- is changed. max_events: how many rows at most; target: of this consumer only, NULL: of all;
 -- after_seq: only events behind it, to go on where a listing ended. The payload predicate of a
 -- consumer is not asked, as in the view delivery.
+--
+-- They begin with what is recorded about single events, and where consumers are, so that they take
+-- no longer where millions are kept. Only to look for few among many takes long: the published
+-- events of a consumer that is far behind, or whose types are rare. Such a look can be bounded in
+-- the command (outbox events --look). The fences (OFFSET 0) keep the view from being asked about
+-- more events than there are to show.
 
 -- find_unprocessed: what a worker would get: pending, those of an expired claim among them, or
 -- failed and due again.
@@ -11,19 +17,35 @@ CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(max_events int DEFAULT 100,
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
     aggregate_id text, payload json, attempts int,
                due_at timestamptz, error text, created_at timestamptz)
-LANGUAGE sql STABLE AS $outbox$
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off AS $outbox$
     SELECT u.* FROM (
         SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
             d.attempts, d.due_at, d.error,
                e.created_at
-        FROM @schema@._floors() f -- nothing up to the floor is left to do
-        CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery x
-                            WHERE x.consumer = f.consumer AND x.seq > greatest(f.floor, $3)
-                              AND (x.state = 'pending' OR x.state = 'failed'
-                                  AND x.due_at <= @schema@._clock())
-                            ORDER BY x.seq LIMIT $1) d
+        FROM (SELECT o.*, @schema@._low(o.name, o.lanes) AS low FROM @schema@.consumer o) c
+        CROSS JOIN LATERAL (
+            -- what its lanes are not past
+            (SELECT x.*
+             FROM (SELECT i.seq FROM @schema@.event i
+                   WHERE i.seq > c.low AND i.seq > $3
+                     AND (c.type_like IS NULL OR i.type LIKE ANY (c.type_like))
+                   ORDER BY i.seq OFFSET 0) y
+             CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
+                                 WHERE z.consumer = c.name AND z.seq = y.seq OFFSET 0) x
+             WHERE x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@._clock()
+             ORDER BY y.seq LIMIT $1)
+            UNION -- and what they are past, but was late, waits, or is in a claim that ran out
+            (SELECT x.*
+             FROM (SELECT DISTINCT s.seq FROM @schema@._exceptional('unprocessed', c.name) s
+                   WHERE s.seq > $3) y
+             CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
+                                 WHERE z.consumer = c.name AND z.seq = y.seq OFFSET 0) x
+             WHERE x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@._clock()
+             ORDER BY y.seq LIMIT $1)) d
         JOIN @schema@.event e ON e.seq = d.seq
-        WHERE $2 IS NULL OR f.consumer = $2
+        WHERE $2 IS NULL OR c.name = $2
         UNION ALL -- a dead letter that was sent back after its event was trimmed
         SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload,
             p.attempts, p.due_at, p.error,
@@ -106,13 +128,42 @@ CREATE OR REPLACE FUNCTION @schema@.find_published(max_events int DEFAULT 100,
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
     aggregate_id text, payload json,
                created_at timestamptz)
-LANGUAGE sql STABLE AS $outbox$
-    SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
-        e.created_at
-    FROM @schema@.delivery d JOIN @schema@.event e ON e.seq = d.seq
-    WHERE d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
-      AND (d.state = 'delivered' OR d.state = 'unknown' AND EXISTS (SELECT FROM @schema@.receipt r
-               WHERE r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = d.event_id))
-    ORDER BY d.seq, d.consumer LIMIT $1
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off AS $outbox$
+    SELECT c.name, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
+    FROM (SELECT x.*,
+                 EXISTS (SELECT 1 FROM @schema@.former_filter b WHERE b.consumer = x.name)
+                     AS changed,
+                 -- Up to its floor all came before it, if nothing was running when it started.
+                 CASE WHEN EXISTS (SELECT pg_snapshot_xip(x.start_seen)) THEN 0
+                      ELSE coalesce(x.start_floor, 0) END AS start,
+                 -- Past this none of its lanes has handed anything out; NULL: that is not known.
+                 (SELECT CASE WHEN bool_and(h.high IS NOT NULL) THEN max(h.high) END
+                  FROM (SELECT CASE WHEN l.target IS NULL AND l.window_end IS NOT NULL
+                                         THEN greatest(l.floor, l.window_end)
+                                    WHEN l.seen::text = '1:1:' THEN greatest(l.floor, l.pos)
+                               END AS high
+                        FROM @schema@._lanes(x.name, x.lanes) l
+                        WHERE l.lane >= 0) h) AS high
+          FROM @schema@.consumer x
+          WHERE $2 IS NULL OR x.name = $2) c
+    CROSS JOIN LATERAL (
+        SELECT d.seq
+        FROM (SELECT i.seq FROM @schema@.event i
+              WHERE i.seq > greatest(c.start, $3)
+                AND i.seq <= coalesce(c.high, 9223372036854775807)
+                AND (c.type_like IS NULL OR i.type LIKE ANY (c.type_like) OR c.changed
+                     OR EXISTS (SELECT 1 FROM @schema@.ended x
+                                WHERE x.seq = i.seq AND x.consumer = c.name))
+              ORDER BY i.seq OFFSET 0) y
+        CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
+                            WHERE z.consumer = c.name AND z.seq = y.seq OFFSET 0) d
+        WHERE d.state = 'delivered'
+           OR d.state = 'unknown' AND EXISTS (SELECT FROM @schema@.receipt r
+               WHERE r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = d.event_id)
+        ORDER BY y.seq LIMIT $1) d
+    JOIN @schema@.event e ON e.seq = d.seq
+    ORDER BY e.seq, c.name LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_published(int, text, bigint) IS 'what was delivered';

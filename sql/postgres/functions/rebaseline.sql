@@ -200,3 +200,16 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@._began_again(xid8, bigint) IS
     'whether an event has a number from before it';
+
+-- _may_be_again says whether an event may have a number that was given out before. Its number is in
+-- the last window of a lane, and its transaction began after that. Either it took the number while
+-- the window was being opened, or the number was given out again since.
+CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $outbox$
+    SELECT EXISTS (SELECT 1
+                   FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+                   WHERE l.lane >= 0 AND _may_be_again.seq <= l.window_end
+                     AND _may_be_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
+$outbox$;
+COMMENT ON FUNCTION @schema@._may_be_again(xid8, bigint) IS
+    'whether an event may have a number from before it';

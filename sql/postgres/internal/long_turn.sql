@@ -88,10 +88,8 @@ BEGIN
 
     IF q.max_events > 0 THEN
         home := @schema@._turn_home(ls);
-        IF home.repaired THEN
-            r.skipped := true;
-            r.wait_ms := -1;
-            RETURN r;
+        IF home.wrong IS NOT NULL OR home.repaired THEN
+            RETURN @schema@._repair_turn(c, owner, s, home.wrong, now, r);
         END IF;
         IF home.here IS NOT NULL THEN
             FOR i IN 1 .. array_length(ls, 1) LOOP
@@ -167,6 +165,61 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._long_turn(text, text, @schema@._settlement, @schema@._request,
     @schema@._ahead, bigint) IS 'a turn in which anything may have to be considered';
+
+-- _repair_turn is the rest of a turn that found an outbox other than the one the consumer knows. It
+-- settles, makes the outbox right (wrong says what is the matter; NULL: that was done), and claims
+-- nothing. To make it right may dissolve all claims, and events that are still there come again. So
+-- a claim that was delivered whole is settled before. Other outcomes name events by their numbers,
+-- which may be those of other events now: they are settled after, if the claim is still there.
+-- Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._repair_turn(
+    c @schema@.consumer, owner text, s @schema@._settlement, wrong text, now timestamptz,
+    INOUT r @schema@._answer)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    delivered_whole boolean := s.outcomes = '[]' AND s.release_from = 0;
+BEGIN
+    IF delivered_whole THEN
+        r.lost := NOT @schema@._settle_by_itself(c, owner, s, now);
+    END IF;
+    IF wrong IS NOT NULL THEN
+        PERFORM @schema@._make_right(wrong);
+    END IF;
+    IF NOT delivered_whole THEN
+        r.lost := NOT @schema@._settle_by_itself(c, owner, s, now);
+    END IF;
+    r.skipped := true;
+    r.wait_ms := -1;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._repair_turn(@schema@.consumer, text, @schema@._settlement, text,
+    timestamptz, @schema@._answer) IS 'a turn that makes the outbox right';
+
+-- _settle_by_itself settles, and does nothing else that belongs to a turn. Returns false if the
+-- claim is not the worker's any more. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_by_itself(
+    c @schema@.consumer, owner text, s @schema@._settlement, now timestamptz) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    k @schema@.claim;
+    l @schema@.lane;
+BEGIN
+    IF s.epoch = 0 THEN
+        RETURN true;
+    END IF;
+    SELECT * INTO k FROM @schema@.claim x
+    WHERE x.consumer = c.name AND x.epoch = s.epoch AND x.owner = _settle_by_itself.owner;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
+    PERFORM @schema@._put_lane(
+        @schema@._settle_claim(c, l, k, s.tried, s.outcomes, s.release_from, now));
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._settle_by_itself(@schema@.consumer, text, @schema@._settlement,
+    timestamptz) IS 'settles, and does nothing else';
 
 -- _ms_until gives the milliseconds from now to a time, rounded up; -1: there is no such time.
 CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint

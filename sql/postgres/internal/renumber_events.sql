@@ -42,11 +42,14 @@ BEGIN
                ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
                                            x.seq <= head AND head < known) END;
 
-    -- Those that were written after them, and got past what is known, must still come after them.
+    -- Those that were written after them must still come after them: those that got past what is
+    -- known, and those whose numbers alone do not tell.
     FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
              WHERE began IS NOT NULL
                AND CASE WHEN x.seq > known THEN x.created_at >= began
-                        WHEN files THEN @schema@._began_again(x.xid, x.seq)
+                        WHEN files THEN
+                            @schema@._began_again(x.xid, x.seq)
+                            OR (x.created_at >= began AND @schema@._may_be_again(x.xid, x.seq))
                         ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
                                                     x.seq <= head AND head < known) END
              ORDER BY x.seq LOOP
@@ -84,11 +87,11 @@ COMMENT ON FUNCTION @schema@._renumber_events(text, text) IS
 --     given  its number was given out here, below one that is known
 --
 -- In the same cluster _began_again is exact, because a transaction begun after a lane's snapshot
--- has no number up to its window_end. In another cluster new events are those that were not surely
--- there before. A row written here has the transaction number of its event (row_xmin has the lower
--- 32 bits). If the event's number is higher than the row's own, the event is older than this
--- cluster. Where the old rows came as files (pg_upgrade), both numbers go on, and _began_again is
--- exact again.
+-- has no number that the lane had reached; for the rest of its window see _may_be_again. In another
+-- cluster new events are those that were not surely there before. A row written here has the
+-- transaction number of its event (row_xmin has the lower 32 bits). If the event's number is higher
+-- than the row's own, the event is older than this cluster. Where the old rows came as files
+-- (pg_upgrade), both numbers go on, and _began_again is exact again.
 CREATE OR REPLACE FUNCTION @schema@._written_here(
     row_xmin xid, xid xid8, older boolean, given boolean) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $outbox$

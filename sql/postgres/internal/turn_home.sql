@@ -1,9 +1,10 @@
--- _turn_home asks whether this is still the outbox that the lanes of a consumer know, and repairs
--- it if not. repaired: that was done, and the turn has to begin again. here: the lanes have to note
--- this as their place. moved: they did not know this place, so the head that was read before the
--- lock means nothing to them. Under _lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._turn_home(ls @schema@.lane[], OUT repaired boolean,
-                                               OUT here text, OUT moved boolean)
+-- _turn_home asks whether this is still the outbox that the lanes of a consumer know. wrong: it has
+-- to be made right first, for this reason. repaired: that was done, and the turn has to begin
+-- again. here: the lanes have to note this as their place. moved: they did not know this place, so
+-- the head that was read before the lock means nothing to them. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._turn_home(ls @schema@.lane[], OUT wrong text,
+                                               OUT repaired boolean, OUT here text,
+                                               OUT moved boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     place text;
@@ -23,9 +24,9 @@ BEGIN
     PERFORM @schema@._check_whole();
     trouble := @schema@._trouble();
     moved := true;
-    IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
-        PERFORM @schema@._make_right(coalesce(trouble.moved, trouble.numbers));
-        repaired := true;
+    wrong := coalesce(trouble.moved, trouble.numbers);
+    IF wrong IS NOT NULL THEN
+        RETURN;
     ELSIF trouble.sequence IS NULL THEN
         here := place;
     ELSIF random() < 0.02 THEN

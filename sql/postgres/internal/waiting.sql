@@ -13,11 +13,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
         SELECT * FROM @schema@.consumer x WHERE x.name = _waiting.consumer),
     l AS MATERIALIZED (
         SELECT x.* FROM c, LATERAL @schema@._lanes(c.name, c.lanes) x WHERE x.lane >= 0),
-    -- Past what the target neither shows nor names, nothing is known by its seq alone.
     p AS MATERIALIZED (
-        SELECT min(CASE WHEN l.target IS NULL THEN l.floor
-                        ELSE least(greatest(l.floor, l.pos), l.next_floor) END) AS low
-        FROM l),
+        SELECT @schema@._low(c.name, c.lanes) AS low FROM c),
     -- What to look at: the next events, and those of transactions that were late to some lane.
     s AS (
         (SELECT e.seq, e.xid, e.type, e.created_at, e.aggregate_type, e.aggregate_id, e.tenant,

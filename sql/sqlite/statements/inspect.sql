@@ -3,12 +3,42 @@
 -- event_by_id (seq int, id text): seq -1 or id '' where only the other one is known.
 SELECT @event_columns@ FROM outbox_event WHERE seq = :seq OR id = :id;
 
--- events_forwards (after int): oldest first.
-SELECT @event_columns@ FROM outbox_event WHERE seq > :after ORDER BY seq;
+-- events_forwards (low int, high int): the events with low < seq <= high, oldest first.
+SELECT @event_columns@ FROM outbox_event WHERE seq > :low AND seq <= :high ORDER BY seq;
 
--- events_backwards (after int): newest first. It is a statement of its own so that the index is
--- walked in its own direction and nothing is sorted.
-SELECT @event_columns@ FROM outbox_event WHERE :after = 0 OR seq < :after ORDER BY seq DESC;
+-- events_backwards (low int, high int): newest first. It is a statement of its own so that the
+-- index is walked in its own direction and nothing is sorted.
+SELECT @event_columns@ FROM outbox_event WHERE seq > :low AND seq <= :high ORDER BY seq DESC;
+
+-- @exceptional@: events that may be in a state because something is recorded about them: that they
+-- are parked, dead, ended, or in a claim. PostgreSQL: exceptional.sql.
+seq > :low AND seq <= :high AND seq IN (
+    SELECT p.seq FROM outbox_parked p
+     WHERE (:consumer IS NULL OR p.consumer = :consumer)
+       AND CASE :state WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
+                                               OR p.due_at <= :now
+                       WHEN 'in-flight' THEN p.claim IS NOT NULL
+                       WHEN 'pending' THEN p.attempts = 0 AND p.failing_since IS NULL
+                       WHEN 'failed' THEN p.attempts > 0 OR p.failing_since IS NOT NULL
+                       ELSE 0 END
+    UNION ALL
+    SELECT d.seq FROM outbox_dead d
+     WHERE (:consumer IS NULL OR d.consumer = :consumer) AND :state = 'expired' AND d.retrying = 0
+    UNION ALL
+    SELECT x.seq FROM outbox_ended x
+     WHERE (:consumer IS NULL OR x.consumer = :consumer) AND :state = x.state
+    UNION ALL
+    SELECT e.seq FROM outbox_claim k JOIN outbox_event e ON e.seq > k.from_seq AND e.seq <= k.to_seq
+     WHERE (:consumer IS NULL OR k.consumer = :consumer) AND k.parked = 0
+       AND CASE WHEN k.locked_until > :now THEN :state = 'in-flight'
+                ELSE :state IN ('pending', 'unprocessed') END);
+
+-- exceptional_forwards (low int, high int, state text, consumer text, now int): oldest first;
+-- consumer NULL: of any.
+SELECT @event_columns@ FROM outbox_event WHERE @exceptional@ ORDER BY seq;
+
+-- exceptional_backwards (low int, high int, state text, consumer text, now int): newest first.
+SELECT @event_columns@ FROM outbox_event WHERE @exceptional@ ORDER BY seq DESC;
 
 -- consumer_start (consumer text): events up to here came before the consumer.
 SELECT start FROM outbox_consumer WHERE name = :consumer;

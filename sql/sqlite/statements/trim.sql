@@ -32,6 +32,12 @@ SELECT max(coalesce(start, 0),
 -- passed_events (past int, max int): events that every consumer was done with, oldest first.
 SELECT seq, created_at FROM outbox_event WHERE seq <= :past ORDER BY seq LIMIT :max;
 
+-- last_old (past int, most int, cutoff int): the last of the events that every consumer was done
+-- with that is old enough by its own time, for a dry run.
+SELECT max(seq)
+  FROM (SELECT seq, created_at FROM outbox_event WHERE seq <= :past ORDER BY seq DESC LIMIT :most)
+ WHERE created_at < :cutoff;
+
 -- count_kept (floor int, most int, cutoff int): tells the operator how much a slow consumer holds
 -- back.
 SELECT count(*)
@@ -64,22 +70,22 @@ FROM outbox_idempotency
                 coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id);
 
--- count_left_over_keys (cutoff int): for a dry run.
-SELECT count(*) @left_over_keys@;
+-- count_left_over_keys (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 @left_over_keys@ LIMIT :most);
 
 -- drop_left_over_keys (cutoff int, max int): deletes the oldest of them.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT key @left_over_keys@ ORDER BY at LIMIT :max);
 
--- count_old_inbox (cutoff int): for a dry run.
-SELECT count(*) FROM outbox_handled WHERE at < :cutoff;
+-- count_old_inbox (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 FROM outbox_handled WHERE at < :cutoff LIMIT :most);
 
 -- drop_old_inbox (cutoff int, max int): forgets what was handled longer ago than the inbox is kept.
 DELETE FROM outbox_handled
  WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled
                            WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- count_old_receipts (cutoff int): for a dry run.
-SELECT count(*) FROM outbox_receipt WHERE at < :cutoff;
+-- count_old_receipts (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 FROM outbox_receipt WHERE at < :cutoff LIMIT :most);
 
 -- drop_old_receipts (cutoff int, max int): deletes the oldest receipts from before the cutoff.
 DELETE FROM outbox_receipt

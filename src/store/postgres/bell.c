@@ -46,8 +46,10 @@ static int listen_now(struct pg_store *st, struct error *err)
 static void heard(struct pg_store *st)
 {
     for (PGnotify *n; (n = PQnotifies(st->db));) {
+        st->called_since = st->called_since || *n->extra;
         PQfreemem(n);
         st->rang = true;
+        st->rings_since++;
         st->told = st->told || st->bell == BELL_LISTENER;
     }
 }
@@ -189,4 +191,8 @@ void pg_bell_clear(struct store *base)
         heard(st);
     st->woken = st->rang;
     st->rang = false;
+    st->rings = st->rings_since;
+    st->called = st->called_since;
+    st->rings_since = 0;
+    st->called_since = false;
 }

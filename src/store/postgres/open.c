@@ -26,6 +26,7 @@ void pg_close(struct store *base)
     arena_release(&st->ahead.kept.a);
     free(st->ahead.seen);
     free(st->ahead.target);
+    free(st->looked);
     free(st->path_was);
     free(st->conninfo);
     free(st->shown);
@@ -242,9 +243,11 @@ void pg_rollback(struct store *base)
     .consumer_report = pg_consumer_report, \
     \
     .turn = pg_turn, \
+    .turns = pg_turns, \
     .extend = pg_extend, \
     .bell_fd = pg_bell_fd, \
     .bell_clear = pg_bell_clear, \
+    .look = pg_look, \
     \
     .lend = pg_lend, \
     .savepoint = pg_savepoint, \

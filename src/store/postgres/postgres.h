@@ -16,6 +16,8 @@
  *   doctor.c       what can be wrong with the outbox; doctor_server.c: with the server
  *   emit.c         inserting events and inbox rows
  *   turn.c         settling and claiming
+ *   turns.c        the same for several consumers at once
+ *   look.c         what is new, for a relay of many consumers
  *   read.c         reading the events of a claim, and reading ahead
  *   event_row.c    events out of result rows
  *   bell.c         sleeping until somebody commits an event
@@ -37,7 +39,6 @@
 
 #include "base/rng.h"
 #include "base/uuid7.h"
-#include "store/pull.h"
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 5
@@ -164,8 +165,15 @@ struct pg_store {
     /* The doorbell (bell.c). */
     enum bell_state bell;
     bool bell_works, listening;
-    bool rang;          /* libpq has read a notification that nobody acted on yet */
-    bool woken;         /* a notification came before the look that is being made */
+    bool rang;         /* libpq has read a notification that nobody acted on yet */
+    bool woken;        /* a notification came before the look that is being made */
+    bool called;       /* it was for everybody, not for an event: see _bell_ring */
+    size_t rings;      /* how many came before it */
+    bool called_since; /* the same, since that look */
+    size_t rings_since;
+    int64_t rung_from;  /* since when rings are counted together (look.c), monotonic */
+    size_t rung;        /* how many they are */
+    char *looked;       /* the snapshot of the last look (look.c); NULL: none was made */
     bool told;          /* one came while this was a listener */
     bool vacated;       /* the connection broke while it held the lock: listeners were not told */
     int rang_fd;        /* always readable; -1: not opened yet */
@@ -174,9 +182,8 @@ struct pg_store {
     int64_t nap_ms;     /* how long to wait while somebody is about to commit */
 
     /* Claiming and reading (turn.c, read.c). */
-    struct pull pull;
+    struct turn_memo memo; /* for requests that bring none */
     struct pg_ahead ahead;
-    unsigned unread;  /* claims in a row that could not be read and were given back */
     size_t row_bytes; /* size of an event, a recent average */
 };
 
@@ -324,7 +331,26 @@ int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost,
 int pg_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
               int64_t lease_ms, bool *ret_lost, struct error *err);
 
+/* pg_check_open connects, and refuses a turn inside a transaction, ours or one that somebody began
+ * by hand: its claim would not be durable. */
+int pg_check_open(struct pg_store *st, struct error *err);
+/* pg_add_marks adds the marks of a settlement, as JSON. */
+void pg_add_marks(struct buf *b, const struct settlement *s);
+/* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
+int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
+              struct error *err);
+
+/* ---- turns.c, look.c ---- */
+
+int pg_turns(struct store *st, struct shared_turn *t, size_t n, struct error *err);
+int pg_look(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
+            struct glance *ret, struct error *err);
+
 /* ---- read.c ---- */
+
+/* pg_read_all sends the query for all events of a window, whoever wants them; pg_next_row gives
+ * them. */
+int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err);
 
 /* pg_read_window and pg_read_parked read the events of a claim into the arena, up to max_bytes. */
 int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
@@ -414,7 +440,7 @@ int pg_consumer_report(struct store *st, const char *name, const char *text, str
 int pg_consumer_gauge(struct store *st, const char *name, struct arena *a,
                       struct consumer_gauge *ret, struct error *err);
 
-/* ---- inspect.c, trim.c ---- */
+/* ---- inspect.c, events.c, trim.c ---- */
 
 int pg_info(struct store *st, struct store_info *ret, struct error *err);
 int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,

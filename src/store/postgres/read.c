@@ -63,6 +63,13 @@ static int send_window(struct pg_store *st, enum pg_link link, const struct clai
                    (int64_t)max, events, (int64_t)req->lanes, (int64_t)lane);
 }
 
+int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err)
+{
+    const char *sql = had_running(w->seen) ? both_sql : fresh_sql;
+    return pg_send(st, PG_MAIN, err, sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
+                   (int64_t)max);
+}
+
 static bool wanted(const struct filter *f, const struct event *ev)
 {
     if (!filter_type(f, ev->type))

@@ -68,7 +68,7 @@ static void add_outcomes(struct buf *b, const struct turning *t, const struct se
     buf_addc(b, ']');
 }
 
-static void add_marks(struct buf *b, const struct settlement *s)
+void pg_add_marks(struct buf *b, const struct settlement *s)
 {
     buf_addc(b, '[');
     for (size_t i = 0; s && i < s->n_marks; i++) {
@@ -107,6 +107,11 @@ static int64_t tried(const struct settlement *s)
 }
 
 /* ---- the call ---- */
+
+static struct turn_memo *memo_of(struct pg_store *st, const struct claim_request *req)
+{
+    return req->memo ? req->memo : &st->memo;
+}
 
 /* The answer's columns: the attributes of the type _answer. */
 #define ANSWER(COLUMN) \
@@ -175,13 +180,13 @@ struct call {
 static int prepare_call(struct turning *t, const struct settlement *s,
                         const struct claim_request *req, struct call *c, struct error *err)
 {
-    const struct pg_store *st = t->st;
+    struct pg_store *st = t->st;
     *c = (struct call){.ahead.lane = -1};
     buf_init(&c->settlement.outcomes, SETTLE_BYTES);
     buf_init(&c->settlement.marks, SETTLE_BYTES);
     buf_init(&c->request.known, KNOWN_BYTES);
     add_outcomes(&c->settlement.outcomes, t, s);
-    add_marks(&c->settlement.marks, s);
+    pg_add_marks(&c->settlement.marks, s);
     if (s) {
         c->settlement.epoch = s->b->epoch;
         c->settlement.tried = tried(s);
@@ -191,7 +196,7 @@ static int prepare_call(struct turning *t, const struct settlement *s,
     add_known(&c->request.known, req);
     c->request.events = req->events ? req->events : "";
     c->request.where = req->where ? req->where : "";
-    c->request.pull_in = pull_due(&st->pull, clock_mono(st->opt.clock));
+    c->request.pull_in = pull_due(&memo_of(st, req)->pull, clock_mono(st->opt.clock));
 
     if (t->have) {
         c->ahead.lane = st->ahead.lane;
@@ -258,16 +263,17 @@ static PGresult *call(struct turning *t, const struct settlement *s,
 
 /* pull_next notes when parked events are pulled in again that a wrong clock made wait too long. If
  * that was due, the turn has just done it. Otherwise whoever waits comes back when it is. */
-static void pull_next(struct pg_store *st, int64_t *wait_ms)
+static void pull_next(struct turning *t, int64_t *wait_ms)
 {
-    int64_t mono = clock_mono(st->opt.clock);
+    struct pull *pull = &memo_of(t->st, t->req)->pull;
+    int64_t mono = clock_mono(t->st->opt.clock);
     if (*wait_ms <= 0)
         return;
-    if (pull_due(&st->pull, mono)) {
-        pull_done(&st->pull, mono);
+    if (pull_due(pull, mono)) {
+        pull_done(pull, mono);
         return;
     }
-    int64_t left = pull_left_ms(&st->pull, mono);
+    int64_t left = pull_left_ms(pull, mono);
     if (left < *wait_ms)
         *wait_ms = left;
 }
@@ -322,11 +328,11 @@ static void mark_waiting(struct batch *b, const char *held, int64_t now)
 
 /* ---- events that could not be kept ---- */
 
-/* shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
-static int shrink(struct turning *t, int64_t last, struct error *err)
+int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
+              struct error *err)
 {
-    return pg_exec(t->st, err, NULL, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii",
-                   t->req->consumer, t->req->owner, t->b->epoch, last);
+    return pg_exec(st, err, NULL, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii", req->consumer,
+                   req->owner, epoch, last);
 }
 
 /* settlement_of is a settlement of the turn's own claim. */
@@ -374,8 +380,9 @@ static void put_back(struct turning *t)
     s.release_from = t->b->parked ? 1 : t->b->from + 1;
     if (PQstatus(t->st->db) != CONNECTION_OK)
         return;
-    t->st->unread++;
-    if (t->st->unread > UNREAD_MAX)
+    struct turn_memo *memo = memo_of(t->st, t->req);
+    memo->unread++;
+    if (memo->unread > UNREAD_MAX)
         return;
     t->b->n = 0;
     settle_again(t, &s, &ignored);
@@ -398,7 +405,7 @@ static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct 
     if (!t->c.cut)
         return 0;
     t->b->to = t->c.last;
-    return shrink(t, t->c.last, err);
+    return pg_shrink(t->st, t->req, t->b->epoch, t->c.last, err);
 }
 
 /* was_read_ahead says whether the claim is what was read ahead. */
@@ -450,7 +457,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
             put_back(t);
             return -1;
         }
-        t->st->unread = 0;
+        memo_of(t->st, t->req)->unread = 0;
         w.to = b->to;
     }
     b->ev = t->c.ev;
@@ -460,9 +467,12 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
         return forget(t, err);
 
     mark_waiting(b, pg_str(r, 0, A_held), pg_int(r, 0, A_now_ms));
-    if (pg_bell_found(t->st, b->n, pg_true(r, 0, A_quiet), &t->hint->quiet, err) != 0)
+    bool that_is_all = pg_true(r, 0, A_quiet);
+    if (t->req->deaf)
+        t->hint->quiet = that_is_all; /* the caller is rung for whatever comes next */
+    else if (pg_bell_found(t->st, b->n, that_is_all, &t->hint->quiet, err) != 0)
         return -1;
-    bool more_may_come = !b->parked && !t->req->once;
+    bool more_may_come = !b->parked && !t->req->once && !t->req->crowded;
     if (!read && more_may_come)
         pg_ahead_start(t->st, t->req, b->lane, &w);
     return 0;
@@ -480,6 +490,8 @@ static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
         return 0;
 
     pg_reader_close(t->st); /* there is no backlog any more */
+    if (t->req->deaf)
+        return 0;
     int slept = pg_bell_sleep(t->st, &h->nap_ms, err);
     if (slept < 0)
         return -1;
@@ -493,9 +505,7 @@ static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
 
 /* ---- turns ---- */
 
-/* check_open refuses a turn inside a transaction, ours or one that somebody began by hand: its
- * claim would not be durable. */
-static int check_open(struct pg_store *st, struct error *err)
+int pg_check_open(struct pg_store *st, struct error *err)
 {
     PGTransactionStatusType open = PQtransactionStatus(st->db);
     bool by_hand = open == PQTRANS_INTRANS || open == PQTRANS_INERROR;
@@ -512,7 +522,7 @@ static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool
     *ret_again = false;
     take_hint(r, t->hint);
     if (claiming)
-        pull_next(t->st, &t->hint->wait_ms);
+        pull_next(t, &t->hint->wait_ms);
     if (pg_int(r, 0, A_n) > 0 && take_batch(t, r, err) != 0)
         return -1;
 
@@ -531,10 +541,10 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     bool claiming = req && req->max_events > 0;
     bool lost = false;
     bool again = false;
-    if (check_open(st, err) != 0)
+    if (pg_check_open(st, err) != 0)
         return -1;
 
-    if (claiming && !req->once)
+    if (claiming && !req->once && !req->crowded)
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
     do {
         PGresult *r = call(&t, s, req, err);

@@ -6,6 +6,10 @@
 #include "store/sqlite/sqlite.h"
 
 #define LIST_EVENTS 100 /* unless the query says otherwise */
+/* To tell states takes longer the more consumers there are: so many take twice as long. */
+#define CHEAP_CONSUMERS 8
+/* To ask for what is recorded about an event costs as much as to look at so many. */
+#define QUERY_COST 4
 
 /* A filter that a consumer had, and how far its lanes had come when it was replaced. */
 struct former {
@@ -36,6 +40,7 @@ struct viewer {
     size_t n;
     int64_t claims; /* of any consumer */
     int64_t now;
+    int64_t asked; /* queries about the event at hand */
 };
 
 /* ---- what is read once ---- */
@@ -161,6 +166,7 @@ static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena 
     enum { ATTEMPTS, DUE_AT, CLAIMED, WHY, DEAD, FAILING };
     struct delivery_info *d = &v->d[i];
     sqlite3_stmt *q;
+    v->asked++;
     int r = sqlite_row(v->st, &q, err,
                        SQL(exception_of, .consumer = d->consumer, .seq = seq, .now = v->now));
     *ret_found = r == 1;
@@ -192,6 +198,7 @@ static int read_receipt(struct viewer *v, size_t i, const struct event *ev, stru
     if (!v->c[i].receipts)
         return 0;
     sqlite3_stmt *q;
+    v->asked++;
     int r = sqlite_row(
         v->st, &q, err,
         SQL(receipt_of, .consumer = d->consumer, .seq = ev->seq, .event_id = ev->id));
@@ -211,6 +218,7 @@ static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, 
     if (v->c[i].ended == 0)
         return 0;
     sqlite3_stmt *q;
+    v->asked++;
     int r = sqlite_row(v->st, &q, err, SQL(ended_state, .consumer = v->d[i].consumer, .seq = seq));
     if (r <= 0)
         return r;
@@ -232,6 +240,7 @@ static int read_claim(struct viewer *v, const char *consumer, int lane, int64_t 
     *ret = CLAIM_NONE;
     if (!v->claims)
         return 0;
+    v->asked++;
     if (sqlite_value(v->st, err, &found,
                      SQL(claim_over, .consumer = consumer, .lane = lane, .seq = seq, .now = v->now,
                          .live = CLAIM_LIVE, .expired = CLAIM_EXPIRED)) != 0)
@@ -345,24 +354,96 @@ static sqlite3_stmt *select_by_id(struct sqlite_store *st, const char *id, struc
     return sqlite_rows(st, err, SQL(event_by_id, .seq = -1, .id = id));
 }
 
-static sqlite3_stmt *select_events(struct sqlite_store *st, const struct event_query *q,
-                                   struct error *err)
-{
-    if (q->id)
-        return select_by_id(st, q->id, err);
-    if (q->newest_first)
-        return sqlite_rows(st, err, SQL(events_backwards, .after = q->after));
-    return sqlite_rows(st, err, SQL(events_forwards, .after = q->after));
-}
-
-/* A listing on its way. */
+/* A listing on its way. What is asked for is among the events past low, up to high; up to low only
+ * what is recorded about single events says so. */
 struct listing {
     const struct event_query *q;
     event_visit *visit;
     void *ctx;
+    int64_t low, high;
+    int64_t budget; /* events that may still be looked at in vain */
+    struct event_look looked;
     size_t left; /* events still to be shown */
-    int stop;    /* the visitor has had enough */
+    bool done;
 };
+
+/* ---- which events can be in the state asked for ---- */
+
+static int64_t lower(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t higher(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* lanes_of is the number of a consumer's lanes; a file that was tampered with may have others. */
+static int lanes_of(const struct viewer *v, size_t i)
+{
+    int lanes = v->list[i].spec.lanes;
+    return lanes < STORE_LANES_MAX ? lanes : STORE_LANES_MAX;
+}
+
+/* passed_by_all tells up to where every lane of every consumer is. */
+static int64_t passed_by_all(const struct viewer *v)
+{
+    int64_t low = INT64_MAX;
+    for (size_t i = 0; i < v->n; i++)
+        for (int lane = 0; lane < lanes_of(v, i); lane++)
+            low = lower(low, v->c[i].positions[lane]);
+    return low;
+}
+
+/* passed_by_any tells up to where any lane of any consumer is. */
+static int64_t passed_by_any(const struct viewer *v)
+{
+    int64_t high = 0;
+    for (size_t i = 0; i < v->n; i++)
+        for (int lane = 0; lane < lanes_of(v, i); lane++)
+            high = higher(high, v->c[i].positions[lane]);
+    return high;
+}
+
+/* last_start tells up to where events came before some consumer. */
+static int64_t last_start(const struct viewer *v)
+{
+    int64_t high = 0;
+    for (size_t i = 0; i < v->n; i++)
+        high = higher(high, v->c[i].start);
+    return high;
+}
+
+/* bound_look finds out which events have to be looked at. Without a consumer every event is
+ * pending, and none is anything else. */
+static void bound_look(const struct viewer *v, struct listing *l)
+{
+    const struct event_query *q = l->q;
+    bool any_state = !q->state && !q->unprocessed;
+    bool pending = q->unprocessed || q->state == STATE_PENDING + 1;
+    if (any_state)
+        return;
+    if (v->n == 0) {
+        l->done = !pending;
+        return;
+    }
+    if (pending) {
+        l->low = passed_by_all(v);
+        return;
+    }
+    switch ((enum delivery_state)(q->state - 1)) {
+    case STATE_FAILED:
+    case STATE_EXPIRED:
+    case STATE_DROPPED:
+    case STATE_INFLIGHT: l->low = INT64_MAX; break;
+    case STATE_DELIVERED: l->high = passed_by_any(v); break;
+    case STATE_BEFORE_START: l->high = last_start(v); break;
+    default: break;
+    }
+}
+
+/* ---- going through them ---- */
 
 /* list_row shows the event of a row, if the query asks for it; it lives in `a`. */
 static int list_row(struct viewer *v, struct listing *l, sqlite3_stmt *row, struct arena *a,
@@ -378,19 +459,19 @@ static int list_row(struct viewer *v, struct listing *l, sqlite3_stmt *row, stru
             return -1;
     if (!in_state(v, l->q))
         return 0;
-    l->stop = l->visit(l->ctx, &ev, v->d, v->n);
+    bool stopped = l->visit(l->ctx, &ev, v->d, v->n) != 0;
     l->left--;
+    l->done = stopped || l->left == 0;
     return 0;
 }
 
-/* list_rows goes through the events until enough were shown. */
-static int list_rows(struct viewer *v, struct listing *l, struct error *err)
+/* list_rows shows those of the rows that the query asks for. */
+static int list_rows(struct viewer *v, struct listing *l, sqlite3_stmt *rows, struct error *err)
 {
     struct arena a;
     int r = 0;
     arena_init(&a, 0);
-    sqlite3_stmt *rows = select_events(v->st, l->q, err);
-    while (l->left > 0 && !l->stop && (r = sqlite_step(v->st, rows, err)) == 1) {
+    while (!l->done && (r = sqlite_step(v->st, rows, err)) == 1) {
         r = list_row(v, l, rows, &a, err);
         arena_reset(&a);
         if (r != 0)
@@ -401,17 +482,126 @@ static int list_rows(struct viewer *v, struct listing *l, struct error *err)
     return r < 0 ? -1 : 0;
 }
 
+static int list_one(struct viewer *v, struct listing *l, struct error *err)
+{
+    return list_rows(v, l, select_by_id(v->st, l->q->id, err), err);
+}
+
+/* list_exceptional shows what is recorded about single events with low < seq <= high. */
+static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
+                            struct error *err)
+{
+    const struct event_query *q = l->q;
+    bool any_state = !q->state && !q->unprocessed;
+    if (any_state || l->done || low >= high)
+        return 0;
+    const char *state = "unprocessed";
+    if (!q->unprocessed)
+        state = delivery_state_names[q->state - 1];
+    sqlite3_stmt *rows;
+    if (q->newest_first)
+        rows = sqlite_rows(v->st, err,
+                           SQL(exceptional_backwards, .low = low, .high = high, .state = state,
+                               .consumer = q->consumer, .now = v->now));
+    else
+        rows = sqlite_rows(v->st, err,
+                           SQL(exceptional_forwards, .low = low, .high = high, .state = state,
+                               .consumer = q->consumer, .now = v->now));
+    return list_rows(v, l, rows, err);
+}
+
+/* note_looked notes that an event was looked at, and now and then says so. */
+static void note_looked(struct listing *l, int64_t seq)
+{
+    enum { EVERY = 10000 };
+    struct event_look *k = &l->looked;
+    bool first = k->to == 0;
+    if (first || seq < k->from)
+        k->from = seq;
+    if (seq > k->to)
+        k->to = seq;
+    int64_t numbers = k->to - k->from + 1;
+    if (l->q->looking && numbers % EVERY == 0)
+        l->q->looking(l->ctx, numbers);
+}
+
+/* look_at looks at one more event, unless the query does not want that. */
+static int look_at(struct viewer *v, struct listing *l, sqlite3_stmt *row, struct arena *a,
+                   struct error *err)
+{
+    size_t left = l->left;
+    if (l->budget <= 0) {
+        l->looked.partial = true;
+        l->done = true;
+        return 0;
+    }
+    v->asked = 0;
+    note_looked(l, sqlite3_column_int64(row, 0));
+    if (list_row(v, l, row, a, err) != 0)
+        return -1;
+    bool in_vain = l->left == left && l->q->look != LOOK_ALL;
+    if (in_vain)
+        l->budget -= 1 + (int64_t)v->n / CHEAP_CONSUMERS + v->asked * QUERY_COST;
+    return 0;
+}
+
+/* look looks at the events with low < seq <= high, as far as the query says. */
+static int look(struct viewer *v, struct listing *l, int64_t low, int64_t high, struct error *err)
+{
+    struct arena a;
+    int r = 0;
+    sqlite3_stmt *rows;
+    if (l->done || low >= high)
+        return 0;
+    if (l->q->newest_first)
+        rows = sqlite_rows(v->st, err, SQL(events_backwards, .low = low, .high = high));
+    else
+        rows = sqlite_rows(v->st, err, SQL(events_forwards, .low = low, .high = high));
+    arena_init(&a, 0);
+    while (!l->done && (r = sqlite_step(v->st, rows, err)) == 1) {
+        r = look_at(v, l, rows, &a, err);
+        arena_reset(&a);
+        if (r != 0)
+            break;
+    }
+    sqlite3_reset(rows);
+    arena_release(&a);
+    return r < 0 ? -1 : 0;
+}
+
+static int list_events(struct viewer *v, struct listing *l, struct error *err)
+{
+    const struct event_query *q = l->q;
+    bound_look(v, l);
+    if (!q->newest_first) {
+        if (list_exceptional(v, l, q->after, l->low, err) != 0)
+            return -1;
+        return look(v, l, higher(q->after, l->low), l->high, err);
+    }
+    int64_t last = q->after ? q->after - 1 : INT64_MAX;
+    if (look(v, l, l->low, lower(last, l->high), err) != 0)
+        return -1;
+    return list_exceptional(v, l, 0, lower(last, l->low), err);
+}
+
 int sqlite_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx,
                   struct error *err)
 {
     struct viewer v = {.st = sqlite_of(base)};
-    struct listing l = {.q = q, .visit = visit, .ctx = ctx, .left = LIST_EVENTS};
-    if (q->limit)
-        l.left = q->limit;
+    struct listing l = {.q = q,
+                        .visit = visit,
+                        .ctx = ctx,
+                        .high = INT64_MAX,
+                        .budget = q->look ? q->look : STORE_LOOK,
+                        .left = q->limit ? q->limit : LIST_EVENTS};
     arena_init(&v.a, 0);
     int r = view_all(&v, q->consumer, err);
-    if (r == 0)
-        r = list_rows(&v, &l, err);
+    if (r == 0 && q->id)
+        r = list_one(&v, &l, err);
+    else if (r == 0)
+        r = list_events(&v, &l, err);
     viewer_release(&v);
+    if (r == 0 && q->looked)
+        *q->looked = l.looked;
     return r;
 }

@@ -172,28 +172,76 @@ static int count_going_keys(struct sqlite_store *st, const struct old *o, int64_
                         SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-/* count_all counts what repeated calls would delete. */
+/* find_last finds the last event that is old enough: among the last `most` that everybody is done
+ * with, or, if those are all too young by their own time, among the first, where trim_some
+ * looks. */
+static int find_last(struct sqlite_store *st, struct old *o, int64_t most, struct error *err)
+{
+    int64_t first = 0;
+    o->last = 0;
+    if (sqlite_value(st, err, &o->last,
+                     SQL(last_old, .past = o->past, .most = most, .cutoff = o->cutoff)) != 0)
+        return -1;
+    if (o->last == 0 && find_old(st, o, INT64_MAX, most, err) != 0)
+        return -1;
+    if (sqlite_value(st, err, &first, SQL(first_event)) != 0)
+        return -1;
+    o->n = o->last ? o->last - first + 1 : 0;
+    return 0;
+}
+
+/* count_events counts the events that would go, or takes the number of their numbers if those are
+ * more than `most`; then o->last becomes the last whose key is counted. */
+static int count_events(struct sqlite_store *st, struct old *o, int64_t most, struct trim_result *t,
+                        struct error *err)
+{
+    if (find_last(st, o, most, err) != 0)
+        return -1;
+    t->events_about = o->n > most;
+    if (t->events_about) {
+        t->events = o->n;
+        o->last -= o->n - most;
+        return 0;
+    }
+    return sqlite_value(st, err, &t->events,
+                        SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
+}
+
+/* count_keys counts the idempotency keys that would go. */
+static int count_keys(struct sqlite_store *st, const struct old *o, int64_t most,
+                      struct trim_result *t, struct error *err)
+{
+    int64_t left_over = 0;
+    if (count_going_keys(st, o, &t->keys, err) != 0)
+        return -1;
+    if (sqlite_value(st, err, &left_over,
+                     SQL(count_left_over_keys, .cutoff = o->cutoff, .most = most)) != 0)
+        return -1;
+    t->keys += left_over;
+    t->keys_more = left_over >= most || (t->events_about && t->keys > 0);
+    return 0;
+}
+
+/* count_all counts what repeated calls would delete, up to so many of each kind. */
 static int count_all(struct sqlite_store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
-    int64_t left_over = 0;
-    if (find_old(st, o, INT64_MAX, INT64_MAX, err) != 0)
+    int64_t most = req->max_rows ? (int64_t)req->max_rows : STORE_EXACT_ROWS;
+    if (count_events(st, o, most, t, err) != 0)
         return -1;
-    if (sqlite_value(st, err, &t->events,
-                     SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
+    if (count_kept(st, o, most, t, err) != 0)
         return -1;
-    if (count_kept(st, o, INT64_MAX, t, err) != 0)
+    if (count_keys(st, o, most, t, err) != 0)
         return -1;
-
-    if (count_going_keys(st, o, &t->keys, err) != 0)
+    if (sqlite_value(st, err, &t->inbox,
+                     SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)) != 0)
         return -1;
-    if (sqlite_value(st, err, &left_over, SQL(count_left_over_keys, .cutoff = o->cutoff)) != 0)
+    if (sqlite_value(st, err, &t->receipts,
+                     SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)) != 0)
         return -1;
-    t->keys += left_over;
-    if (sqlite_value(st, err, &t->inbox, SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req))) !=
-        0)
-        return -1;
-    return sqlite_value(st, err, &t->receipts, SQL(count_old_receipts, .cutoff = o->cutoff));
+    t->inbox_more = t->inbox >= most;
+    t->receipts_more = t->receipts >= most;
+    return 0;
 }
 
 /* trim_records deletes what is recorded about events that are gone, and about the filters that

@@ -1,0 +1,230 @@
+-- _turns makes simple turns of several consumers in one transaction. They share its commit, and the
+-- look for new events. A relay with many consumers lives on it.
+--
+-- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
+-- nothing parked, whatever was handed out before is settled or in this worker's hands, and at most
+-- a few events are new. Such a turn is made, and has a row in the answer. Nothing is done about any
+-- other: the worker calls _turn for it.
+--
+-- The order of steps is that of _claim_fresh, which explains it: the locks; the window (head,
+-- snapshot, last number); the reading, in a statement that sees at least as much. Nobody is waited
+-- for: a consumer that somebody else has locked is not simple.
+CREATE OR REPLACE FUNCTION @schema@._turns(asked json, knows int)
+RETURNS SETOF @schema@._simple_answer
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $outbox$
+DECLARE
+    few int := 256;           -- events that a simple turn hands out at most
+    head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    begun boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
+    wanted @schema@._simple[];
+    moment timestamptz;
+    here text;
+    showing pg_snapshot;      -- what the window ends with
+    ending bigint;            -- no event that it shows is past this
+    answers @schema@._simple_answer[];
+    fenced boolean;           -- every new epoch is past those that its consumer knows
+    q @schema@._simple;
+BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN QUERY SELECT * FROM @schema@._worker_turns(asked, knows);
+        RETURN;
+    END IF;
+
+    -- What has to be considered for all of them is _turn's business.
+    IF begun OR current_setting('transaction_isolation') <> 'read committed'
+       OR coalesce(current_setting('outbox.tenant', true), '') <> ''
+       OR NOT EXISTS (SELECT 1 FROM @schema@.meta m
+                      WHERE m.name = 'schema_version' AND m.value = knows::text)
+       OR EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
+                  WHERE r.srrelid = '@schema@.event'::regclass) THEN
+        RETURN;
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true); -- as in _turn
+    END IF;
+    IF current_user <> @schema@._caller() THEN
+        PERFORM set_config('outbox.cluster', '', true); -- as in _turn_home
+    END IF;
+
+    wanted := ARRAY(SELECT x
+                    FROM json_populate_recordset(NULL::@schema@._simple, asked) x
+                    JOIN @schema@.consumer c ON c.name = x.consumer
+                    WHERE c.lanes = 1 AND c.ordering = x.ordering
+                      AND c.events = x.events AND c.predicate = x.predicate
+                      AND c.tenant = '' AND NOT c.paused AND NOT c.marks
+                    FOR NO KEY UPDATE OF c SKIP LOCKED); -- as in _lock_consumer
+    IF cardinality(wanted) = 0 THEN
+        RETURN;
+    END IF;
+
+    moment := @schema@._clock();
+    here := @schema@._here();
+    showing := pg_current_snapshot();
+    ending := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    showing := @schema@._name_running(showing);
+    IF showing IS NULL THEN
+        RETURN;
+    END IF;
+
+    WITH
+    -- Where each consumer stands, if that is simple. A window that was handed out to its end is as
+    -- good as closed.
+    stand AS MATERIALIZED (
+        SELECT w.*, c.type_like, l.version, l.claims_from, l.delivered, l.home,
+               l.window_end AS upto, p.seen, p.seen::text AS at, p.floor, k.first, k.last
+        FROM unnest(wanted) w
+        JOIN @schema@.consumer c ON c.name = w.consumer
+        CROSS JOIN LATERAL (SELECT * FROM @schema@.lane x
+                            WHERE x.consumer = w.consumer AND x.lane = 0
+                            ORDER BY x.version DESC LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT coalesce(l.target, l.seen) AS seen,
+                                   CASE WHEN l.target IS NULL THEN l.floor
+                                        ELSE greatest(l.floor, l.next_floor) END AS floor) p
+        CROSS JOIN LATERAL (
+            SELECT min(x.epoch) FILTER (WHERE x.epoch <> w.epoch) AS first, max(x.epoch) AS last,
+                   bool_or(x.epoch = w.epoch AND x.owner = w.owner AND x.lane = 0
+                           AND x.locked_until > moment) AS own,
+                   bool_and(x.epoch = w.epoch
+                            OR (x.epoch = ANY (w.known) AND x.locked_until > moment
+                                AND x.locked_until <= moment + x.lease + interval '1 s')) AS mine
+            FROM @schema@.claim x
+            WHERE x.consumer = w.consumer AND x.epoch >= l.claims_from) k
+        WHERE (l.target IS NULL OR l.pos >= l.window_end)
+          AND l.window_end <= ending
+          AND @schema@._at_home(l.home, here)
+          AND NOT (p.floor <= c.start_floor AND c.start_seen::text = '1:1:') -- as in _reached
+          AND (w.epoch = 0 OR k.own)
+          AND k.mine IS NOT FALSE
+          AND NOT EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = w.consumer)),
+
+    -- The places where they stand, most of them at the same, and the types of what is new there.
+    place AS MATERIALIZED (
+        SELECT s.at, s.floor, s.upto, new.types, coalesce(cardinality(new.types), 0) AS n
+        FROM (SELECT DISTINCT x.at, x.floor, x.upto FROM stand x) s
+        CROSS JOIN LATERAL @schema@._news(s.at::pg_snapshot, s.floor, s.upto, showing, ending, few)
+                           AS new
+        WHERE new.plain),
+
+    -- What each of them gets. One that gets nothing is written only if its place can move on.
+    turn AS MATERIALIZED (
+        SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
+               x.epoch <> 0 OR x.news OR x.floor < head AS writes
+        FROM (SELECT s.*, p.n > 0 AS news,
+                     CASE WHEN s.type_like IS NULL THEN p.n
+                          ELSE (SELECT count(*)::int FROM unnest(p.types) AS t
+                                WHERE t LIKE ANY (s.type_like)) END AS n
+              FROM stand s
+              JOIN place p ON p.at = s.at AND p.floor = s.floor AND p.upto = s.upto) x
+        WHERE x.n <= x.max_events),
+
+    settled AS (
+        DELETE FROM @schema@.claim k USING turn t
+        WHERE t.epoch <> 0 AND k.consumer = t.consumer AND k.epoch = t.epoch),
+    claimed AS (
+        INSERT INTO @schema@.claim
+        SELECT t.consumer, t.next, 0, t.seen, t.floor, showing, head, ending, 0, ending, t.owner,
+               moment + t.lease_ms * interval '1 millisecond',
+               t.lease_ms * interval '1 millisecond'
+        FROM turn t WHERE t.n > 0),
+    moved AS ( -- as in _put_lane; without news the window is closed at once
+        INSERT INTO @schema@.lane
+        SELECT t.consumer, 0, t.version + 1,
+               CASE WHEN t.news THEN t.seen ELSE showing END,
+               CASE WHEN t.news THEN t.floor ELSE greatest(t.floor, head) END,
+               CASE WHEN t.news THEN showing END,
+               head, ending,
+               CASE WHEN t.news THEN ending ELSE 0 END,
+               coalesce(t.first, t.next, CASE WHEN t.epoch <> 0 THEN t.epoch + 1 END,
+                        t.claims_from),
+               t.delivered + t.tried, t.home
+        FROM turn t WHERE t.writes),
+    away AS (
+        DELETE FROM @schema@.lane l USING turn t
+        WHERE t.writes AND l.consumer = t.consumer AND l.lane = 0 AND l.version = t.version)
+    SELECT array_agg(ROW(t.place, t.next, t.n, t.first IS NOT NULL, t.at, t.floor, showing,
+                         ending, floor(extract(epoch FROM moment) * 1000))
+                     ::@schema@._simple_answer),
+           bool_and(t.next > greatest(t.epoch, t.last, t.claims_from - 1)) IS NOT FALSE
+    INTO answers, fenced
+    FROM turn t;
+
+    IF NOT fenced THEN
+        RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
+            HINT = 'a turn of each consumer by itself puts that right';
+    END IF;
+    FOREACH q IN ARRAY wanted LOOP
+        IF q.marks IS NOT NULL
+           AND EXISTS (SELECT 1 FROM unnest(answers) x WHERE x.place = q.place) THEN
+            PERFORM @schema@._put_marks(q.consumer, q.marks);
+        END IF;
+    END LOOP;
+    RETURN QUERY SELECT * FROM unnest(answers);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._turns(json, int) IS
+    'simple turns of several consumers, in one transaction';
+
+-- _worker_turns is _turns for a role that may not write to the tables. A door, see _admit.
+CREATE OR REPLACE FUNCTION @schema@._worker_turns(asked json, knows int)
+RETURNS SETOF @schema@._simple_answer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN QUERY
+    SELECT t.*
+    FROM @schema@._turns((SELECT json_agg(x) FROM json_array_elements(asked) x
+                          WHERE @schema@._admit('consumer', x ->> 'consumer')), knows) t;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._worker_turns(json, int) IS '_turns, for workers';
+
+-- _news returns the types of the events that are new to whoever stands at a place: what `showing`
+-- shows, up to the number `ending`, and `seen` did not. upto is the highest number known there.
+-- plain: they are at most `most`, and this is still the outbox that was known there. That is asked
+-- as in _claim_fresh, in the same words.
+CREATE OR REPLACE FUNCTION @schema@._news(
+    seen pg_snapshot, floor bigint, upto bigint, showing pg_snapshot, ending bigint, most int,
+    OUT plain boolean, OUT types text[])
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    passed bigint := least(floor, upto); -- up to it no event can be new
+    first bigint;
+    again boolean;
+    behind boolean;
+    strange boolean;
+BEGIN
+    SELECT (SELECT e.seq
+            FROM @schema@.event e
+            WHERE e.xid >= pg_snapshot_xmax(seen)
+            ORDER BY e.xid, e.seq
+            LIMIT 1),
+           EXISTS (SELECT 1
+                   FROM (SELECT x.xid
+                         FROM @schema@.event x
+                         WHERE x.seq <= passed AND x.seq > passed - 100
+                         ORDER BY x.seq DESC
+                         LIMIT 1) e
+                   WHERE e.xid >= pg_snapshot_xmax(seen)),
+           (SELECT true
+            FROM @schema@.event e
+            WHERE e.seq > ending AND pg_visible_in_snapshot(e.xid, showing)
+            ORDER BY e.seq
+            LIMIT 1),
+           EXISTS (SELECT 1
+                   FROM (SELECT x.xid
+                         FROM @schema@.event x
+                         WHERE x.seq > upto
+                         ORDER BY x.seq
+                         LIMIT 100) e
+                   WHERE pg_visible_in_snapshot(e.xid, seen)),
+           ARRAY(SELECT w.type
+                 FROM @schema@._window_events(seen, floor, showing, 0, ending, '') w
+                 LIMIT most + 1)
+    INTO first, again, behind, strange, types;
+    plain := cardinality(types) <= most AND (first <= passed) IS NOT TRUE
+             AND NOT again AND behind IS NULL AND NOT strange;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._news(pg_snapshot, bigint, bigint, pg_snapshot, bigint, int) IS
+    'what is new at the place where several consumers stand';

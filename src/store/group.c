@@ -1,0 +1,123 @@
+/* group.c: turns that are made together. Whoever comes first makes the turns of all that wait, its
+ * own among them; those who come meanwhile wait for the next. So nobody waits for company, and
+ * there is more of it the busier the store is. */
+#include <stdlib.h>
+
+#include "store/share_impl.h"
+
+#define GROUP_MAX 256
+
+/* join adds a turn to those that wait. */
+static void join(struct group *g, struct group_turn *w)
+{
+    if (!g->first)
+        g->end = &g->first;
+    *g->end = w;
+    g->end = &w->next;
+}
+
+/* take_all takes the turns that wait, at most GROUP_MAX of them. */
+static struct group_turn *take_all(struct group *g, size_t *ret_n)
+{
+    struct group_turn *first = g->first;
+    struct group_turn **end = &first;
+    size_t n = 0;
+    for (; *end && n < GROUP_MAX; n++)
+        end = &(*end)->next;
+    g->first = *end;
+    *end = NULL;
+    *ret_n = n;
+    return first;
+}
+
+/* ask has the store make n turns. */
+static int ask(struct share *sh, struct shared_turn *t, size_t n, struct error *err)
+{
+    size_t h;
+    if (share_borrow(sh, NULL, &h, err) != 0)
+        return -1;
+    struct store *st = sh->handle[h].st;
+    int result = st->ops->turns(st, t, n, err);
+    share_return(sh, h);
+    return result;
+}
+
+/* tell hands each turn of the list its answer, or says that the store cannot be reached. Any other
+ * error is not known to be everybody's: each turn is made by itself then, and meets its own. */
+static void tell(struct group_turn *first, const struct shared_turn *t, int result,
+                 const struct error *err)
+{
+    bool unreachable = result != 0 && err->code == ERR_UNAVAILABLE;
+    for (struct group_turn *w = first; w; w = w->next, t++) {
+        if (result == 0)
+            w->turn = *t;
+        if (unreachable && w->err)
+            *w->err = *err;
+        w->failed = unreachable;
+    }
+}
+
+/* make makes the turns of a list. Without memory none is made: each is then made by itself. */
+static void make(struct share *sh, struct group_turn *first, size_t n)
+{
+    struct shared_turn *t = calloc(n, sizeof *t);
+    struct error err = {0};
+    size_t i = 0;
+    if (!t)
+        return;
+    for (const struct group_turn *w = first; w; w = w->next)
+        t[i++] = w->turn;
+    int result = ask(sh, t, n, &err);
+    tell(first, t, result, &err);
+    free(t);
+}
+
+/* hand_on ends the lead: the turns of the list are over, and who waits first leads next. */
+static void hand_on(struct group *g, struct group_turn *first)
+{
+    while (first) {
+        struct group_turn *w = first;
+        first = w->next; /* w may be gone once its thread goes on */
+        w->state = GROUP_OVER;
+        pthread_cond_signal(&w->over);
+    }
+    g->led = g->first != NULL;
+    if (g->led) {
+        g->first->state = GROUP_LEADS;
+        pthread_cond_signal(&g->first->over);
+    }
+}
+
+/* lead makes the turns of all that wait. Under the lock, which it lets go of meanwhile. */
+static void lead(struct share *sh)
+{
+    size_t n;
+    struct group_turn *first = take_all(&sh->group, &n);
+    pthread_mutex_unlock(&sh->lock);
+    make(sh, first, n);
+    pthread_mutex_lock(&sh->lock);
+    hand_on(&sh->group, first);
+}
+
+int group_turn(struct share *sh, struct shared_turn *t, struct error *err)
+{
+    struct group_turn w = {.turn = *t, .err = err, .state = GROUP_WAITS};
+    w.turn.made = false;
+    pthread_cond_init(&w.over, NULL);
+
+    pthread_mutex_lock(&sh->lock);
+    join(&sh->group, &w);
+    if (!sh->group.led) {
+        sh->group.led = true;
+        w.state = GROUP_LEADS;
+    }
+    while (w.state == GROUP_WAITS)
+        pthread_cond_wait(&w.over, &sh->lock);
+    if (w.state == GROUP_LEADS)
+        lead(sh);
+    pthread_mutex_unlock(&sh->lock);
+
+    pthread_cond_destroy(&w.over);
+    *t = w.turn;
+    return w.failed ? -1 : 0;
+}

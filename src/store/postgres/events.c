@@ -1,0 +1,689 @@
+/* events.c: listing events with their states.
+ *
+ * Millions of events may be kept, and few of them match. What is recorded about single events is
+ * found by that (_exceptional). Everything else is looked for: from one end, a range of numbers at
+ * a time, and no further than the query says. */
+#include <stdlib.h>
+
+#include "base/buf.h"
+#include "store/postgres/postgres.h"
+
+#define PAGE 500 /* events per query, so that a listing of millions fits in memory */
+#define PAGE_LEAST 10
+#define LIMIT_DEFAULT 100
+/* To look for a state takes twice as long as to look for a type, and longer the more consumers
+ * there are: three times with so many. */
+#define CHEAP_CONSUMERS 8
+/* To tell a state costs as much as to look at so many numbers. */
+#define STATE_COST 20
+
+/* ---- the states of events ---- */
+
+/* What a listing needs to tell the state of an event for each of n consumers. */
+struct viewer {
+    struct pg_store *st;
+    const char *consumer; /* the only one; NULL: all */
+    struct arena a;       /* for the whole listing */
+    struct consumer_info *list;
+    struct filter **filters;
+    struct delivery_info *d; /* of the event at hand */
+    size_t n;
+    int64_t now; /* the server's clock, if the query depends on it */
+};
+
+static void viewer_release(struct viewer *v)
+{
+    for (size_t i = 0; v->filters && i < v->n; i++)
+        filter_free(v->filters[i]);
+    arena_release(&v->a);
+}
+
+/* add_consumers prepares the viewer for n consumers, which are in v->list. */
+static int add_consumers(struct viewer *v, size_t n, struct error *err)
+{
+    v->filters = arena_zalloc(&v->a, n + 1, sizeof *v->filters);
+    v->d = arena_zalloc(&v->a, n + 1, sizeof *v->d);
+    if (!v->filters || !v->d)
+        return err_nomem(err);
+    for (; v->n < n; v->n++) {
+        const struct consumer_spec *c = &v->list[v->n].spec;
+        if (filter_new(c->events, c->where, &v->filters[v->n], err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int viewer_init(struct viewer *v, struct pg_store *st, const char *consumer,
+                       struct error *err)
+{
+    size_t n = 0;
+    *v = (struct viewer){.st = st, .consumer = consumer};
+    arena_init(&v->a, 0);
+    int result = pg_consumer_list(&st->base, consumer, &v->a, &v->list, &n, err);
+    if (result == 0)
+        result = add_consumers(v, n, err);
+    if (result != 0)
+        viewer_release(v);
+    return result;
+}
+
+/* state_of reads a state's name. An event that the predicate has to be asked about is "unknown" to
+ * the view: if the predicate wants it, it was delivered. */
+static enum delivery_state state_of(const char *s)
+{
+    for (int i = 0; i < STATE_COUNT; i++)
+        if (strcmp(s, delivery_state_names[i]) == 0)
+            return (enum delivery_state)i;
+    return STATE_DELIVERED;
+}
+
+/* excluded finds out whether a predicate, which may be one that the consumer had before, leaves an
+ * event out. */
+static int excluded(const struct viewer *v, size_t i, const char *predicate, struct str payload,
+                    bool *ret, struct error *err)
+{
+    struct filter *f = NULL;
+    *ret = false;
+    if (!predicate || !*predicate)
+        return 0;
+    if (strcmp(predicate, v->list[i].spec.where) == 0) {
+        *ret = !filter_payload(v->filters[i], payload);
+        return 0;
+    }
+    if (filter_new(NULL, predicate, &f, err) != 0)
+        return -1;
+    *ret = !filter_payload(f, payload);
+    filter_free(f);
+    return 0;
+}
+
+/* consumer_index finds a consumer by its name; v->n: it is not in the listing. */
+static size_t consumer_index(const struct viewer *v, const char *name)
+{
+    size_t i = 0;
+    while (i < v->n && strcmp(v->list[i].spec.name, name) != 0)
+        i++;
+    return i;
+}
+
+/* clang-format off */
+static const char states_sql[] =
+    "SELECT s.seq, s.consumer, s.state, s.attempts, "
+           "floor(extract(epoch FROM s.due_at) * 1000)::bigint, "
+           "s.error, s.predicate, "
+           "floor(extract(epoch FROM s.received_at) * 1000)::bigint, "
+           "s.sink_id "
+    "FROM @schema@._states($1::bigint[], $2) s";
+/* clang-format on */
+
+/* read_state reads one row of states_sql. */
+static int read_state(struct viewer *v, const PGresult *r, int row, const struct event *ev,
+                      struct arena *a, struct error *err)
+{
+    size_t i = consumer_index(v, PQgetvalue(r, row, 1));
+    if (i == v->n)
+        return 0; /* made just now */
+    struct delivery_info *d = &v->d[i];
+    bool ok = true;
+    d->state = state_of(PQgetvalue(r, row, 2));
+    d->attempts = (int)pg_int(r, row, 3);
+    d->due_at = pg_int(r, row, 4);
+    d->error = pg_copy(r, row, 5, a, &ok);
+    d->delivered_at = pg_int(r, row, 7);
+    d->receipt = pg_copy(r, row, 8, a, &ok);
+    if (!ok)
+        return err_nomem(err);
+
+    bool left_out;
+    if (excluded(v, i, pg_str(r, row, 6), ev->payload, &left_out, err) != 0)
+        return -1;
+    if (left_out)
+        d->state = STATE_SKIPPED;
+    return 0;
+}
+
+/* first_row finds the first row of an event in the answer to states_sql, which is in order. */
+static int first_row(const PGresult *states, int64_t seq)
+{
+    int low = 0, high = PQntuples(states);
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (pg_int(states, middle, 0) < seq)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* view_event fills in v->d for one event. states is NULL if there is no consumer. */
+static int view_event(struct viewer *v, const PGresult *states, const struct event *ev,
+                      struct arena *a, struct error *err)
+{
+    for (size_t i = 0; i < v->n; i++)
+        v->d[i] = (struct delivery_info){.consumer = v->list[i].spec.name, .state = STATE_SKIPPED};
+    if (!states)
+        return 0;
+    for (int row = first_row(states, ev->seq); row < PQntuples(states); row++) {
+        if (pg_int(states, row, 0) != ev->seq)
+            break;
+        if (read_state(v, states, row, ev, a, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* in_state says whether an event is in the state that the query asks for, for some consumer. If
+ * there is none, every event is pending. */
+static bool in_state(const struct viewer *v, const struct event_query *q)
+{
+    bool any_state = !q->state && !q->unprocessed;
+    if (any_state)
+        return true;
+    if (v->n == 0)
+        return q->unprocessed || q->state == STATE_PENDING + 1;
+    for (size_t i = 0; i < v->n; i++)
+        if (store_in_state(q, &v->d[i], v->now))
+            return true;
+    return false;
+}
+
+/* ---- pages ---- */
+
+/* clang-format off */
+#define WANTED \
+    "coalesce(e.type LIKE ANY ((SELECT @schema@._type_like($3))::text[]), true) " \
+    "AND ($4::text IS NULL OR e.aggregate_type = $4) " \
+    "AND ($5::text IS NULL OR e.aggregate_id = $5) "
+
+/* What a look has to know of each consumer, a row for each. Lanes are in arrays, in their order;
+ * one may be lost. changed: an event was perhaps judged by another filter. */
+#define CONSUMERS \
+    "WITH c AS MATERIALIZED (" \
+        "SELECT x.*, l.*, " \
+               "EXISTS (SELECT 1 FROM @schema@.former_filter b WHERE b.consumer = x.name) " \
+                   "AS changed " \
+        "FROM @schema@.consumer x, " \
+             "LATERAL (SELECT count(*) < x.lanes AS lost, " \
+                             "array_agg(y.seen ORDER BY y.lane) AS seen, " \
+                             "array_agg(y.floor ORDER BY y.lane) AS floor, " \
+                             "array_agg(y.target ORDER BY y.lane) AS target, " \
+                             "array_agg(y.pos ORDER BY y.lane) AS pos " \
+                      "FROM @schema@._lanes(x.name, x.lanes) y " \
+                      "WHERE y.lane >= 0) l " \
+        "WHERE $7::text IS NULL OR x.name = $7) "
+
+/* Of the events in a range, all, or those that may be in a state: what positions and filters say of
+ * them costs little to find out, and _exceptional has the exceptions. The fences (OFFSET 0) keep
+ * expressions simple, so that the functions they are given to are inlined. */
+#define LOOK \
+    CONSUMERS \
+    "SELECT " PG_EVENT_SHOWN " " \
+    "FROM @schema@.event e " \
+    "WHERE e.seq > $1 AND e.seq <= $2 AND " WANTED \
+      "AND ($6::text IS NULL " \
+           "OR EXISTS (" \
+               "SELECT 1 " \
+               "FROM c, " \
+                    "LATERAL (SELECT 1 + @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, " \
+                                                          "e.aggregate_id) AS nth OFFSET 0) n, " \
+                    "LATERAL (SELECT c.seen[n.nth] AS seen, c.floor[n.nth] AS floor, " \
+                                    "c.target[n.nth] AS target, c.pos[n.nth] AS pos OFFSET 0) l, " \
+                    "LATERAL (SELECT coalesce((c.tenant = '' OR c.tenant = e.tenant) " \
+                                             "AND (c.type_like IS NULL " \
+                                                  "OR e.type LIKE ANY (c.type_like)), false) " \
+                                    "AS wanted, " \
+                                    "@schema@._handed_out(l.seen, l.floor, l.target, l.pos, " \
+                                                         "e.xid, e.seq) AS out, " \
+                                    "@schema@._before_start(c.start_seen, c.start_floor, " \
+                                                           "c.start_also, e.xid, e.seq) " \
+                                    "AS before) f " \
+               "WHERE c.lost " \
+                  "OR CASE $6 " \
+                         "WHEN 'pending' THEN f.wanted AND NOT f.out " \
+                         "WHEN 'unprocessed' THEN f.wanted AND NOT f.out " \
+                         "WHEN 'before-start' THEN (f.wanted OR c.changed) AND f.before " \
+                         "WHEN 'delivered' THEN (f.wanted OR c.changed) " \
+                                               "AND NOT f.before AND f.out " \
+                         "WHEN 'skipped' THEN NOT f.wanted OR c.changed OR c.predicate <> '' " \
+                     "END) " \
+           "OR e.seq IN (SELECT x.seq FROM @schema@._exceptional($6, $7) x)) "
+static const char look_forwards[] = LOOK "ORDER BY e.seq LIMIT $8::bigint";
+static const char look_backwards[] = LOOK "ORDER BY e.seq DESC LIMIT $8::bigint";
+
+#define EXCEPTIONAL \
+    "SELECT " PG_EVENT_SHOWN " " \
+    "FROM (SELECT DISTINCT s.seq FROM @schema@._exceptional($6, $7) s " \
+          "WHERE s.seq > $1 AND s.seq <= $2) x " \
+    "JOIN @schema@.event e ON e.seq = x.seq " \
+    "WHERE " WANTED
+static const char exceptional_forwards[] = EXCEPTIONAL "ORDER BY e.seq LIMIT $8::bigint";
+static const char exceptional_backwards[] = EXCEPTIONAL "ORDER BY e.seq DESC LIMIT $8::bigint";
+
+static const char by_seq[] =
+    "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq = $1";
+static const char by_id[] =
+    "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq = @schema@._seq_of($1::uuid)";
+/* clang-format on */
+
+/* The events with from < seq <= to. (1) from >= 0. */
+struct range {
+    int64_t from, to;
+};
+
+/* Where a listing is. */
+struct listing {
+    struct viewer *v;
+    const struct event_query *q;
+    event_visit *visit;
+    void *ctx;
+
+    const char *state; /* as _exceptional knows it; NULL: any */
+    int64_t low;       /* up to here only _exceptional has events in that state */
+    struct event_look looked;
+    int64_t budget; /* numbers that may still be looked at in vain */
+    int64_t step;   /* numbers to look at in one query */
+    int64_t states; /* states that may still be told in vain */
+
+    struct arena a; /* of a page */
+    size_t left;    /* events to show */
+    bool done;
+};
+
+/* read_page reads a whole page at once, because the states of its events need the connection. */
+static int read_page(struct pg_store *st, struct arena *a, struct event *page, size_t *ret_n,
+                     struct error *err)
+{
+    PGresult *r;
+    int more;
+    *ret_n = 0;
+    while ((more = pg_next_row(st, PG_MAIN, &r, err)) == 1) {
+        bool ok = *ret_n < PAGE && pg_event_row(r, 0, a, &page[*ret_n]);
+        PQclear(r);
+        if (!ok) {
+            pg_stop(st, PG_MAIN);
+            return err_nomem(err);
+        }
+        ++*ret_n;
+    }
+    return more;
+}
+
+/* page_states asks for the states of the events of a page. *ret is NULL if there is no consumer. */
+static int page_states(struct viewer *v, const struct event *page, size_t n, PGresult **ret,
+                       struct error *err)
+{
+    struct buf seqs;
+    *ret = NULL;
+    bool nothing = v->n == 0 || n == 0;
+    if (nothing)
+        return 0;
+    buf_init(&seqs, PAGE * 24);
+    for (size_t i = 0; i < n; i++)
+        buf_addf(&seqs, "%c%lld", i ? ',' : '{', (long long)page[i].seq);
+    buf_addc(&seqs, '}');
+    const char *text = buf_cstr(&seqs);
+    if (text)
+        *ret = pg_query(v->st, err, states_sql, "ss", text, v->consumer);
+    else
+        err_nomem(err);
+    buf_release(&seqs);
+    return *ret ? 0 : -1;
+}
+
+/* show_event shows an event if it is in the state asked for. */
+static int show_event(struct listing *l, const PGresult *states, const struct event *ev,
+                      struct error *err)
+{
+    struct viewer *v = l->v;
+    if (view_event(v, states, ev, &l->a, err) != 0)
+        return -1;
+    if (!in_state(v, l->q)) {
+        l->states -= (int64_t)v->n;
+        return 0;
+    }
+    bool stopped = l->visit(l->ctx, ev, v->d, v->n) != 0;
+    l->left--;
+    l->done = stopped || l->left == 0;
+    return 0;
+}
+
+static int show_page(struct listing *l, const struct event *page, size_t n, struct error *err)
+{
+    PGresult *states;
+    if (page_states(l->v, page, n, &states, err) != 0)
+        return -1;
+    int result = 0;
+    for (size_t i = 0; result == 0 && !l->done && i < n; i++)
+        result = show_event(l, states, &page[i], err);
+    PQclear(states);
+    return result;
+}
+
+/* show_answer shows the page that was asked for, and says how many events it had, and the last. */
+static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, struct error *err)
+{
+    *ret_n = 0;
+    struct event *page = arena_alloc(&l->a, PAGE * sizeof *page);
+    if (!page) {
+        pg_stop(l->v->st, PG_MAIN);
+        return err_nomem(err);
+    }
+    if (read_page(l->v->st, &l->a, page, ret_n, err) != 0)
+        return -1;
+    if (*ret_n > 0)
+        *ret_last = page[*ret_n - 1].seq;
+    return show_page(l, page, *ret_n, err);
+}
+
+/* page_size gives as many as will be shown, if all of them will, and else no more than there are
+ * states left to tell. */
+static size_t page_size(const struct listing *l)
+{
+    int64_t size = (int64_t)l->left;
+    bool states_told = l->state != NULL;
+    if (states_told)
+        size = l->states / (int64_t)l->v->n + PAGE_LEAST;
+    return size < PAGE ? (size_t)size : PAGE;
+}
+
+/* show_next shows the next page of a range, and takes what it has covered off the range. */
+static int show_next(struct listing *l, const char *sql, struct range *r, struct error *err)
+{
+    const struct event_query *q = l->q;
+    size_t n, size = page_size(l);
+    int64_t last;
+    if (pg_send(l->v->st, PG_MAIN, err, sql, "iisttssi", r->from, r->to, q->type, q->aggregate_type,
+                q->aggregate_id, l->state, l->v->consumer, (int64_t)size) != 0)
+        return -1;
+    if (show_answer(l, &n, &last, err) != 0)
+        return -1;
+
+    bool through = n < size;
+    if (through)
+        r->from = r->to;
+    else if (q->newest_first)
+        r->to = last - 1;
+    else
+        r->from = last;
+    return 0;
+}
+
+/* ---- how far to look ---- */
+
+/* list_exceptional shows what is recorded about single events, in a range. All of it is found. */
+static int list_exceptional(struct listing *l, struct range r, struct error *err)
+{
+    const char *sql = l->q->newest_first ? exceptional_backwards : exceptional_forwards;
+    int64_t states = l->states;
+    int result = 0;
+    while (result == 0 && !l->done && r.from < r.to) {
+        result = show_next(l, sql, &r, err);
+        arena_reset(&l->a);
+    }
+    l->states = states; /* they are not what a look pays for */
+    return result;
+}
+
+/* look_at looks at all events in a range, unless states run out: then *r is what is left of it. */
+static int look_at(struct listing *l, struct range *r, struct error *err)
+{
+    const char *sql = l->q->newest_first ? look_backwards : look_forwards;
+    int result = 0;
+    while (result == 0 && !l->done && l->states > 0 && r->from < r->to) {
+        result = show_next(l, sql, r, err);
+        arena_reset(&l->a);
+    }
+    return result;
+}
+
+/* first_event finds the first event of a range, in the order of the listing; 0: there is none. */
+static int first_event(struct listing *l, struct range r, int64_t *ret, struct error *err)
+{
+    static const char forwards[] = "SELECT e.seq FROM @schema@.event e "
+                                   "WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq LIMIT 1";
+    static const char backwards[] = "SELECT e.seq FROM @schema@.event e "
+                                    "WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq DESC LIMIT 1";
+    const char *sql = l->q->newest_first ? backwards : forwards;
+    PGresult *r1 = pg_query(l->v->st, err, sql, "ii", r.from, r.to);
+    if (!r1)
+        return -1;
+    *ret = PQntuples(r1) > 0 ? pg_int(r1, 0, 0) : 0;
+    PQclear(r1);
+    return 0;
+}
+
+/* next_step gives the next numbers of a range to look at, from its first event on. */
+static struct range next_step(const struct listing *l, struct range r, int64_t first)
+{
+    int64_t most = l->budget < l->step ? l->budget : l->step;
+    struct range step = {.from = first - 1, .to = r.to};
+    if (l->q->newest_first) {
+        step = (struct range){.from = r.from, .to = first};
+        if (first - r.from > most)
+            step.from = first - most;
+    } else if (r.to - step.from > most) {
+        step.to = step.from + most;
+    }
+    return step;
+}
+
+/* note_looked adds numbers to those that were looked at. */
+static void note_looked(struct listing *l, struct range r)
+{
+    struct event_look *k = &l->looked;
+    bool first = k->to == 0;
+    if (first || r.from + 1 < k->from)
+        k->from = r.from + 1;
+    if (r.to > k->to)
+        k->to = r.to;
+    if (l->q->looking)
+        l->q->looking(l->ctx, k->to - k->from + 1);
+}
+
+/* look_on looks at the next step of a range, takes it off the range, and pays for what was looked
+ * at in vain. */
+static int look_on(struct listing *l, struct range *r, int64_t first, struct error *err)
+{
+    struct range step = next_step(l, *r, first);
+    struct range rest = step;
+    size_t left = l->left;
+    if (look_at(l, &rest, err) != 0)
+        return -1;
+
+    bool backwards = l->q->newest_first;
+    if (rest.from < rest.to && backwards)
+        step.from = rest.to;
+    else if (rest.from < rest.to)
+        step.to = rest.from;
+    if (backwards)
+        r->to = step.from;
+    else
+        r->from = step.to;
+    note_looked(l, step);
+    bool bounded = l->q->look != LOOK_ALL;
+    if (bounded)
+        l->budget -= step.to - step.from - (int64_t)(left - l->left);
+    return 0;
+}
+
+/* look looks at a range as far as the query says. */
+static int look(struct listing *l, struct range r, struct error *err)
+{
+    while (!l->done && r.from < r.to) {
+        int64_t first;
+        if (first_event(l, r, &first, err) != 0)
+            return -1;
+        if (first == 0)
+            return 0;
+        bool enough = l->budget <= 0 || l->states <= 0;
+        if (enough) {
+            l->looked.partial = true;
+            l->done = true;
+            return 0;
+        }
+        if (look_on(l, &r, first, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* list_all shows every event of a range: none is looked at in vain. */
+static int list_all(struct listing *l, struct range r, struct error *err)
+{
+    return look_at(l, &r, err);
+}
+
+/* list_events shows what is recorded about events up to l->low, and looks at those past it. */
+static int list_events(struct listing *l, struct error *err)
+{
+    const struct event_query *q = l->q;
+    struct range all = {.from = q->after, .to = INT64_MAX};
+    if (q->newest_first)
+        all = (struct range){.to = q->after ? q->after - 1 : INT64_MAX};
+    bool everything = !l->state && !q->type && !q->aggregate_type.p && !q->aggregate_id.p;
+    if (everything)
+        return list_all(l, all, err);
+
+    struct range low = all, high = all;
+    if (low.to > l->low)
+        low.to = l->low;
+    if (high.from < l->low)
+        high.from = l->low;
+    if (q->newest_first) {
+        if (look(l, high, err) != 0)
+            return -1;
+        return l->state ? list_exceptional(l, low, err) : 0;
+    }
+    if (l->state && list_exceptional(l, low, err) != 0)
+        return -1;
+    return look(l, high, err);
+}
+
+/* ---- what is asked for ---- */
+
+/* ask_low asks for a number that bounds the look. */
+static int ask_low(struct listing *l, const char *sql, struct error *err)
+{
+    PGresult *r = pg_query(l->v->st, err, sql, "s", l->v->consumer);
+    if (!r)
+        return -1;
+    l->low = pg_int(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+/* find_low finds out up to where nothing has to be looked at, since only _exceptional has events in
+ * the state asked for. */
+static int find_low(struct listing *l, struct error *err)
+{
+    static const char passed_sql[] =
+        "SELECT coalesce(min(@schema@._low(c.name, c.lanes)), 9223372036854775807) "
+        "FROM @schema@.consumer c WHERE $1::text IS NULL OR c.name = $1";
+    static const char start_sql[] =
+        "SELECT CASE WHEN EXISTS (SELECT 1 FROM @schema@.consumer c "
+        "WHERE ($1::text IS NULL OR c.name = $1) AND c.start_seen IS NOT NULL "
+        "AND (c.start_floor > 0 OR c.start_seen::text <> '1:1:' OR c.start_also IS NOT NULL)) "
+        "THEN 0 ELSE 9223372036854775807 END";
+    if (l->q->unprocessed)
+        return ask_low(l, passed_sql, err);
+    switch ((enum delivery_state)(l->q->state - 1)) {
+    case STATE_PENDING: return ask_low(l, passed_sql, err);
+    case STATE_BEFORE_START: return ask_low(l, start_sql, err);
+    case STATE_FAILED:
+    case STATE_EXPIRED:
+    case STATE_DROPPED:
+    case STATE_INFLIGHT: l->low = INT64_MAX; return 0;
+    default: l->low = 0; return 0;
+    }
+}
+
+/* scope finds out which events can be in the state asked for. Without a consumer all are pending,
+ * and none is anything else. */
+static int scope(struct listing *l, struct error *err)
+{
+    const struct event_query *q = l->q;
+    bool any_state = !q->state && !q->unprocessed;
+    l->low = 0;
+    if (any_state)
+        return 0;
+    if (l->v->n == 0) {
+        bool pending = q->unprocessed || q->state == STATE_PENDING + 1;
+        l->done = !pending;
+        return 0;
+    }
+    l->state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1];
+    int64_t times = 2 + (int64_t)l->v->n / CHEAP_CONSUMERS;
+    l->step = STORE_LOOK / times + 1;
+    if (q->look != LOOK_ALL)
+        l->budget = (l->budget + times - 1) / times;
+    return find_low(l, err);
+}
+
+/* read_now reads the server's clock if the query depends on it. */
+static int read_now(struct viewer *v, const struct event_query *q, struct error *err)
+{
+    static const char sql[] = "SELECT floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint";
+    if (!q->unprocessed)
+        return 0;
+    PGresult *r = pg_query(v->st, err, sql, "");
+    if (!r)
+        return -1;
+    v->now = pg_int(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+/* list_one shows the event with an id, or, if that is a number, with a seq. */
+static int list_one(struct listing *l, struct error *err)
+{
+    const char *id = l->q->id;
+    int64_t seq = store_seq_of(id), last;
+    size_t n;
+    int sent;
+    if (seq)
+        sent = pg_send(l->v->st, PG_MAIN, err, by_seq, "i", seq);
+    else if (uuid7_valid(str_of(id)))
+        sent = pg_send(l->v->st, PG_MAIN, err, by_id, "s", id);
+    else
+        return 0; /* it is no id of any event */
+    if (sent != 0)
+        return -1;
+    return show_answer(l, &n, &last, err);
+}
+
+/* list decides what to list. */
+static int list(struct listing *l, struct error *err)
+{
+    if (l->q->id)
+        return list_one(l, err);
+    if (read_now(l->v, l->q, err) != 0)
+        return -1;
+    if (scope(l, err) != 0)
+        return -1;
+    return list_events(l, err);
+}
+
+int pg_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx,
+              struct error *err)
+{
+    struct viewer v;
+    if (viewer_init(&v, pg_of(base), q->consumer, err) != 0)
+        return -1;
+    int64_t budget = q->look ? q->look : STORE_LOOK;
+    struct listing l = {.v = &v,
+                        .q = q,
+                        .visit = visit,
+                        .ctx = ctx,
+                        .budget = budget,
+                        .step = STORE_LOOK,
+                        .states = budget / STATE_COST + 1,
+                        .left = q->limit ? q->limit : LIMIT_DEFAULT};
+    arena_init(&l.a, 0);
+    int result = list(&l, err);
+    arena_release(&l.a);
+    viewer_release(&v);
+    if (result == 0 && q->looked)
+        *q->looked = l.looked;
+    return result;
+}

@@ -1,0 +1,129 @@
+/* look.c: what is new, for a relay of many consumers. One look tells which of them a commit
+ * concerns; only those make a turn. It writes nothing and takes no lock.
+ *
+ * A look covers what its snapshot shows and that of the look before did not, so each commit is in
+ * exactly one. That needs neither numbers nor positions: it holds whatever becomes of those. */
+#include <stdlib.h>
+
+#include "store/postgres/postgres.h"
+
+#define LOOK_EVENTS 64 /* more than that at once are everybody's business */
+/* ms between looks while producers need not ring: events come faster than one would get up for */
+#define LOOK_AWAKE 2
+/* rings within this time are many if there are more than a worker gets up for */
+#define RINGS_TOGETHER (10 * MS_NS)
+/* ms between looks where nobody can ring. Half of it is what a commit waits on average */
+#define LOOK_UNRUNG 12
+
+/* The events of transactions that had not begun when the last look was made, and of those that were
+ * running then. A payload that is left out counts as one that everybody may want. */
+#define LOOK_COLUMNS \
+    "e.type, CASE WHEN $2 AND pg_column_size(e.payload) < 8192 THEN e.payload END AS payload"
+static const char look_sql[] =
+    "SELECT pg_current_snapshot()::text, n.type, n.payload "
+    "FROM (SELECT 1) AS one LEFT JOIN LATERAL ("
+    "(SELECT " LOOK_COLUMNS " FROM @schema@.event e "
+    "WHERE e.xid >= pg_snapshot_xmax($1::pg_snapshot) ORDER BY e.xid, e.seq LIMIT $3) "
+    "UNION ALL "
+    "(SELECT " LOOK_COLUMNS " FROM pg_snapshot_xip($1::pg_snapshot) AS late (xid), "
+    "LATERAL (SELECT i.type, i.payload FROM @schema@.event i WHERE i.xid = late.xid "
+    "ORDER BY i.seq LIMIT $3) AS e LIMIT $3)) AS n ON true";
+
+/* take_rows shows the events of a look. */
+static void take_rows(const PGresult *r, look_visit *visit, void *ctx, struct glance *ret)
+{
+    int rows = PQntuples(r);
+    if (PQgetisnull(r, 0, 1))
+        rows = 0; /* there is always one row, for the snapshot */
+    ret->n = (size_t)rows;
+    if (rows > LOOK_EVENTS) {
+        ret->all = true;
+        return;
+    }
+    for (int i = 0; i < rows; i++) {
+        struct event ev = {.type = str_of(PQgetvalue(r, i, 1))};
+        if (!PQgetisnull(r, i, 2))
+            ev.payload = str_of(PQgetvalue(r, i, 2));
+        visit(ctx, &ev);
+    }
+}
+
+/* ask makes the look, and remembers where it ended. */
+static int ask(struct pg_store *st, bool payloads, look_visit *visit, void *ctx, struct glance *ret,
+               struct error *err)
+{
+    bool first = st->looked == NULL;
+    PGresult *r = pg_query(st, err, look_sql, "sbi", st->looked, (int)payloads,
+                           (int64_t)LOOK_EVENTS + 1);
+    if (!r)
+        return -1;
+    char *now = strdup(PQgetvalue(r, 0, 0));
+    if (now) {
+        take_rows(r, visit, ctx, ret);
+        free(st->looked);
+        st->looked = now;
+    }
+    PQclear(r);
+    ret->all = ret->all || first;
+    return now ? 0 : err_nomem(err);
+}
+
+/* ask_nothing takes rings for news. Those that come within a moment are counted together: producers
+ * that are so busy should not have to ring. */
+static void ask_nothing(struct pg_store *st, struct glance *ret)
+{
+    int64_t now = clock_mono(st->opt.clock);
+    if (now - st->rung_from > RINGS_TOGETHER) {
+        st->rung_from = now;
+        st->rung = 0;
+    }
+    st->rung += st->rings;
+    ret->all = true;
+    ret->n = st->woken ? st->rung : 0;
+}
+
+/* rest decides when the next look is due. */
+static int rest(struct pg_store *st, struct glance *ret, struct error *err)
+{
+    bool quiet = false;
+    if (ret->n > 0) {
+        if (pg_bell_found(st, ret->n, true, &quiet, err) != 0)
+            return -1;
+        ret->wait_ms = quiet ? -1 : LOOK_AWAKE;
+        return 0;
+    }
+
+    int64_t nap_ms = LOOK_UNRUNG;
+    int slept = pg_bell_sleep(st, &nap_ms, err);
+    if (slept < 0)
+        return -1;
+    ret->again = slept == 1;
+    ret->wait_ms = nap_ms > 0 ? nap_ms : -1;
+    ret->in_the_way = *st->squatter ? st->squatter : NULL;
+    return 0;
+}
+
+int pg_look(struct store *base, bool blind, bool payloads, look_visit *visit, void *ctx,
+            struct glance *ret, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct glance look = {.wait_ms = -1};
+    unsigned before = st->generation[PG_MAIN];
+    if (pg_ready(st, err) != 0)
+        return -1;
+    if (st->generation[PG_MAIN] != before) {
+        /* Another server, perhaps, to which the snapshot means nothing. */
+        free(st->looked);
+        st->looked = NULL;
+    }
+
+    if (blind && st->bell_works)
+        ask_nothing(st, &look);
+    else if (ask(st, payloads, visit, ctx, &look, err) != 0)
+        return -1;
+    look.all = look.all || st->called;
+    if (rest(st, &look, err) != 0)
+        return -1;
+    *ret = look;
+    return 0;
+}

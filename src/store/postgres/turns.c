@@ -1,0 +1,352 @@
+/* turns.c: turns of several consumers at once. sql/postgres/internal/turns.sql decides which of
+ * them are simple, and makes those; this file has the call, and hands each consumer its share of
+ * the events, which are read once for all that stand at the same place. */
+#include <stdlib.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "store/postgres/postgres.h"
+
+#define ASK_BYTES (16 << 20)
+
+/* The columns of the answer. */
+enum { A_PLACE, A_EPOCH, A_N, A_MORE, A_SEEN, A_FLOOR, A_TARGET, A_WINDOW_END, A_NOW_MS };
+
+static const char turns_sql[] = PG_NAMED
+    "SELECT t.place, t.epoch, t.n, t.more, t.seen, t.floor, t.target, t.window_end, t.now_ms "
+    "FROM @schema@._turns($1::pg_catalog.json, @version@) t";
+
+/* One consumer's part of the call. */
+struct part {
+    struct shared_turn *turn;
+    int row;      /* of the answer */
+    size_t cap;   /* room in turn->batch.ev */
+    size_t bytes; /* of the events in it */
+    int64_t last; /* seq of the last event that was looked at */
+    bool cut;     /* max_bytes was reached: the rest is claimed again */
+};
+
+/* ---- the call ---- */
+
+/* is_simple says whether the server needs to be asked at all. */
+static bool is_simple(const struct shared_turn *t)
+{
+    const struct settlement *s = t->s;
+    if (t->req->lanes != 1 || t->req->once)
+        return false;
+    if (!s)
+        return true;
+    bool whole = s->n == 0 && s->release_from == 0;
+    return whole && !s->b->parked && !s->b->careful;
+}
+
+static void add_name(struct buf *b, const char *name, const char *text)
+{
+    buf_addf(b, ",\"%s\":", name);
+    json_quote(b, str_of(text ? text : ""));
+}
+
+static void add_known(struct buf *b, const struct claim_request *req)
+{
+    buf_adds(b, ",\"known\":[");
+    for (size_t i = 0; i < req->n_known; i++)
+        buf_addf(b, "%s%lld", i > 0 ? "," : "", (long long)req->known[i]);
+    buf_addc(b, ']');
+}
+
+/* add_turn adds what one turn asks for. */
+static void add_turn(struct buf *b, size_t place, const struct shared_turn *t)
+{
+    const struct claim_request *req = t->req;
+    const struct settlement *s = t->s;
+    long long epoch = s ? s->b->epoch : 0;
+    long long tried = s ? (long long)s->b->n : 0;
+
+    buf_addf(b, "{\"place\":%zu,\"epoch\":%lld,\"tried\":%lld,\"max_events\":%zu,\"lease_ms\":%lld",
+             place, epoch, tried, req->max_events, (long long)req->lease_ms);
+    add_name(b, "consumer", req->consumer);
+    add_name(b, "owner", req->owner);
+    add_name(b, "ordering", store_order_names[req->order]);
+    add_name(b, "events", req->events);
+    add_name(b, "predicate", req->where);
+    add_known(b, req);
+    if (s && s->n_marks > 0) {
+        buf_adds(b, ",\"marks\":");
+        pg_add_marks(b, s);
+    }
+    buf_addc(b, '}');
+}
+
+/* ask makes the call for the simple ones among t[0..n). The caller clears the result. NULL without
+ * an error: none is simple. */
+static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n, struct error *err)
+{
+    struct buf b;
+    size_t asked = 0;
+    PGresult *r = NULL;
+    buf_init(&b, ASK_BYTES);
+    buf_addc(&b, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (!is_simple(&t[i]))
+            continue;
+        if (asked++ > 0)
+            buf_addc(&b, ',');
+        add_turn(&b, i, &t[i]);
+    }
+    buf_addc(&b, ']');
+
+    const char *text = buf_cstr(&b);
+    if (!text)
+        err_nomem(err);
+    else if (asked > 0)
+        r = pg_query(st, err, turns_sql, "s", text);
+    buf_release(&b);
+    return r;
+}
+
+/* ---- the answer ---- */
+
+/* take_answer fills in what the server said of one turn; the events are read later. */
+static void take_answer(struct part *p, const PGresult *r, int row)
+{
+    struct shared_turn *t = p->turn;
+    t->made = true;
+    t->batch = (struct batch){0};
+    t->hint = (struct claim_hint){.wait_ms = -1};
+    if (pg_int(r, row, A_N) > 0) {
+        t->batch.epoch = pg_int(r, row, A_EPOCH);
+        t->batch.to = pg_int(r, row, A_WINDOW_END);
+        t->hint.quiet = true;
+    } else {
+        t->hint.through = !pg_true(r, row, A_MORE);
+    }
+}
+
+/* same_place says whether the claims of two rows are of the same window. */
+static bool same_place(const PGresult *r, int a, int b)
+{
+    return pg_int(r, a, A_FLOOR) == pg_int(r, b, A_FLOOR) &&
+           strcmp(pg_str(r, a, A_SEEN), pg_str(r, b, A_SEEN)) == 0;
+}
+
+/* make_room makes room for one more event. */
+static int make_room(struct part *p, struct error *err)
+{
+    struct batch *b = &p->turn->batch;
+    if (b->n < p->cap)
+        return 0;
+    size_t cap = p->cap ? 2 * p->cap : 8;
+    struct event *ev = arena_alloc(p->turn->a, cap * sizeof *ev);
+    if (!ev)
+        return err_nomem(err);
+    if (b->n > 0)
+        memcpy(ev, b->ev, b->n * sizeof *ev);
+    b->ev = ev;
+    p->cap = cap;
+    return 0;
+}
+
+/* offer gives a consumer the event in the row, if it wants it. ev is the same event, to look at. */
+static int offer(struct part *p, const PGresult *row, const struct event *ev, int64_t now_ms,
+                 struct error *err)
+{
+    const struct claim_request *req = p->turn->req;
+    struct batch *b = &p->turn->batch;
+    if (p->cut)
+        return 0;
+    if (p->bytes >= req->max_bytes && p->last > 0) {
+        p->cut = true;
+        return 0;
+    }
+    p->last = ev->seq;
+    bool wanted = filter_type(req->filter, ev->type) && filter_payload(req->filter, ev->payload);
+    if (!wanted) {
+        p->turn->hint.skipped++;
+        return 0;
+    }
+
+    if (make_room(p, err) != 0)
+        return -1;
+    struct event *kept = &b->ev[b->n];
+    if (!pg_event_row(row, 0, p->turn->a, kept))
+        return err_nomem(err);
+    kept->delayed = kept->not_before > now_ms;
+    p->bytes += event_bytes(kept);
+    b->n++;
+    return 0;
+}
+
+/* The claims of one place, and a place to look at their events. */
+struct reading {
+    struct pg_store *st;
+    const PGresult *r;
+    struct part *part;
+    size_t n;
+    int first; /* row of the answer that says which window */
+    struct arena look;
+};
+
+/* offer_row offers an event to every consumer that stands there. */
+static int offer_row(struct reading *g, const PGresult *row, struct error *err)
+{
+    struct event ev;
+    int64_t now_ms = pg_int(g->r, g->first, A_NOW_MS);
+    arena_reset(&g->look);
+    if (!pg_event_row(row, 0, &g->look, &ev))
+        return err_nomem(err);
+    for (size_t i = 0; i < g->n; i++) {
+        struct part *p = &g->part[i];
+        bool has_claim = pg_int(g->r, p->row, A_N) > 0;
+        if (!has_claim || !same_place(g->r, p->row, g->first))
+            continue;
+        if (offer(p, row, &ev, now_ms, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* read_place reads the events of one window for all who have claimed in it. */
+static int read_place(struct reading *g, struct error *err)
+{
+    struct pg_window w = {.seen = pg_str(g->r, g->first, A_SEEN),
+                          .target = pg_str(g->r, g->first, A_TARGET),
+                          .floor = pg_int(g->r, g->first, A_FLOOR),
+                          .to = pg_int(g->r, g->first, A_WINDOW_END)};
+    if (pg_read_all(g->st, &w, SIZE_MAX >> 1, err) != 0)
+        return -1;
+    PGresult *row;
+    int more;
+    while ((more = pg_next_row(g->st, PG_MAIN, &row, err)) == 1) {
+        int result = offer_row(g, row, err);
+        PQclear(row);
+        if (result != 0) {
+            pg_stop(g->st, PG_MAIN);
+            return -1;
+        }
+    }
+    return more;
+}
+
+/* seen_before says whether an earlier claim stands at the same place, whose events are read. */
+static bool seen_before(const struct reading *g, size_t i)
+{
+    for (size_t k = 0; k < i; k++) {
+        bool has_claim = pg_int(g->r, g->part[k].row, A_N) > 0;
+        if (has_claim && same_place(g->r, g->part[k].row, g->part[i].row))
+            return true;
+    }
+    return false;
+}
+
+static int read_events(struct reading *g, struct error *err)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        bool has_claim = pg_int(g->r, g->part[i].row, A_N) > 0;
+        if (!has_claim || seen_before(g, i))
+            continue;
+        g->first = g->part[i].row;
+        if (read_place(g, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- claims that are not handed out as they were made ---- */
+
+/* settle_alone settles a claim that this call has made. */
+static int settle_alone(struct pg_store *st, const struct part *p, int64_t release_from,
+                        struct error *err)
+{
+    const struct claim_request *req = p->turn->req;
+    struct settlement s = {.consumer = req->consumer,
+                           .owner = req->owner,
+                           .order = req->order,
+                           .b = &p->turn->batch,
+                           .release_from = release_from};
+    bool lost;
+    return pg_turn(&st->base, &s, &lost, NULL, NULL, NULL, NULL, err);
+}
+
+/* trim_claim ends a claim where memory did, and forgets one that the predicate left nothing of. */
+static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
+{
+    struct batch *b = &p->turn->batch;
+    if (b->epoch == 0)
+        return 0;
+    if (p->cut) {
+        p->turn->hint.quiet = false;
+        b->to = p->last;
+        if (pg_shrink(st, p->turn->req, b->epoch, p->last, err) != 0)
+            return -1;
+    }
+    if (b->n > 0)
+        return 0;
+    if (settle_alone(st, p, 0, err) != 0)
+        return -1;
+    *b = (struct batch){0};
+    return 0;
+}
+
+/* put_back gives back the claims of a call whose events could not be read. Nobody has tried them,
+ * and a lease that runs out would count as an attempt. */
+static void put_back(struct pg_store *st, struct part *part, size_t n)
+{
+    struct error ignored;
+    for (size_t i = 0; i < n && PQstatus(st->db) == CONNECTION_OK; i++) {
+        struct batch *b = &part[i].turn->batch;
+        if (b->epoch == 0)
+            continue;
+        b->n = 0;
+        settle_alone(st, &part[i], 1, &ignored);
+    }
+}
+
+/* hand_out reads the events of all claims, and hands them out. */
+static int hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n,
+                    struct error *err)
+{
+    struct reading g = {.st = st, .r = r, .part = part, .n = n};
+    arena_init(&g.look, 0);
+    int result = read_events(&g, err);
+    arena_release(&g.look);
+    if (result != 0) {
+        put_back(st, part, n);
+        return -1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (trim_claim(st, &part[i], err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct error why = {0};
+    for (size_t i = 0; i < n; i++)
+        t[i].made = false;
+    if (pg_check_open(st, err) != 0)
+        return -1;
+
+    PGresult *r = ask(st, t, n, &why);
+    if (!r && why.code) {
+        *err = why;
+        return -1;
+    }
+    int rows = PQntuples(r);
+    struct part *part = calloc((size_t)rows + 1, sizeof *part);
+    int result = -1;
+    if (part) {
+        for (int i = 0; i < rows; i++) {
+            part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .row = i};
+            take_answer(&part[i], r, i);
+        }
+        result = hand_out(st, r, part, (size_t)rows, err);
+    } else {
+        err_nomem(err);
+    }
+    free(part);
+    PQclear(r);
+    return result;
+}

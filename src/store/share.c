@@ -1,0 +1,379 @@
+#include "store/share.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "store/share_impl.h"
+
+#define ALONE_MAX 15
+
+static struct share_seat_store *seat_of(struct store *st)
+{
+    return (struct share_seat_store *)st;
+}
+
+/* ---- handles ---- */
+
+/* free_handle finds a handle that nobody has: the one that was borrowed last, which may have read
+ * ahead, or else one that is open, or else any. Returns n_handles if there is none. */
+static size_t free_handle(const struct share *sh, size_t last)
+{
+    size_t found = sh->n_handles;
+    if (last < sh->n_handles && !sh->handle[last].lent)
+        return last;
+    for (size_t i = sh->n_handles; i-- > 0;) {
+        const struct share_handle *h = &sh->handle[i];
+        bool open = h->st != NULL;
+        if (!h->lent && (open || found == sh->n_handles))
+            found = i;
+    }
+    return found;
+}
+
+/* wait_for_handle waits until there is one. A group goes before single turns, because many wait for
+ * it. */
+static size_t wait_for_handle(struct share *sh, const struct share_seat_store *seat)
+{
+    size_t last = seat ? seat->last : sh->n_handles;
+    for (;;) {
+        size_t i = free_handle(sh, last);
+        bool behind_group = seat && sh->group_waits;
+        if (i < sh->n_handles && !behind_group)
+            return i;
+        if (!seat)
+            sh->group_waits = true;
+        pthread_cond_wait(&sh->freed, &sh->lock);
+    }
+}
+
+int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err)
+{
+    pthread_mutex_lock(&sh->lock);
+    size_t i = wait_for_handle(sh, seat);
+    struct share_handle *h = &sh->handle[i];
+    h->lent = true;
+    if (seat)
+        seat->last = i;
+    else
+        sh->group_waits = false;
+    pthread_mutex_unlock(&sh->lock);
+
+    if (!h->st && sh->origin->ops->dup(sh->origin, &h->st, err) != 0) {
+        share_return(sh, i);
+        return -1;
+    }
+    *ret = i;
+    return 0;
+}
+
+void share_return(struct share *sh, size_t i)
+{
+    pthread_mutex_lock(&sh->lock);
+    sh->handle[i].lent = false;
+    pthread_cond_broadcast(&sh->freed);
+    pthread_mutex_unlock(&sh->lock);
+}
+
+/* ---- what a seat does on a handle ---- */
+
+/* A handle that a seat has borrowed for one operation. */
+struct loan {
+    struct share *share;
+    size_t i;
+    struct store *st;
+};
+
+static int take_loan(struct store *seat, struct loan *ret, struct error *err)
+{
+    ret->share = seat_of(seat)->share;
+    if (share_borrow(ret->share, seat_of(seat), &ret->i, err) != 0)
+        return -1;
+    ret->st = ret->share->handle[ret->i].st;
+    return 0;
+}
+
+/* end_loan gives the handle back and returns the result of the operation. */
+static int end_loan(const struct loan *l, int result)
+{
+    share_return(l->share, l->i);
+    return result;
+}
+
+/* alone says whether this is the only seat, so that a handle may read ahead for it. */
+static bool alone(struct share *sh)
+{
+    pthread_mutex_lock(&sh->lock);
+    bool only = sh->n_seats == 1;
+    pthread_mutex_unlock(&sh->lock);
+    return only;
+}
+
+/* say_who notes in the hint who keeps the bell from ringing. */
+static void say_who(struct share_seat_store *seat, struct claim_hint *hint)
+{
+    struct share *sh = seat->share;
+    pthread_mutex_lock(&sh->lock);
+    memcpy(seat->in_the_way, sh->in_the_way, sizeof seat->in_the_way);
+    pthread_mutex_unlock(&sh->lock);
+    hint->in_the_way = *seat->in_the_way ? seat->in_the_way : NULL;
+}
+
+/* turn_alone makes a turn by itself, on a borrowed handle. */
+static int turn_alone(struct share_seat_store *seat, struct shared_turn *t, bool *ret_lost,
+                      struct error *err)
+{
+    struct loan l;
+    if (take_loan(&seat->base, &l, err) != 0)
+        return -1;
+    int result = l.st->ops->turn(l.st, t->s, ret_lost, t->req, t->a, &t->batch, &t->hint, err);
+    return end_loan(&l, result);
+}
+
+/* turn_in_company makes a turn together with those of others, if it is simple. After one that was
+ * not, a few are made alone. Only the seat's own thread is here. */
+static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t, struct error *err)
+{
+    if (t->req->max_events == 0)
+        return 0;
+    if (seat->alone > 0) {
+        seat->alone--;
+        return 0;
+    }
+    if (group_turn(seat->share, t, err) != 0)
+        return -1;
+    if (t->made) {
+        seat->alone_last = 0;
+        return 0;
+    }
+    if (seat->alone_last < ALONE_MAX)
+        seat->alone_last = 2 * seat->alone_last + 1;
+    seat->alone = seat->alone_last;
+    return 0;
+}
+
+/* note_backlog has the next turn made alone while there is more than a simple turn hands out. */
+static void note_backlog(struct share_seat_store *seat, const struct shared_turn *t)
+{
+    bool backlog = t->batch.n > 0 && !t->hint.quiet;
+    if (backlog && seat->alone == 0)
+        seat->alone = 1;
+    if (!backlog && seat->alone_last <= 1)
+        seat->alone = 0;
+}
+
+static int seat_turn(struct store *base, const struct settlement *s, bool *ret_lost,
+                     const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                     struct claim_hint *ret_hint, struct error *err)
+{
+    struct share_seat_store *seat = seat_of(base);
+    struct claim_request asked = *req;
+    bool only = alone(seat->share);
+    asked.deaf = true;
+    asked.crowded = !only;
+    asked.memo = &seat->memo;
+    struct shared_turn t = {.s = s, .req = &asked, .a = a, .hint.wait_ms = -1};
+    bool lost = false;
+
+    if (turn_in_company(seat, &t, err) != 0)
+        return -1;
+    if (!t.made) {
+        if (turn_alone(seat, &t, &lost, err) != 0)
+            return -1;
+        note_backlog(seat, &t);
+    }
+    if (t.batch.n == 0)
+        say_who(seat, &t.hint);
+
+    if (ret_lost)
+        *ret_lost = lost;
+    *ret_batch = t.batch;
+    *ret_hint = t.hint;
+    return 0;
+}
+
+static int seat_extend(struct store *seat, const char *consumer, const char *owner,
+                       const struct batch *b, int64_t lease_ms, bool *ret_lost, struct error *err)
+{
+    struct loan l;
+    if (take_loan(seat, &l, err) != 0)
+        return -1;
+    int result = l.st->ops->extend(l.st, consumer, owner, b, lease_ms, ret_lost, err);
+    return end_loan(&l, result);
+}
+
+static int seat_put(struct store *seat, const struct consumer_spec *spec, bool *ret_created,
+                    struct error *err)
+{
+    struct loan l;
+    if (take_loan(seat, &l, err) != 0)
+        return -1;
+    return end_loan(&l, l.st->ops->consumer_put(l.st, spec, ret_created, err));
+}
+
+static int seat_pause(struct store *seat, const char *name, bool paused, struct error *err)
+{
+    struct loan l;
+    if (take_loan(seat, &l, err) != 0)
+        return -1;
+    return end_loan(&l, l.st->ops->consumer_pause(l.st, name, paused, err));
+}
+
+static int seat_report(struct store *seat, const char *name, const char *text, struct error *err)
+{
+    struct loan l;
+    if (take_loan(seat, &l, err) != 0)
+        return -1;
+    return end_loan(&l, l.st->ops->consumer_report(l.st, name, text, err));
+}
+
+static int seat_trim(struct store *seat, const struct trim_request *req, struct trim_result *ret,
+                     struct error *err)
+{
+    struct loan l;
+    if (take_loan(seat, &l, err) != 0)
+        return -1;
+    return end_loan(&l, l.st->ops->trim(l.st, req, ret, err));
+}
+
+/* ---- the bell of a seat ---- */
+
+static int seat_bell_fd(struct store *base)
+{
+    return seat_of(base)->bell;
+}
+
+static void seat_bell_clear(struct store *base)
+{
+    uint64_t count;
+    if (read(seat_of(base)->bell, &count, sizeof count) < 0)
+        return; /* it did not ring */
+}
+
+/* ---- seats come and go ---- */
+
+static void seat_close(struct store *base)
+{
+    struct share_seat_store *seat = seat_of(base);
+    struct share *sh = seat->share;
+    pthread_mutex_lock(&sh->lock);
+    struct share_seat_store **at = &sh->seats;
+    while (*at != seat)
+        at = &(*at)->next;
+    *at = seat->next;
+    if (seat->filter)
+        sh->n_seats--;
+    pthread_mutex_unlock(&sh->lock);
+
+    filter_free(seat->filter);
+    if (seat->bell >= 0)
+        close(seat->bell);
+    free(seat);
+}
+
+static void take_seat(struct share *sh, struct share_seat_store *seat)
+{
+    pthread_mutex_lock(&sh->lock);
+    seat->next = sh->seats;
+    sh->seats = seat;
+    if (seat->filter)
+        sh->n_seats++;
+    pthread_mutex_unlock(&sh->lock);
+}
+
+int share_seat(struct share *sh, const struct share_wants *wants, struct store **ret,
+               struct error *err)
+{
+    struct share_seat_store *seat = calloc(1, sizeof *seat);
+    if (!seat)
+        return err_nomem(err);
+    seat->base = (struct store){.ops = &sh->seat_ops, .caps = sh->origin->caps};
+    seat->share = sh;
+    seat->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    int result = 0;
+    if (seat->bell < 0)
+        result = err_errno(err, ERR_UNAVAILABLE, errno, "could not make a bell");
+    else if (wants)
+        result = filter_new(wants->events, wants->where, &seat->filter, err);
+    take_seat(sh, seat);
+    if (result != 0) {
+        seat_close(&seat->base);
+        return -1;
+    }
+    *ret = &seat->base;
+    return 0;
+}
+
+/* ---- shares come and go ---- */
+
+bool share_possible(const struct store *st)
+{
+    return st->ops->turns && st->ops->look;
+}
+
+/* handles_of gives how many handles seats may borrow: one connection is the lookout's, one that of
+ * whoever opened the outbox. */
+static size_t handles_of(int connections)
+{
+    if (connections <= 3)
+        return 1;
+    if (connections - 2 > SHARE_HANDLES)
+        return SHARE_HANDLES;
+    return (size_t)connections - 2;
+}
+
+static void share_free(struct share *sh)
+{
+    for (size_t i = 0; i < sh->n_handles; i++)
+        store_close(sh->handle[i].st);
+    store_close(sh->lookout.st);
+    pthread_cond_destroy(&sh->freed);
+    pthread_mutex_destroy(&sh->lock);
+    free(sh);
+}
+
+int share_open(struct store *st, const struct share_config *cfg, struct share **ret,
+               struct error *err)
+{
+    struct share *sh = calloc(1, sizeof *sh);
+    if (!sh)
+        return err_nomem(err);
+    sh->origin = st;
+    sh->cfg = *cfg;
+    sh->n_handles = handles_of(cfg->connections);
+    sh->seat_ops = (struct store_ops){
+        .scheme = st->ops->scheme,
+        .caps = st->ops->caps,
+        .close = seat_close,
+        .turn = seat_turn,
+        .extend = seat_extend,
+        .consumer_put = seat_put,
+        .consumer_pause = seat_pause,
+        .consumer_report = seat_report,
+        .trim = seat_trim,
+        .bell_fd = seat_bell_fd,
+        .bell_clear = seat_bell_clear,
+    };
+    pthread_mutex_init(&sh->lock, NULL);
+    pthread_cond_init(&sh->freed, NULL);
+
+    if (st->ops->dup(st, &sh->lookout.st, err) != 0)
+        goto fail;
+    if (lookout_start(sh, err) != 0)
+        goto fail;
+    *ret = sh;
+    return 0;
+fail:
+    share_free(sh);
+    return -1;
+}
+
+void share_close(struct share *sh)
+{
+    if (!sh)
+        return;
+    lookout_stop(sh);
+    share_free(sh);
+}

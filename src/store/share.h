@@ -1,0 +1,42 @@
+/* share.h: many consumers on a few connections.
+ *
+ * A share is the store of a whole relay. It has a few handles, whatever the number of consumers.
+ * Each consumer has a seat: a store whose operations (turn, extend and the others that a pipeline
+ * calls) borrow a handle for as long as they last. Turns that are asked for at the same time, and
+ * are simple, are made together (store_ops.turns).
+ *
+ * One more handle belongs to the lookout (lookout.c). It alone listens for the bell, and rings the
+ * seats that a commit concerns. */
+#ifndef STORE_SHARE_H
+#define STORE_SHARE_H
+
+#include "store/store.h"
+
+struct share;
+
+struct share_config {
+    const struct clock *clock;
+    int connections;  /* handles at most, with that of the lookout; at least 2 */
+    int64_t sweep_ms; /* ring everybody at least this often */
+};
+
+/* share_possible says whether the store can be shared: it has turns and look. */
+bool share_possible(const struct store *st);
+
+/* share_open makes a share of the outbox that st is a handle of. It borrows st, of which it makes
+ * duplicates, and starts the lookout. share_close stops it; all seats must be closed by then. */
+int share_open(struct store *st, const struct share_config *cfg, struct share **ret,
+               struct error *err);
+void share_close(struct share *sh);
+
+/* share_seat makes a seat, which the caller closes like any store. It is rung for events that pass
+ * the patterns and the predicate, which are as for filter_new; without `wants` it is never rung. It
+ * has only the operations that a relay needs: turn, extend, the bell, consumer_put, consumer_pause,
+ * consumer_report and trim. Any thread. */
+struct share_wants {
+    const char *events, *where;
+};
+int share_seat(struct share *sh, const struct share_wants *wants, struct store **ret,
+               struct error *err);
+
+#endif

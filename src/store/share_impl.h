@@ -1,0 +1,90 @@
+/* share_impl.h: what the files of a share have in common. They are share.c (handles and seats),
+ * group.c (turns that are made together) and lookout.c (who is rung). */
+#ifndef STORE_SHARE_IMPL_H
+#define STORE_SHARE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/share.h"
+
+#define SHARE_HANDLES 64 /* at most */
+#define SHARE_WHO 200
+
+/* A handle that seats borrow. (1) st is NULL until it is first needed. (2) Only who borrowed it
+ * touches st. */
+struct share_handle {
+    struct store *st;
+    bool lent;
+};
+
+/* A turn that waits to be made together with others; it is on the stack of who waits for it. */
+struct group_turn {
+    struct shared_turn turn;
+    struct error *err; /* of who waits: why the store could not be asked */
+    bool failed;       /* it could not be */
+    enum { GROUP_WAITS, GROUP_LEADS, GROUP_OVER } state;
+    pthread_cond_t over;
+    struct group_turn *next;
+};
+
+/* The turns that are asked for. (1) At most one thread leads at a time. It makes the turns of all
+ * that waited when it began. */
+struct group {
+    struct group_turn *first, **end;
+    bool led;
+};
+
+struct share_seat_store {
+    struct store base;
+    struct share *share;
+    struct share_seat_store *next;
+    struct filter *filter; /* NULL: never rung */
+    int bell;              /* eventfd; -1: none */
+    size_t last;           /* the handle that it borrowed last */
+    /* Turns to make alone before the next one is tried with others, and how many they were last
+     * time. What makes a turn difficult seldom passes at once. */
+    unsigned alone, alone_last;
+    struct turn_memo memo;
+    char in_the_way[SHARE_WHO]; /* what the last turn said */
+};
+
+struct lookout {
+    struct store *st;
+    pthread_t thread;
+    int stop_fd; /* eventfd: readable once it is to stop */
+    bool runs;
+};
+
+/* Everything below `lock` is protected by it. */
+struct share {
+    struct store *origin;
+    struct share_config cfg;
+    struct store_ops seat_ops;
+    struct lookout lookout;
+
+    pthread_mutex_t lock;
+    pthread_cond_t freed; /* a handle was given back */
+    struct share_handle handle[SHARE_HANDLES];
+    size_t n_handles;
+    bool group_waits; /* for a handle: it goes before single turns */
+    struct group group;
+    struct share_seat_store *seats;
+    size_t n_seats;
+    char in_the_way[SHARE_WHO]; /* who keeps the bell from ringing, as the lookout found; "" */
+};
+
+/* share_borrow waits for a handle, and opens it if that was not done yet. `seat` says who wants it;
+ * NULL: a group. share_return gives it back. */
+int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err);
+void share_return(struct share *sh, size_t i);
+
+/* group_turn makes a turn together with those that others ask for meanwhile. If t->made is false
+ * afterwards, it has to be made by itself. ERR_UNAVAILABLE: the store could not be asked. */
+int group_turn(struct share *sh, struct shared_turn *t, struct error *err);
+
+/* lookout_start starts the thread of the lookout, lookout_stop ends it. */
+int lookout_start(struct share *sh, struct error *err);
+void lookout_stop(struct share *sh);
+
+#endif

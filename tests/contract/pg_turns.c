@@ -1,0 +1,417 @@
+/* pg_turns.c: turns that are made together, and the looks that tell who needs one. What a turn of
+ * its own would say is the measure: a simple turn says the same, and any other is left alone. */
+#include <poll.h>
+
+#include "pg.h"
+#include "pg_tests.h"
+
+#define MANY 5
+
+/* Turns of several consumers, c0 to c4. */
+struct company {
+    struct store_rig *g;
+    char name[MANY][4];
+    struct claim_request req[MANY];
+    struct settlement s[MANY];
+    struct arena a[MANY];
+    struct batch b[MANY]; /* in hand */
+    struct shared_turn t[MANY];
+};
+
+static struct company *assemble(struct store_rig *g)
+{
+    struct company *c = calloc(1, sizeof *c);
+    c->g = g;
+    for (size_t i = 0; i < MANY; i++) {
+        snprintf(c->name[i], sizeof c->name[i], "c%zu", i);
+        put(g->st, c->name[i]);
+        c->req[i] = request(c->name[i], "me");
+        c->req[i].deaf = true;
+        arena_init(&c->a[i], 0);
+    }
+    return c;
+}
+
+static void dismiss(struct company *c)
+{
+    for (size_t i = 0; i < MANY; i++)
+        arena_release(&c->a[i]);
+    free(c);
+}
+
+/* all_turn makes the turns of all, each of which settles what it has in hand. Returns how many were
+ * simple. */
+static size_t all_turn(struct company *c)
+{
+    struct error err;
+    size_t made = 0;
+    for (size_t i = 0; i < MANY; i++) {
+        c->t[i] = (struct shared_turn){.req = &c->req[i], .a = &c->a[i]};
+        c->s[i] = (struct settlement){
+            .consumer = c->name[i], .owner = "me", .order = ORDER_KEY, .b = &c->b[i]};
+        if (c->b[i].n > 0)
+            c->t[i].s = &c->s[i];
+    }
+    must(c->g->st->ops->turns(c->g->st, c->t, MANY, &err), &err);
+    for (size_t i = 0; i < MANY; i++) {
+        made += c->t[i].made;
+        if (c->t[i].made)
+            c->b[i] = c->t[i].batch;
+    }
+    return made;
+}
+
+/* warm_up has each consumer know the outbox: the first turn of all is not simple. */
+static struct company *warm_up(struct store_rig *g)
+{
+    struct company *c = assemble(g);
+    emit(g->st, "a");
+    for (size_t i = 0; i < MANY; i++) {
+        assert_int_equal(claim(g, c->name[i]), 1);
+        assert_true(settle(g, c->name[i], NULL, 0));
+    }
+    return c;
+}
+
+static void each_gets_what_is_new_and_settles_it_in_one_transaction(void **state)
+{
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    emit(c->g->st, "a");
+    emit(c->g->st, "b");
+    assert_int_equal(all_turn(c), MANY);
+    for (size_t i = 0; i < MANY; i++) {
+        assert_int_equal(c->b[i].n, 2);
+        assert_string_equal(c->b[i].ev[1].aggregate_id.p, "b");
+        assert_true(c->t[i].hint.quiet);
+    }
+    assert_int_equal(pg_number(db, "SELECT count(DISTINCT xmin::text) FROM claim"), 1);
+    assert_int_equal(pg_number(db, "SELECT count(DISTINCT epoch) FROM claim"), MANY);
+
+    assert_int_equal(all_turn(c), MANY);
+    for (size_t i = 0; i < MANY; i++) {
+        assert_int_equal(c->b[i].n, 0);
+        assert_true(c->t[i].hint.through);
+        assert_int_equal(look(c->g, c->name[i]).delivered, 3);
+    }
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM claim"), 0);
+    PQfinish(db);
+    dismiss(c);
+}
+
+static void nobody_else_gets_what_was_claimed_in_company(void **state)
+{
+    struct company *c = warm_up(*state);
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(claim_by(c->g, request("c0", "another")), 0);
+    assert_true(c->g->hint.busy);
+
+    pass(LEASE + 1);
+    assert_int_equal(claim_by(c->g, request("c0", "another")), 1);
+    assert_true(c->g->b.careful);
+    assert_int_equal(all_turn(c), 0); /* all leases have run out, which is no simple matter */
+    bool lost;
+    struct error err;
+    must(c->g->st->ops->turn(c->g->st, &c->s[0], &lost, NULL, NULL, NULL, NULL, &err), &err);
+    assert_true(lost);
+    dismiss(c);
+}
+
+static void each_filter_gets_its_own(void **state)
+{
+    struct company *c = warm_up(*state);
+    struct filter *f;
+    struct error err;
+    struct consumer_spec spec = spec_of("c1");
+    spec.events = "order.*";
+    spec.where = "total = 7";
+    put_spec(c->g->st, &spec);
+    must(filter_new(spec.events, spec.where, &f, &err), &err);
+    c->req[1].events = spec.events;
+    c->req[1].where = spec.where;
+    c->req[1].filter = f;
+
+    emit_with(c->g->st, "order.paid", "1", "{\"total\":7}", 0);
+    emit_with(c->g->st, "order.paid", "2", "{\"total\":8}", 0);
+    emit_with(c->g->st, "user.left", "3", "{\"total\":7}", 0);
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 3);
+    assert_int_equal(c->b[1].n, 1);
+    assert_string_equal(c->b[1].ev[0].aggregate_id.p, "1");
+
+    /* What only the predicate refuses was claimed, and is settled at once. */
+    emit_with(c->g->st, "order.paid", "2", "{\"total\":8}", 0);
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[1].n, 0);
+    assert_true(c->t[1].hint.skipped > 0);
+    assert_int_equal(look(c->g, "c1").claims, 0);
+    filter_free(f);
+    dismiss(c);
+}
+
+static void what_waits_for_its_time_is_told(void **state)
+{
+    struct company *c = warm_up(*state);
+    emit_with(c->g->st, "t.e", "a", "{}", store_now.wall + 5000);
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 1);
+    assert_true(c->b[0].ev[0].delayed);
+    dismiss(c);
+}
+
+/* Whatever has to be considered is left to a turn of its own, and holds nobody else up. */
+static void one_that_is_not_simple_is_left_alone_and_the_others_are_made(void **state)
+{
+    struct company *c = warm_up(*state);
+    struct error err;
+    PGconn *db = pg_connect();
+    emit(c->g->st, "a");
+
+    /* c0 has an event parked, c1 is paused, c2 is locked by somebody, of c3 another has a claim */
+    assert_int_equal(claim(c->g, "c0"), 1);
+    struct outcome o = failed(c->g, 0, 1, 60000);
+    assert_true(settle(c->g, "c0", &o, 1));
+    must(c->g->st->ops->consumer_pause(c->g->st, "c1", true, &err), &err);
+    pg_do(db, "BEGIN; SELECT 1 FROM consumer WHERE name = 'c2' FOR UPDATE");
+    assert_int_equal(claim_by(c->g, request("c3", "another")), 1);
+    emit(c->g->st, "b");
+
+    assert_int_equal(all_turn(c), 1);
+    assert_true(c->t[4].made);
+    assert_int_equal(c->b[4].n, 2);
+    pg_do(db, "COMMIT");
+    PQfinish(db);
+    dismiss(c);
+}
+
+static void settlement_with_an_exception_is_left_alone(void **state)
+{
+    struct company *c = warm_up(*state);
+    struct error err;
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), MANY);
+    struct outcome o = {.ev = &c->b[0].ev[0], .kind = OUTCOME_DEAD, .attempts = 1, .error = "no"};
+    struct settlement s = {
+        .consumer = "c0", .owner = "me", .order = ORDER_KEY, .b = &c->b[0], .out = &o, .n = 1};
+    struct shared_turn t = {.s = &s, .req = &c->req[0], .a = &c->a[0]};
+    must(c->g->st->ops->turns(c->g->st, &t, 1, &err), &err);
+    assert_false(t.made);
+    assert_int_equal(look(c->g, "c0").claims, 1);
+    dismiss(c);
+}
+
+static void backlog_is_left_to_a_turn_of_its_own(void **state)
+{
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    pg_do(db, "INSERT INTO event (type) SELECT 'x' FROM generate_series(1, 300)");
+    for (size_t i = 0; i < MANY; i++)
+        c->req[i].max_events = 1000;
+    assert_int_equal(all_turn(c), 0);
+    assert_int_equal(claim(c->g, "c0"), 100);
+    PQfinish(db);
+    dismiss(c);
+}
+
+static void batch_that_gets_too_large_ends_there_and_the_rest_comes_next(void **state)
+{
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    pg_do(db, "INSERT INTO event (type, payload) "
+              "SELECT 'x', to_json(repeat('y', 1000)) FROM generate_series(1, 5)");
+    c->req[2].max_bytes = 2000;
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 5);
+    assert_int_equal(c->b[2].n, 2);
+    assert_false(c->t[2].hint.quiet);
+
+    struct settlement s = {.consumer = "c2", .owner = "me", .order = ORDER_KEY, .b = &c->b[2]};
+    assert_true(settle_as(c->g, &s));
+    assert_int_equal(claim(c->g, "c2"), 3);
+    assert_int_equal(c->g->b.ev[0].seq, 4);
+    PQfinish(db);
+    dismiss(c);
+}
+
+static void events_that_cannot_be_kept_are_given_back(void **state)
+{
+    struct company *c = warm_up(*state);
+    struct arena small;
+    struct error err;
+    emit(c->g->st, "a");
+    arena_init(&small, 64);
+    struct shared_turn t = {.req = &c->req[0], .a = &small};
+    assert_int_equal(c->g->st->ops->turns(c->g->st, &t, 1, &err), -1);
+    assert_int_equal(err.code, ERR_NOMEM);
+    arena_release(&small);
+    assert_int_equal(claim(c->g, "c0"), 1);
+    assert_false(c->g->b.careful);
+    assert_int_equal(c->g->b.ev[0].attempts, 0);
+    dismiss(c);
+}
+
+static void numbers_that_begin_again_are_left_to_a_turn_of_its_own(void **state)
+{
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    pg_do(db, "TRUNCATE event RESTART IDENTITY");
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), 0);
+    size_t n = 0;
+    for (int i = 0; i < 5 && n == 0; i++) /* the first one repairs */
+        n = claim(c->g, "c0");
+    assert_int_equal(n, 1);
+    PQfinish(db);
+    dismiss(c);
+}
+
+static void epochs_that_are_behind_fail_all_and_are_put_right_alone(void **state)
+{
+    struct company *c = warm_up(*state);
+    struct error err;
+    PGconn *db = pg_connect();
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), MANY);
+    pg_do(db, "SELECT setval('epoch', 1, false)");
+    emit(c->g->st, "b");
+    for (size_t i = 0; i < MANY; i++) {
+        c->s[i].b = &c->b[i];
+        c->t[i] = (struct shared_turn){.s = &c->s[i], .req = &c->req[i], .a = &c->a[i]};
+    }
+    assert_int_equal(c->g->st->ops->turns(c->g->st, c->t, MANY, &err), -1);
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM claim"), MANY);
+    assert_true(settle_as(c->g, &c->s[0]));
+    assert_int_equal(claim(c->g, "c0"), 1);
+    assert_true(c->g->b.epoch > c->b[0].epoch);
+    PQfinish(db);
+    dismiss(c);
+}
+
+static void late_commit_is_handed_out_in_company_too(void **state)
+{
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    pg_do(db, "BEGIN; INSERT INTO event (type) VALUES ('late')");
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 1);
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 0);
+    pg_do(db, "COMMIT");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 1);
+    assert_string_equal(c->b[0].ev[0].type.p, "late");
+    PQfinish(db);
+    dismiss(c);
+}
+
+/* ---- looks ---- */
+
+static bool rings(struct store *st, int ms)
+{
+    struct pollfd fd = {.fd = st->ops->bell_fd(st), .events = POLLIN};
+    return poll(&fd, 1, ms) == 1;
+}
+
+struct sight {
+    size_t n, paid, unread;
+};
+
+static void note_sight(void *ctx, const struct event *ev)
+{
+    struct sight *s = ctx;
+    s->n++;
+    s->paid += strcmp(ev->type.p, "order.paid") == 0;
+    s->unread += ev->payload.p == NULL;
+}
+
+static struct glance glance(struct store *st, bool payloads, struct sight *s)
+{
+    struct error err;
+    struct glance found;
+    *s = (struct sight){0};
+    st->ops->bell_clear(st);
+    must(st->ops->look(st, false, payloads, note_sight, s, &found, &err), &err);
+    return found;
+}
+
+static void look_shows_each_commit_once(void **state)
+{
+    struct store_rig *g = *state;
+    struct sight s;
+    PGconn *db = pg_connect();
+    assert_true(glance(g->st, false, &s).all); /* the first knows nothing */
+    while (glance(g->st, false, &s).again)
+        pass(10);
+    emit_with(g->st, "order.paid", "1", "{}", 0);
+    pg_do(db, "BEGIN; INSERT INTO event (type) VALUES ('late')");
+    emit_with(g->st, "order.paid", "2", "{}", 0);
+
+    struct glance found = glance(g->st, true, &s);
+    assert_false(found.all);
+    assert_int_equal(s.n, 2);
+    assert_int_equal(s.paid, 2);
+    assert_int_equal(s.unread, 0);
+    assert_int_equal(glance(g->st, true, &s).n, 0);
+    pg_do(db, "COMMIT");
+    assert_int_equal(glance(g->st, false, &s).n, 1);
+    assert_int_equal(s.unread, 1);
+    assert_int_equal(glance(g->st, false, &s).n, 0);
+    PQfinish(db);
+}
+
+static void many_at_once_concern_everybody(void **state)
+{
+    struct store_rig *g = *state;
+    struct sight s;
+    PGconn *db = pg_connect();
+    glance(g->st, false, &s);
+    pg_do(db, "INSERT INTO event (type) SELECT 'x' FROM generate_series(1, 65)");
+    assert_true(glance(g->st, false, &s).all);
+    assert_int_equal(s.n, 0);
+    assert_false(glance(g->st, false, &s).all);
+    PQfinish(db);
+}
+
+static void call_for_everybody_is_told_from_a_ring_for_an_event(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct sight s;
+    put(g->st, "c");
+    struct store *other;
+    must(g->st->ops->dup(g->st, &other, &err), &err);
+    while (glance(other, false, &s).again)
+        pass(10);
+    assert_false(glance(other, false, &s).all);
+    emit(g->st, "a");
+    assert_true(rings(other, 10000));
+    assert_false(glance(other, false, &s).all);
+    assert_int_equal(s.n, 1);
+
+    must(g->st->ops->consumer_pause(g->st, "c", true, &err), &err);
+    must(g->st->ops->consumer_pause(g->st, "c", false, &err), &err);
+    assert_true(rings(other, 10000));
+    assert_true(glance(other, false, &s).all);
+    store_close(other);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(each_gets_what_is_new_and_settles_it_in_one_transaction),
+    ON_A_STORE(nobody_else_gets_what_was_claimed_in_company),
+    ON_A_STORE(each_filter_gets_its_own),
+    ON_A_STORE(what_waits_for_its_time_is_told),
+    ON_A_STORE(one_that_is_not_simple_is_left_alone_and_the_others_are_made),
+    ON_A_STORE(settlement_with_an_exception_is_left_alone),
+    ON_A_STORE(backlog_is_left_to_a_turn_of_its_own),
+    ON_A_STORE(batch_that_gets_too_large_ends_there_and_the_rest_comes_next),
+    ON_A_STORE(events_that_cannot_be_kept_are_given_back),
+    ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own),
+    ON_A_STORE(epochs_that_are_behind_fail_all_and_are_put_right_alone),
+    ON_A_STORE(late_commit_is_handed_out_in_company_too),
+    ON_A_STORE(look_shows_each_commit_once),
+    ON_A_STORE(many_at_once_concern_everybody),
+    ON_A_STORE(call_for_everybody_is_told_from_a_ring_for_an_event),
+};
+const struct suite_part pg_turns_tests = SUITE_PART(tests);
