@@ -89,6 +89,18 @@ CREATE TYPE @schema@._answer AS (
     members     bigint     -- the lanes that it covers
 );
 
+-- ---- parked events are found past the dead rows ----
+
+-- Of the parked events of a key, the first has a time (due_at), whether it is in a claim or not; those
+-- behind it have none. So this index leads to all that are due, and to every key that is held up.
+DROP INDEX @schema@.parked_due;
+CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at IS NOT NULL;
+
+-- Times only grow, as epochs do: what was tried again and is gone lies before those that wait.
+ALTER TABLE @schema@.lane ADD COLUMN due_from timestamptz;
+COMMENT ON COLUMN @schema@.lane.due_from IS
+    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: nobody knows';
+
 -- ---- what several turns take and give that are made together, see internal/turns.sql ----
 
 -- A turn that settles a claim which was delivered whole, and asks for the next. place is its number

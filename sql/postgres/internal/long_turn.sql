@@ -80,6 +80,11 @@ BEGIN
         PERFORM @schema@._lost_place(c);
     END IF;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
+    -- No parked event is given a time before now. So due_from holds, unless the clock was set back.
+    IF ls[1].due_from > now THEN
+        ls[1].due_from := NULL;
+        dirty[1] := true;
+    END IF;
 
     IF q.max_events > 0 THEN
         home := @schema@._turn_home(ls);
@@ -121,6 +126,12 @@ BEGIN
             ls[i].claims_from := claims_from;
             ls[i] := @schema@._settle_claim(c, ls[i], k, s.tried, s.outcomes, s.release_from, now);
             dirty[i] := true;
+            IF k.lane = -1 THEN
+                -- Events of it are gone, and the next look need not step over them. Others that
+                -- read the clock a little sooner may come second.
+                ls[1].due_from := least(@schema@._first_due(c.name, ls[1].due_from),
+                                        now - interval '10 milliseconds');
+            END IF;
         END IF;
     END IF;
 

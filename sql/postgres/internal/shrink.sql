@@ -15,8 +15,8 @@ BEGIN
         RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
     END IF;
 
-    PERFORM @schema@._lock_consumer(consumer);
-    now := @schema@._clock();
+    now := @schema@._clock() + @schema@._lock_consumer(consumer);
+    PERFORM @schema@._due_since(consumer, now);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;

@@ -36,7 +36,7 @@ BEGIN
               AND x.careful AND x.attempts >= max_attempts;
             IF dead.n > 0 THEN
                 PERFORM @schema@._bury(c.name, dead.seqs, dead.attempts, dead.errors);
-                PERFORM @schema@._promote(c.name, dead.keys);
+                PERFORM @schema@._promote(c.name, dead.keys, now);
                 buried := buried + dead.n;
             END IF;
             UPDATE @schema@.parked x SET claim = NULL, careful = true

@@ -13,7 +13,9 @@ DECLARE
     p record;
     f record;
     i int;
-    parked boolean := EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name);
+    -- A look for what a wrong clock made wait too long looks at everything.
+    since timestamptz := coalesce(CASE WHEN NOT q.pull_in THEN ls[1].due_from END, '-infinity');
+    parked boolean := @schema@._first_due(c.name, since) IS NOT NULL;
     try_fresh boolean := NOT (parked AND c.ordering = 'global');
     until timestamptz;
     taken bigint := 0;     -- the lanes that claims of others cover
@@ -27,7 +29,7 @@ BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
             SELECT * INTO p FROM @schema@._claim_parked(c, owner, q.max_events, lease,
-                                                        q.careful_mode, q.pull_in, now);
+                                                        q.careful_mode, q.pull_in, since, now);
             r.careful_due := p.careful_due;
             due := p.due;
             IF p.n > 0 THEN
@@ -120,7 +122,8 @@ BEGIN
         r.epoch := @schema@._refence(c.name, r.epoch, greatest(last_epoch, claims_from - 1));
     END IF;
     IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
-        r.held := @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n);
+        r.held := @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n,
+                                 since);
     END IF;
     IF r.n > 0 THEN
         RETURN;
@@ -144,7 +147,7 @@ BEGIN
     due := least(due, until);
     r.through := live = 0 AND NOT r.skipped AND NOT kept AND NOT (parked AND EXISTS (
         SELECT 1 FROM @schema@.parked x
-        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL
+        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= since
           AND (NOT x.delayed OR x.due_at <= now)));
 END
 $outbox$;
@@ -153,18 +156,35 @@ COMMENT ON FUNCTION @schema@._turn_claim(@schema@.consumer, text, @schema@._requ
     boolean[]) IS 'claims parked events that are due, or the next ones of a lane';
 
 -- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have
--- to wait behind a parked one of their key. n is how many events there are. If not much more is
--- parked, all keys of that are read at once; else each event's key is looked up.
-CREATE OR REPLACE FUNCTION @schema@._held(c @schema@.consumer, l @schema@.lane, from_seq bigint,
-                                          to_seq bigint, n int) RETURNS bigint[]
+-- to wait behind a parked one of their key. n is how many events there are. If not many more keys
+-- are held up, all of them are read at once, by the first event of each, which has a time, and none
+-- before `since`; else each event's key is looked up. Where numbers are close together, events of
+-- other windows may be among those it gives: whoever asks has none of them, and to tell them apart
+-- would take longer.
+CREATE OR REPLACE FUNCTION @schema@._held(
+    c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz)
+RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     most bigint := 4 * n;
+    dense boolean := to_seq - from_seq <= most;
     keys bigint[];
     held bigint[];
 BEGIN
-    keys := ARRAY(SELECT x.key FROM @schema@.parked x WHERE x.consumer = c.name
-                  ORDER BY x.key LIMIT most + 1); -- by this index: see _parked_rows
+    keys := ARRAY(SELECT x.key FROM @schema@.parked x
+                  WHERE x.consumer = c.name AND x.due_at >= coalesce(since, '-infinity')
+                  ORDER BY x.due_at, x.seq LIMIT most + 1); -- by this index: see _parked_rows
+    IF keys = '{}' THEN
+        RETURN NULL;
+    END IF;
+    IF dense AND cardinality(keys) <= most THEN
+        SELECT array_agg(e.seq) INTO held
+        FROM @schema@.event e
+        WHERE e.seq > from_seq AND e.seq <= to_seq AND e.aggregate_id IS NOT NULL
+          AND @schema@._key('key', e.aggregate_type, e.aggregate_id)
+              IN (SELECT k FROM unnest(keys) AS k);
+        RETURN held;
+    END IF;
     SELECT array_agg(w.seq) INTO held
     FROM (SELECT e.seq, @schema@._key('key', e.aggregate_type, e.aggregate_id) AS key
           FROM @schema@._window_events(l.seen, l.floor, l.target, $3, $4, c.tenant) e
@@ -177,5 +197,6 @@ BEGIN
     RETURN held;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._held(@schema@.consumer, @schema@.lane, bigint, bigint, int) IS
+COMMENT ON FUNCTION @schema@._held(@schema@.consumer, @schema@.lane, bigint, bigint, int,
+    timestamptz) IS
     'the events of a claim that have to wait behind parked ones';
