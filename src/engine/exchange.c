@@ -275,6 +275,15 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     }
 }
 
+/* note_unread notes that the store may have a claim of ours that we know nothing of. */
+static void note_unread(struct pipeline *p)
+{
+    hand_forgot(&p->hand);
+    p->stats.meter.store_errors++;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name,
+           "store: claimed events could not be read; looking again");
+}
+
 /* superseded stops claiming, because another worker has registered the consumer with newer
  * settings. The pipeline stands by if it may, and fails otherwise. */
 static void superseded(struct pipeline *p)
@@ -441,6 +450,8 @@ static void take_answer(struct pipeline *p, struct exchange *x)
     if (x->settled)
         exchange_settled(p, x->place, x->lost);
     note_crashes(p, &x->hint);
+    if (x->hint.unread)
+        note_unread(p);
 
     bool others_rule = x->hint.changed && p->state == PIPELINE_RUNNING;
     if (others_rule) {

@@ -344,6 +344,9 @@ int pg_extend(struct store *st, const char *consumer, const char *owner, const s
 /* pg_check_open connects, and refuses a turn inside a transaction, ours or one that somebody began
  * by hand: its claim would not be durable. */
 int pg_check_open(struct pg_store *st, struct error *err);
+/* pg_unread makes an answer say that the settlement was recorded, and the claim could not be read.
+ * An error would say that nothing was done. */
+void pg_unread(struct batch *b, struct claim_hint *hint);
 /* pg_add_marks adds the marks of a settlement, as JSON. */
 void pg_add_marks(struct buf *b, const struct settlement *s);
 /* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */

@@ -9,6 +9,7 @@
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
+#define UNREAD_WAIT 1000 /* ms, before the next look after events could not be read */
 #define STANDBY_WAIT 1000 /* ms; another owner has the lane, and nobody tells when it leaves */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
 #define KNOWN_BYTES (1 << 12)
@@ -539,6 +540,14 @@ static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool
     return found_nothing ? go_to_rest(t, ret_again, err) : 0;
 }
 
+void pg_unread(struct batch *b, struct claim_hint *hint)
+{
+    *b = (struct batch){0};
+    hint->unread = true;
+    hint->quiet = false;
+    hint->wait_ms = UNREAD_WAIT;
+}
+
 int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
             struct claim_hint *ret_hint, struct error *err)
@@ -555,17 +564,24 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
 
     if (claiming && !req->once && !req->crowded)
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
+    bool settled = false;
     do {
         PGresult *r = call(&t, s, req, err);
-        if (!r)
+        int result = -1;
+        if (r) {
+            if (s)
+                lost = pg_true(r, 0, A_lost);
+            settled = settled || s;
+            s = NULL; /* it is settled, should the call be made again */
+            result = take_answer(&t, r, claiming, &again, err);
+            PQclear(r);
+        }
+        if (result != 0 && !settled)
             return -1;
-        if (s)
-            lost = pg_true(r, 0, A_lost);
-        s = NULL; /* it is settled, should the call be made again */
-        int result = take_answer(&t, r, claiming, &again, err);
-        PQclear(r);
-        if (result != 0)
-            return -1;
+        if (result != 0) {
+            pg_unread(&b, &hint);
+            break;
+        }
         t.have = false;
     } while (again);
 

@@ -301,23 +301,23 @@ static void put_back(struct pg_store *st, struct part *part, size_t n)
     }
 }
 
-/* hand_out reads the events of all claims, and hands them out. */
-static int hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n,
-                    struct error *err)
+/* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled is
+ * settled, so there is no error here: see claim_hint.unread. */
+static void hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n)
 {
+    struct error ignored;
     struct reading g = {.st = st, .r = r, .part = part, .n = n};
     arena_init(&g.look, 0);
-    int result = read_events(&g, err);
+    int result = read_events(&g, &ignored);
     arena_release(&g.look);
-    if (result != 0) {
+    if (result != 0)
         put_back(st, part, n);
-        return -1;
-    }
     for (size_t i = 0; i < n; i++) {
-        if (trim_claim(st, &part[i], err) != 0)
-            return -1;
+        struct shared_turn *t = part[i].turn;
+        bool claimed = t->batch.epoch != 0;
+        if (claimed && (result != 0 || trim_claim(st, &part[i], &ignored) != 0))
+            pg_unread(&t->batch, &t->hint);
     }
-    return 0;
 }
 
 int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
@@ -336,16 +336,13 @@ int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *
     }
     int rows = PQntuples(r);
     struct part *part = calloc((size_t)rows + 1, sizeof *part);
-    int result = -1;
-    if (part) {
-        for (int i = 0; i < rows; i++) {
-            part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .row = i};
-            take_answer(&part[i], r, i);
-        }
-        result = hand_out(st, r, part, (size_t)rows, err);
-    } else {
-        err_nomem(err);
+    int result = part ? 0 : err_nomem(err);
+    for (int i = 0; result == 0 && i < rows; i++) {
+        part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .row = i};
+        take_answer(&part[i], r, i);
     }
+    if (result == 0)
+        hand_out(st, r, part, (size_t)rows);
     free(part);
     PQclear(r);
     return result;
