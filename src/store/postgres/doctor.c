@@ -154,13 +154,14 @@ static int say_doorbell(const struct look *l, const PGresult *r)
                       "relays cannot be woken on a standby");
     if (!works && off)
         return pg_say(l, FINDING_NOTE, "doorbell", "reset the setting outbox.doorbell",
-                      "switched off by the setting outbox.doorbell: relays poll");
+                      "switched off by the setting outbox.doorbell: relays look every few "
+                      "milliseconds instead");
     if (!works)
         return pg_say(l, FINDING_NOTE, "doorbell",
                       "set max_prepared_transactions to 0, or outbox.doorbell to on if nobody "
                       "prepares a transaction that emits",
                       "max_prepared_transactions is %lld, and a transaction that rang could not be "
-                      "prepared: relays poll",
+                      "prepared: relays look every few milliseconds instead",
                       (long long)pg_int(r, 0, 2));
     if (used >= QUEUE_PERCENT)
         return pg_say(
@@ -174,7 +175,8 @@ static int doorbell(const struct look *l, struct error *err)
     if (l->st->pooled)
         return pg_say(l, FINDING_WARNING, "doorbell",
                       "give relays an address that leads to the server itself",
-                      "a pooler stands between: relays cannot be woken through it, and poll");
+                      "a pooler stands between: relays cannot be woken through it, and look every "
+                      "few milliseconds instead");
     PGresult *r = pg_query(l->st, err, doorbell_sql, "");
     if (!r)
         return -1;
