@@ -83,16 +83,35 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._bell_squatted() IS 'whether a stranger holds the doorbell';
 
--- _bell_ring_at_emit is the trigger that rings the doorbell for an emit if somebody sleeps. If the
--- lock is refused, it checks who holds it. If that is somebody who has no business with the bell,
--- nobody sleeps by it, workers look by themselves, and it does not ring. Otherwise a stranger could
--- make every commit queue up.
+-- _bell_is_a_workers says whether a sleeping worker holds the first lock, which is taken. If it is
+-- held by somebody who has no business with the bell, nobody sleeps by it, and workers look by
+-- themselves; otherwise a stranger could make every commit queue up. To find out who holds a lock
+-- takes longer than the emit itself, so a session that found a worker there does not ask again
+-- within the same second.
+CREATE OR REPLACE FUNCTION @schema@._bell_is_a_workers() RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    second text := floor(extract(epoch FROM clock_timestamp()))::text;
+BEGIN
+    IF current_setting('outbox.bell_found', true) = second THEN
+        RETURN true;
+    END IF;
+    IF @schema@._bell_squatted() THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('outbox.bell_found', second, false);
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._bell_is_a_workers() IS 'whether a worker sleeps by the doorbell';
+
+-- _bell_ring_at_emit is the trigger that rings the doorbell for an emit if somebody sleeps.
 CREATE OR REPLACE FUNCTION @schema@._bell_ring_at_emit() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN -- Every name has its schema.
     -- Two conditions: a second term in the first one would be prepared for every event.
     IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@._bell_key()) THEN
-        IF @schema@.bell_works() AND NOT @schema@._bell_squatted() THEN
+        IF @schema@.bell_works() AND @schema@._bell_is_a_workers() THEN
             PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
         END IF;
     END IF;

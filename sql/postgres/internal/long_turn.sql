@@ -34,7 +34,7 @@ DECLARE
     slack interval := '1 s'; -- of two turns, the one that began first may come second
 BEGIN
     r := ROW(false, NULL, false, false, false, false, false, 0, 0, NULL, NULL,
-             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false);
+             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL);
 
     -- Usually nobody has anything to do, and that can be told without a lock.
     IF s.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
@@ -75,11 +75,16 @@ BEGIN
     END IF;
 
     SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from
-    FROM @schema@._lanes(c.name, c.lanes) x;
+    FROM @schema@._places(c.name, c.lanes) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
         PERFORM @schema@._lost_place(c);
     END IF;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
+    -- No parked event is given a time before now. So due_from holds, unless the clock was set back.
+    IF ls[1].due_from > now THEN
+        ls[1].due_from := NULL;
+        dirty[1] := true;
+    END IF;
 
     IF q.max_events > 0 THEN
         home := @schema@._turn_home(ls);
@@ -121,6 +126,12 @@ BEGIN
             ls[i].claims_from := claims_from;
             ls[i] := @schema@._settle_claim(c, ls[i], k, s.tried, s.outcomes, s.release_from, now);
             dirty[i] := true;
+            IF k.lane = -1 THEN
+                -- Events of it are gone, and the next look need not step over them. Others that
+                -- read the clock a little sooner may come second.
+                ls[1].due_from := least(@schema@._first_due(c.name, ls[1].due_from),
+                                        now - interval '10 milliseconds');
+            END IF;
         END IF;
     END IF;
 
