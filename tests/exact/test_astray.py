@@ -240,7 +240,7 @@ class Astray(Exact):
                 self.assertEqual(sorted(got), sorted(waits + brought + new))
                 self.assertEqual(len(self.taken("late")), 19)
                 self.in_order()
-                self.assertIn("came from elsewhere, and were put right", self.doctor())
+                self.assertIn("came from elsewhere, and were repaired", self.doctor())
                 self.reader.do("TRUNCATE @.event, @.consumer, @.lane RESTART IDENTITY")
 
     def test_events_that_came_as_files_do_not_come_again(self):

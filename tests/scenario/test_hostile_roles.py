@@ -334,16 +334,16 @@ def written(matrix):
     for role, acts in matrix.doorbell().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
     of_functions.append(["all others", *("-" for _ in roles[2:])])
     outside += [n for cells, names in grouped for n in names if cells[0] or cells[1]]
-    return (f"What a {roles[0].replace('without a part', 'role without a part')}, or the owner of an adopted table, was let do: "
+    return (f"A {roles[0].replace('without a part', 'role without a part')}, and the owner of an adopted table, could use: "
             f"{', '.join(outside) or 'nothing'}.\n\n" +
             in_table(["table", *roles[2:]], rows) + "\n" +
-            "*reads its own*: rows of its consumers, or of its tenant. Nobody was let lock a table against others, or change how it is made.\n\n" +
+            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others, or alter it.\n\n" +
             in_table(["function", *roles[2:]], of_functions) + "\n" +
-            "*calls*: it can be called, and changed nothing, for a consumer of the caller's as for another's; *changes its own*: nothing of\n"
-            "another's, a tenant's or a consumer's, was changed; *changes*: whosever consumer was named, which for the inbox (`handle`) is within\n"
-            "the tenant's own. *-*: refused.\n\n" +
-            "The doorbell's locks and its channel are no objects of ours, and the server gives nobody rights on them; what they are good for is\n"
-            "[above](#who-may-be-hostile). Who was let do what: " +
+            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its own*: it changed something only\n"
+            "for the role's own consumers or tenant. *changes*: it did so for any consumer that was named; for the inbox (`handle`), within the\n"
+            "role's tenant. *-*: refused.\n\n" +
+            "The doorbell's locks and its channel are not objects, so PostgreSQL has no rights for them; [above](#who-may-be-hostile) says what\n"
+            "can be done with them. Who could do what: " +
             "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".\n")
 
 

@@ -46,7 +46,7 @@ BEGIN
     WHERE d.consumer = _redrive.consumer AND NOT d.retrying
       AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)));
     GET DIAGNOSTICS n = ROW_COUNT;
-    PERFORM @schema@._bell_ring();
+    PERFORM @schema@._bell_ring_all();
     RETURN n;
 END
 $outbox$;

@@ -19,7 +19,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM @schema@._bell_ring();
+    PERFORM @schema@._bell_ring_all();
     RETURN true;
 END
 $outbox$;

@@ -21,8 +21,8 @@ CREATE OR REPLACE FUNCTION @schema@._lanes(consumer text, lanes int) RETURNS SET
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name has its schema.
     SELECT l.consumer, l.lane, l.version, p.seen, p.floor, p.target, p.next_floor, p.window_end,
-           p.pos, p.claims_from, l.delivered, p.home, l.due_from, NULL::int, NULL::bigint,
-           NULL::text, NULL::timestamptz
+           p.pos, p.claims_from, l.delivered, p.home, l.due_from, NULL::pg_catalog.int4,
+           NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.timestamptz
     FROM pg_catalog.generate_series(-1, _lanes.lanes OPERATOR(pg_catalog.-) 1) AS n,
          LATERAL (SELECT * FROM @schema@.lane x
                   WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.consumer

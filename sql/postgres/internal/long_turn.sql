@@ -58,8 +58,8 @@ BEGIN
     r.now_ms := floor(extract(epoch FROM now) * 1000);
     IF c.name IS NULL THEN
         PERFORM @schema@._check_whole();
-        RAISE EXCEPTION 'consumer "%" is not registered (any more)', _long_turn.consumer
-            USING ERRCODE = 'OB003';
+        RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed',
+            _long_turn.consumer USING ERRCODE = 'OB003';
     END IF;
     PERFORM @schema@._check_tenant(c);
     r.paused := c.paused;
@@ -196,7 +196,7 @@ COMMENT ON FUNCTION @schema@._repair_turn(@schema@.consumer, text, @schema@._set
     timestamptz, @schema@._answer) IS 'a turn that makes the outbox right';
 
 -- _settle_by_itself settles, and does nothing else that belongs to a turn. Returns false if the
--- claim is not the worker's any more. Under _lock_consumer.
+-- worker no longer has the claim. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_by_itself(
     c @schema@.consumer, owner text, s @schema@._settlement, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$

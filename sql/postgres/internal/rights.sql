@@ -100,9 +100,9 @@ COMMENT ON FUNCTION @schema@._rights(text, boolean) IS 'what a role needs for it
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, turn, _uuid7, _clock,
-             bell_works, _bell_key, bell_channel, _ring, bell_sleep, bell_wake, _bell_ring,
-             _bell_locks, _bell_squatted, _bell_squatters, _session, _holder,
-             _adopted_formerly, _adopted_mark,
+             bell_works, _bell_key, bell_channel, bell_sleep, bell_wake,
+             _bell_ring_at_emit, _bell_ring_all, _bell_locks, _bell_squatted, _bell_squatters,
+             _bell_is_a_workers, _session, _holder, _adopted_formerly, _adopted_mark,
              _turn, claim, claim_batch, _claim_some, _check_claim, _workable, _idle,
              settle, extend, _shrink, register, _report, revert,
              pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,

@@ -126,8 +126,8 @@ static void stream_ended(struct pg_store *st)
         h->stream.claims *= 2;
 }
 
-/* read_stream takes rows off the stream until the chunk is full. Returns -1 if the connection is of
- * no use any more. */
+/* read_stream takes rows off the stream until the chunk is full. Returns -1 if the connection
+ * can no longer be used. */
 static int read_stream(struct pg_store *st, const struct claim_request *req,
                        const struct pg_chunk_limits *max)
 {

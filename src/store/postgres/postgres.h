@@ -177,7 +177,7 @@ struct pg_store {
     bool bell_works, listening;
     bool rang;         /* libpq has read a notification that nobody acted on yet */
     bool woken;        /* a notification came before the look that is being made */
-    bool called;       /* it was for everybody, not for an event: see _bell_ring */
+    bool called;       /* it was for everybody, not for an event: see _bell_ring_all */
     size_t rings;      /* how many came before it */
     bool called_since; /* the same, since that look */
     size_t rings_since;

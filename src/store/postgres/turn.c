@@ -496,7 +496,7 @@ static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
     if (stays_up)
         return 0;
 
-    pg_reader_close(t->st); /* there is no backlog any more */
+    pg_reader_close(t->st); /* the backlog is done */
     if (t->req->deaf)
         return 0;
     int slept = pg_bell_sleep(t->st, &h->nap_ms, err);
