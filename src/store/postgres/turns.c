@@ -301,8 +301,8 @@ static void put_back(struct pg_store *st, struct part *part, size_t n)
     }
 }
 
-/* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled is
- * settled, so there is no error here: see claim_hint.unread. */
+/* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled
+ * is settled, so there is no error here: see claim_hint.unread. */
 static void hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n)
 {
     struct error ignored;
