@@ -205,6 +205,18 @@ static int offer_row(struct reading *g, const PGresult *row, struct error *err)
     return 0;
 }
 
+/* all_cut says whether nobody at this place has room for more. */
+static bool all_cut(const struct reading *g)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        const struct part *p = &g->part[i];
+        bool has_claim = pg_int(g->r, p->row, A_N) > 0;
+        if (has_claim && !p->cut && same_place(g->r, p->row, g->first))
+            return false;
+    }
+    return true;
+}
+
 /* read_place reads the events of one window for all who have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
@@ -219,9 +231,9 @@ static int read_place(struct reading *g, struct error *err)
     while ((more = pg_next_row(g->st, PG_MAIN, &row, err)) == 1) {
         int result = offer_row(g, row, err);
         PQclear(row);
-        if (result != 0) {
+        if (result != 0 || all_cut(g)) {
             pg_stop(g->st, PG_MAIN);
-            return -1;
+            return result;
         }
     }
     return more;
@@ -287,18 +299,26 @@ static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
     return 0;
 }
 
-/* put_back gives back the claims of a call whose events could not be read. Nobody has tried them,
- * and a lease that runs out would count as an attempt. */
-static void put_back(struct pg_store *st, struct part *part, size_t n)
+/* put_back gives back a claim whose events could not be read. Nobody has tried them, and a lease
+ * that runs out would count as an attempt. */
+static void put_back(struct pg_store *st, struct part *p)
 {
     struct error ignored;
-    for (size_t i = 0; i < n && PQstatus(st->db) == CONNECTION_OK; i++) {
-        struct batch *b = &part[i].turn->batch;
-        if (b->epoch == 0)
-            continue;
-        b->n = 0;
-        settle_alone(st, &part[i], 1, &ignored);
-    }
+    struct batch *b = &p->turn->batch;
+    bool reachable = PQstatus(st->db) == CONNECTION_OK;
+    if (b->epoch == 0 || !reachable)
+        return;
+    b->n = 0;
+    settle_alone(st, p, 1, &ignored);
+}
+
+/* leave_out hands out nothing to a consumer whose claim could not be trimmed: somebody has locked it
+ * meanwhile, for instance. That is its own affair. It comes again at once, for a turn by itself. */
+static void leave_out(struct pg_store *st, struct part *p)
+{
+    put_back(st, p);
+    p->turn->batch = (struct batch){0};
+    p->turn->hint = (struct claim_hint){.wait_ms = -1, .skipped = 1};
 }
 
 /* hand_out reads the events of all claims, and hands them out. */
@@ -309,13 +329,15 @@ static int hand_out(struct pg_store *st, const PGresult *r, struct part *part, s
     arena_init(&g.look, 0);
     int result = read_events(&g, err);
     arena_release(&g.look);
-    if (result != 0) {
-        put_back(st, part, n);
+    for (size_t i = 0; result != 0 && i < n; i++)
+        put_back(st, &part[i]);
+    if (result != 0)
         return -1;
-    }
+
+    struct error ignored;
     for (size_t i = 0; i < n; i++) {
-        if (trim_claim(st, &part[i], err) != 0)
-            return -1;
+        if (trim_claim(st, &part[i], &ignored) != 0)
+            leave_out(st, &part[i]);
     }
     return 0;
 }
