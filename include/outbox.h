@@ -420,16 +420,18 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** outbox_set changes how the handle runs its consumers. Call it before outbox_run. The options are:
 ** "drain-deadline" (30s), how long outbox_stop waits for deliveries in flight; "sweep" (30s), how
 ** often to look for work even if nothing signals any; "retention" (168h), how long an event is kept
-** after the last consumer has got it, checked every minute while outbox_run is running ("0s":
-** forever); "inbox-retention" (720h), how long the inbox remembers.
+** after the last consumer has got it, checked at least once a minute while outbox_run is running
+** ("0s": forever); "inbox-retention" (720h), how long the inbox remembers; "connections" (4), how
+** many connections to a PostgreSQL server the consumers share.
 **
-** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own,
-** and per worker), each with connections of its own; the calling thread waits. A consumer that
-** cannot go on (its sink's configuration is wrong, it was removed) stops alone. Returns 0 after an
-** orderly stop; -1 if a consumer could not be started (then none was), or had to stop by itself.
-** flags: OUTBOX_UNTIL_THROUGH returns 0 as soon as every consumer has delivered or buried
-** everything that is there; events whose not_before lies ahead, and paused consumers, are not
-** waited for.
+** outbox_run delivers until outbox_stop. It runs a thread per consumer (per handler with a fate of
+** its own, and per worker), while the calling thread waits. On SQLite each thread has its own
+** connections; on PostgreSQL they share "connections", and a worker of a named handler has one more
+** for the handler's transaction. A consumer that cannot go on (its sink's configuration is wrong,
+** it was removed) stops alone. Returns 0 after an orderly stop; -1 if a consumer could not be
+** started (then none was), or had to stop by itself. flags: OUTBOX_UNTIL_THROUGH returns 0 as soon
+** as every consumer has delivered or buried everything that is there; events whose not_before lies
+** ahead, and paused consumers, are not waited for.
 **
 ** outbox_stop makes outbox_run return once the deliveries in flight have ended, or at the drain
 ** deadline; what did not end by then is delivered again later. Only the call of a handler is waited

@@ -6,6 +6,7 @@ keeps them; otherwise one line per breach on the standard error output, `file:li
     width      C, SQL and shell scripts have at most 100 columns
     comments   a comment right above a function in src/**/*.c is a sentence whose subject is the function's name
     exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
+    named      a file that src or sql names, in a comment or a message, exists
 """
 import pathlib
 import re
@@ -143,7 +144,30 @@ def exports():
             yield path, first + 1, f"exports {name}; call it {' or '.join(each + '*' for each in allowed[:-1])}, or move it to the file that it names"
 
 
-GUARDS = {guard.__name__: guard for guard in (includes, width, comments, exports)}
+# ---- named ----
+
+# By its path from the top, or by its folder below sql/STORE.
+FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
+FIRST_MIGRATION = re.compile(r"sql/\w+/0001_\w+\.sql$")  # it is released: nobody edits it when a file moves
+
+
+def candidates(path, name):
+    """candidates gives the paths that a name in this file may mean."""
+    yield pathlib.Path(name)
+    stores = [part for part in path.parts if pathlib.Path("sql", part).is_dir()]
+    yield from (pathlib.Path("sql", store, name) for store in stores)
+
+
+def named():
+    for path in files(["src", "include"], "*.[ch]") + files(["sql"], "*.sql"):
+        if FIRST_MIGRATION.match(path.as_posix()): continue
+        for number, line in enumerate(lines(path), 1):
+            for name in FILE_NAMED.findall(line):
+                if not any(each.is_file() for each in candidates(path, name)):
+                    yield path, number, f"names {name}, which is not there; name the file that is meant"
+
+
+GUARDS = {guard.__name__: guard for guard in (includes, width, comments, exports, named)}
 
 
 def main(parts):

@@ -4,8 +4,8 @@
         ... a relay delivers to endpoint.url ...
         endpoint.requests[0].headers["webhook-id"]
 
-`behave` gets each whole request and gives the bytes to send (answer() makes them), or None to close without a word, or a
-generator of bytes to send one after the other. It may be changed at any time.
+`behave` gets each whole request and returns the bytes to send (answer() makes them), None to close the connection without an answer,
+or a generator of bytes to send one after the other. It may be changed at any time.
 """
 import pathlib
 import socket
@@ -130,7 +130,7 @@ class Endpoint:
 
 
 def certificates(folder):
-    """certificates makes a certificate authority and a certificate by it for 127.0.0.1 and localhost; gives the paths
+    """certificates makes a certificate authority, and a certificate signed by it for 127.0.0.1 and localhost. It returns the paths
     (authority, certificate, key)."""
     folder = pathlib.Path(folder)
     new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]

@@ -1,7 +1,7 @@
 -- The outbox in a PostgreSQL database, version 2: what 0.1.0 left to be assumed is checked and kept.
 --
 -- The tables are locked while this runs, but for what stands before a line `-- @locked@`. Roles need no rights here: init gives
--- every role its part again (functions/rights.sql).
+-- every role its part again (internal/rights.sql).
 
 -- ---- settings: what a consumer was given, and what that replaced ----
 
@@ -69,7 +69,7 @@ CREATE POLICY tenant ON @schema@.ended USING (consumer IN (SELECT c.name FROM @s
 CREATE POLICY tenant ON @schema@.former_filter USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 
 -- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is being settled.
-CREATE FUNCTION @schema@.note_drop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; -- functions/note_drop.sql
+CREATE FUNCTION @schema@.note_drop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; -- internal/note_drop.sql
 CREATE TRIGGER note_drop AFTER DELETE ON @schema@.dead FOR EACH ROW WHEN (NOT OLD.retrying)
     EXECUTE FUNCTION @schema@.note_drop();
 
@@ -99,7 +99,7 @@ BEGIN
 END
 $outbox$;
 
--- Where a lane's numbers come from: the cluster, the sequence of event numbers, and the file that is in. See functions/home.sql.
+-- Where a lane's numbers come from: the cluster, the sequence of event numbers, and the file that is in. See internal/home.sql.
 ALTER TABLE @schema@.lane ADD COLUMN home text;
 COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
 -- A claim below claims_from was made while the sequence of epochs was behind: nobody saw it, so nobody took it over.
@@ -280,7 +280,7 @@ ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to 
 ALTER TABLE @schema@.event ADD CONSTRAINT "aggregate_type and aggregate_id: both or neither"
     CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL)) NOT VALID;
 
--- A shorter way to the same: every call in it would be got ready for every event. See functions/uuid7.sql.
+-- A shorter way to the same: every call in it would be got ready for every event. See internal/uuid7.sql.
 ALTER TABLE @schema@.event ALTER id SET DEFAULT overlay(gen_random_uuid()::text,
     lpad(to_hex((date_part('epoch', clock_timestamp()) * 1000)::bigint), 12, '0') || '7', 1, 15)::uuid;
 

@@ -1,13 +1,13 @@
 -- The outbox in a PostgreSQL database, version 3: nobody can do more than they were given.
 --
 -- The tables are locked while this runs, but for what stands before a line `-- @locked@`. Roles need no rights here: init gives
--- every role its part again (functions/rights.sql).
+-- every role its part again (internal/rights.sql).
 
 -- ---- roles: nobody but the owner writes to the tables; workers and operators go through functions that check ----
 
 -- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; one that ends in * stands for all
 -- that begin so. Roles go by their names, which are what a dump has; that a role has the part is told by its rights, so one that is
--- made anew under an old name has nothing. See functions/admit.sql.
+-- made anew under an old name has nothing. See internal/admit.sql.
 CREATE TABLE @schema@.worker (
     role     text NOT NULL,
     consumer text NOT NULL,
@@ -57,7 +57,7 @@ ALTER TABLE @schema@.handled DROP CONSTRAINT handled_pkey;
 ALTER TABLE @schema@.handled ADD PRIMARY KEY (handler, key, tenant);
 ALTER TABLE @schema@.handled ENABLE ROW LEVEL SECURITY;
 
--- Whom a row is for is asked once for a statement. The functions are put in place by init (functions/acting_for.sql, sees.sql).
+-- Whom a row is for is asked once for a statement. The functions are put in place by init (internal/acting_for.sql, sees.sql).
 CREATE FUNCTION @schema@.acting_for(who name) RETURNS text LANGUAGE sql STABLE AS 'SELECT NULL::text';
 CREATE FUNCTION @schema@.sees(who name) RETURNS text[] LANGUAGE sql STABLE AS 'SELECT ''{}''::text[]';
 DROP POLICY tenant ON @schema@.event;

@@ -1,7 +1,7 @@
 -- The outbox in a PostgreSQL database, version 4: the contract, to the letter.
 --
 -- The tables are locked while this runs, but for what stands before a line `-- @locked@`. Roles need no rights here: init gives
--- every role its part again (functions/rights.sql).
+-- every role its part again (internal/rights.sql).
 
 -- ---- which part a role has is told by the functions it may call ----
 
@@ -32,7 +32,7 @@ $outbox$;
 -- ---- retention counts from delivery ----
 
 -- When a consumer got past an event is told by samples: at that time it was done with every event up to seq that `seen` shows,
--- and with all before it. trim takes one now and then (functions/note_passed.sql), and forgets those nobody asks for any more, so
+-- and with all before it. trim takes one now and then (internal/note_passed.sql), and forgets those nobody asks for any more, so
 -- there are about 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet:
 -- to lose samples keeps events longer, and deletes none too early.
 CREATE TABLE @schema@.passed (
@@ -50,7 +50,7 @@ CREATE POLICY tenant ON @schema@.passed USING (consumer IN (SELECT c.name FROM @
 
 -- The inbox goes by the key of an event that has one. Events that are there have none here, and go on by their id, so that what
 -- handlers have recorded for them counts. A plain INSERT can give its event a key: a trigger takes it, and leaves the row out if
--- it is known (functions/take_key.sql). That looks at the key as well: a constraint would be got ready for every INSERT.
+-- it is known (internal/take_key.sql). That looks at the key as well: a constraint would be got ready for every INSERT.
 ALTER TABLE @schema@.event ADD COLUMN idempotency_key text;
 ALTER TABLE @schema@.dead ADD COLUMN idempotency_key text;
 COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a key that is known stores no second event; NULL: none';
@@ -58,7 +58,7 @@ COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a key that i
 -- ---- ids: they grow within a millisecond, too ----
 
 -- The clock in parts of 1/4096 ms, of which a microsecond has four: 12 digits of milliseconds and 3 of their fraction, with the
--- version between them (RFC 9562, 6.2, method 3), in place of the first 15 of a random UUID. See functions/uuid7.sql.
+-- version between them (RFC 9562, 6.2, method 3), in place of the first 15 of a random UUID. See internal/uuid7.sql.
 ALTER TABLE @schema@.event ALTER id SET DEFAULT overlay(gen_random_uuid()::text, overlay(
     lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint), 15, '0'), '7', 13, 0), 1, 18)::uuid;
 

@@ -58,7 +58,8 @@ CREATE TYPE @schema@._ahead AS (
     target   text,         -- the window they were read in
     from_seq bigint,       -- they are in (from_seq, to_seq]
     to_seq   bigint,
-    n        int
+    n        int,
+    members  bigint        -- the lanes whose events they are, see lane.members
 );
 
 CREATE TYPE @schema@._answer AS (
@@ -84,8 +85,21 @@ CREATE TYPE @schema@._answer AS (
     from_seq    bigint,
     to_seq      bigint,
     window_end  bigint,
-    quiet       boolean    -- the claim took all there was, and nothing is parked
+    quiet       boolean,   -- the claim took all there was, and nothing is parked
+    members     bigint     -- the lanes that it covers
 );
+
+-- ---- parked events are found past the dead rows ----
+
+-- Of the parked events of a key, the first has a time (due_at), whether it is in a claim or not; those
+-- behind it have none. So this index leads to all that are due, and to every key that is held up.
+DROP INDEX @schema@.parked_due;
+CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at IS NOT NULL;
+
+-- Times only grow, as epochs do: what was tried again and is gone lies before those that wait.
+ALTER TABLE @schema@.lane ADD COLUMN due_from timestamptz;
+COMMENT ON COLUMN @schema@.lane.due_from IS
+    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: nobody knows';
 
 -- ---- what several turns take and give that are made together, see internal/turns.sql ----
 
@@ -119,5 +133,15 @@ CREATE TYPE @schema@._simple_answer AS (
     window_end bigint,
     now_ms     bigint   -- the database's clock
 );
+
+-- ---- lanes that stand together, see internal/group.sql ----
+
+ALTER TABLE @schema@.lane ADD COLUMN leader int, ADD COLUMN members bigint,
+    ADD COLUMN kept_for text, ADD COLUMN kept_until timestamptz;
+COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row says where';
+COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for lane n; NULL: only this one';
+COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
+ALTER TABLE @schema@.claim ADD COLUMN members bigint;
+COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
 
 UPDATE @schema@.meta SET value = '5' WHERE name = 'schema_version';

@@ -455,6 +455,14 @@ static int open_share(struct crew *w, struct error *err)
     return share_open(w->st, &cfg, &w->share, err);
 }
 
+/* listen_for_all starts to listen on behalf of the runners, which are open by now. */
+static int listen_for_all(struct crew *w, struct error *err)
+{
+    if (!w->share)
+        return 0;
+    return share_listen(w->share, err);
+}
+
 static void close_share(struct crew *w)
 {
     share_close(w->share);
@@ -469,6 +477,8 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
     int result = open_share(w, err);
     if (result == 0)
         result = begin_all(r, n, until_through, err);
+    if (result == 0)
+        result = listen_for_all(w, err);
     if (result == 0)
         result = heart_start(&heart, w, r, n, err);
     if (result == 0)

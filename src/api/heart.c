@@ -13,15 +13,15 @@ static void give_up(struct heart *h, struct runner *r, int64_t took)
     long long ms = (long long)(took / MS_NS);
     if (atomic_load(&r->pulse.frozen)) {
         log_at(h->crew->log, LOG_ERROR_, r->consumer->name,
-               "a handler is at work for %lld ms, which is its time limit, and nobody else can "
+               "a handler has run for %lld ms, which is its time limit, and nobody else can "
                "write to the database meanwhile",
                ms);
         return;
     }
     atomic_fetch_add(&r->hung, 1);
     log_at(h->crew->log, LOG_ERROR_, r->consumer->name,
-           "a handler is at work for %lld ms, which is its time limit: its claim is not extended "
-           "any more, and its event will be delivered again",
+           "a handler has run for %lld ms, which is its time limit: its claim is no longer "
+           "extended, and its event will be delivered again",
            ms);
 }
 

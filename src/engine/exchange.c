@@ -8,6 +8,7 @@
 #define PROBE_EVENTS 16               /* events to claim while the sink is down */
 #define CAREFUL_AGAIN (20 * MS_NS)    /* pause while another pipeline delivers a careful event */
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
+#define PARKED_PAUSE (50 * MS_NS) /* between claims of few parked events, while others are new */
 
 /* One exchange with the store: what to settle, what to claim, and the answer. The store does both
  * in one transaction. Everything it needs to know is in here, and so is everything it says. */
@@ -154,6 +155,7 @@ static size_t known_epochs(const struct pipeline *p, int64_t known[HAND_MAX])
 static void begin(const struct pipeline *p, struct exchange *x)
 {
     *x = (struct exchange){.at = pipeline_now(p)};
+    bool parked_first = p->parked_turn && x->at >= p->parked_at;
     x->request = (struct claim_request){
         .consumer = p->c->name,
         .owner = p->cfg.owner,
@@ -163,7 +165,7 @@ static void begin(const struct pipeline *p, struct exchange *x)
         .order = p->c->order,
         .lanes = p->c->lanes,
         .lane_hint = p->lane,
-        .parked_first = p->parked_turn,
+        .parked_first = parked_first,
         .known = x->known,
         .n_known = known_epochs(p, x->known),
         .max_bytes = BATCH_BYTES,
@@ -273,6 +275,15 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     }
 }
 
+/* note_unread notes that the store may have a claim of ours that we know nothing of. */
+static void note_unread(struct pipeline *p)
+{
+    hand_forgot(&p->hand);
+    p->stats.meter.store_errors++;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name,
+           "store: claimed events could not be read; looking again");
+}
+
 /* superseded stops claiming, because another worker has registered the consumer with newer
  * settings. The pipeline stands by if it may, and fails otherwise. */
 static void superseded(struct pipeline *p)
@@ -359,8 +370,20 @@ static void found_nothing(struct pipeline *p, const struct exchange *x)
     }
 }
 
-/* took_batch takes a claimed batch in hand. The next claim starts with the next lane, and with
- * parked events if this one started with fresh ones, and the other way round. */
+/* note_turn decides what the next claim starts with: the next lane, and parked events if this one
+ * started with fresh ones, and the other way round. But retries become due one by one, and a claim
+ * of a few costs as much as one of a full batch. So where fresh events wait, parked ones gather for
+ * a while. */
+static void note_turn(struct pipeline *p, const struct live *l)
+{
+    bool few = 4 * l->b.n < p->batch_size.n;
+    p->lane = (l->b.lane + 1) % p->c->lanes;
+    p->parked_turn = !p->parked_turn;
+    if (l->b.parked && few && !l->b.careful)
+        p->parked_at = l->claimed_at + PARKED_PAUSE;
+}
+
+/* took_batch takes a claimed batch in hand. */
 static void took_batch(struct pipeline *p, struct live *l, const struct claim_hint *h)
 {
     p->stats.claims++;
@@ -371,8 +394,7 @@ static void took_batch(struct pipeline *p, struct live *l, const struct claim_hi
         p->stats.ended_at = l->claimed_at;
     }
     p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
-    p->lane = (l->b.lane + 1) % p->c->lanes;
-    p->parked_turn = !p->parked_turn;
+    note_turn(p, l);
     careful_note_due(&p->careful, false);
     if (h->quiet) {
         schedule_rest(&p->schedule, l->claimed_at, p->cfg.sweep_ms * MS_NS, false);
@@ -428,6 +450,8 @@ static void take_answer(struct pipeline *p, struct exchange *x)
     if (x->settled)
         exchange_settled(p, x->place, x->lost);
     note_crashes(p, &x->hint);
+    if (x->hint.unread)
+        note_unread(p);
 
     bool others_rule = x->hint.changed && p->state == PIPELINE_RUNNING;
     if (others_rule) {

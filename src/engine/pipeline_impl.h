@@ -31,8 +31,9 @@ struct pipeline {
     struct effects effects;
 
     struct batch_size batch_size;
-    int lane;         /* the lane the next claim tries first */
-    bool parked_turn; /* the next claim tries parked events first */
+    int lane;          /* the lane the next claim tries first */
+    bool parked_turn;  /* the next claim tries parked events first, if it is time to */
+    int64_t parked_at; /* when it is, monotonic; 0: at once */
     struct careful_token careful;
     struct schedule schedule;
     struct error store_error; /* of the last turn; code 0: it went well */

@@ -19,19 +19,19 @@ const struct sink_ops *const sink_kinds[] = {
 
 #define KINDS (sizeof sink_kinds / sizeof sink_kinds[0])
 
-/* Schemes that are not typing mistakes, and the sink each belongs to. */
+/* Schemes that are no typing mistakes even if this build has no sink for them. */
 static const struct {
     const char *scheme, *sink;
-    const char *package; /* what it needs to be built; NULL: it does not exist yet */
+    const char *package; /* what building it takes; NULL: no version has it yet */
 } absent[] = {
     {"redis", "redis", "libhiredis-dev and libssl-dev"},
     {"rediss", "redis", "libhiredis-dev and libssl-dev"},
     {"redis+unix", "redis", "libhiredis-dev and libssl-dev"},
     {"unix", "redis", "libhiredis-dev and libssl-dev"},
     {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
+    {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"kafka", "kafka", NULL},
     {"nats", "nats", NULL},
-    {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"amqp", "rabbitmq", NULL},
 };
 

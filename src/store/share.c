@@ -430,15 +430,17 @@ int share_open(struct store *st, const struct share_config *cfg, struct share **
     pthread_mutex_init(&sh->lock, NULL);
     pthread_cond_init(&sh->freed, NULL);
 
-    if (st->ops->dup(st, &sh->lookout.st, err) != 0)
-        goto fail;
-    if (lookout_start(sh, err) != 0)
-        goto fail;
+    if (st->ops->dup(st, &sh->lookout.st, err) != 0) {
+        share_free(sh);
+        return -1;
+    }
     *ret = sh;
     return 0;
-fail:
-    share_free(sh);
-    return -1;
+}
+
+int share_listen(struct share *sh, struct error *err)
+{
+    return lookout_start(sh, err);
 }
 
 void share_close(struct share *sh)

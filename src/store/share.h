@@ -24,9 +24,11 @@ struct share_config {
 bool share_possible(const struct store *st);
 
 /* share_open makes a share of the outbox that st is a handle of. It borrows st, of which it makes
- * duplicates, and starts the lookout. share_close stops it; all seats must be closed by then. */
+ * duplicates. share_listen starts the lookout: until then, no seat is rung. share_close stops it;
+ * all seats must be closed by then. */
 int share_open(struct store *st, const struct share_config *cfg, struct share **ret,
                struct error *err);
+int share_listen(struct share *sh, struct error *err);
 void share_close(struct share *sh);
 
 /* share_seat makes a seat, which the caller closes like any store. It is rung for events that pass

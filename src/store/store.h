@@ -146,6 +146,9 @@ struct claim_hint {
     const char *in_the_way;
     /* the registered order, lanes or filter are not those of the request: nothing was claimed */
     bool changed;
+    /* events may have been claimed, but could not be read. Their claim was given back, or its lease
+     * will run out. What the turn settled is settled */
+    bool unread;
     /* beside a batch: there was nothing else to claim, and the bell rings for whatever comes next,
      * so there is no need to look before */
     bool quiet;

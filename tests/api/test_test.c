@@ -42,6 +42,7 @@ static void emit(outbox *ob, const char *type, const char *id, const char *paylo
     OK(outbox_emit(ob, &m, NULL, &err));
 }
 
+/* How often the handler is to fail, and how often it was called. */
 struct script {
     int fail, calls;
 };
@@ -51,7 +52,10 @@ static outbox_verdict play(const outbox_event *ev, outbox_tx *tx, void *ctx)
     struct script *s = ctx;
     (void)ev;
     s->calls++;
-    return s->fail > 0 && s->fail-- ? outbox_fail(tx, OUTBOX_RETRY, "not yet") : OUTBOX_DONE;
+    if (s->fail == 0)
+        return OUTBOX_DONE;
+    s->fail--;
+    return outbox_fail(tx, OUTBOX_RETRY, "not yet");
 }
 
 static outbox_consumer *consumer(outbox *ob, struct script *s, const char *retry)
@@ -128,11 +132,12 @@ static void delayed_event_waits_for_the_clock(void **state)
 
 static outbox_verdict write_row(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
-    (void)ev, (void)ctx;
-    return sqlite3_exec(outbox_tx_sqlite(tx), "INSERT INTO stock VALUES (1)", NULL, NULL, NULL) ==
-                   SQLITE_OK
-               ? OUTBOX_DONE
-               : OUTBOX_RETRY;
+    (void)ev;
+    (void)ctx;
+    int rc = sqlite3_exec(outbox_tx_sqlite(tx), "INSERT INTO stock VALUES (1)", NULL, NULL, NULL);
+    if (rc != SQLITE_OK)
+        return OUTBOX_RETRY;
+    return OUTBOX_DONE;
 }
 
 static void handlers_work_in_the_same_memory(void **state)

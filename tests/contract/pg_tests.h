@@ -5,6 +5,7 @@
 
 #include "store_impl.h"
 
-extern const struct suite_part pg_random_tests, pg_bell_tests, pg_turns_tests;
+extern const struct suite_part pg_random_tests, pg_bell_tests, pg_turns_tests, pg_ahead_tests,
+    pg_lanes_tests;
 
 #endif

@@ -91,6 +91,6 @@ int main(void)
         cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
     };
     const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests,
-                                     pg_turns_tests};
+                                     pg_turns_tests,    pg_ahead_tests,  pg_lanes_tests};
     return store_suite_run(&postgres, own, COUNT(own));
 }

@@ -1,4 +1,6 @@
 /* The engine by itself: in which order it delivers, and what it does with each answer of a sink. */
+#include <stdio.h>
+
 #include "pipeline_tests.h"
 
 static enum sink_status reject_one(struct model *m, const struct delivery *d)
@@ -289,6 +291,31 @@ static void a_long_chain_of_one_key_is_held_back_without_recursion(void **state)
         assert_int_equal(g->seen[i].seq, i + 2);
 }
 
+/* fail_every_tenth_once takes a millisecond for each event. */
+static enum sink_status fail_every_tenth_once(struct model *m, const struct delivery *d)
+{
+    rig_pass(m->g, 1);
+    bool fails = d->ev->seq % 10 == 1 && d->attempt == 1;
+    return fails ? SINK_RETRY : SINK_DELIVERED;
+}
+
+/* A claim of two retries costs as much as one of a whole batch. */
+static void a_few_retries_gather_while_there_are_new_events(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=20", "concurrency=20",
+                                  "retry=base=1ms,attempts=3,jitter=none,outage=0s", NULL);
+    w->sk->answer = fail_every_tenth_once;
+    for (int i = 0; i < 1000; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        rig_emit(g, key);
+    }
+    assert_true(rig_run(g, 0, 10000));
+    assert_int_equal(g->n_seen, 1000);
+    assert_in_range(pipeline_stats(w->p)->claims, 50, 85); /* 75; without a pause it would be 99 */
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -307,6 +334,7 @@ int main(void)
         ON_A_RIG(several_batches_fly_at_once_and_a_failure_holds_its_key_in_all),
         ON_A_RIG(delayed_event_holds_its_key_until_its_time),
         ON_A_RIG(a_long_chain_of_one_key_is_held_back_without_recursion),
+        ON_A_RIG(a_few_retries_gather_while_there_are_new_events),
     };
     const struct suite_part parts[] = {
         SUITE_PART(tests),       pipeline_time_tests,    pipeline_store_tests,

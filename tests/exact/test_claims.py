@@ -144,7 +144,7 @@ class Claims(Exact):
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
         (epoch,), = holder.do("SELECT epoch FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
                               "ROW(0, 0, '[]', 0, NULL), ROW(100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), "
-                              "ROW(-1, NULL, 0, 0, 0))")
+                              "ROW(-1, NULL, 0, 0, 0, NULL))")
         holder.do("COMMIT")
         before = self.reader.do("SELECT locked_until FROM @.claim")
         thread.join()
@@ -193,6 +193,26 @@ class Claims(Exact):
             epoch, events = self.reader.claim("c", "w", limit)
             self.assertEqual(len(events), limit)
             self.reader.settle("c", epoch, "w", release_from=1)
+
+    # ---- parked events and the clock ----
+
+    def test_clock_that_is_set_back_hides_no_parked_event(self):
+        self.register("c")
+        seq = self.writer.emit("a/1")
+        for ahead in ("1 hour", "-1 hour"):
+            with self.subTest(due_from=ahead):
+                # Nothing that was parked when the clock was ahead is left.
+                self.reader.do("UPDATE @.lane SET due_from = now() + %s::interval WHERE lane = -1", ahead)
+                epoch, events = self.reader.claim("c")
+                self.assertEqual(self.seqs(events), [seq])
+                self.reader.settle("c", epoch, outcomes=[{"seq": seq, "kind": "retry", "delay_ms": 1}])
+                later = self.writer.emit("a/1")  # waits behind it
+                found = []
+                wait_until(lambda: found.extend(self.reader.claim("c")[1:]) or any(found))
+                self.assertEqual(self.seqs(found[-1]), [seq])
+                epoch = self.reader.do("SELECT max(epoch) FROM @.claim")[0][0]
+                self.assertTrue(self.reader.settle("c", epoch))
+                seq = later
 
     # ---- trimming ----
 

@@ -197,11 +197,11 @@ class Costs(Exact):
             costs.append(self.claim(name, 1))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
-    def entries(self):
-        """entries gives how many entries of the indexes of lanes and claims were read so far."""
+    def entries(self, *indexes):
+        """entries gives how many entries of these indexes were read so far; of those of lanes and claims, if none is named."""
         self.reader.do("SELECT pg_stat_force_next_flush()")
-        return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelid IN "
-                                 "('@.claim_pkey'::regclass, '@.lane_pkey'::regclass)")[0][0]
+        return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = ANY (%s)",
+                                 list(indexes or ("claim_pkey", "lane_pkey")))[0][0]
 
     def test_claims_step_over_no_dead_rows_that_an_open_transaction_keeps(self):
         self.register("c")
@@ -219,6 +219,25 @@ class Costs(Exact):
         first, second = read[1] - read[0], read[2] - read[1]
         self.assertGreater(first, 150)  # they are counted
         self.assertLess(second, first * 1.2, read)
+
+    def test_retries_step_over_no_dead_rows_that_an_open_transaction_keeps(self):
+        self.register("c")
+        self.bulk(self.session(), 700)
+        old = self.session()
+        self.addCleanup(old.close)
+        old.do("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        old.do("SELECT pg_current_xact_id()")
+        before = self.entries("parked_due")
+        for _ in range(175): self.fail_once("c")
+        read = self.entries("parked_due") - before
+        self.assertGreater(read, 175)  # they are counted
+        self.assertLess(read, 30000)  # now and then one looks at all, old ones too; each time it would be some 240,000
+
+    def fail_once(self, name):
+        """fail_once takes an event, which fails, and takes it again when it is due, which is at once."""
+        failed = "jsonb_build_array(jsonb_build_object('seq', e.seq, 'kind', 'retry', 'delay_ms', 1))"
+        self.reader.do(f"SELECT @.settle(%s, 'w', e.epoch, {failed}) FROM @.claim(%s, 'w', 1) e", name, name)
+        self.reader.do("SELECT @.settle(%s, 'w', e.epoch) FROM @.claim(%s, 'w', 1) e", name, name)
 
     def test_look_of_an_idle_consumer_costs_little_behind_a_big_table(self):
         self.register("c")

@@ -1,18 +1,16 @@
-/* handlers.c: an application whose handlers die, each at another step.
+/* handlers.c: an application whose handlers die, each at a different step.
  *
  *     fault_handlers STORE-URL FILE STEP
  *
  * It runs one consumer, "c", until it is through. A handler that has a transaction inserts (its
- * name, the payload) into the table effect; one that acts outside appends the same to FILE. At the
- * event whose payload is 5 the process is killed, but only once, FILE.died being the mark that it
- * was:
+ * name, the payload) into the table effect; one that acts outside appends the same to FILE. The
+ * process is killed at the event whose payload is 5, but only once; FILE.died records that:
  *
  *     before, after            handler "h" dies before or after its INSERT
  *     always                   it dies after its INSERT each time, by abort
  *     out-before, out-after    handler "mail", outside, dies before or after it acted
- *     between                  "mail" and "stock" share their fate with "last", which dies: both
- *     have ended, and the
- *                              event has not */
+ *     between                  "mail" and "stock" share their fate with "last", which dies after
+ *                              both have ended, and before the event has */
 #include <fcntl.h>
 #include <libpq-fe.h>
 #include <signal.h>

@@ -135,9 +135,9 @@ class Storm(Crowd):
     """Relays and producers that are killed at random moments and started again, and relays that stand still for longer
     than their leases."""
 
-    def storm(self, lanes, seconds):
+    def storm(self, lanes, seconds, relays=2):
         self.begin(lanes)
-        self.rage(self.crew(2, 3), seconds)
+        self.rage(self.crew(relays, 3), seconds)
         self.heal()
         self.check()
 
@@ -148,6 +148,10 @@ class Storm(Crowd):
     def test_a_storm_of_kills_loses_invents_and_reorders_nothing_with_lanes(self):
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
         self.rounds(lambda seconds: self.storm(4, seconds), STORM)
+
+    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_where_relays_share_many_lanes(self):
+        """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
+        self.rounds(lambda seconds: self.storm(16, seconds, relays=3), STORM)
 
 
 class Crash(Crowd):

@@ -1,4 +1,5 @@
-/* The reader of config files by itself. Every name and value that it gives is part of the text. */
+/* The parser of config files by itself. Every name and value that it passes on is part of the
+ * text. */
 #include "base/ini.h"
 #include "base/text.h"
 #include "fuzz.h"
@@ -6,10 +7,15 @@
 static int visit(void *ctx, const char *section, const char *name, const char *value,
                  struct error *err)
 {
-    size_t *n = ctx;
-    MUST(section && (!name || (*name && value)));
-    MUST(strlen(section) + (name ? strlen(name) + strlen(value) : 0) <= *n);
+    const size_t *most = ctx;
     (void)err;
+    MUST(section);
+    size_t given = strlen(section);
+    if (name) { /* NULL: a section begins */
+        MUST(*name && value);
+        given += strlen(name) + strlen(value);
+    }
+    MUST(given <= *most);
     return 0;
 }
 

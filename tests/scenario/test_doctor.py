@@ -144,7 +144,7 @@ class Server(PgDoctor):
 
     def test_a_pooler_makes_relays_poll(self):
         with servers.PgBouncer(self.pg) as pooler:
-            self.one("warning", "doorbell", "pooler", "poll", args=("--store", pooler.url(self.dbname)))
+            self.one("warning", "doorbell", "pooler", "look every few milliseconds", args=("--store", pooler.url(self.dbname)))
 
     def test_a_doorbell_that_is_switched_off_is_noted(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET outbox.doorbell = 'off'")

@@ -1,4 +1,4 @@
-"""scripts/guards.py, which scripts/lint runs as includes, width, comments and exports, finds what breaks a rule and nothing else."""
+"""scripts/guards.py, which scripts/lint runs as includes, width, comments, exports and named, finds what breaks a rule and nothing else."""
 # build: plain
 import importlib.util
 import pathlib
@@ -86,6 +86,14 @@ class Guards(unittest.TestCase):
                 self.assertEqual(self.complaints("exports", **part, **{whole: ""}), [])
                 (self.tree / whole.replace("__", "/")).unlink()
         self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
+
+    def test_a_file_that_is_named_is_there(self):
+        there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__limits.md": ""}
+        good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/limits.md, sql/<store>/0002_trust.sql, x/turn.sql */\n"
+        self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])
+        self.finds("named", "src/store/postgres/a.c:2", "names functions/turn.sql", **{"src__store__postgres__a.c": good + "/* functions/turn.sql */\n"})
+        (self.tree / "src/store/postgres/a.c").unlink()
+        self.finds("named", "sql/sqlite/statements/a.sql:1", "names internal/turn.sql", **{"sql__sqlite__statements__a.sql": "-- see internal/turn.sql\n", "sql__sqlite__0001_outbox.sql": "-- see internal/turn.sql\n"})
 
     def test_the_prefixes_of_folders_are_those_of_the_guide(self):
         spec = importlib.util.spec_from_file_location("guards", GUARDS)

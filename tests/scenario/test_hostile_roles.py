@@ -161,7 +161,7 @@ BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY
 BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean": "true", "json": "'[]'", "jsonb": "'[]'",
            "interval": "'1s'", "timestamp with time zone": "now()", "uuid": "NULL", "text[]": "'{{}}'", "bigint[]": "'{{}}'",
            "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
-           "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0)",
+           "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0, NULL)",
            "outbox._request": "ROW(1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, '', '')"}
 
 
@@ -334,16 +334,16 @@ def written(matrix):
     for role, acts in matrix.doorbell().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
     of_functions.append(["all others", *("-" for _ in roles[2:])])
     outside += [n for cells, names in grouped for n in names if cells[0] or cells[1]]
-    return (f"What a {roles[0].replace('without a part', 'role without a part')}, or the owner of an adopted table, was let do: "
+    return (f"A {roles[0].replace('without a part', 'role without a part')}, and the owner of an adopted table, could use: "
             f"{', '.join(outside) or 'nothing'}.\n\n" +
             in_table(["table", *roles[2:]], rows) + "\n" +
-            "*reads its own*: rows of its consumers, or of its tenant. Nobody was let lock a table against others, or change how it is made.\n\n" +
+            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others, or alter it.\n\n" +
             in_table(["function", *roles[2:]], of_functions) + "\n" +
-            "*calls*: it can be called, and changed nothing, for a consumer of the caller's as for another's; *changes its own*: nothing of\n"
-            "another's, a tenant's or a consumer's, was changed; *changes*: whosever consumer was named, which for the inbox (`handle`) is within\n"
-            "the tenant's own. *-*: refused.\n\n" +
-            "The doorbell's locks and its channel are no objects of ours, and the server gives nobody rights on them; what they are good for is\n"
-            "[above](#who-may-be-hostile). Who was let do what: " +
+            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its own*: it changed something only\n"
+            "for the role's own consumers or tenant. *changes*: it did so for any consumer that was named; for the inbox (`handle`), within the\n"
+            "role's tenant. *-*: refused.\n\n" +
+            "The doorbell's locks and its channel are not objects, so PostgreSQL has no rights for them; [above](#who-may-be-hostile) says what\n"
+            "can be done with them. Who could do what: " +
             "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".\n")
 
 
@@ -448,7 +448,7 @@ class Consumers(Hostile):
         lane = self.run_on(db, "SELECT target::text, pos FROM outbox.lane WHERE consumer = 'audit' AND lane = 0")[0]
         for settled in (lair.claims["audit"], 0):
             self.run_on(db, "SELECT outbox._worker_turn('audit', 'w', %s, ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
-                            "ROW(0, %s, %s, 9000000000000000000, 1))", lair.knows, settled, *lane)
+                            "ROW(0, %s, %s, 9000000000000000000, 1, 1))", lair.knows, settled, *lane)
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
@@ -461,7 +461,7 @@ class Consumers(Hostile):
         target, pos = self.run_on(db, f"SELECT target::text, pos FROM outbox.lane WHERE consumer = '{name}' AND lane = 0")[0]
         before = lair.do("SELECT last_value FROM outbox.epoch")[0][0]
         taken = self.run_on(db, "SELECT epoch FROM outbox._worker_turn(%s, 'w', %s, ROW(%s, 2, '[]', 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, "
-                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2))",
+                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2, 1))",
                             name, lair.knows, epoch, target, pos, pos + 2)[0][0]
         self.assertGreater(taken, epoch)
         self.assertLess(lair.do("SELECT last_value FROM outbox.epoch")[0][0], before + 10)
@@ -494,7 +494,7 @@ class Consumers(Hostile):
         for statement in ("SELECT outbox._worker_register('mail', '', '', 'key', 1, 'fast', 'end', NULL, 'start')",
                           "SELECT outbox._worker_extend('audit', 'w', 1, 1000)", "SELECT outbox._worker_handle('audit', 'k', 1)",
                           f"SELECT outbox._worker_turn('audit', 'me', {lair.knows}, ROW(0, 0, '[]', 0, NULL), "
-                          "ROW(1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0))"):
+                          "ROW(1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))"):
             try:
                 self.run_on(db, statement)
             except psycopg2.Error as error:
@@ -648,7 +648,7 @@ class Tenants(Hostile):
     def test_moves_no_mark_of_another(self):
         """A mark past what was written makes a reader leave out all up to it."""
         mark = "SELECT outbox._worker_turn(%s, 'w', NULL, ROW(0, 0, '[]', 0, %s), " \
-               "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0))"
+               "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))"
         reader = self.as_role(lair.role("consumer {} --tenant b --consumer b.mail"))
         for db, name, hi in ((self.as_role(lair.role("consumer {} --consumer mail")), "mail", 5), (reader, "b.mail", 6),
                              (self.as_role(self.consumer), "a.mail", 9)):
@@ -661,7 +661,7 @@ class Tenants(Hostile):
     def test_writes_nothing_on_the_terminal_of_who_lists_marks(self):
         db = self.as_role(self.consumer)
         self.run_on(db, "SELECT outbox._worker_turn('a.mail', 'w', NULL, ROW(0, 0, '[]', 0, %s), "
-                        "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
+                        "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
         shown = lair.outbox("hwm")
         self.assertIn("all is well", shown)
         self.assertFalse(set("\33\u202e") & set(shown), shown)

@@ -143,12 +143,12 @@ class TenCommands(Case):
 
 class Document(unittest.TestCase):
     WHO = ["an end user", "a database role without a part", "a role with one part", "a role that reads everything", "a worker of one consumer", "a tenant", "the owner of an adopted table", "an endpoint",
-           "one who saw a webhook", "whoever writes the Redis stream we read", "a Redis server", "a command of `exec:`", "a local user",
-           "somebody who reaches the admin port", "a web page", "whoever finds an overflow", "one on the way"]
+           "somebody who saw a webhook", "whoever writes the Redis stream we read", "a Redis server", "a command of `exec:`", "a local user",
+           "somebody who reaches the admin port", "a web page", "whoever finds an overflow", "somebody on the network path"]
 
     def rows(self):
         lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
-        start = lines.index("| who | what they can | what stops them | shown by |")
+        start = lines.index("| who | what they can try | what stops them | shown by |")
         rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines[start + 1:]]
         return [row for row in rows if len(row) == 4]
 

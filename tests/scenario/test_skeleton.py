@@ -113,7 +113,7 @@ class OnSqlite(Skeleton, Case):
         for name, advice in (("größe x", "gr-e-x"), ("a'b", "a-b"), ('a"b;--', "a-b---"[:5]), ("a/b", "a-b"), ("", None),
                              ("a\nb", "a-b"), ("é", None), ("s" * 70, "s" * 52 + '"')):
             said = self.gen(name, status=USAGE).stderr
-            if advice: self.assertIn(f'take "{advice}', said)
+            if advice: self.assertIn(f'use "{advice}', said)
             else: self.assertIn("name", said)
         postgres = {"OUTBOX_STORE": "postgres:///x"}
         self.assertIn("is 3 bytes too long", self.gen("s" * 55, status=USAGE, env=postgres).stderr)

@@ -4,8 +4,8 @@
 -- can go to sleep before the commit is visible.
 
 -- bell_works says whether an emit wakes a sleeping worker. A transaction that has notified cannot
--- be prepared for two-phase commit: where that is in use, nobody rings and everybody polls, unless
--- outbox.doorbell is 'on'.
+-- be prepared for two-phase commit: where that is in use, nobody rings, and workers look every few
+-- milliseconds instead, unless outbox.doorbell is 'on'.
 CREATE OR REPLACE FUNCTION @schema@.bell_works() RETURNS boolean
 LANGUAGE sql STABLE
 RETURN CASE coalesce(current_setting('outbox.doorbell', true), '')
@@ -83,24 +83,44 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._bell_squatted() IS 'whether a stranger holds the doorbell';
 
--- _ring rings the doorbell if somebody sleeps. If the lock is refused, it looks who holds it: where
--- that is somebody who has no business with the bell, nobody sleeps by it, and workers look by
--- themselves. Otherwise a stranger could make every commit queue up.
-CREATE OR REPLACE FUNCTION @schema@._ring() RETURNS trigger
+-- _bell_is_a_workers says whether a sleeping worker holds the first lock, which is taken. If it is
+-- held by somebody who has no business with the bell, nobody sleeps by it, and workers look by
+-- themselves; otherwise a stranger could make every commit queue up. To find out who holds a lock
+-- takes longer than the emit itself, so a session that found a worker there does not ask again
+-- within the same second.
+CREATE OR REPLACE FUNCTION @schema@._bell_is_a_workers() RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    second text := floor(extract(epoch FROM clock_timestamp()))::text;
+BEGIN
+    IF current_setting('outbox.bell_found', true) = second THEN
+        RETURN true;
+    END IF;
+    IF @schema@._bell_squatted() THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('outbox.bell_found', second, false);
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._bell_is_a_workers() IS 'whether a worker sleeps by the doorbell';
+
+-- _bell_ring_at_emit is the trigger that rings the doorbell for an emit if somebody sleeps.
+CREATE OR REPLACE FUNCTION @schema@._bell_ring_at_emit() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN -- Every name has its schema.
     -- Two conditions: a second term in the first one would be prepared for every event.
     IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@._bell_key()) THEN
-        IF @schema@.bell_works() AND NOT @schema@._bell_squatted() THEN
+        IF @schema@.bell_works() AND @schema@._bell_is_a_workers() THEN
             PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
         END IF;
     END IF;
     RETURN NULL;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._ring() IS 'rings the doorbell if somebody sleeps';
+COMMENT ON FUNCTION @schema@._bell_ring_at_emit() IS 'rings the doorbell if somebody sleeps';
 CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event
-    FOR EACH STATEMENT EXECUTE FUNCTION @schema@._ring();
+    FOR EACH STATEMENT EXECUTE FUNCTION @schema@._bell_ring_at_emit();
 
 -- bell_sleep is called by a worker that found nothing and wants to sleep. The worker must have done
 -- LISTEN before, and must look once more after. listening: it was a listener until now, and asks
@@ -144,8 +164,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.bell_sleep(boolean) IS 'a worker goes to sleep';
 
--- bell_wake is called by a worker that gets up: nobody needs to ring for it any more. holder: it
--- had the first lock. Then others that sleep beside it are told, so that one of them takes its
+-- bell_wake is called by a worker that gets up: from now on nobody needs to ring for it. holder: it
+-- had the first lock. It then notifies those that sleep beside it, so that one of them takes its
 -- place.
 CREATE OR REPLACE FUNCTION @schema@.bell_wake(holder boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -167,10 +187,10 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.bell_wake(boolean) IS 'a worker gets up';
 
--- _bell_ring rings for what is no emit but makes work all the same: a consumer that is resumed,
--- dead letters that are sent back, other settings. It calls everybody, because whoever looks only
--- for new events would find none.
-CREATE OR REPLACE FUNCTION @schema@._bell_ring() RETURNS void
+-- _bell_ring_all wakes every sleeping worker for work that comes without an emit: a consumer was
+-- resumed, dead letters were sent back, settings changed. All of them have to look at everything,
+-- because a look for new events would find none.
+CREATE OR REPLACE FUNCTION @schema@._bell_ring_all() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF @schema@.bell_works() THEN
@@ -178,4 +198,4 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._bell_ring() IS 'wakes whoever sleeps';
+COMMENT ON FUNCTION @schema@._bell_ring_all() IS 'wakes whoever sleeps';

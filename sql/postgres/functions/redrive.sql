@@ -22,21 +22,22 @@ CREATE OR REPLACE FUNCTION @schema@._redrive(consumer text, seqs bigint[]) RETUR
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     n bigint;
+    now timestamptz;
 BEGIN
     -- A caller that may not write to the tables goes through the operators' door, and comes back
     -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_redrive(consumer, seqs);
     END IF;
-    PERFORM @schema@._lock_consumer(consumer);
+    now := @schema@._clock() + @schema@._lock_consumer(consumer);
     IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _redrive.consumer) THEN
         RAISE EXCEPTION 'consumer "%" is not registered', _redrive.consumer
             USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists those that are';
     END IF;
 
+    PERFORM @schema@._due_since(consumer, now);
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
-    SELECT d.consumer, d.seq, @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id), 0,
-           @schema@._clock()
+    SELECT d.consumer, d.seq, @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id), 0, now
     FROM @schema@.dead d JOIN @schema@.consumer c ON c.name = d.consumer
     WHERE d.consumer = _redrive.consumer AND NOT d.retrying
       AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)))
@@ -45,7 +46,7 @@ BEGIN
     WHERE d.consumer = _redrive.consumer AND NOT d.retrying
       AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)));
     GET DIAGNOSTICS n = ROW_COUNT;
-    PERFORM @schema@._bell_ring();
+    PERFORM @schema@._bell_ring_all();
     RETURN n;
 END
 $outbox$;

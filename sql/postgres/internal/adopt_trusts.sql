@@ -3,7 +3,7 @@
 -- An UPDATE runs what others put on the table: triggers, constraints, indexes, and the functions
 -- that these call, all with the rights of the role that updates. They could leave a trigger behind
 -- for the end of the transaction, or change the session. So rows are marked only if everybody
--- concerned may act as the outbox's owner anyhow: the owners of the table, of its partitions, and
+-- concerned may act as the outbox's owner anyway: the owners of the table, of its partitions, and
 -- of the functions that its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
@@ -13,12 +13,12 @@ LANGUAGE sql STABLE AS $outbox$
     t AS (SELECT tab::oid AS oid
           UNION
           SELECT p.relid FROM pg_partition_tree(tab) p)
-    SELECT format('%s role "%s", who could have %s run with the rights of "%s", '
+    SELECT format('%s role "%s", which could have %s run with the rights of "%s", '
                   'the outbox''s owner',
-                  x.what, pg_get_userbyid(x.owner), x.his, pg_get_userbyid(o.owner))
+                  x.what, pg_get_userbyid(x.owner), x.code, pg_get_userbyid(o.owner))
     FROM o,
          (SELECT 0 AS rank, 'table ' || c.oid::regclass || ' belongs to' AS what,
-                 'what is his' AS his, c.relowner AS owner
+                 'code of its own' AS code, c.relowner AS owner
           FROM t
           JOIN pg_catalog.pg_class c ON c.oid = t.oid
           UNION ALL

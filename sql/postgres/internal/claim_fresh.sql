@@ -12,10 +12,16 @@
 -- window ahead_target, and wants those.
 -- astray says that event numbers began again below what the lane knows, or that events came from
 -- elsewhere: then nothing was done (see _trouble).
+--
+-- l leads a group of lanes (see group.sql), and the claim covers them all. Groups should meet:
+-- upto, if it is not NULL, is where another one stands in the same window, and the claim ends
+-- there; other is one that stands further ahead in another window, whose target this one takes when
+-- it opens one.
 CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
     lease interval, now timestamptz, head bigint,
     INOUT n int, ahead_target text, ahead_from bigint, ahead_to bigint,
+    upto bigint, other @schema@.lane,
     OUT changed boolean, OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
     OUT astray text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -32,7 +38,9 @@ DECLARE
     opened boolean;
     named pg_snapshot;
     most bigint := 10000;  -- rows looked at in one step
-    span bigint := max_events::bigint * c.lanes;
+    whole boolean := @schema@._members(l.members, l.lane) = @schema@._all_lanes(c.lanes);
+    span bigint := max_events;
+    borrowed boolean;
     until timestamptz := clock_timestamp() + interval '25 milliseconds';
 BEGIN
     changed := false;
@@ -50,13 +58,28 @@ BEGIN
         END IF;
     ELSE
         n := 0;
-        IF c.type_like IS NOT NULL OR c.lanes > 1 OR c.tenant <> '' THEN
+        IF NOT whole THEN
+            span := span * c.lanes;
+        END IF;
+        IF c.type_like IS NOT NULL OR NOT whole OR c.tenant <> '' THEN
             -- Events that are passed over take time as well.
             span := least(span, most);
         END IF;
         LOOP
             opened := l.target IS NULL;
-            IF opened THEN
+            borrowed := opened AND other.window_end >= coalesce(l.window_end, 0)
+                        AND pg_snapshot_xmax(coalesce(other.target, other.seen))
+                            > pg_snapshot_xmax(l.seen);
+            borrowed := coalesce(borrowed, false);
+            IF borrowed THEN
+                l.target := coalesce(other.target, other.seen);
+                l.next_floor := CASE WHEN other.target IS NULL THEN other.floor
+                                     ELSE other.next_floor END;
+                l.window_end := other.window_end;
+                l.pos := 0;
+                upto := CASE WHEN other.seen::text = l.seen::text THEN other.pos END;
+                changed := true;
+            ELSIF opened THEN
                 known := l.window_end;
                 passed := @schema@._reached(c, l);
 
@@ -120,7 +143,7 @@ BEGIN
             EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed
                       AND l.floor >= l.next_floor;
 
-            IF opened THEN
+            IF opened AND NOT borrowed THEN
                 -- Only now, because it takes a transaction number. If there are too many to name, a
                 -- lower floor is still right, only slower.
                 named := @schema@._name_running(l.target);
@@ -137,22 +160,32 @@ BEGIN
                 l.floor := greatest(l.floor, l.next_floor);
                 l.target := NULL;
                 l.pos := 0;
-                EXIT WHEN opened; -- it was a new one: there is nothing to do
+                EXIT WHEN opened AND NOT borrowed; -- it was a new one: there is nothing to do
+                skipped := borrowed; -- it may join the other one now
+                EXIT WHEN skipped;
                 CONTINUE;
             END IF;
 
-            IF first IS NULL THEN
+            IF upto > l.pos AND coalesce(first, look.upto) > upto THEN
+                l.pos := upto; -- nothing up to the other one: it may join it now
+                skipped := true;
+                EXIT;
+            ELSIF first IS NULL THEN
                 l.pos := look.upto; -- nothing up to there
             ELSE
                 last := least(first + span - 1, l.window_end);
+                IF upto > l.pos THEN
+                    last := least(last, upto);
+                END IF;
                 SELECT count(*), max(x.seq)
                 INTO n, first
                 FROM (SELECT w.seq
                       FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last,
                                                    c.tenant) w
                       WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
-                        AND @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id)
-                            = l.lane
+                        AND (whole OR @schema@._is_member(l.members, l.lane,
+                                 @schema@._lane_of(c.lanes, w.seq, w.aggregate_type,
+                                                   w.aggregate_id)))
                       ORDER BY w.seq
                       LIMIT max_events) x;
                 from_seq := l.pos;
@@ -176,8 +209,9 @@ BEGIN
     epoch := @schema@._next_epoch();
     INSERT INTO @schema@.claim
     VALUES (c.name, epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end, from_seq,
-            l.pos, owner, now + lease, lease);
+            l.pos, owner, now + lease, lease, l.members);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._claim_fresh(@schema@.consumer, @schema@.lane, text, int, interval,
-    timestamptz, bigint, int, text, bigint, bigint) IS 'leases the next events of a lane';
+    timestamptz, bigint, int, text, bigint, bigint, bigint, @schema@.lane) IS
+    'leases the next events of a lane';

@@ -1,13 +1,12 @@
 -- _claim_parked: leases parked events that are due, each with what waits behind it; returns the
 -- epoch, or NULL. A careful one goes alone, its attempt counted now. careful_mode: 0 skip careful
 -- events, 1 claim nothing when the first one due is careful, 2 take it. pull_in: look for events
--- that a clock set back made wait for longer than they were told to. Under lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._claim_parked(c @schema@.consumer, owner text, max_events int,
-    lease interval,
-                                                 careful_mode int, pull_in boolean,
-                                                     now timestamptz, OUT epoch bigint,
-                                                 OUT n int, OUT careful boolean,
-                                                     OUT careful_due boolean, OUT due timestamptz)
+-- that a clock set back made wait for longer than they were told to. since: none has an earlier
+-- time. Under lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._claim_parked(
+    c @schema@.consumer, owner text, max_events int, lease interval, careful_mode int,
+    pull_in boolean, since timestamptz, now timestamptz,
+    OUT epoch bigint, OUT n int, OUT careful boolean, OUT careful_due boolean, OUT due timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     h record;
@@ -20,15 +19,15 @@ BEGIN
     careful := false;
     careful_due := false;
     IF careful_mode = 0 THEN
-        careful_due := EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name
-            AND p.claim IS NULL
-                               AND p.due_at <= now AND p.careful);
+        careful_due := EXISTS (SELECT 1 FROM @schema@.parked p
+                               WHERE p.consumer = c.name AND p.claim IS NULL
+                                 AND p.due_at >= since AND p.due_at <= now AND p.careful);
     END IF;
     FOR turn IN 1 .. 2 LOOP
-        SELECT p.due_at INTO due FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim
-            IS NULL
-          AND p.due_at IS NOT NULL AND (careful_mode > 0 OR NOT p.careful) ORDER BY p.due_at
-              LIMIT 1;
+        SELECT p.due_at INTO due FROM @schema@.parked p
+        WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
+          AND (careful_mode > 0 OR NOT p.careful)
+        ORDER BY p.due_at, p.seq LIMIT 1;
         EXIT WHEN due IS NULL OR due <= now OR NOT pull_in OR turn = 2;
         UPDATE @schema@.parked p SET due_at = now + p.wait WHERE p.consumer = c.name AND p.claim
             IS NULL AND NOT p.delayed
@@ -41,7 +40,8 @@ BEGIN
     -- Which are due, in the order of their time?
     FOR h IN SELECT p.seq, p.key, p.careful, b.there AS behind
              FROM (SELECT x.seq, x.key, x.careful FROM @schema@.parked x
-                   WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at <= now
+                   WHERE x.consumer = c.name AND x.claim IS NULL
+                     AND x.due_at >= since AND x.due_at <= now
                      AND (careful_mode > 0 OR NOT x.careful)
                    ORDER BY x.due_at, x.seq LIMIT max_events) p
              LEFT JOIN LATERAL ( -- by this index: see _parked_rows
@@ -100,5 +100,5 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._claim_parked(@schema@.consumer, text, int, interval, int, boolean,
-    timestamptz) IS
+    timestamptz, timestamptz) IS
     'leases parked events that are due';

@@ -6,30 +6,42 @@
 -- attempts does not count the attempt that is about to be made, though for a careful event it is on
 -- record already. failing_ms says for how long the event has been failing. proven says that the
 -- event itself was proven to be at fault.
+--
+-- It is plpgsql for the plans, which a function in SQL that cannot be inlined would make each time.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
 RETURNS TABLE (
     seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
     payload json, headers json, tenant text, created_at timestamptz, not_before timestamptz,
     attempts int, careful boolean, failing_ms bigint, proven boolean, idempotency_key text)
-LANGUAGE sql STABLE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $outbox$
+#variable_conflict use_column
+BEGIN
     -- The claim of a lane.
-    SELECT e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
-           e.headers, e.tenant, e.created_at, e.not_before, 0, false, 0, false, e.idempotency_key
+    RETURN QUERY
+    SELECT e.seq, e.id, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
+           e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
+           e.not_before::timestamptz, 0, false, 0::bigint, false, e.idempotency_key::text
     FROM @schema@.claim k, @schema@.consumer c,
          LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
                                          c.tenant) e
-    WHERE k.consumer = _claimed.consumer AND k.epoch = _claimed.epoch AND k.lane >= 0
-      AND c.name = _claimed.consumer
+    WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane >= 0 AND c.name = $1
       AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
-      AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane
-    UNION ALL
+      AND @schema@._is_member(k.members, k.lane,
+              @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id));
+    IF FOUND THEN
+        RETURN;
+    END IF;
+
     -- The claim of parked events.
-    SELECT p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
-           e.headers, e.tenant, e.created_at, e.not_before, p.attempts - p.careful::int, p.careful,
+    RETURN QUERY
+    SELECT p.seq, e.id, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
+           e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
+           e.not_before::timestamptz, p.attempts - p.careful::int, p.careful,
            greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,
                     0),
-           p.proven, e.idempotency_key
+           p.proven, e.idempotency_key::text
     FROM @schema@.parked p,
          -- An event that was trimmed while parked is a dead letter sent back, which is kept whole.
          LATERAL (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version,
@@ -42,8 +54,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
                          d.payload, d.headers, d.tenant, d.created_at, d.not_before,
                          d.idempotency_key
                   FROM @schema@.dead d
-                  WHERE d.consumer = _claimed.consumer AND d.seq = p.seq
+                  WHERE d.consumer = $1 AND d.seq = p.seq
                   LIMIT 1) e
-    WHERE p.consumer = _claimed.consumer AND p.claim = _claimed.epoch
+    WHERE p.consumer = $1 AND p.claim = $2;
+END
 $outbox$;
 COMMENT ON FUNCTION @schema@._claimed(text, bigint) IS 'the events of a claim';

@@ -10,12 +10,16 @@ LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     here text := @schema@._here();
 BEGIN
-    WITH l AS MATERIALIZED (SELECT * FROM @schema@._lanes(c.name, c.lanes)),
-    s AS MATERIALIZED (SELECT coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) AS head)
+    WITH l AS MATERIALIZED (SELECT * FROM @schema@._places(c.name, c.lanes)),
+    s AS MATERIALIZED (SELECT coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0)
+                              AS head),
+    d AS MATERIALIZED (SELECT coalesce(max(l.due_from) FILTER (WHERE NOT pull_in), '-infinity')
+                              AS since
+                       FROM l WHERE l.lane = -1)
     SELECT -- Every lane is there and at home, has no open window, and knows the last seq given out.
            (SELECT count(*) = c.lanes + 1
                    AND bool_and(@schema@._at_home(l.home, here))
-                   AND bool_and(l.lane < 0 OR
+                   AND bool_and(l.lane < 0 OR l.leader IS NOT NULL OR
                        (l.target IS NULL
                         AND l.floor >= s.head
                         AND (l.window_end <= s.head) IS NOT FALSE
@@ -34,19 +38,22 @@ BEGIN
                            WHERE k.consumer = c.name
                              AND k.epoch >= (SELECT max(l.claims_from) FROM l))
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
-                           WHERE p.consumer = c.name AND p.claim IS NOT NULL)
+                           WHERE p.consumer = c.name
+                             AND p.claim >= (SELECT max(l.claims_from) FROM l))
            -- With pull_in, whatever waits may have to be pulled in: see _claim_parked.
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
-                           WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at IS NOT NULL
+                           WHERE p.consumer = c.name AND p.claim IS NULL
+                             AND p.due_at >= (SELECT d.since FROM d)
                              AND p.due_at <= CASE WHEN pull_in THEN 'infinity' ELSE now END)
            -- A subscription that writes here is for _check_fed to refuse.
            AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
                            WHERE r.srrelid = '@schema@.event'::regclass),
            (SELECT min(p.due_at) FROM @schema@.parked p
-            WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at IS NOT NULL),
+            WHERE p.consumer = c.name AND p.claim IS NULL
+              AND p.due_at >= (SELECT d.since FROM d)),
            NOT EXISTS (SELECT 1 FROM @schema@.parked p
-                       WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at IS NOT NULL
-                         AND NOT p.delayed)
+                       WHERE p.consumer = c.name AND p.claim IS NULL
+                         AND p.due_at >= (SELECT d.since FROM d) AND NOT p.delayed)
     INTO idle, due, through;
 END
 $outbox$;

@@ -1,17 +1,39 @@
--- _lanes returns the current row of every lane of a consumer that has `lanes` of them, and before
--- these the row of lane -1, that of the parked events. The current row is the one with the highest
--- version, which takes one probe of the index, backwards. The function can be inlined, so a query
--- that calls it is planned as a whole.
-CREATE OR REPLACE FUNCTION @schema@._lanes(consumer text, lanes int) RETURNS SETOF @schema@.lane
+-- _places returns the current row of every lane of a consumer that has `lanes` of them, and before
+-- them that of the parked events, lane -1, as they are: where a lane in a group stands is in the
+-- row of its leader (see group.sql). The current row is the one with the highest version: one
+-- probe, backwards, of the index. It can be inlined, so that a query plans with it.
+CREATE OR REPLACE FUNCTION @schema@._places(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name has its schema.
     SELECT l.*
+    FROM pg_catalog.generate_series(-1, _places.lanes OPERATOR(pg_catalog.-) 1) AS n,
+         LATERAL (SELECT * FROM @schema@.lane x
+                  WHERE x.consumer OPERATOR(pg_catalog.=) _places.consumer
+                    AND x.lane OPERATOR(pg_catalog.=) n
+                  ORDER BY x.version DESC
+                  LIMIT 1) AS l
+$outbox$;
+COMMENT ON FUNCTION @schema@._places(text, int) IS 'the rows of a consumer''s lanes';
+
+-- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per
+-- lane, as _places does, with the place of its leader where it has one.
+CREATE OR REPLACE FUNCTION @schema@._lanes(consumer text, lanes int) RETURNS SETOF @schema@.lane
+LANGUAGE sql STABLE ROWS 2 AS $outbox$
+    -- Every name has its schema.
+    SELECT l.consumer, l.lane, l.version, p.seen, p.floor, p.target, p.next_floor, p.window_end,
+           p.pos, p.claims_from, l.delivered, p.home, l.due_from, NULL::pg_catalog.int4,
+           NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.timestamptz
     FROM pg_catalog.generate_series(-1, _lanes.lanes OPERATOR(pg_catalog.-) 1) AS n,
          LATERAL (SELECT * FROM @schema@.lane x
                   WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.consumer
                     AND x.lane OPERATOR(pg_catalog.=) n
                   ORDER BY x.version DESC
-                  LIMIT 1) AS l
+                  LIMIT 1) AS l,
+         LATERAL (SELECT * FROM @schema@.lane x
+                  WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.consumer
+                    AND x.lane OPERATOR(pg_catalog.=) coalesce(l.leader, n)
+                  ORDER BY x.version DESC
+                  LIMIT 1) AS p
 $outbox$;
 COMMENT ON FUNCTION @schema@._lanes(text, int) IS 'how far each lane of a consumer has got';
 

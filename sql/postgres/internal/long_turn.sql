@@ -34,7 +34,7 @@ DECLARE
     slack interval := '1 s'; -- of two turns, the one that began first may come second
 BEGIN
     r := ROW(false, NULL, false, false, false, false, false, 0, 0, NULL, NULL,
-             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false);
+             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL);
 
     -- Usually nobody has anything to do, and that can be told without a lock.
     IF s.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
@@ -58,8 +58,8 @@ BEGIN
     r.now_ms := floor(extract(epoch FROM now) * 1000);
     IF c.name IS NULL THEN
         PERFORM @schema@._check_whole();
-        RAISE EXCEPTION 'consumer "%" is not registered (any more)', _long_turn.consumer
-            USING ERRCODE = 'OB003';
+        RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed',
+            _long_turn.consumer USING ERRCODE = 'OB003';
     END IF;
     PERFORM @schema@._check_tenant(c);
     r.paused := c.paused;
@@ -75,11 +75,16 @@ BEGIN
     END IF;
 
     SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from
-    FROM @schema@._lanes(c.name, c.lanes) x;
+    FROM @schema@._places(c.name, c.lanes) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
         PERFORM @schema@._lost_place(c);
     END IF;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
+    -- No parked event is given a time before now. So due_from holds, unless the clock was set back.
+    IF ls[1].due_from > now THEN
+        ls[1].due_from := NULL;
+        dirty[1] := true;
+    END IF;
 
     IF q.max_events > 0 THEN
         home := @schema@._turn_home(ls);
@@ -121,6 +126,12 @@ BEGIN
             ls[i].claims_from := claims_from;
             ls[i] := @schema@._settle_claim(c, ls[i], k, s.tried, s.outcomes, s.release_from, now);
             dirty[i] := true;
+            IF k.lane = -1 THEN
+                -- Events of it are gone, and the next look need not step over them. Others that
+                -- read the clock a little sooner may come second.
+                ls[1].due_from := least(@schema@._first_due(c.name, ls[1].due_from),
+                                        now - interval '10 milliseconds');
+            END IF;
         END IF;
     END IF;
 
@@ -185,7 +196,7 @@ COMMENT ON FUNCTION @schema@._repair_turn(@schema@.consumer, text, @schema@._set
     timestamptz, @schema@._answer) IS 'a turn that makes the outbox right';
 
 -- _settle_by_itself settles, and does nothing else that belongs to a turn. Returns false if the
--- claim is not the worker's any more. Under _lock_consumer.
+-- worker no longer has the claim. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_by_itself(
     c @schema@.consumer, owner text, s @schema@._settlement, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -22,7 +22,8 @@ BEGIN
     FROM @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) w,
          LATERAL (SELECT c.type_like IS NULL OR w.type LIKE ANY (c.type_like) AS wanted,
                          f.type_like IS NULL OR w.type LIKE ANY (f.type_like) AS was_wanted) m
-    WHERE @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane
+    WHERE @schema@._is_member(k.members, k.lane,
+              @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id))
       AND (m.wanted OR m.was_wanted)
     ON CONFLICT DO NOTHING;
 END

@@ -13,11 +13,10 @@ BEGIN
            CASE WHEN w.key <> 0 AND (w.before < w.seq OR b.there) THEN NULL
                 WHEN w.kind = 'retry' THEN now + w.wait
                 WHEN w.kind = 'delay'
-                THEN least(coalesce(w.not_before, now), now + interval '3653 days')
+                THEN greatest(least(w.not_before, now + interval '3653 days'), now)
                 ELSE now END,
            w.wait, false, w.kind = 'delay', w.error,
-           CASE WHEN w.error IS NOT NULL THEN @schema@._clock() END,
-           CASE WHEN w.error IS NOT NULL THEN @schema@._clock() END,
+           CASE WHEN w.error IS NOT NULL THEN now END, CASE WHEN w.error IS NOT NULL THEN now END,
            coalesce(w.proven, false)
     FROM (SELECT o.seq, o.kind, o.attempts, o.proven, e.not_before, y.key,
                  CASE WHEN o.kind = 'retry' THEN greatest(o.delay_ms, 1) * interval '1 millisecond'

@@ -1,9 +1,10 @@
 -- _promote makes the first parked event of each of the keys due, if it waited behind one that is
 -- gone. One that failed while it was behind that one has not waited for its own time yet.
-CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[], now timestamptz)
+RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    UPDATE @schema@.parked p SET due_at = greatest(@schema@._clock(), p.failed_at + p.wait)
+    UPDATE @schema@.parked p SET due_at = greatest(now, p.failed_at + p.wait)
     WHERE p.claim IS NULL AND p.due_at IS NULL
       AND p.ctid = ANY (ARRAY(
           SELECT f.at
@@ -14,4 +15,5 @@ BEGIN
           WHERE k.key <> 0));
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._promote(text, bigint[]) IS 'lets the next of each key step forward';
+COMMENT ON FUNCTION @schema@._promote(text, bigint[], timestamptz) IS
+    'lets the next of each key step forward';

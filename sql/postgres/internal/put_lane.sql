@@ -8,7 +8,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     INSERT INTO @schema@.lane
     VALUES (l.consumer, l.lane, l.version + 1, l.seen, l.floor, l.target, l.next_floor,
-            l.window_end, l.pos, l.claims_from, l.delivered, l.home);
+            l.window_end, l.pos, l.claims_from, l.delivered, l.home, l.due_from, l.leader,
+            l.members, l.kept_for, l.kept_until);
     DELETE FROM @schema@.lane x
     WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
 END

@@ -28,6 +28,7 @@ BEGIN
             l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
         END IF;
         l.home := place;
+        l.due_from := NULL; -- the clock may be another one
         PERFORM @schema@._put_lane(l);
     END LOOP;
 

@@ -14,8 +14,13 @@ BEGIN
     -- Where order is kept, the lane may also be further on over events that were only skipped.
     IF NOT coalesce(last, false) AND c.ordering <> 'none' THEN
         last := NOT EXISTS (SELECT 1 FROM @schema@.claim x
-                            WHERE x.consumer = c.name AND x.epoch > k.epoch AND x.lane = k.lane);
+                            WHERE x.consumer = c.name AND x.epoch > k.epoch AND x.lane >= 0
+                              AND @schema@._members(x.members, x.lane)
+                                  & @schema@._members(k.members, k.lane) <> 0);
     END IF;
+    -- Lanes that have joined others since, or were split off, cannot be moved back alone.
+    last := last AND l.leader IS NULL
+            AND @schema@._members(l.members, l.lane) = @schema@._members(k.members, k.lane);
 
     IF last THEN
         l.seen := k.seen;
@@ -32,7 +37,8 @@ BEGIN
     FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1),
                                  k.to_seq, c.tenant) w
     WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
-      AND @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane;
+      AND @schema@._is_member(k.members, k.lane,
+              @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id));
     n := coalesce(array_length(seqs, 1), 0);
     PERFORM @schema@._park(c, seqs, array_fill('behind'::text, ARRAY[n]), array_fill(0, ARRAY[n]),
                            NULL, NULL, NULL, now)

@@ -29,7 +29,7 @@ BEGIN
         seqs := @schema@._parked_of(c.name, k.epoch);
         DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._parked_rows(c.name, seqs));
         DELETE FROM @schema@.dead d WHERE d.consumer = c.name AND d.retrying AND d.seq = ANY (seqs);
-        PERFORM @schema@._promote(c.name, keys);
+        PERFORM @schema@._promote(c.name, keys, now);
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(tried - failed, 0);

@@ -15,8 +15,8 @@ BEGIN
         RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
     END IF;
 
-    PERFORM @schema@._lock_consumer(consumer);
-    now := @schema@._clock();
+    now := @schema@._clock() + @schema@._lock_consumer(consumer);
+    PERFORM @schema@._due_since(consumer, now);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;
@@ -33,7 +33,7 @@ BEGIN
     END IF;
 
     -- A claim of a lane is a range. What is past its new end is released as in a settlement.
-    SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
+    SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
     l := @schema@._release(c, l, k, last + 1, now);
     PERFORM @schema@._put_lane(l);
     UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;

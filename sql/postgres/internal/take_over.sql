@@ -21,7 +21,9 @@ BEGIN
           AND (x.lane = -1 OR c.ordering = 'none' OR NOT EXISTS (
                SELECT 1 FROM @schema@.claim e WHERE e.consumer = x.consumer
                    AND e.epoch >= claims_from AND e.epoch < x.epoch
-                  AND e.lane = x.lane AND (e.locked_until > now OR e.epoch = ANY (known))))
+                  AND e.lane >= 0 AND @schema@._members(e.members, e.lane)
+                                      & @schema@._members(x.members, x.lane) <> 0
+                  AND (e.locked_until > now OR e.epoch = ANY (known))))
         ORDER BY x.epoch LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF k.lane = -1 THEN
@@ -34,7 +36,7 @@ BEGIN
               AND x.careful AND x.attempts >= max_attempts;
             IF dead.n > 0 THEN
                 PERFORM @schema@._bury(c.name, dead.seqs, dead.attempts, dead.errors);
-                PERFORM @schema@._promote(c.name, dead.keys);
+                PERFORM @schema@._promote(c.name, dead.keys, now);
                 buried := buried + dead.n;
             END IF;
             UPDATE @schema@.parked x SET claim = NULL, careful = true
@@ -54,8 +56,8 @@ BEGIN
                        LATERAL (SELECT @schema@._key(c.ordering, e.aggregate_type,
                            e.aggregate_id) AS key) y
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
-                    AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type,
-                        e.aggregate_id) = k.lane) w
+                    AND @schema@._is_member(k.members, k.lane, @schema@._lane_of(c.lanes, e.seq,
+                        e.aggregate_type, e.aggregate_id))) w
             LEFT JOIN LATERAL ( -- by this index: see _parked_rows
                  SELECT true AS there FROM @schema@.parked x
                  WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq

@@ -18,9 +18,10 @@
 -- The owner of the tables does all this directly. Other roles have no right to write to them, and
 -- go through _worker_turn, which comes back here if they may.
 --
--- Usually there is nothing to consider: the claim was delivered whole, what comes next was read
--- ahead, no row of an adopted table is to be marked, and nobody else is at work. Then the claim
--- becomes the next claim and the lane moves on: three statements. _long_turn does the rest.
+-- Usually there is little to consider: what comes next was read ahead, no row of an adopted table
+-- is to be marked, nobody else is at work, and no parked event has to come first. Then the claim
+-- becomes the next claim and the lane moves on: a few statements, and some more for events that
+-- failed or have to wait (_turn_exceptions). _long_turn does the rest.
 CREATE OR REPLACE FUNCTION @schema@._turn(
     consumer text, owner text, knows int,
     s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
@@ -33,6 +34,10 @@ DECLARE
     head bigint;
     last bigint;
     locked boolean := false;
+    simple boolean;
+    first_due timestamptz; -- of the parked events; NULL: there are none
+    was @schema@.claim;
+    exceptions record;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_turn(consumer, owner, knows, s, q, a);
@@ -48,8 +53,9 @@ BEGIN
     END IF;
 
     -- May the claim simply become the next one?
-    IF a.n BETWEEN 1 AND q.max_events AND a.lane = 0 AND q.lanes = 1
-       AND s.outcomes = '[]' AND s.release_from = 0
+    IF a.n BETWEEN 1 AND q.max_events AND a.lane >= 0
+       AND (a.members = @schema@._all_lanes(q.lanes) OR random() < 0.9) -- see if others are free
+       AND (s.outcomes = '[]' OR q.ordering <> 'global') AND s.release_from = 0
        AND current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM 1 FROM @schema@.consumer c WHERE c.name = _turn.consumer
         FOR NO KEY UPDATE SKIP LOCKED; -- as in _lock_consumer
@@ -57,12 +63,19 @@ BEGIN
     END IF;
     IF locked THEN
         now := @schema@._clock();
-        SELECT x.* INTO l
+        -- due_from is that of lane -1
+        SELECT x.consumer, x.lane, x.version, x.seen, x.floor, x.target, x.next_floor, x.window_end,
+               x.pos, x.claims_from, x.delivered, x.home, z.due_from, x.leader, x.members,
+               x.kept_for, x.kept_until
+        INTO l
         FROM @schema@.meta m, @schema@.consumer c,
-             LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
-                      ORDER BY y.version DESC LIMIT 1) AS x
+             LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = a.lane
+                      ORDER BY y.version DESC LIMIT 1) AS x,
+             LATERAL (SELECT y.due_from FROM @schema@.lane y
+                      WHERE y.consumer = c.name AND y.lane = -1
+                      ORDER BY y.version DESC LIMIT 1) AS z
         WHERE m.name = 'schema_version' AND m.value = knows::text
-          AND c.name = _turn.consumer AND c.ordering = q.ordering AND c.lanes = 1
+          AND c.name = _turn.consumer AND c.ordering = q.ordering AND c.lanes = q.lanes
           AND c.events = q.events AND c.predicate = q.predicate
           AND NOT c.paused AND NOT c.marks
           -- as in _check_tenant
@@ -71,23 +84,46 @@ BEGIN
                OR current_user <> @schema@._caller())
           -- the lane stands where the worker read on
           AND x.pos = a.from_seq AND x.target::text = a.target
+          AND x.leader IS NULL AND @schema@._members(x.members, x.lane) = a.members
           AND a.to_seq BETWEEN a.from_seq + 1 AND x.window_end
-          AND NOT EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name);
+          -- the clock was not set back
+          AND (z.due_from > now) IS NOT TRUE;
+        simple := FOUND;
+        IF simple THEN
+            first_due := @schema@._first_due(l.consumer, l.due_from);
+            simple := first_due IS NULL
+                      OR (q.ordering <> 'global'
+                          AND NOT (q.parked_first AND (q.pull_in OR first_due <= now)));
+        END IF;
+        IF simple AND s.outcomes <> '[]' THEN
+            SELECT * INTO was FROM @schema@.claim k
+            WHERE k.consumer = l.consumer AND k.epoch = s.epoch;
+        END IF;
 
         -- The claim is still the worker's, and every other claim is alive and known to it.
         UPDATE @schema@.claim k
-        SET epoch = @schema@._next_epoch(), seen = l.seen, floor = l.floor, target = l.target,
+        SET epoch = @schema@._next_epoch(), lane = l.lane, members = l.members,
+            seen = l.seen, floor = l.floor, target = l.target,
             next_floor = l.next_floor, window_end = l.window_end,
             from_seq = a.from_seq, to_seq = a.to_seq,
             locked_until = now + q.lease_ms * interval '1 millisecond',
             lease = q.lease_ms * interval '1 millisecond'
-        WHERE k.consumer = l.consumer AND k.epoch = s.epoch AND k.owner = _turn.owner
-          AND k.locked_until > now AND k.lane = 0
+        WHERE simple
+          AND k.consumer = l.consumer AND k.epoch = s.epoch AND k.owner = _turn.owner
+          AND k.locked_until > now AND k.lane >= 0
           AND NOT EXISTS (SELECT 1 FROM @schema@.claim o
                           WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
                             AND o.epoch <> s.epoch
-                            AND (o.epoch = ANY (q.known) AND o.locked_until > now
+                            AND ((o.epoch = ANY (q.known)
+                                  OR o.lane >= 0 AND a.members
+                                     & @schema@._members(o.members, o.lane) = 0)
+                                 AND o.locked_until > now
                                  AND o.locked_until <= now + o.lease + interval '1 s') IS NOT TRUE)
+          -- A worker that is alone has to bring its lanes together.
+          AND (a.members = @schema@._all_lanes(q.lanes)
+               OR EXISTS (SELECT 1 FROM @schema@.claim o
+                          WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
+                            AND o.epoch <> s.epoch AND (o.epoch = ANY (q.known)) IS NOT TRUE))
         RETURNING k.epoch INTO r.epoch;
         IF FOUND THEN
             IF r.epoch <= s.epoch OR r.epoch <= ANY (q.known) THEN
@@ -98,17 +134,24 @@ BEGIN
                     r.epoch := @schema@._refence(l.consumer, r.epoch, greatest(s.epoch, last));
                 END IF;
             END IF;
+            IF s.outcomes <> '[]' OR first_due IS NOT NULL THEN
+                SELECT * INTO exceptions
+                FROM @schema@._turn_exceptions(was, l, s.outcomes, a, now);
+                r.held := exceptions.held;
+                s.tried := greatest(s.tried - exceptions.failed, 0);
+            END IF;
             UPDATE @schema@.lane x
             SET version = l.version + 1, pos = a.to_seq, delivered = l.delivered + s.tried,
                 claims_from = (SELECT min(k.epoch) FROM @schema@.claim k
                                WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
-            WHERE x.consumer = l.consumer AND x.lane = 0 AND x.version = l.version;
+            WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
             IF s.marks IS NOT NULL THEN
                 PERFORM @schema@._put_marks(l.consumer, s.marks);
             END IF;
             r := ROW(false, false, false, false, false, false, false, 0, 0, -1,
-                     floor(extract(epoch FROM now) * 1000), r.epoch, 0, a.n, false, NULL,
-                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end, false);
+                     floor(extract(epoch FROM now) * 1000), r.epoch, l.lane, a.n, false, r.held,
+                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end, false,
+                     a.members);
             RETURN r;
         END IF;
     END IF;
@@ -129,3 +172,28 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._turn(text, text, int, @schema@._settlement, @schema@._request,
     @schema@._ahead) IS 'one transaction of a worker: take over, settle, claim';
+
+-- _turn_exceptions does for the short way of _turn what is to be done about exceptions: it records
+-- the outcomes of claim k, and finds the events of the next one, a of lane l, that have to wait
+-- behind parked ones of their key. l has the due_from of lane -1. Under the consumer's lock.
+CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
+    k @schema@.claim, l @schema@.lane, outcomes jsonb, a @schema@._ahead, now timestamptz,
+    OUT failed bigint, OUT held bigint[])
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $outbox$
+DECLARE
+    c @schema@.consumer;
+BEGIN
+    failed := 0;
+    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = l.consumer;
+    IF outcomes <> '[]' THEN
+        failed := @schema@._settle_outcomes(c, k, outcomes, now);
+    END IF;
+    IF c.ordering = 'key' THEN
+        held := @schema@._held(c, l, a.from_seq, a.to_seq, a.n, l.due_from);
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._turn_exceptions(@schema@.claim, @schema@.lane, jsonb, @schema@._ahead,
+    timestamptz) IS 'what a short turn does about exceptions';

@@ -13,16 +13,23 @@ DECLARE
     p record;
     f record;
     i int;
-    parked boolean := EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name);
+    -- A look for what a wrong clock made wait too long looks at everything.
+    since timestamptz := coalesce(CASE WHEN NOT q.pull_in THEN ls[1].due_from END, '-infinity');
+    parked boolean := @schema@._first_due(c.name, since) IS NOT NULL;
     try_fresh boolean := NOT (parked AND c.ordering = 'global');
-    free boolean;
     until timestamptz;
+    taken bigint := 0;     -- the lanes that claims of others cover
+    at_work boolean := cardinality(q.known) > 0;
+    leaders int[] := '{0}';
+    meets record;
+    promised boolean;
+    kept boolean := false; -- some lanes were left to another worker
     live bigint;
 BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
             SELECT * INTO p FROM @schema@._claim_parked(c, owner, q.max_events, lease,
-                                                        q.careful_mode, q.pull_in, now);
+                                                        q.careful_mode, q.pull_in, since, now);
             r.careful_due := p.careful_due;
             due := p.due;
             IF p.n > 0 THEN
@@ -37,22 +44,46 @@ BEGIN
             EXIT WHEN r.careful_due AND q.careful_mode = 1;
         END IF;
         IF try_fresh AND q.parked_first = (step = 2) THEN
-            FOR j IN 0 .. c.lanes - 1 LOOP
-                i := (q.lane_hint + j) % c.lanes + 2;
-                IF c.ordering <> 'none' THEN
-                    SELECT count(*) = 0, min(x.locked_until) INTO free, until
-                    FROM @schema@.claim x
-                    WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane = i - 2
-                      AND (x.epoch = ANY (q.known)) IS NOT TRUE;
-                    IF NOT free THEN
-                        r.busy := true;
-                        due := least(due, until);
-                        CONTINUE;
-                    END IF;
+            IF c.ordering <> 'none' THEN
+                SELECT coalesce(bit_or(@schema@._members(x.members, x.lane)), 0),
+                       min(x.locked_until)
+                INTO taken, until
+                FROM @schema@.claim x
+                WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane >= 0
+                  AND (x.epoch = ANY (q.known)) IS NOT TRUE;
+            END IF;
+            IF c.lanes > 1 THEN
+                leaders := @schema@._behind_first(ls, q.lane_hint);
+            END IF;
+            FOREACH i IN ARRAY leaders LOOP
+                i := i + 2;
+                CONTINUE WHEN ls[i].leader IS NOT NULL; -- it has joined one that was tried before
+                IF @schema@._members(ls[i].members, i - 2) & taken <> 0 THEN
+                    r.busy := true;
+                    due := least(due, until);
+                    CONTINUE;
+                END IF;
+                IF @schema@._is_kept(ls[i], owner, now) THEN
+                    kept := true;
+                    due := least(due, ls[i].kept_until);
+                    CONTINUE;
+                END IF;
+                SELECT NULL::bigint AS upto, NULL::@schema@.lane AS other INTO meets;
+                IF c.lanes > 1 AND at_work THEN
+                    SELECT y.ls, y.dirty INTO ls, dirty
+                    FROM @schema@._join_lanes(i - 2, taken, owner, now, ls, dirty) y;
+                END IF;
+                IF at_work AND @schema@._members(ls[i].members, i - 2)
+                               <> @schema@._all_lanes(c.lanes) THEN
+                    meets := @schema@._meets(i - 2, taken, owner, now, ls);
+                END IF;
+                IF a.lane = i - 2 AND a.members <> @schema@._members(ls[i].members, i - 2) THEN
+                    a.lane := -1; -- the group is another one now
                 END IF;
                 f := @schema@._claim_fresh(c, ls[i], owner, q.max_events, lease, now, head,
                          CASE WHEN i - 2 = a.lane THEN a.n ELSE 0 END, a.target, a.from_seq,
-                         CASE WHEN i - 2 = a.lane THEN a.to_seq ELSE 0 END);
+                         CASE WHEN i - 2 = a.lane THEN a.to_seq ELSE 0 END,
+                         meets.upto, meets.other);
                 IF f.astray IS NOT NULL THEN
                     astray := f.astray;
                     RETURN;
@@ -60,6 +91,8 @@ BEGIN
                 r.skipped := r.skipped OR f.skipped;
                 IF f.changed THEN
                     ls[i] := f.l;
+                    ls[i].kept_for := NULL;
+                    ls[i].kept_until := NULL;
                     dirty[i] := true;
                 END IF;
                 IF f.n > 0 THEN
@@ -72,8 +105,12 @@ BEGIN
                     r.floor := ls[i].floor;
                     r.target := ls[i].target;
                     r.window_end := ls[i].window_end;
-                    r.quiet := c.lanes = 1 AND NOT parked AND r.n < q.max_events
-                               AND r.to_seq >= r.window_end;
+                    IF meets.upto > r.to_seq THEN
+                        r.window_end := meets.upto;
+                    END IF;
+                    r.members := @schema@._members(ls[i].members, i - 2);
+                    r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked
+                               AND r.n < q.max_events AND r.to_seq >= r.window_end;
                     EXIT;
                 END IF;
             END LOOP;
@@ -85,10 +122,19 @@ BEGIN
         r.epoch := @schema@._refence(c.name, r.epoch, greatest(last_epoch, claims_from - 1));
     END IF;
     IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
-        r.held := @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n);
+        r.held := @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n,
+                                 since);
     END IF;
     IF r.n > 0 THEN
         RETURN;
+    END IF;
+
+    IF taken <> 0 AND c.lanes > 1 AND NOT at_work AND NOT r.skipped THEN
+        SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
+        FROM @schema@._split_lanes(c, taken, owner, now, ls, dirty) y;
+        IF promised THEN
+            due := least(due, now + interval '200 milliseconds');
+        END IF;
     END IF;
 
     -- A claim of its own that the worker does not know, because the answer got lost, is waited for
@@ -99,9 +145,9 @@ BEGIN
     INTO until, live
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
     due := least(due, until);
-    r.through := live = 0 AND NOT r.skipped AND NOT (parked AND EXISTS (
+    r.through := live = 0 AND NOT r.skipped AND NOT kept AND NOT (parked AND EXISTS (
         SELECT 1 FROM @schema@.parked x
-        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL
+        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= since
           AND (NOT x.delayed OR x.due_at <= now)));
 END
 $outbox$;
@@ -110,18 +156,35 @@ COMMENT ON FUNCTION @schema@._turn_claim(@schema@.consumer, text, @schema@._requ
     boolean[]) IS 'claims parked events that are due, or the next ones of a lane';
 
 -- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have
--- to wait behind a parked one of their key. n is how many events there are. If not much more is
--- parked, all keys of that are read at once; else each event's key is looked up.
-CREATE OR REPLACE FUNCTION @schema@._held(c @schema@.consumer, l @schema@.lane, from_seq bigint,
-                                          to_seq bigint, n int) RETURNS bigint[]
+-- to wait behind a parked one of their key. n is how many events there are. If not many more keys
+-- are held up, all of them are read at once, by the first event of each, which has a time, and none
+-- before `since`; else each event's key is looked up. Where numbers are close together, events of
+-- other windows may be among those it gives: whoever asks has none of them, and to tell them apart
+-- would take longer.
+CREATE OR REPLACE FUNCTION @schema@._held(
+    c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz)
+RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     most bigint := 4 * n;
+    dense boolean := to_seq - from_seq <= most;
     keys bigint[];
     held bigint[];
 BEGIN
-    keys := ARRAY(SELECT x.key FROM @schema@.parked x WHERE x.consumer = c.name
-                  ORDER BY x.key LIMIT most + 1); -- by this index: see _parked_rows
+    keys := ARRAY(SELECT x.key FROM @schema@.parked x
+                  WHERE x.consumer = c.name AND x.due_at >= coalesce(since, '-infinity')
+                  ORDER BY x.due_at, x.seq LIMIT most + 1); -- by this index: see _parked_rows
+    IF keys = '{}' THEN
+        RETURN NULL;
+    END IF;
+    IF dense AND cardinality(keys) <= most THEN
+        SELECT array_agg(e.seq) INTO held
+        FROM @schema@.event e
+        WHERE e.seq > from_seq AND e.seq <= to_seq AND e.aggregate_id IS NOT NULL
+          AND @schema@._key('key', e.aggregate_type, e.aggregate_id)
+              IN (SELECT k FROM unnest(keys) AS k);
+        RETURN held;
+    END IF;
     SELECT array_agg(w.seq) INTO held
     FROM (SELECT e.seq, @schema@._key('key', e.aggregate_type, e.aggregate_id) AS key
           FROM @schema@._window_events(l.seen, l.floor, l.target, $3, $4, c.tenant) e
@@ -134,5 +197,6 @@ BEGIN
     RETURN held;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._held(@schema@.consumer, @schema@.lane, bigint, bigint, int) IS
+COMMENT ON FUNCTION @schema@._held(@schema@.consumer, @schema@.lane, bigint, bigint, int,
+    timestamptz) IS
     'the events of a claim that have to wait behind parked ones';

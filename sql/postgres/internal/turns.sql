@@ -79,6 +79,9 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM @schema@.lane x
                             WHERE x.consumer = w.consumer AND x.lane = 0
                             ORDER BY x.version DESC LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT x.due_from FROM @schema@.lane x
+                            WHERE x.consumer = w.consumer AND x.lane = -1
+                            ORDER BY x.version DESC LIMIT 1) parked
         CROSS JOIN LATERAL (SELECT coalesce(l.target, l.seen) AS seen,
                                    CASE WHEN l.target IS NULL THEN l.floor
                                         ELSE greatest(l.floor, l.next_floor) END AS floor) p
@@ -95,10 +98,11 @@ BEGIN
         WHERE (l.target IS NULL OR l.pos >= l.window_end)
           AND l.window_end <= ending
           AND @schema@._at_home(l.home, here)
+          AND (parked.due_from > moment) IS NOT TRUE -- the clock was not set back
           AND NOT (p.floor <= c.start_floor AND c.start_seen::text = '1:1:') -- as in _reached
           AND (w.epoch = 0 OR k.own)
           AND k.mine IS NOT FALSE
-          AND NOT EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = w.consumer)),
+          AND @schema@._first_due(w.consumer, parked.due_from) IS NULL),
 
     -- The places where they stand, most of them at the same, and the types of what is new there.
     place AS MATERIALIZED (

@@ -20,11 +20,16 @@ FROM @schema@.event e
 JOIN @schema@.consumer c ON c.tenant = '' OR c.tenant = e.tenant
 -- l: the current row of the event's lane, as in _lanes
 CROSS JOIN LATERAL (
-    SELECT * FROM @schema@.lane x
-    WHERE x.consumer = c.name
-      AND x.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
-    ORDER BY x.version DESC
-    LIMIT 1) l
+    SELECT p.seen, p.floor, p.target, p.pos, y.lane
+    FROM (SELECT x.lane, x.leader FROM @schema@.lane x
+          WHERE x.consumer = c.name
+            AND x.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+          ORDER BY x.version DESC
+          LIMIT 1) y,
+         LATERAL (SELECT * FROM @schema@.lane x
+                  WHERE x.consumer = c.name AND x.lane = coalesce(y.leader, y.lane)
+                  ORDER BY x.version DESC
+                  LIMIT 1) p) l
 -- h: whether the lane is past the event, and whether the filter of now wants it
 CROSS JOIN LATERAL (
     SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq) AS out,
@@ -52,7 +57,8 @@ LEFT JOIN LATERAL (
     FROM @schema@.claim k
     WHERE k.consumer = c.name AND k.epoch = p.claim
        OR p.seq IS NULL AND h.out
-          AND k.consumer = c.name AND k.lane = l.lane
+          AND k.consumer = c.name AND k.lane >= 0
+          AND @schema@._is_member(k.members, k.lane, l.lane)
           AND e.seq > k.from_seq AND e.seq <= k.to_seq
           AND NOT pg_visible_in_snapshot(e.xid, k.seen)
           AND pg_visible_in_snapshot(e.xid, k.target)) k ON true

@@ -199,9 +199,9 @@ void pg_reader_close(struct pg_store *st)
 {
     PQfinish(st->reader);
     st->reader = NULL;
-    st->ahead.sent = false;
+    st->ahead.on = false;
+    st->ahead.stream.open = false;
     st->ahead.kept.there = false;
-    st->ahead.ready = false;
     st->silent = false;
 }
 

@@ -154,13 +154,14 @@ static int say_doorbell(const struct look *l, const PGresult *r)
                       "relays cannot be woken on a standby");
     if (!works && off)
         return pg_say(l, FINDING_NOTE, "doorbell", "reset the setting outbox.doorbell",
-                      "switched off by the setting outbox.doorbell: relays poll");
+                      "switched off by the setting outbox.doorbell: relays look every few "
+                      "milliseconds instead");
     if (!works)
         return pg_say(l, FINDING_NOTE, "doorbell",
                       "set max_prepared_transactions to 0, or outbox.doorbell to on if nobody "
                       "prepares a transaction that emits",
                       "max_prepared_transactions is %lld, and a transaction that rang could not be "
-                      "prepared: relays poll",
+                      "prepared: relays look every few milliseconds instead",
                       (long long)pg_int(r, 0, 2));
     if (used >= QUEUE_PERCENT)
         return pg_say(
@@ -174,7 +175,8 @@ static int doorbell(const struct look *l, struct error *err)
     if (l->st->pooled)
         return pg_say(l, FINDING_WARNING, "doorbell",
                       "give relays an address that leads to the server itself",
-                      "a pooler stands between: relays cannot be woken through it, and poll");
+                      "there is a pooler in between: relays cannot be woken through it, and look "
+                      "every few milliseconds instead");
     PGresult *r = pg_query(l->st, err, doorbell_sql, "");
     if (!r)
         return -1;
@@ -314,7 +316,7 @@ static int positions(const struct look *l, struct error *err)
                name, PQgetvalue(r, i, 1), PQgetvalue(r, i, 2));
     }
     if (PQntuples(r) == 0)
-        pg_say(l, FINDING_OK, "position", NULL, "every consumer has its own");
+        pg_say(l, FINDING_OK, "position", NULL, "every consumer has its position");
     PQclear(r);
     return 0;
 }
@@ -396,25 +398,26 @@ static int restored(const struct look *l, struct error *err)
     const char *sequence = pg_str(r, 0, 4);
     if (renumbered_at)
         pg_say(l, FINDING_NOTE, "restore", NULL,
-               "event numbers had begun again, or came from elsewhere, and were put right at %s: "
+               "event numbers had started over, or came from elsewhere, and were repaired at %s: "
                "%s",
                renumbered_at, PQgetvalue(r, 0, 3));
     if (sequence)
         pg_say(l, FINDING_WARNING, "restore",
-               "run `outbox status` as the outbox's owner: it puts the sequence right",
+               "run `outbox status` as the outbox's owner: it repairs the sequence",
                "%s: consumers go on, but read more than they need to", sequence);
     if (*trouble)
         pg_say(l, FINDING_PROBLEM, "restore",
-               "run `outbox status` as the outbox's owner: it makes it right; some events may be "
+               "run `outbox status` as the outbox's owner: it repairs that; some events may be "
                "delivered again",
                "this is not the outbox its consumers know, and nothing is handed out until it is "
-               "made right: %s",
+               "repaired: %s",
                trouble);
     else if (rebaselined_at)
         pg_say(l, FINDING_NOTE, "restore", NULL,
-               "a restore was found, and positions were made anew, at %s", rebaselined_at);
+               "the outbox was restored elsewhere, and its positions were corrected, at %s",
+               rebaselined_at);
     else
-        pg_say(l, FINDING_OK, "restore", NULL, "the cluster is the one this outbox was made in");
+        pg_say(l, FINDING_OK, "restore", NULL, "this outbox is in the cluster it was made in");
     PQclear(r);
     return 0;
 }
@@ -448,7 +451,7 @@ static int marked(const struct look *l, struct error *err)
         return -1;
     for (int i = 0; i < PQntuples(r); i++)
         pg_say(l, FINDING_PROBLEM, "marked",
-               "put that right; or run `outbox adopt TABLE --drop-mark`, and stop what delivered "
+               "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered "
                "these rows before",
                "rows of table %s are not marked, though consumer %s has had them, since %s: %s",
                PQgetvalue(r, i, 0), PQgetvalue(r, i, 1), PQgetvalue(r, i, 3), PQgetvalue(r, i, 2));
@@ -473,7 +476,7 @@ static int adopted(const struct look *l, struct error *err)
                "them to act as the outbox's: %s",
                formerly);
     else if (n > 0)
-        pg_say(l, FINDING_OK, "adopted", NULL, "%s adopted, by triggers that do no more than that",
+        pg_say(l, FINDING_OK, "adopted", NULL, "%s adopted, with triggers of this version",
                n == 1 ? "a table is" : "tables are");
     PQclear(r);
     return 0;
@@ -514,8 +517,11 @@ int pg_doctor(struct store *base, const struct doctor_request *req, struct error
         return -1;
     if (pg_schema_status(base, &s, &why) != 0) {
         bool no_rights = why.code == ERR_READONLY; /* not even to read the version */
-        return no_rights ? grants(&l, err) : 0;    /* the caller has seen other failures itself */
+        if (no_rights)
+            return grants(&l, err);
+        return 0; /* the caller has seen other failures itself */
     }
-    bool current = s.there == s.known;
-    return current ? run(&l, checks_outbox, err) : 0;
+    if (s.there != s.known)
+        return 0; /* as the caller has reported */
+    return run(&l, checks_outbox, err);
 }

@@ -18,7 +18,8 @@
  *   turn.c         settling and claiming
  *   turns.c        the same for several consumers at once
  *   look.c         what is new, for a relay of many consumers
- *   read.c         reading the events of a claim, and reading ahead
+ *   read.c         reading the events of a claim
+ *   ahead.c        reading those of the next ones, ahead of their claims
  *   event_row.c    events out of result rows
  *   bell.c         sleeping until somebody commits an event
  *   effects.c      transactions that the application's handlers work in
@@ -73,41 +74,50 @@ struct pg_chunk {
     struct event *ev;
     size_t n, cap;
     size_t scanned, bytes;
-    int64_t last; /* seq of the last row read */
-    bool cut;     /* there were more */
+    size_t passed_bytes; /* of payloads that the filter did not want */
+    int64_t last;        /* seq of the last row read */
+    bool cut;            /* there were more */
+};
+
+/* A chunk is full if it has reached one of these. */
+struct pg_chunk_limits {
+    size_t bytes, events, scanned, passed_bytes;
 };
 
 /* What is being read ahead: events that the next claims are likely to take. The server reads them
  * while this side delivers and makes its turn. Reading claims nothing. Events do not change, and
- * the claim checks that the lane still stands where it did. One chunk may be ready and the next one
- * on its way. */
+ * the claim checks that the lane still stands where it did. */
 struct pg_ahead {
-    bool ready, sent;
+    bool on; /* the rest has a meaning */
     char consumer[STORE_NAME_MAX + 1];
     const struct filter *filter;
     int lane;
+    int64_t members; /* the lanes whose events they are, a bit for each */
 
     /* the window */
     char *seen, *target;
     int64_t floor, end;
 
-    /* on its way, on the second connection */
-    int64_t from, to;
-    size_t asked; /* rows, at most */
+    /* what the server is sending, on the second connection */
+    struct {
+        bool open;
+        int64_t to; /* it ends here, or when nothing is left of the rows that were asked for */
+        size_t left;
+        size_t claims; /* so many claims long is the next one */
+        int64_t sent_at;
+    } stream;
 
-    /* ready */
+    /* the chunk that is being read: events in (from, to]. The stream goes on behind it */
     struct arena a;
     struct pg_chunk c;
-    int64_t c_from, c_to;
-    size_t c_asked;
+    int64_t from, to;
 
-    /* taken for a claim that then was of parked events; comes before what is ready */
+    /* taken for a claim that then was of parked events; comes before the chunk */
     struct {
         bool there;
         struct arena a;
         struct pg_chunk c;
         int64_t from, to;
-        size_t asked;
     } kept;
 };
 
@@ -121,7 +131,7 @@ struct pg_cached {
 
 /* (1) db is NULL before the first connection. (2) in_tx is true exactly between begin and commit or
  * rollback. (3) path_was is NULL except while a statement of ours runs in a shared transaction. (4)
- * sent and ready of `ahead` are false while reader is NULL. */
+ * ahead.on and ahead.stream.open are false while reader is NULL. */
 struct pg_store {
     struct store base;
     struct store_options opt;
@@ -167,7 +177,7 @@ struct pg_store {
     bool bell_works, listening;
     bool rang;         /* libpq has read a notification that nobody acted on yet */
     bool woken;        /* a notification came before the look that is being made */
-    bool called;       /* it was for everybody, not for an event: see _bell_ring */
+    bool called;       /* it was for everybody, not for an event: see _bell_ring_all */
     size_t rings;      /* how many came before it */
     bool called_since; /* the same, since that look */
     size_t rings_since;
@@ -181,7 +191,7 @@ struct pg_store {
     char squatter[200]; /* who holds a lock of the bell without business there; "": nobody */
     int64_t nap_ms;     /* how long to wait while somebody is about to commit */
 
-    /* Claiming and reading (turn.c, read.c). */
+    /* Claiming and reading (turn.c, read.c, ahead.c). */
     struct turn_memo memo; /* for requests that bring none */
     struct pg_ahead ahead;
     size_t row_bytes; /* size of an event, a recent average */
@@ -334,6 +344,9 @@ int pg_extend(struct store *st, const char *consumer, const char *owner, const s
 /* pg_check_open connects, and refuses a turn inside a transaction, ours or one that somebody began
  * by hand: its claim would not be durable. */
 int pg_check_open(struct pg_store *st, struct error *err);
+/* pg_unread makes an answer say that the settlement was recorded, and the claim could not be read.
+ * An error would say that nothing was done. */
+void pg_unread(struct batch *b, struct claim_hint *hint);
 /* pg_add_marks adds the marks of a settlement, as JSON. */
 void pg_add_marks(struct buf *b, const struct settlement *s);
 /* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
@@ -353,17 +366,33 @@ int pg_look(struct store *st, bool blind, bool payloads, look_visit *visit, void
 int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err);
 
 /* pg_read_window and pg_read_parked read the events of a claim into the arena, up to max_bytes. */
-int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
+int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t members,
                    const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *ret,
                    struct error *err);
 int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
                    struct arena *a, struct pg_chunk *ret, struct error *err);
-/* pg_ahead_start asks for what follows w. pg_ahead_fill reads what was asked for, and asks for
- * more. pg_ahead_take hands it over, by exchanging the arenas, if it is what the request may want.
- * pg_ahead_keep takes it back, for the next claim, if this one was of parked events.
+/* pg_window_send asks for the events of a window, at most max of them. members are the lanes that
+ * are meant, bit n for lane n; pg_all_lanes says whether that is all of them. */
+int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,
+                   int64_t members, const struct pg_window *w, size_t max, struct error *err);
+bool pg_all_lanes(int64_t members, int lanes);
+/* pg_read_chunk adds rows of what was asked for to a chunk, until it is full. Returns 1 then, and
+ * the rest can be read later; 0 at the end; -1 on failure. pg_note_size keeps a running average of
+ * what an event takes. */
+int pg_read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f,
+                  const struct pg_chunk_limits *max, struct arena *a, struct pg_chunk *c,
+                  struct error *err);
+bool pg_chunk_full(const struct pg_chunk *c, const struct pg_chunk_limits *max);
+void pg_note_size(struct pg_store *st, const struct pg_chunk *c);
+
+/* ---- ahead.c ---- */
+
+/* pg_ahead_start asks for what follows w. pg_ahead_fill reads on until the chunk is as large as a
+ * claim may be. pg_ahead_take hands it over, by exchanging the arenas, if it is what the request
+ * may want. pg_ahead_keep takes it back, for the next claim, if this one was of parked events.
  * pg_ahead_forget drops all of it. */
-void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
-                    const struct pg_window *w);
+void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const struct batch *b,
+                    int64_t members, const struct pg_window *w);
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req);
 bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
                    struct pg_chunk *ret, struct pg_window *ret_w);

@@ -1,12 +1,8 @@
-/* read.c: the events of a claim, and those of the next one ahead of it. This is where a drain
- * spends its time. */
-#include <stdlib.h>
-
+/* read.c: the events of a claim, or of a window. This is where a drain spends its time. */
 #include "store/postgres/postgres.h"
 
-/* Reading ahead is worth a second connection if the window has this many numbers left. */
-#define AHEAD_MIN 1000
-#define ROW_GUESS 500 /* bytes of an event, before any was seen */
+#define TYPE_COLUMN 2 /* of PG_EVENT_COLUMNS */
+#define PAYLOAD_COLUMN 6
 
 /* What window_events gives, written out: with order and limit in each branch the server merges them
  * as they come, off two indexes, and reads no row too many. Mostly there is no late branch: no
@@ -25,7 +21,8 @@
 #define WANTED \
     " AND ((SELECT @schema@._type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT " \
     "@schema@._type_like($7))::text[])) AND " \
-    "@schema@._lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id) = $9::int"
+    "($9::bigint = @schema@._all_lanes($8::int) OR @schema@._is_member($9::bigint, 0, " \
+    "@schema@._lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id)))"
 #define ORDERED " ORDER BY e.seq LIMIT $6::bigint"
 #define BOTH(filter) \
     "SELECT " PG_EVENT_COLUMNS " FROM ((" FRESH filter ORDERED ") UNION ALL (" LATE filter ORDERED \
@@ -46,12 +43,17 @@ static bool had_running(const char *snapshot)
     return n > 0 && snapshot[n - 1] != ':';
 }
 
-/* send_window asks for the events of a window, at most max of them. */
-static int send_window(struct pg_store *st, enum pg_link link, const struct claim_request *req,
-                       int lane, const struct pg_window *w, size_t max, struct error *err)
+bool pg_all_lanes(int64_t members, int lanes)
+{
+    int64_t all = lanes >= 64 ? -1 : (INT64_C(1) << lanes) - 1;
+    return members == all;
+}
+
+int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,
+                   int64_t members, const struct pg_window *w, size_t max, struct error *err)
 {
     bool late = had_running(w->seen);
-    bool all = req->lanes == 1 && !filter_has_types(req->filter);
+    bool all = pg_all_lanes(members, req->lanes) && !filter_has_types(req->filter);
     if (all) {
         const char *sql = late ? both_sql : fresh_sql;
         return pg_send(st, link, err, sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
@@ -60,7 +62,7 @@ static int send_window(struct pg_store *st, enum pg_link link, const struct clai
     const char *sql = late ? both_wanted_sql : fresh_wanted_sql;
     const char *events = req->events ? req->events : "";
     return pg_send(st, link, err, sql, "sisiiisii", w->seen, w->floor, w->target, w->from, w->to,
-                   (int64_t)max, events, (int64_t)req->lanes, (int64_t)lane);
+                   (int64_t)max, events, (int64_t)req->lanes, members);
 }
 
 int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err)
@@ -70,11 +72,16 @@ int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, stru
                    (int64_t)max);
 }
 
-static bool wanted(const struct filter *f, const struct event *ev)
+static struct str value_of(const PGresult *r, int column)
 {
-    if (!filter_type(f, ev->type))
+    return (struct str){PQgetvalue(r, 0, column), (size_t)PQgetlength(r, 0, column)};
+}
+
+static bool wanted(const struct filter *f, const PGresult *r)
+{
+    if (!filter_type(f, value_of(r, TYPE_COLUMN)))
         return false;
-    return !filter_has_where(f) || filter_payload(f, ev->payload);
+    return !filter_has_where(f) || filter_payload(f, value_of(r, PAYLOAD_COLUMN));
 }
 
 static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
@@ -92,78 +99,112 @@ static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
     return 0;
 }
 
-/* take_past reads what a parked event has been through. Returns whether a worker had it in hand,
- * and so had applied the filter to it. */
-static bool take_past(const PGresult *r, struct event *ev)
+static bool was_parked(const PGresult *r)
+{
+    return PQnfields(r) > PG_EVENT_COLUMN_COUNT;
+}
+
+/* take_past reads what a parked event has been through. */
+static void take_past(const PGresult *r, struct event *ev)
 {
     ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
     ev->failing_ms = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 2);
     ev->proven = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 3) != 0;
-    return pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
 }
 
-/* take_row adds one row to the chunk if the filter wants it. An event that was parked by a worker
- * who had it in hand was wanted then, whatever the filter is now. Only what a worker left that
- * vanished has not been looked at: the server cannot apply a predicate. */
+/* was_in_hand says whether a worker parked the event, who had it in hand, and so had applied the
+ * filter to it. */
+static bool was_in_hand(const PGresult *r)
+{
+    return was_parked(r) && pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
+}
+
+/* take_row adds one row to the chunk if the filter wants it, and copies nothing if not. An event
+ * that was parked by a worker who had it in hand was wanted then, whatever the filter is now. Only
+ * what a worker left that vanished has not been looked at: the server cannot apply a predicate. */
 static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c,
                     struct error *err)
 {
-    if (grow(c, a, err) != 0)
-        return -1;
-    struct event *ev = &c->ev[c->n];
-    if (!pg_event_row(r, 0, a, ev))
-        return err_nomem(err);
-    bool looked_at = false;
-    if (PQnfields(r) > PG_EVENT_COLUMN_COUNT)
-        looked_at = take_past(r, ev);
+    bool want = was_in_hand(r) || wanted(f, r);
+    if (want) {
+        if (grow(c, a, err) != 0)
+            return -1;
+        struct event *ev = &c->ev[c->n];
+        if (!pg_event_row(r, 0, a, ev))
+            return err_nomem(err);
+        if (was_parked(r))
+            take_past(r, ev);
+        c->bytes += event_bytes(ev);
+        c->n++;
+    } else {
+        c->passed_bytes += (size_t)PQgetlength(r, 0, PAYLOAD_COLUMN);
+    }
     c->scanned++;
-    c->last = ev->seq;
-    if (!looked_at && !wanted(f, ev))
-        return 0;
-    c->bytes += event_bytes(ev);
-    c->n++;
+    c->last = pg_binary_int8(r, 0, 0);
     return 0;
 }
 
-/* note_size keeps a running average of what an event takes. */
-static void note_size(struct pg_store *st, const struct pg_chunk *c)
+bool pg_chunk_full(const struct pg_chunk *c, const struct pg_chunk_limits *max)
+{
+    if (c->bytes >= max->bytes || c->n >= max->events)
+        return true;
+    return c->scanned >= max->scanned || c->passed_bytes >= max->passed_bytes;
+}
+
+int pg_read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f,
+                  const struct pg_chunk_limits *max, struct arena *a, struct pg_chunk *c,
+                  struct error *err)
+{
+    while (!pg_chunk_full(c, max)) {
+        PGresult *r;
+        int more = pg_next_row(st, link, &r, err);
+        if (more != 1)
+            return more;
+        int result = take_row(f, r, a, c, err);
+        PQclear(r);
+        if (result != 0) {
+            pg_stop(st, link);
+            return -1;
+        }
+    }
+    return 1;
+}
+
+void pg_note_size(struct pg_store *st, const struct pg_chunk *c)
 {
     if (c->n > 0)
         st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
 }
 
-/* read_rows reads what was asked for, until its end or max_bytes. */
-static int read_rows(struct pg_store *st, enum pg_link link, const struct claim_request *req,
-                     struct arena *a, struct pg_chunk *c, struct error *err)
+/* read_claim reads what was asked for, until its end or max_bytes. If there is more, the chunk is
+ * cut. */
+static int read_claim(struct pg_store *st, const struct claim_request *req, struct arena *a,
+                      struct pg_chunk *c, struct error *err)
 {
-    PGresult *r;
-    int more;
+    struct pg_chunk_limits max = {req->max_bytes, SIZE_MAX, SIZE_MAX, SIZE_MAX};
     *c = (struct pg_chunk){0};
-    while ((more = pg_next_row(st, link, &r, err)) == 1) {
-        bool full = c->scanned > 0 && c->bytes >= req->max_bytes;
-        int result = 0;
-        if (full)
+    int more = pg_read_chunk(st, PG_MAIN, req->filter, &max, a, c, err);
+    if (more == 1) {
+        PGresult *r;
+        more = pg_next_row(st, PG_MAIN, &r, err);
+        if (more == 1) {
+            PQclear(r);
+            pg_stop(st, PG_MAIN);
             c->cut = true;
-        else
-            result = take_row(req->filter, r, a, c, err);
-        PQclear(r);
-        if (full || result != 0) {
-            pg_stop(st, link);
-            return result;
+            more = 0;
         }
     }
-    if (more == 0)
-        note_size(st, c);
+    pg_note_size(st, c);
     return more;
 }
 
-int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
+int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t members,
                    const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *c,
                    struct error *err)
 {
-    if (send_window(st, PG_MAIN, req, lane, w, max, err) != 0)
+    if (pg_window_send(st, PG_MAIN, req, members, w, max, err) != 0)
         return -1;
-    return read_rows(st, PG_MAIN, req, a, c, err);
+    return read_claim(st, req, a, c, err);
 }
 
 int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
@@ -171,180 +212,5 @@ int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t
 {
     if (pg_send(st, PG_MAIN, err, parked_sql, "si", req->consumer, epoch) != 0)
         return -1;
-    return read_rows(st, PG_MAIN, req, a, c, err);
-}
-
-/* ---- ahead ---- */
-
-/* rows_for is how many events to ask for, so that they fit into max_bytes if they are like those
- * before them. */
-static size_t rows_for(const struct pg_store *st, const struct claim_request *req)
-{
-    size_t each = st->row_bytes ? st->row_bytes : ROW_GUESS;
-    size_t fit = req->max_bytes / each + 1;
-    return fit < req->max_events ? fit : req->max_events;
-}
-
-void pg_ahead_forget(struct pg_store *st)
-{
-    if (st->ahead.sent)
-        pg_stop(st, PG_READER);
-    st->ahead.sent = false;
-    st->ahead.ready = false;
-    st->ahead.kept.there = false;
-}
-
-static bool keep_text(char **to, const char *text)
-{
-    if (*to && strcmp(*to, text) == 0)
-        return true;
-    free(*to);
-    *to = strdup(text);
-    return *to != NULL;
-}
-
-/* send_next asks for the events behind `from`. It may fail: then they are read later. */
-static void send_next(struct pg_store *st, const struct claim_request *req, int64_t from)
-{
-    struct pg_ahead *h = &st->ahead;
-    size_t rows = rows_for(st, req);
-    if (h->end - from < AHEAD_MIN)
-        return;
-
-    /* Of four numbers one may belong to an event of ours: enough to look at. */
-    int64_t span = 4 * (int64_t)rows;
-    struct pg_window w = {.seen = h->seen,
-                          .target = h->target,
-                          .floor = h->floor,
-                          .from = from,
-                          .to = h->end - from > span ? from + span : h->end,
-                          .end = h->end};
-    if (send_window(st, PG_READER, req, h->lane, &w, rows, NULL) != 0)
-        return;
-    h->sent = true;
-    h->from = w.from;
-    h->to = w.to;
-    h->asked = rows;
-}
-
-void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
-                    const struct pg_window *w)
-{
-    struct pg_ahead *h = &st->ahead;
-    if (req->lanes > 1)
-        return; /* the next claim is another lane's */
-    if (!keep_text(&h->seen, w->seen) || !keep_text(&h->target, w->target))
-        return;
-    memcpy(h->consumer, req->consumer, strlen(req->consumer) + 1);
-    h->filter = req->filter;
-    h->lane = lane;
-    h->floor = w->floor;
-    h->end = w->end;
-    send_next(st, req, w->to);
-}
-
-void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
-{
-    struct pg_ahead *h = &st->ahead;
-    if (!h->sent || h->ready)
-        return;
-    h->sent = false;
-    arena_reset(&h->a);
-    if (read_rows(st, PG_READER, req, &h->a, &h->c, NULL) != 0) {
-        pg_reader_close(st);
-        return;
-    }
-    bool there_is_more = h->c.scanned == h->asked || h->c.cut;
-    h->ready = h->c.scanned > 0;
-    h->c_from = h->from;
-    h->c_to = there_is_more ? h->c.last : h->to;
-    h->c_asked = h->asked;
-    if (h->ready)
-        send_next(st, req, h->c_to);
-}
-
-/* is_for says whether what is read ahead is what the request may want. */
-static bool is_for(const struct pg_ahead *h, const struct claim_request *req)
-{
-    bool same_lane = h->lane == req->lane_hint % req->lanes;
-    return same_lane && h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
-}
-
-/* fits says whether `asked` rows are neither more than the request allows nor much less than it
- * could have. */
-static bool fits(const struct pg_store *st, const struct claim_request *req, size_t asked)
-{
-    return asked <= req->max_events && 2 * asked >= rows_for(st, req);
-}
-
-/* swap lets events change hands, and an empty arena comes back. */
-static void swap(struct arena *a, struct arena *b)
-{
-    struct arena was = *a;
-    *a = *b;
-    *b = was;
-}
-
-static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_t to)
-{
-    return (struct pg_window){.seen = h->seen,
-                              .target = h->target,
-                              .floor = h->floor,
-                              .from = from,
-                              .to = to,
-                              .end = h->end};
-}
-
-/* take_kept takes what was kept, take_ready what is read. */
-static void take_kept(struct pg_ahead *h, struct arena *a, struct pg_chunk *ret,
-                      struct pg_window *ret_w)
-{
-    swap(&h->kept.a, a);
-    h->kept.there = false;
-    *ret = h->kept.c;
-    *ret_w = window_of(h, h->kept.from, h->kept.to);
-}
-
-static void take_ready(struct pg_ahead *h, struct arena *a, struct pg_chunk *ret,
-                       struct pg_window *ret_w)
-{
-    swap(&h->a, a);
-    h->ready = false;
-    *ret = h->c;
-    *ret_w = window_of(h, h->c_from, h->c_to);
-    h->kept.asked = h->c_asked;
-}
-
-bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
-                   struct pg_chunk *ret, struct pg_window *ret_w)
-{
-    struct pg_ahead *h = &st->ahead;
-    if (!h->sent && !h->ready && !h->kept.there)
-        return false;
-    bool ours = is_for(h, req) && a->used == 0;
-    if (ours && h->kept.there && fits(st, req, h->kept.asked)) {
-        take_kept(h, a, ret, ret_w);
-        return true;
-    }
-    bool in_order = ours && !h->kept.there;
-    if (in_order)
-        pg_ahead_fill(st, req);
-    if (!in_order || !h->ready || !fits(st, req, h->c_asked)) {
-        pg_ahead_forget(st);
-        return false;
-    }
-    take_ready(h, a, ret, ret_w);
-    return true;
-}
-
-void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *c,
-                   const struct pg_window *w)
-{
-    struct pg_ahead *h = &st->ahead;
-    arena_reset(&h->kept.a);
-    swap(&h->kept.a, a);
-    h->kept.there = true;
-    h->kept.c = *c;
-    h->kept.from = w->from;
-    h->kept.to = w->to;
+    return read_claim(st, req, a, c, err);
 }

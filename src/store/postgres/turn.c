@@ -9,6 +9,7 @@
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
+#define UNREAD_WAIT 1000 /* ms, before the next look after events could not be read */
 #define STANDBY_WAIT 1000 /* ms; another owner has the lane, and nobody tells when it leaves */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
 #define KNOWN_BYTES (1 << 12)
@@ -137,7 +138,8 @@ static struct turn_memo *memo_of(struct pg_store *st, const struct claim_request
     COLUMN(from_seq) \
     COLUMN(to_seq) \
     COLUMN(window_end) \
-    COLUMN(quiet)
+    COLUMN(quiet) \
+    COLUMN(members)
 
 #define ANSWER_NUMBER(name) A_##name,
 enum { ANSWER(ANSWER_NUMBER) A_end };
@@ -148,14 +150,14 @@ enum { ANSWER(ANSWER_NUMBER) A_end };
 #define TURN_TYPES "ss" SETTLEMENT_TYPES REQUEST_TYPES AHEAD_TYPES
 #define SETTLEMENT_TYPES "iisis"
 #define REQUEST_TYPES "iiiibbississ"
-#define AHEAD_TYPES "isiii"
+#define AHEAD_TYPES "isiiii"
 
 #define ANSWER_NAME(name) "t." #name ", "
 static const char turn_sql[] = PG_NAMED
     "SELECT " ANSWER(ANSWER_NAME) "NULL FROM @schema@._turn($1, $2, @version@, "
                                   "ROW($3, $4, $5, $6, $7), "
                                   "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
-                                  "ROW($20, $21, $22, $23, $24)) t";
+                                  "ROW($20, $21, $22, $23, $24, $25)) t";
 
 /* What a turn sends: an attribute of the three types each. */
 struct call {
@@ -171,7 +173,7 @@ struct call {
         bool pull_in;
     } request;
     struct {
-        int64_t lane, from, to, n;
+        int64_t lane, from, to, n, members;
         const char *target;
     } ahead;
 };
@@ -200,6 +202,7 @@ static int prepare_call(struct turning *t, const struct settlement *s,
 
     if (t->have) {
         c->ahead.lane = st->ahead.lane;
+        c->ahead.members = st->ahead.members;
         c->ahead.target = t->in.target;
         c->ahead.from = t->in.from;
         c->ahead.to = t->in.to;
@@ -229,19 +232,19 @@ static int send_call(struct turning *t, const struct settlement *s, const struct
 
     int result = prepare_call(t, s, q, &c, err);
     if (result == 0) {
-        result = pg_start(t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
-                          req ? req->owner : s->owner,
-                          /* settlement */
-                          c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
-                          c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
-                          /* request */
-                          (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
-                          (int64_t)q->careful, q->parked_first, c.request.pull_in,
-                          (int64_t)q->lane_hint, c.request.known.p,
-                          req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
-                          c.request.events, c.request.where,
-                          /* read ahead */
-                          c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n);
+        result = pg_start(
+            t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
+            req ? req->owner : s->owner,
+            /* settlement */
+            c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
+            c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
+            /* request */
+            (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
+            q->parked_first, c.request.pull_in, (int64_t)q->lane_hint, c.request.known.p,
+            req ? store_order_names[q->order] : NULL, (int64_t)q->lanes, c.request.events,
+            c.request.where,
+            /* read ahead */
+            c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n, c.ahead.members);
     }
     release_call(&c);
     return result;
@@ -390,17 +393,20 @@ static void put_back(struct turning *t)
 
 /* ---- from the answer to a batch ---- */
 
-static int read_events(struct turning *t, const struct pg_window *w, size_t n, struct error *err)
+static int read_events(struct turning *t, const struct pg_window *w, int64_t members, size_t n,
+                       struct error *err)
 {
     if (t->b->parked)
         return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
-    return pg_read_window(t->st, t->req, t->b->lane, w, n, t->a, &t->c, err);
+    return pg_read_window(t->st, t->req, members, w, n, t->a, &t->c, err);
 }
 
 /* fetch reads the events of a claim that was not read ahead. */
-static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct error *err)
+static int fetch(struct turning *t, const PGresult *r, const struct pg_window *w, struct error *err)
 {
-    if (read_events(t, w, n, err) != 0)
+    int64_t members = pg_int(r, 0, A_members);
+    size_t n = (size_t)pg_int(r, 0, A_n);
+    if (read_events(t, w, members, n, err) != 0)
         return -1;
     if (!t->c.cut)
         return 0;
@@ -409,13 +415,14 @@ static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct 
 }
 
 /* was_read_ahead says whether the claim is what was read ahead. */
-static bool was_read_ahead(const struct turning *t, const struct pg_window *w)
+static bool was_read_ahead(const struct turning *t, const PGresult *r, const struct pg_window *w)
 {
     if (!t->have || t->b->parked)
         return false;
-    bool same_lane = t->b->lane == t->st->ahead.lane;
+    const struct pg_ahead *h = &t->st->ahead;
+    bool same_lanes = t->b->lane == h->lane && pg_int(r, 0, A_members) == h->members;
     bool same_range = w->from == t->in.from && w->to == t->in.to;
-    return same_lane && same_range && strcmp(w->target, t->in.target) == 0;
+    return same_lanes && same_range && strcmp(w->target, t->in.target) == 0;
 }
 
 static struct pg_window window_of(const PGresult *r)
@@ -447,13 +454,13 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     struct pg_window w = window_of(r);
     *b = batch_of(r);
 
-    bool read = was_read_ahead(t, &w);
+    bool read = was_read_ahead(t, r, &w);
     if (!read) {
         if (b->parked && t->have)
             pg_ahead_keep(t->st, t->a, &t->c, &t->in);
         else if (!b->parked)
             pg_ahead_forget(t->st);
-        if (fetch(t, &w, (size_t)pg_int(r, 0, A_n), err) != 0) {
+        if (fetch(t, r, &w, err) != 0) {
             put_back(t);
             return -1;
         }
@@ -463,6 +470,9 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     b->ev = t->c.ev;
     b->n = t->c.n;
     t->hint->skipped += t->c.scanned - t->c.n;
+    bool more_may_come = !b->parked && !t->req->once && !t->req->crowded;
+    if (!read && more_may_come)
+        pg_ahead_start(t->st, t->req, b, pg_int(r, 0, A_members), &w);
     if (b->n == 0)
         return forget(t, err);
 
@@ -472,9 +482,6 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
         t->hint->quiet = that_is_all; /* the caller is rung for whatever comes next */
     else if (pg_bell_found(t->st, b->n, that_is_all, &t->hint->quiet, err) != 0)
         return -1;
-    bool more_may_come = !b->parked && !t->req->once && !t->req->crowded;
-    if (!read && more_may_come)
-        pg_ahead_start(t->st, t->req, b->lane, &w);
     return 0;
 }
 
@@ -489,7 +496,7 @@ static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
     if (stays_up)
         return 0;
 
-    pg_reader_close(t->st); /* there is no backlog any more */
+    pg_reader_close(t->st); /* the backlog is done */
     if (t->req->deaf)
         return 0;
     int slept = pg_bell_sleep(t->st, &h->nap_ms, err);
@@ -523,11 +530,22 @@ static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool
     take_hint(r, t->hint);
     if (claiming)
         pull_next(t, &t->hint->wait_ms);
-    if (pg_int(r, 0, A_n) > 0 && take_batch(t, r, err) != 0)
+    bool claimed = pg_int(r, 0, A_n) > 0;
+    if (claimed && take_batch(t, r, err) != 0)
         return -1;
+    if (t->have && !claimed && !pg_true(r, 0, A_skipped))
+        pg_ahead_forget(t->st); /* the lane does not stand where it was read on */
 
     bool found_nothing = claiming && t->b->n == 0;
     return found_nothing ? go_to_rest(t, ret_again, err) : 0;
+}
+
+void pg_unread(struct batch *b, struct claim_hint *hint)
+{
+    *b = (struct batch){0};
+    hint->unread = true;
+    hint->quiet = false;
+    hint->wait_ms = UNREAD_WAIT;
 }
 
 int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
@@ -546,17 +564,24 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
 
     if (claiming && !req->once && !req->crowded)
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
+    bool settled = false;
     do {
         PGresult *r = call(&t, s, req, err);
-        if (!r)
+        int result = -1;
+        if (r) {
+            if (s)
+                lost = pg_true(r, 0, A_lost);
+            settled = settled || s;
+            s = NULL; /* it is settled, should the call be made again */
+            result = take_answer(&t, r, claiming, &again, err);
+            PQclear(r);
+        }
+        if (result != 0 && !settled)
             return -1;
-        if (s)
-            lost = pg_true(r, 0, A_lost);
-        s = NULL; /* it is settled, should the call be made again */
-        int result = take_answer(&t, r, claiming, &again, err);
-        PQclear(r);
-        if (result != 0)
-            return -1;
+        if (result != 0) {
+            pg_unread(&b, &hint);
+            break;
+        }
         t.have = false;
     } while (again);
 

@@ -77,6 +77,17 @@ static void add_turn(struct buf *b, size_t place, const struct shared_turn *t)
     buf_addc(b, '}');
 }
 
+/* asked_before says whether an earlier turn is of the same consumer: one of several workers. Only the
+ * first of them can be made, since both would move the lane on. */
+static bool asked_before(const struct shared_turn *t, size_t i)
+{
+    for (size_t k = 0; k < i; k++) {
+        if (strcmp(t[k].req->consumer, t[i].req->consumer) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* ask makes the call for the simple ones among t[0..n). The caller clears the result. NULL without
  * an error: none is simple. */
 static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n, struct error *err)
@@ -87,7 +98,7 @@ static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n,
     buf_init(&b, ASK_BYTES);
     buf_addc(&b, '[');
     for (size_t i = 0; i < n; i++) {
-        if (!is_simple(&t[i]))
+        if (!is_simple(&t[i]) || asked_before(t, i))
             continue;
         if (asked++ > 0)
             buf_addc(&b, ',');
@@ -299,47 +310,36 @@ static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
     return 0;
 }
 
-/* put_back gives back a claim whose events could not be read. Nobody has tried them, and a lease
- * that runs out would count as an attempt. */
+/* put_back gives back a claim whose events could not be read, or not cut to size. Nobody has tried
+ * them, and a lease that runs out would count as an attempt. */
 static void put_back(struct pg_store *st, struct part *p)
 {
     struct error ignored;
     struct batch *b = &p->turn->batch;
     bool reachable = PQstatus(st->db) == CONNECTION_OK;
-    if (b->epoch == 0 || !reachable)
+    if (!reachable)
         return;
     b->n = 0;
     settle_alone(st, p, 1, &ignored);
 }
 
-/* leave_out hands out nothing to a consumer whose claim could not be trimmed: somebody has locked it
- * meanwhile, for instance. That is its own affair. It comes again at once, for a turn by itself. */
-static void leave_out(struct pg_store *st, struct part *p)
+/* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled is
+ * settled, so there is no error here: see claim_hint.unread. */
+static void hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n)
 {
-    put_back(st, p);
-    p->turn->batch = (struct batch){0};
-    p->turn->hint = (struct claim_hint){.wait_ms = -1, .skipped = 1};
-}
-
-/* hand_out reads the events of all claims, and hands them out. */
-static int hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n,
-                    struct error *err)
-{
+    struct error ignored;
     struct reading g = {.st = st, .r = r, .part = part, .n = n};
     arena_init(&g.look, 0);
-    int result = read_events(&g, err);
+    int result = read_events(&g, &ignored);
     arena_release(&g.look);
-    for (size_t i = 0; result != 0 && i < n; i++)
-        put_back(st, &part[i]);
-    if (result != 0)
-        return -1;
-
-    struct error ignored;
     for (size_t i = 0; i < n; i++) {
-        if (trim_claim(st, &part[i], &ignored) != 0)
-            leave_out(st, &part[i]);
+        struct shared_turn *t = part[i].turn;
+        bool claimed = t->batch.epoch != 0;
+        if (!claimed || (result == 0 && trim_claim(st, &part[i], &ignored) == 0))
+            continue;
+        put_back(st, &part[i]);
+        pg_unread(&t->batch, &t->hint);
     }
-    return 0;
 }
 
 int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
@@ -358,16 +358,13 @@ int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *
     }
     int rows = PQntuples(r);
     struct part *part = calloc((size_t)rows + 1, sizeof *part);
-    int result = -1;
-    if (part) {
-        for (int i = 0; i < rows; i++) {
-            part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .row = i};
-            take_answer(&part[i], r, i);
-        }
-        result = hand_out(st, r, part, (size_t)rows, err);
-    } else {
-        err_nomem(err);
+    int result = part ? 0 : err_nomem(err);
+    for (int i = 0; result == 0 && i < rows; i++) {
+        part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .row = i};
+        take_answer(&part[i], r, i);
     }
+    if (result == 0)
+        hand_out(st, r, part, (size_t)rows);
     free(part);
     PQclear(r);
     return result;

@@ -56,9 +56,10 @@ static const struct {
 static bool harmless(const char *kind)
 {
     static const char *const beside[] = {"table", "view", "sequence", "index", "function", NULL};
-    for (size_t i = 0; beside[i]; i++)
+    for (size_t i = 0; beside[i]; i++) {
         if (strcmp(beside[i], kind) == 0)
             return true;
+    }
     return false;
 }
 

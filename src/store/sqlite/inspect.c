@@ -291,7 +291,7 @@ static int handed_out(struct viewer *v, size_t i, const struct event *ev, int la
     switch (claim) {
     case CLAIM_NONE: break;
     case CLAIM_LIVE: d->state = STATE_INFLIGHT; break;
-    case CLAIM_EXPIRED: d->state = STATE_PENDING; break; /* nobody has it any more */
+    case CLAIM_EXPIRED: d->state = STATE_PENDING; break; /* free to be claimed again */
     }
     return 0;
 }

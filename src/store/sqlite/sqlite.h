@@ -154,8 +154,8 @@ struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok);
 
 #define EVENT_COLUMN_COUNT 12
 
-/* sqlite_event_row copies the current row, which begins with EVENT_COLUMNS, into *ev; false if
- * there is no memory. */
+/* sqlite_event_row copies the event in the first EVENT_COLUMN_COUNT columns of the current row into
+ * *ev; false if there is no memory. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);
 
 /* ---- open.c: connecting ---- */

@@ -1,0 +1,189 @@
+/* pg_lanes.c: lanes that stand at the same place are claimed as a group, and a worker that has
+ * nothing to do gets a part of it. */
+#include "pg.h"
+#include "pg_tests.h"
+
+#define EVENTS 3000
+#define KEYS 100
+#define ALONE 20 /* turns of a worker, until its lanes have met */
+
+struct worker {
+    const char *name;
+    int lanes;
+    size_t max;
+    struct store *st;
+    struct arena a;
+    struct batch b; /* what it has in hand; n == 0: nothing */
+    struct claim_hint hint;
+};
+
+/* What has come of the events, by all workers. */
+struct book {
+    int64_t last[KEYS]; /* seq of the last event of each key */
+    bool seen[EVENTS + 1];
+    size_t n;
+};
+
+static struct worker hire(struct store_rig *g, const char *name, int lanes, size_t max)
+{
+    struct error err;
+    struct worker w = {.name = name, .lanes = lanes, .max = max};
+    must(g->st->ops->dup(g->st, &w.st, &err), &err);
+    arena_init(&w.a, 0);
+    return w;
+}
+
+static void dismiss(struct worker *w)
+{
+    arena_release(&w->a);
+    store_close(w->st);
+}
+
+/* step settles what the worker has in hand, from `release` on as not tried (0: all of it was
+ * delivered), and claims. Returns how many events it has then. */
+static size_t step(struct worker *w, int64_t release)
+{
+    struct error err;
+    struct claim_request req = request_as("c", w->name, ORDER_KEY, w->lanes);
+    struct batch done = w->b;
+    struct settlement s = {
+        .consumer = "c", .owner = w->name, .order = ORDER_KEY, .b = &done, .release_from = release};
+    struct arena next;
+    bool lost = false;
+    req.max_events = w->max;
+    req.parked_first = true;
+    req.known = &done.epoch;
+    req.n_known = done.n > 0;
+    arena_init(&next, 0);
+    must(w->st->ops->turn(w->st, done.n > 0 ? &s : NULL, &lost, &req, &next, &w->b, &w->hint, &err),
+         &err);
+    assert_false(lost);
+    arena_release(&w->a);
+    w->a = next;
+    return w->b.n;
+}
+
+/* enter notes a batch that will be settled as delivered: nothing comes twice, and each key in
+ * order. */
+static void enter(struct book *k, const struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        const struct event *ev = &b->ev[i];
+        int key = atoi(ev->aggregate_id.p);
+        assert_in_range(ev->seq, 1, EVENTS);
+        assert_false(k->seen[ev->seq]);
+        assert_true(ev->seq > k->last[key]);
+        k->seen[ev->seq] = true;
+        k->last[key] = ev->seq;
+        k->n++;
+    }
+}
+
+/* has_key says whether a batch has an event of this key. */
+static bool has_key(const struct batch *b, struct str key)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        if (str_eq(b->ev[i].aggregate_id, key))
+            return true;
+    }
+    return false;
+}
+
+static void fill(struct store_rig *g, int lanes)
+{
+    PGconn *db = pg_connect();
+    put_as(g->st, "c", ORDER_KEY, lanes);
+    pg_do(db,
+          "INSERT INTO event (type, aggregate_type, aggregate_id) SELECT 't', 'k', i %% %d "
+          "FROM generate_series(1, %d) AS i",
+          KEYS, EVENTS);
+    PQfinish(db);
+}
+
+static void many_lanes_take_hardly_more_turns_than_one(void **state)
+{
+    struct store_rig *g = *state;
+    static struct book k;
+    size_t turns = 0;
+    k = (struct book){0};
+    fill(g, 64);
+    struct worker w = hire(g, "me", 64, 150);
+    while (k.n < EVENTS && turns < 1000) {
+        step(&w, 0);
+        enter(&k, &w.b);
+        turns++;
+    }
+    assert_int_equal(k.n, EVENTS);
+    assert_in_range(turns, EVENTS / 150, EVENTS / 150 + 15);
+    dismiss(&w);
+}
+
+static void idle_worker_gets_some_of_the_lanes_of_a_busy_one(void **state)
+{
+    struct store_rig *g = *state;
+    static struct book k;
+    k = (struct book){0};
+    fill(g, 16);
+    struct worker a = hire(g, "a", 16, 100);
+    struct worker b = hire(g, "b", 16, 100);
+    for (int i = 0; i < ALONE; i++) {
+        assert_true(step(&a, 0) > 0);
+        enter(&k, &a.b);
+    }
+    assert_int_equal(a.b.n, 100); /* of all lanes */
+    assert_int_equal(step(&b, 0), 0);
+    assert_true(b.hint.busy);
+    assert_in_range(b.hint.wait_ms, 1, 1000);
+    assert_true(step(&a, 0) > 0);
+    enter(&k, &a.b);
+    assert_true(step(&b, 0) > 0);
+    enter(&k, &b.b);
+    for (size_t i = 0; i < a.b.n; i++)
+        assert_false(has_key(&b.b, a.b.ev[i].aggregate_id));
+
+    for (int i = 0; i < 200 && k.n < EVENTS; i++) {
+        struct worker *w = i % 3 ? &a : &b;
+        step(w, 0);
+        enter(&k, &w->b);
+    }
+    assert_int_equal(k.n, EVENTS);
+    dismiss(&a);
+    dismiss(&b);
+}
+
+static void what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody(void **state)
+{
+    struct store_rig *g = *state;
+    static struct book k;
+    k = (struct book){0};
+    fill(g, 16);
+    struct worker a = hire(g, "a", 16, 100);
+    struct worker b = hire(g, "b", 16, 100);
+    for (int i = 0; i < ALONE; i++) {
+        enter(&k, &a.b);
+        assert_true(step(&a, 0) > 0);
+    }
+    assert_int_equal(step(&b, 0), 0);
+    a.max = 0;
+    assert_int_equal(step(&a, a.b.ev[0].seq), 0);
+    a.max = 100;
+    while (step(&a, 0) > 0)
+        enter(&k, &a.b);
+    assert_true(k.n < EVENTS);
+    assert_false(a.hint.through); /* some lanes are kept for b */
+    pass(10000);                  /* what is kept for b is kept no longer */
+    for (int i = 0; i < 1000 && k.n < EVENTS; i++) {
+        step(&a, 0);
+        enter(&k, &a.b);
+    }
+    assert_int_equal(k.n, EVENTS);
+    dismiss(&a);
+    dismiss(&b);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(many_lanes_take_hardly_more_turns_than_one),
+    ON_A_STORE(idle_worker_gets_some_of_the_lanes_of_a_busy_one),
+    ON_A_STORE(what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody),
+};
+const struct suite_part pg_lanes_tests = SUITE_PART(tests);
