@@ -81,8 +81,7 @@ struct share {
 };
 
 /* share_borrow waits for a handle, and opens it if that was not done yet. `seat` says who wants it;
- * NULL: a group. share_return gives it back; why says what was wrong with it, and is NULL if nothing
- * was. */
+ * NULL: a group. share_return gives it back. why: the operation failed, for this reason. */
 int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err);
 void share_return(struct share *sh, size_t i, const struct error *why);
 

@@ -9,7 +9,7 @@
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
-#define UNREAD_WAIT 1000 /* ms, before the next look after events could not be read */
+#define UNREAD_WAIT 1000  /* ms, before the next look after events could not be read */
 #define STANDBY_WAIT 1000 /* ms; another owner has the lane, and nobody tells when it leaves */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
 #define KNOWN_BYTES (1 << 12)

@@ -77,8 +77,8 @@ static void add_turn(struct buf *b, size_t place, const struct shared_turn *t)
     buf_addc(b, '}');
 }
 
-/* asked_before says whether an earlier turn is of the same consumer: one of several workers. Only the
- * first of them can be made, since both would move the lane on. */
+/* asked_before says whether an earlier turn is of the same consumer: one of several workers. Only
+ * the first of them can be made, since both would move the lane on. */
 static bool asked_before(const struct shared_turn *t, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -323,8 +323,8 @@ static void put_back(struct pg_store *st, struct part *p)
     settle_alone(st, p, 1, &ignored);
 }
 
-/* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled is
- * settled, so there is no error here: see claim_hint.unread. */
+/* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled
+ * is settled, so there is no error here: see claim_hint.unread. */
 static void hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n)
 {
     struct error ignored;
