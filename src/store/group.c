@@ -38,7 +38,7 @@ static int ask(struct share *sh, struct shared_turn *t, size_t n, struct error *
         return -1;
     struct store *st = sh->handle[h].st;
     int result = st->ops->turns(st, t, n, err);
-    share_return(sh, h);
+    share_return(sh, h, result != 0 ? err : NULL);
     return result;
 }
 

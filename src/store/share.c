@@ -9,6 +9,7 @@
 #include "store/share_impl.h"
 
 #define ALONE_MAX 15
+#define BAD_WAIT (1000 * MS_NS) /* until a handle that failed is as good as others again */
 
 static struct share_seat_store *seat_of(struct store *st)
 {
@@ -17,31 +18,56 @@ static struct share_seat_store *seat_of(struct store *st)
 
 /* ---- handles ---- */
 
+/* any_good says whether there is a handle, lent or not, that is not known to be of no use now. */
+static bool any_good(const struct share *sh, int64_t now)
+{
+    for (size_t i = 0; i < sh->n_handles; i++) {
+        if (now >= sh->handle[i].bad_until)
+            return true;
+    }
+    return false;
+}
+
 /* free_handle finds a handle that nobody has: the one that was borrowed last, which may have read
- * ahead, or else one that is open, or else any. Returns n_handles if there is none. */
+ * ahead, or else one that is open, or else any. While there is a good one, no other is taken: a
+ * server may have no connection left in place of one that broke, and serve the others all the same.
+ * Returns n_handles if there is none. */
 static size_t free_handle(const struct share *sh, size_t last)
 {
     size_t found = sh->n_handles;
-    if (last < sh->n_handles && !sh->handle[last].lent)
-        return last;
+    int64_t now = clock_mono(sh->cfg.clock);
+    bool choosy = any_good(sh, now);
     for (size_t i = sh->n_handles; i-- > 0;) {
         const struct share_handle *h = &sh->handle[i];
-        bool open = h->st != NULL;
-        if (!h->lent && (open || found == sh->n_handles))
+        if (h->lent || (choosy && now < h->bad_until))
+            continue;
+        if (h->opened && i == last)
+            return i;
+        if (h->opened || found == sh->n_handles)
             found = i;
     }
     return found;
 }
 
-/* wait_for_handle waits until there is one. A group goes before single turns, because many wait for
- * it. */
+/* must_wait says whether a seat has to leave a free handle to others. A group goes before single
+ * turns, because many wait for it. And one that failed last time does not take the last handle: it
+ * may have waited for its consumer's lock, for 5 s, and would do so again while nobody else gets
+ * anything. */
+static bool must_wait(const struct share *sh, const struct share_seat_store *seat)
+{
+    if (!seat)
+        return false;
+    bool crowded = sh->n_handles > 1 && sh->n_failing + 1 >= sh->n_handles;
+    return sh->group_waits || (seat->failed && crowded);
+}
+
+/* wait_for_handle waits until there is one. */
 static size_t wait_for_handle(struct share *sh, const struct share_seat_store *seat)
 {
     size_t last = seat ? seat->last : sh->n_handles;
     for (;;) {
         size_t i = free_handle(sh, last);
-        bool behind_group = seat && sh->group_waits;
-        if (i < sh->n_handles && !behind_group)
+        if (i < sh->n_handles && !must_wait(sh, seat))
             return i;
         if (!seat)
             sh->group_waits = true;
@@ -49,30 +75,71 @@ static size_t wait_for_handle(struct share *sh, const struct share_seat_store *s
     }
 }
 
-int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err)
+/* lend notes who has the handle. Those that stood back for a group may find another one free. */
+static void lend(struct share *sh, struct share_seat_store *seat, size_t i)
 {
-    pthread_mutex_lock(&sh->lock);
-    size_t i = wait_for_handle(sh, seat);
     struct share_handle *h = &sh->handle[i];
     h->lent = true;
-    if (seat)
+    h->failing = seat && seat->failed;
+    if (h->failing)
+        sh->n_failing++;
+    if (seat) {
         seat->last = i;
-    else
+    } else if (sh->group_waits) {
         sh->group_waits = false;
-    pthread_mutex_unlock(&sh->lock);
-
-    if (!h->st && sh->origin->ops->dup(sh->origin, &h->st, err) != 0) {
-        share_return(sh, i);
-        return -1;
+        pthread_cond_broadcast(&sh->freed);
     }
-    *ret = i;
-    return 0;
 }
 
-void share_return(struct share *sh, size_t i)
+/* open_handle opens a handle that was borrowed, if that was not done yet. */
+static int open_handle(struct share *sh, struct share_handle *h, struct error *err)
 {
+    if (h->st)
+        return 0;
+    return sh->origin->ops->dup(sh->origin, &h->st, err);
+}
+
+/* others_open says whether there is an open handle that is good. */
+static bool others_open(struct share *sh)
+{
+    int64_t now = clock_mono(sh->cfg.clock);
+    bool found = false;
     pthread_mutex_lock(&sh->lock);
-    sh->handle[i].lent = false;
+    for (size_t i = 0; i < sh->n_handles; i++) {
+        const struct share_handle *h = &sh->handle[i];
+        found = found || (h->opened && now >= h->bad_until);
+    }
+    pthread_mutex_unlock(&sh->lock);
+    return found;
+}
+
+int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err)
+{
+    do {
+        pthread_mutex_lock(&sh->lock);
+        size_t i = wait_for_handle(sh, seat);
+        lend(sh, seat, i);
+        pthread_mutex_unlock(&sh->lock);
+
+        if (open_handle(sh, &sh->handle[i], err) == 0) {
+            *ret = i;
+            return 0;
+        }
+        share_return(sh, i, err);
+    } while (others_open(sh));
+    return -1;
+}
+
+void share_return(struct share *sh, size_t i, const struct error *why)
+{
+    struct share_handle *h = &sh->handle[i];
+    bool bad = why && why->code == ERR_UNAVAILABLE;
+    pthread_mutex_lock(&sh->lock);
+    h->lent = false;
+    h->bad_until = bad ? clock_mono(sh->cfg.clock) + BAD_WAIT : 0;
+    h->opened = h->st != NULL;
+    if (h->failing)
+        sh->n_failing--;
     pthread_cond_broadcast(&sh->freed);
     pthread_mutex_unlock(&sh->lock);
 }
@@ -82,23 +149,26 @@ void share_return(struct share *sh, size_t i)
 /* A handle that a seat has borrowed for one operation. */
 struct loan {
     struct share *share;
+    struct share_seat_store *seat;
     size_t i;
     struct store *st;
 };
 
 static int take_loan(struct store *seat, struct loan *ret, struct error *err)
 {
-    ret->share = seat_of(seat)->share;
-    if (share_borrow(ret->share, seat_of(seat), &ret->i, err) != 0)
+    ret->seat = seat_of(seat);
+    ret->share = ret->seat->share;
+    if (share_borrow(ret->share, ret->seat, &ret->i, err) != 0)
         return -1;
     ret->st = ret->share->handle[ret->i].st;
     return 0;
 }
 
 /* end_loan gives the handle back and returns the result of the operation. */
-static int end_loan(const struct loan *l, int result)
+static int end_loan(const struct loan *l, int result, const struct error *err)
 {
-    share_return(l->share, l->i);
+    share_return(l->share, l->i, result != 0 ? err : NULL);
+    l->seat->failed = result != 0;
     return result;
 }
 
@@ -129,7 +199,7 @@ static int turn_alone(struct share_seat_store *seat, struct shared_turn *t, bool
     if (take_loan(&seat->base, &l, err) != 0)
         return -1;
     int result = l.st->ops->turn(l.st, t->s, ret_lost, t->req, t->a, &t->batch, &t->hint, err);
-    return end_loan(&l, result);
+    return end_loan(&l, result, err);
 }
 
 /* turn_in_company makes a turn together with those of others, if it is simple. After one that was
@@ -145,6 +215,7 @@ static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t,
     if (group_turn(seat->share, t, err) != 0)
         return -1;
     if (t->made) {
+        seat->failed = false;
         seat->alone_last = 0;
         return 0;
     }
@@ -201,7 +272,7 @@ static int seat_extend(struct store *seat, const char *consumer, const char *own
     if (take_loan(seat, &l, err) != 0)
         return -1;
     int result = l.st->ops->extend(l.st, consumer, owner, b, lease_ms, ret_lost, err);
-    return end_loan(&l, result);
+    return end_loan(&l, result, err);
 }
 
 static int seat_put(struct store *seat, const struct consumer_spec *spec, bool *ret_created,
@@ -210,7 +281,7 @@ static int seat_put(struct store *seat, const struct consumer_spec *spec, bool *
     struct loan l;
     if (take_loan(seat, &l, err) != 0)
         return -1;
-    return end_loan(&l, l.st->ops->consumer_put(l.st, spec, ret_created, err));
+    return end_loan(&l, l.st->ops->consumer_put(l.st, spec, ret_created, err), err);
 }
 
 static int seat_pause(struct store *seat, const char *name, bool paused, struct error *err)
@@ -218,7 +289,7 @@ static int seat_pause(struct store *seat, const char *name, bool paused, struct 
     struct loan l;
     if (take_loan(seat, &l, err) != 0)
         return -1;
-    return end_loan(&l, l.st->ops->consumer_pause(l.st, name, paused, err));
+    return end_loan(&l, l.st->ops->consumer_pause(l.st, name, paused, err), err);
 }
 
 static int seat_report(struct store *seat, const char *name, const char *text, struct error *err)
@@ -226,7 +297,7 @@ static int seat_report(struct store *seat, const char *name, const char *text, s
     struct loan l;
     if (take_loan(seat, &l, err) != 0)
         return -1;
-    return end_loan(&l, l.st->ops->consumer_report(l.st, name, text, err));
+    return end_loan(&l, l.st->ops->consumer_report(l.st, name, text, err), err);
 }
 
 static int seat_trim(struct store *seat, const struct trim_request *req, struct trim_result *ret,
@@ -235,7 +306,7 @@ static int seat_trim(struct store *seat, const struct trim_request *req, struct 
     struct loan l;
     if (take_loan(seat, &l, err) != 0)
         return -1;
-    return end_loan(&l, l.st->ops->trim(l.st, req, ret, err));
+    return end_loan(&l, l.st->ops->trim(l.st, req, ret, err), err);
 }
 
 /* ---- the bell of a seat ---- */

@@ -15,7 +15,11 @@
  * touches st. */
 struct share_handle {
     struct store *st;
+    bool opened; /* it has st */
     bool lent;
+    bool failing; /* to a seat that failed last time */
+    int64_t
+        bad_until; /* the store could not be reached by it: others are taken before, till then */
 };
 
 /* A turn that waits to be made together with others; it is on the stack of who waits for it. */
@@ -45,6 +49,7 @@ struct share_seat_store {
     /* Turns to make alone before the next one is tried with others, and how many they were last
      * time. What makes a turn difficult seldom passes at once. */
     unsigned alone, alone_last;
+    bool failed; /* the last operation did */
     struct turn_memo memo;
     char in_the_way[SHARE_WHO]; /* what the last turn said */
 };
@@ -67,6 +72,7 @@ struct share {
     pthread_cond_t freed; /* a handle was given back */
     struct share_handle handle[SHARE_HANDLES];
     size_t n_handles;
+    size_t n_failing; /* handles lent to seats that failed last time: all but one at most */
     bool group_waits; /* for a handle: it goes before single turns */
     struct group group;
     struct share_seat_store *seats;
@@ -75,9 +81,9 @@ struct share {
 };
 
 /* share_borrow waits for a handle, and opens it if that was not done yet. `seat` says who wants it;
- * NULL: a group. share_return gives it back. */
+ * NULL: a group. share_return gives it back. why: the operation failed, for this reason. */
 int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err);
-void share_return(struct share *sh, size_t i);
+void share_return(struct share *sh, size_t i, const struct error *why);
 
 /* group_turn makes a turn together with those that others ask for meanwhile. If t->made is false
  * afterwards, it has to be made by itself. ERR_UNAVAILABLE: the store could not be asked. */

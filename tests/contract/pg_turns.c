@@ -252,6 +252,23 @@ static void events_that_cannot_be_kept_are_given_back(void **state)
     dismiss(c);
 }
 
+static void of_two_workers_of_a_consumer_one_is_left_alone(void **state)
+{
+    struct company *c = warm_up(*state);
+    struct error err;
+    emit(c->g->st, "a");
+    struct claim_request other = c->req[0];
+    other.owner = "another";
+    struct shared_turn t[] = {{.req = &c->req[0], .a = &c->a[0]},
+                              {.req = &other, .a = &c->a[1]},
+                              {.req = &c->req[2], .a = &c->a[2]}};
+    must(c->g->st->ops->turns(c->g->st, t, 3, &err), &err);
+    assert_true(t[0].made && t[2].made);
+    assert_false(t[1].made);
+    assert_int_equal(t[0].batch.n, 1);
+    dismiss(c);
+}
+
 static void numbers_that_begin_again_are_left_to_a_turn_of_its_own(void **state)
 {
     struct company *c = warm_up(*state);
@@ -408,6 +425,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(backlog_is_left_to_a_turn_of_its_own),
     ON_A_STORE(batch_that_gets_too_large_ends_there_and_the_rest_comes_next),
     ON_A_STORE(events_that_cannot_be_kept_are_given_back),
+    ON_A_STORE(of_two_workers_of_a_consumer_one_is_left_alone),
     ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own),
     ON_A_STORE(epochs_that_are_behind_fail_all_and_are_put_right_alone),
     ON_A_STORE(late_commit_is_handed_out_in_company_too),

@@ -2,12 +2,15 @@
 other all the same. What it costs is counted by the server, never timed."""
 # build: plain
 import contextlib
+import json
 import random
 import re
 import resource
 import time
 import unittest
+import urllib.parse
 
+import proxy
 import servers
 from sessions import Session
 from support import PgCase, wait_until
@@ -104,6 +107,75 @@ class Many(PgCase):
                 stranger.do("ROLLBACK")
             self.wait_for(8, ["first", "second"], relay)
 
+    def lock(self, *names):
+        """lock has a stranger lock the rows of consumers, until the session is closed."""
+        stranger = Session(self.store, "outbox")
+        stranger.do("BEGIN")
+        stranger.do("SELECT 1 FROM outbox.consumer WHERE name = ANY (%s) FOR UPDATE", list(names))
+        return contextlib.closing(stranger)
+
+    def test_consumers_that_stay_locked_do_not_take_all_connections(self):
+        """A turn waits for a lock for 5 s, and there are two connections for turns."""
+        locked, want, slowest = (2, 3, 5), ["first"], 0
+        with self.many(8) as relay:
+            self.emit("first")
+            self.wait_for(8, want, relay)
+            with self.lock(*(f"c{i}" for i in locked)):
+                said = lambda i: relay.output().count(f'consumer "c{i}" is locked by')
+                self.emit("second")
+                want.append("second")
+                for i in locked: wait_until(lambda: said(i) > 0, what=relay.output)
+                reports = lambda: sum(map(said, locked))
+                until = reports() + 6
+                while reports() < until:
+                    want.append(f"t{len(want)}")
+                    began = time.monotonic()
+                    self.emit(want[-1])
+                    for i in set(range(8)) - set(locked): wait_until(lambda: self.got(i) == want, what=relay.output)
+                    slowest = max(slowest, time.monotonic() - began)
+            self.wait_for(8, want, relay)
+        self.assertLess(slowest, 4)
+
+    def test_a_connection_that_cannot_be_had_again_is_done_without(self):
+        store = self.role("consumer")
+        user = urllib.parse.parse_qs(urllib.parse.urlsplit(store).query)["user"][0]
+        with self.many(8, "--store", store) as relay:
+            self.emit("first")
+            self.wait_for(8, ["first"], relay)
+            with self.lock("c2", "c3"):  # so that both connections for turns are needed
+                self.emit("second")
+                wait_until(lambda: relay.output().count("is locked by") >= 2, what=relay.output)
+            self.wait_for(8, ["first", "second"], relay)
+            # In this order: that of the command itself, the one that listens, those for turns.
+            pids = [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE usename = %s ORDER BY backend_start", user)]
+            self.assertEqual(len(pids), 4)
+            self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 2')  # fewer than it keeps: it gets none any more
+            self.sql("SELECT pg_terminate_backend(%s)", pids[2])
+            wait_until(lambda: not self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pids[2]))
+            self.emit("third")
+            self.wait_for(8, ["first", "second", "third"], relay)
+
+    def test_a_consumer_that_is_locked_while_its_share_is_cut_loses_no_attempt(self):
+        """c0 gets more than it can hold, and is locked before it can give the rest back."""
+        sizes = lambda i: [len(str(event["payload"])) > 1000 for event in self.ndjson(self.path(f"c{i}"))]
+        with proxy.Proxy(self.store) as px:
+            def lock_meanwhile(link, sent):
+                with self.lock("c0"):
+                    link.server.sendall(sent)
+                    link.client.sendall(link.answer())
+                return True
+            config = self.config(6, events=lambda i: "big" if i == 0 else "small")
+            with self.relay("--store", px.url, "--config", config, "--sweep", "10m") as relay:
+                for n in range(12):  # until they go together
+                    self.sql("INSERT INTO outbox.event (type) VALUES ('small'), ('big')")
+                    for i in range(6): wait_until(lambda: len(sizes(i)) == n + 1, what=relay.output)
+                rule = px.add(lambda r: "_shrink(" in r.text and not r.text.startswith("prepare"), lock_meanwhile)
+                self.sql("INSERT INTO outbox.event (type, payload) SELECT t, to_json(repeat('x', 1000000)) "
+                         "FROM unnest('{big,big,big,big,small}'::text[]) t")
+                for i in range(6): wait_until(lambda: sizes(i)[12:] == [True] * (4 if i == 0 else 1), what=relay.output)
+                self.assertTrue(rule.done())
+                self.assertNotIn("vanished", relay.output())
+
     def test_a_consumer_that_fails_holds_up_no_other_and_comes_back_to_company(self):
         flag = self.path("fail")
         flag.touch()
@@ -144,6 +216,22 @@ class Many(PgCase):
                 first = [t for t in dict.fromkeys(self.got(i)) if int(t.split("-")[1]) % 3 == key]
                 self.assertEqual(first, [t for t in sent if int(t.split("-")[1]) % 3 == key])
         stays.stop()
+
+    def test_a_worker_that_does_not_say_what_it_holds_gets_nothing_beside_it(self):
+        with contextlib.closing(Session(self.store, "outbox")) as worker:
+            worker.do("SELECT outbox.register('c0')")
+            self.emit("first")
+            worker.drain("c0")
+            def ask(owner, known, tried=0):
+                turn = {"place": 0, "consumer": "c0", "owner": owner, "epoch": 0, "tried": tried, "max_events": 9, "lease_ms": 60000,
+                        "known": known, "ordering": "key", "events": "", "predicate": ""}
+                return self.sql("SELECT t.n FROM outbox._turns(%s::json, (SELECT value::int FROM outbox.meta WHERE name = 'schema_version')) t",
+                                json.dumps([turn]))
+            self.emit("second")
+            self.assertEqual(ask("w", [], tried=-5), [(1,)])
+            self.emit("third")
+            for known in (None, [], [None]): self.assertEqual(ask("x", known), [], known)
+            self.assertEqual(self.sql("SELECT max(delivered) FROM outbox.lane WHERE consumer = 'c0'"), [(1,)])
 
     def test_a_role_that_may_only_consume_shares_as_well(self):
         store = self.role("consumer")

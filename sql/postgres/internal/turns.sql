@@ -91,7 +91,8 @@ BEGIN
                            AND x.locked_until > moment) AS own,
                    bool_and(x.epoch = w.epoch
                             OR (x.epoch = ANY (w.known) AND x.locked_until > moment
-                                AND x.locked_until <= moment + x.lease + interval '1 s')) AS mine
+                                AND x.locked_until <= moment + x.lease + interval '1 s')
+                               IS TRUE) AS mine
             FROM @schema@.claim x
             WHERE x.consumer = w.consumer AND x.epoch >= l.claims_from) k
         WHERE (l.target IS NULL OR l.pos >= l.window_end)
@@ -142,7 +143,7 @@ BEGIN
                CASE WHEN t.news THEN ending ELSE 0 END,
                coalesce(t.first, t.next, CASE WHEN t.epoch <> 0 THEN t.epoch + 1 END,
                         t.claims_from),
-               t.delivered + t.tried, t.home
+               t.delivered + greatest(t.tried, 0), t.home
         FROM turn t WHERE t.writes),
     away AS (
         DELETE FROM @schema@.lane l USING turn t

@@ -77,6 +77,17 @@ static void add_turn(struct buf *b, size_t place, const struct shared_turn *t)
     buf_addc(b, '}');
 }
 
+/* asked_before says whether an earlier turn is of the same consumer: one of several workers. Only
+ * the first of them can be made, since both would move the lane on. */
+static bool asked_before(const struct shared_turn *t, size_t i)
+{
+    for (size_t k = 0; k < i; k++) {
+        if (strcmp(t[k].req->consumer, t[i].req->consumer) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* ask makes the call for the simple ones among t[0..n). The caller clears the result. NULL without
  * an error: none is simple. */
 static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n, struct error *err)
@@ -87,7 +98,7 @@ static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n,
     buf_init(&b, ASK_BYTES);
     buf_addc(&b, '[');
     for (size_t i = 0; i < n; i++) {
-        if (!is_simple(&t[i]))
+        if (!is_simple(&t[i]) || asked_before(t, i))
             continue;
         if (asked++ > 0)
             buf_addc(&b, ',');
@@ -205,6 +216,18 @@ static int offer_row(struct reading *g, const PGresult *row, struct error *err)
     return 0;
 }
 
+/* all_cut says whether nobody at this place has room for more. */
+static bool all_cut(const struct reading *g)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        const struct part *p = &g->part[i];
+        bool has_claim = pg_int(g->r, p->row, A_N) > 0;
+        if (has_claim && !p->cut && same_place(g->r, p->row, g->first))
+            return false;
+    }
+    return true;
+}
+
 /* read_place reads the events of one window for all who have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
@@ -219,9 +242,9 @@ static int read_place(struct reading *g, struct error *err)
     while ((more = pg_next_row(g->st, PG_MAIN, &row, err)) == 1) {
         int result = offer_row(g, row, err);
         PQclear(row);
-        if (result != 0) {
+        if (result != 0 || all_cut(g)) {
             pg_stop(g->st, PG_MAIN);
-            return -1;
+            return result;
         }
     }
     return more;
@@ -287,18 +310,17 @@ static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
     return 0;
 }
 
-/* put_back gives back the claims of a call whose events could not be read. Nobody has tried them,
- * and a lease that runs out would count as an attempt. */
-static void put_back(struct pg_store *st, struct part *part, size_t n)
+/* put_back gives back a claim whose events could not be read, or not cut to size. Nobody has tried
+ * them, and a lease that runs out would count as an attempt. */
+static void put_back(struct pg_store *st, struct part *p)
 {
     struct error ignored;
-    for (size_t i = 0; i < n && PQstatus(st->db) == CONNECTION_OK; i++) {
-        struct batch *b = &part[i].turn->batch;
-        if (b->epoch == 0)
-            continue;
-        b->n = 0;
-        settle_alone(st, &part[i], 1, &ignored);
-    }
+    struct batch *b = &p->turn->batch;
+    bool reachable = PQstatus(st->db) == CONNECTION_OK;
+    if (!reachable)
+        return;
+    b->n = 0;
+    settle_alone(st, p, 1, &ignored);
 }
 
 /* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled
@@ -310,13 +332,13 @@ static void hand_out(struct pg_store *st, const PGresult *r, struct part *part, 
     arena_init(&g.look, 0);
     int result = read_events(&g, &ignored);
     arena_release(&g.look);
-    if (result != 0)
-        put_back(st, part, n);
     for (size_t i = 0; i < n; i++) {
         struct shared_turn *t = part[i].turn;
         bool claimed = t->batch.epoch != 0;
-        if (claimed && (result != 0 || trim_claim(st, &part[i], &ignored) != 0))
-            pg_unread(&t->batch, &t->hint);
+        if (!claimed || (result == 0 && trim_claim(st, &part[i], &ignored) == 0))
+            continue;
+        put_back(st, &part[i]);
+        pg_unread(&t->batch, &t->hint);
     }
 }
 
