@@ -16,8 +16,8 @@
 #define LOOK_UNRUNG 12
 
 /* The events of transactions that had not begun when the last look was made, and of those that were
- * running then. A payload that is left out counts as one that everybody may want; its size is looked
- * at twice, because a small one may be compressed. */
+ * running then. A payload that is left out counts as one that everybody may want. Its size is
+ * looked at twice, because a small one may be compressed. */
 #define LOOK_COLUMNS \
     "e.type, CASE WHEN $2 AND pg_column_size(e.payload) < 2000 " \
     "THEN CASE WHEN octet_length(e.payload::text) < 8192 THEN e.payload END END AS payload"
