@@ -114,6 +114,7 @@ CREATE TYPE @schema@._simple AS (
     marks      jsonb,
     max_events int,
     lease_ms   bigint,
+    pull_in    boolean,
     known      bigint[],
     ordering   text,
     events     text,

@@ -84,6 +84,24 @@ static int leave(const struct from *f, int r, struct error *err)
 
 /* ---- claims ---- */
 
+/* in_company makes a turn as a relay of many consumers does, in half of the cases where the store
+ * can: by turns, and by turn if it is not simple. */
+static int in_company(struct store *st, const struct settlement *s, bool *ret_lost,
+                      const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                      struct claim_hint *ret_hint, struct error *err)
+{
+    struct shared_turn t = {.s = s, .req = req, .a = a};
+    bool tried = real->turns && req->max_events > 0 && rng_below(&world->rng, 2) == 0;
+    if (tried && real->turns(st, &t, 1, err) != 0)
+        return -1;
+    if (!t.made)
+        return real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
+    *ret_lost = false;
+    *ret_batch = t.batch;
+    *ret_hint = t.hint;
+    return 0;
+}
+
 static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_lost,
                        const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                        struct claim_hint *ret_hint, struct error *err)
@@ -94,7 +112,7 @@ static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_l
         check_judged(world, from(st).r, from(st).deed.c, s->b->epoch);
     if (enter(&f, st, err) != 0)
         return -1;
-    int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
+    int r = in_company(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0) {
         if (s)
             check_settling(world, done(&f), s, *ret_lost, &settled);

@@ -102,7 +102,8 @@ BEGIN
           AND NOT (p.floor <= c.start_floor AND c.start_seen::text = '1:1:') -- as in _reached
           AND (w.epoch = 0 OR k.own)
           AND k.mine IS NOT FALSE
-          AND @schema@._first_due(w.consumer, parked.due_from) IS NULL),
+          AND @schema@._first_due(w.consumer, CASE WHEN w.pull_in IS NOT TRUE
+                                                 THEN parked.due_from END) IS NULL),
 
     -- The places where they stand, most of them at the same, and the types of what is new there.
     place AS MATERIALIZED (

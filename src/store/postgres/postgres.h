@@ -344,6 +344,8 @@ int pg_extend(struct store *st, const char *consumer, const char *owner, const s
 /* pg_check_open connects, and refuses a turn inside a transaction, ours or one that somebody began
  * by hand: its claim would not be durable. */
 int pg_check_open(struct pg_store *st, struct error *err);
+/* pg_memo returns what is remembered of the consumer's turns: the request's, or the handle's. */
+struct turn_memo *pg_memo(struct pg_store *st, const struct claim_request *req);
 /* pg_unread makes an answer say that the settlement was recorded, and the claim could not be read.
  * An error would say that nothing was done. */
 void pg_unread(struct batch *b, struct claim_hint *hint);

@@ -109,7 +109,7 @@ static int64_t tried(const struct settlement *s)
 
 /* ---- the call ---- */
 
-static struct turn_memo *memo_of(struct pg_store *st, const struct claim_request *req)
+struct turn_memo *pg_memo(struct pg_store *st, const struct claim_request *req)
 {
     return req->memo ? req->memo : &st->memo;
 }
@@ -198,7 +198,7 @@ static int prepare_call(struct turning *t, const struct settlement *s,
     add_known(&c->request.known, req);
     c->request.events = req->events ? req->events : "";
     c->request.where = req->where ? req->where : "";
-    c->request.pull_in = pull_due(&memo_of(st, req)->pull, clock_mono(st->opt.clock));
+    c->request.pull_in = pull_due(&pg_memo(st, req)->pull, clock_mono(st->opt.clock));
 
     if (t->have) {
         c->ahead.lane = st->ahead.lane;
@@ -268,7 +268,7 @@ static PGresult *call(struct turning *t, const struct settlement *s,
  * that was due, the turn has just done it. Otherwise whoever waits comes back when it is. */
 static void pull_next(struct turning *t, int64_t *wait_ms)
 {
-    struct pull *pull = &memo_of(t->st, t->req)->pull;
+    struct pull *pull = &pg_memo(t->st, t->req)->pull;
     int64_t mono = clock_mono(t->st->opt.clock);
     if (*wait_ms <= 0)
         return;
@@ -383,7 +383,7 @@ static void put_back(struct turning *t)
     s.release_from = t->b->parked ? 1 : t->b->from + 1;
     if (PQstatus(t->st->db) != CONNECTION_OK)
         return;
-    struct turn_memo *memo = memo_of(t->st, t->req);
+    struct turn_memo *memo = pg_memo(t->st, t->req);
     memo->unread++;
     if (memo->unread > UNREAD_MAX)
         return;
@@ -464,7 +464,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
             put_back(t);
             return -1;
         }
-        memo_of(t->st, t->req)->unread = 0;
+        pg_memo(t->st, t->req)->unread = 0;
         w.to = b->to;
     }
     b->ev = t->c.ev;

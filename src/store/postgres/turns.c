@@ -54,8 +54,14 @@ static void add_known(struct buf *b, const struct claim_request *req)
     buf_addc(b, ']');
 }
 
+/* pulls_in says whether it is time to look at all parked events, whenever they are due. */
+static bool pulls_in(struct pg_store *st, const struct claim_request *req)
+{
+    return pull_due(&pg_memo(st, req)->pull, clock_mono(st->opt.clock));
+}
+
 /* add_turn adds what one turn asks for. */
-static void add_turn(struct buf *b, size_t place, const struct shared_turn *t)
+static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct shared_turn *t)
 {
     const struct claim_request *req = t->req;
     const struct settlement *s = t->s;
@@ -70,6 +76,8 @@ static void add_turn(struct buf *b, size_t place, const struct shared_turn *t)
     add_name(b, "events", req->events);
     add_name(b, "predicate", req->where);
     add_known(b, req);
+    if (pulls_in(st, req))
+        buf_adds(b, ",\"pull_in\":true");
     if (s && s->n_marks > 0) {
         buf_adds(b, ",\"marks\":");
         pg_add_marks(b, s);
@@ -102,7 +110,7 @@ static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n,
             continue;
         if (asked++ > 0)
             buf_addc(&b, ',');
-        add_turn(&b, i, &t[i]);
+        add_turn(st, &b, i, &t[i]);
     }
     buf_addc(&b, ']');
 
@@ -118,10 +126,12 @@ static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n,
 /* ---- the answer ---- */
 
 /* take_answer fills in what the server said of one turn; the events are read later. */
-static void take_answer(struct part *p, const PGresult *r, int row)
+static void take_answer(struct pg_store *st, struct part *p, const PGresult *r, int row)
 {
     struct shared_turn *t = p->turn;
     t->made = true;
+    if (pulls_in(st, t->req)) /* and nothing is parked */
+        pull_done(&pg_memo(st, t->req)->pull, clock_mono(st->opt.clock));
     t->batch = (struct batch){0};
     t->hint = (struct claim_hint){.wait_ms = -1};
     if (pg_int(r, row, A_N) > 0) {
@@ -361,7 +371,7 @@ int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *
     int result = part ? 0 : err_nomem(err);
     for (int i = 0; result == 0 && i < rows; i++) {
         part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .row = i};
-        take_answer(&part[i], r, i);
+        take_answer(st, &part[i], r, i);
     }
     if (result == 0)
         hand_out(st, r, part, (size_t)rows);
