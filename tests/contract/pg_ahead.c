@@ -47,7 +47,8 @@ static void filter_that_wants_one_of_many_gets_there_in_few_turns(void **state)
 static int64_t sessions(PGconn *db)
 {
     return pg_number(db,
-                     "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                     "AND pid <> pg_backend_pid() "
                      "AND strpos(query, '%s') > 0",
                      pg_schema());
 }

@@ -70,6 +70,8 @@ static int64_t bell_locks(PGconn *db)
 {
     return pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
                          "AND mode = 'ExclusiveLock' AND pid <> pg_backend_pid() "
+                         "AND database = (SELECT oid FROM pg_database WHERE datname = "
+                         "current_database()) "
                          "AND (classid::bigint << 32 | objid::bigint) = _bell_key()");
 }
 
