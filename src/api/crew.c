@@ -445,10 +445,10 @@ static void reset_stop(struct crew *w)
         return; /* nobody stopped it */
 }
 
-/* open_share has the runners share a few connections, if the store can do that. */
-static int open_share(struct crew *w, struct error *err)
+/* open_share has n runners share a few connections, if the store can do that. */
+static int open_share(struct crew *w, size_t n, struct error *err)
 {
-    if (!share_possible(w->st))
+    if (!share_possible(w->st, n))
         return 0;
     struct share_config cfg = {
         .clock = w->clock, .connections = w->connections, .sweep_ms = w->sweep_ms};
@@ -474,7 +474,7 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
 {
     struct heart heart = {0};
     w->round = 0;
-    int result = open_share(w, err);
+    int result = open_share(w, n, err);
     if (result == 0)
         result = begin_all(r, n, until_through, err);
     if (result == 0)

@@ -42,12 +42,20 @@ static int ask(struct share *sh, struct shared_turn *t, size_t n, struct error *
     return result;
 }
 
-/* tell hands each turn of the list its answer, or says that the store cannot be reached. Any other
- * error is not known to be everybody's: each turn is made by itself then, and meets its own. */
-static void tell(struct group_turn *first, const struct shared_turn *t, int result,
-                 const struct error *err)
+/* is_for_all says whether each of the turns would meet the same error: the store cannot be reached,
+ * or its one writer is somebody else. */
+static bool is_for_all(const struct share *sh, const struct error *err)
 {
-    bool unreachable = result != 0 && err->code == ERR_UNAVAILABLE;
+    bool one_writer = (sh->origin->caps & STORE_ONE_WRITER) != 0;
+    return err->code == ERR_UNAVAILABLE || (err->code == ERR_BUSY && one_writer);
+}
+
+/* tell hands each turn of the list its answer, or says that the store cannot be asked. Any other
+ * error is not known to be everybody's: each turn is made by itself then, and meets its own. */
+static void tell(const struct share *sh, struct group_turn *first, const struct shared_turn *t,
+                 int result, const struct error *err)
+{
+    bool unreachable = result != 0 && is_for_all(sh, err);
     for (struct group_turn *w = first; w; w = w->next, t++) {
         if (result == 0)
             w->turn = *t;
@@ -68,7 +76,7 @@ static void make(struct share *sh, struct group_turn *first, size_t n)
     for (const struct group_turn *w = first; w; w = w->next)
         t[i++] = w->turn;
     int result = ask(sh, t, n, &err);
-    tell(first, t, result, &err);
+    tell(sh, first, t, result, &err);
     free(t);
 }
 

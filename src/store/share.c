@@ -254,6 +254,8 @@ static int seat_turn(struct store *base, const struct settlement *s, bool *ret_l
         if (turn_alone(seat, &t, &lost, err) != 0)
             return -1;
         note_backlog(seat, &t);
+    } else {
+        lost = t.lost;
     }
     if (t.batch.n == 0)
         say_who(seat, &t.hint);
@@ -379,16 +381,25 @@ int share_seat(struct share *sh, const struct share_wants *wants, struct store *
 
 /* ---- shares come and go ---- */
 
-bool share_possible(const struct store *st)
+static bool has_one_writer(const struct store *st)
 {
-    return st->ops->turns && st->ops->look;
+    return (st->caps & STORE_ONE_WRITER) != 0;
+}
+
+bool share_possible(const struct store *st, size_t workers)
+{
+    bool rings = (st->caps & STORE_DOORBELL) != 0;
+    if (!st->ops->turns || !st->ops->look || !rings)
+        return false;
+    return !has_one_writer(st) || workers >= SHARE_WORKERS;
 }
 
 /* handles_of gives how many handles seats may borrow: one connection is the lookout's, one that of
- * whoever opened the outbox. */
-static size_t handles_of(int connections)
+ * whoever opened the outbox. Where one writes at a time, a second handle would only wait for the
+ * first. */
+static size_t handles_of(const struct store *st, int connections)
 {
-    if (connections <= 3)
+    if (has_one_writer(st) || connections <= 3)
         return 1;
     if (connections - 2 > SHARE_HANDLES)
         return SHARE_HANDLES;
@@ -413,7 +424,7 @@ int share_open(struct store *st, const struct share_config *cfg, struct share **
         return err_nomem(err);
     sh->origin = st;
     sh->cfg = *cfg;
-    sh->n_handles = handles_of(cfg->connections);
+    sh->n_handles = handles_of(st, cfg->connections);
     sh->seat_ops = (struct store_ops){
         .scheme = st->ops->scheme,
         .caps = st->ops->caps,

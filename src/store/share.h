@@ -20,8 +20,11 @@ struct share_config {
     int64_t sweep_ms; /* ring everybody at least this often */
 };
 
-/* share_possible says whether the store can be shared: it has turns and look. */
-bool share_possible(const struct store *st);
+/* share_possible says whether so many workers can share the store, and gain by it. A store that
+ * writes one at a time is shared from SHARE_WORKERS on: fewer have a handle each, so that they can
+ * read at the same time. */
+#define SHARE_WORKERS 5
+bool share_possible(const struct store *st, size_t workers);
 
 /* share_open makes a share of the outbox that st is a handle of. It borrows st, of which it makes
  * duplicates. share_listen starts the lookout: until then, no seat is rung. share_close stops it;

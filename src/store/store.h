@@ -215,6 +215,7 @@ struct shared_turn {
     struct arena *a;
 
     bool made; /* false: it is not simple, nothing was done about it, and turn has to be called */
+    bool lost; /* as in turn */
     struct batch batch;
     struct claim_hint hint;
 };
@@ -608,7 +609,8 @@ struct store_ops {
      * that are deaf (see claim_request). Call bell_clear before it, so that no commit is missed
      * between the two. With `blind` it asks the server nothing while the bell works, and answers
      * that everybody may have something to do. With `payloads` it reads payloads that are not
-     * large. NULL: this store has no such look. */
+     * large. NULL: this store has no such look. Where one writer waits for the other, a look takes
+     * its turn among them. */
     int (*look)(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
                 struct glance *ret, struct error *err);
 

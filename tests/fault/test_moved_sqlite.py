@@ -123,6 +123,49 @@ class Moved(Case):
             self.assertIn("was replaced by another outbox", relay.output())
             self.whole()
 
+    def many(self):
+        """A relay of so many consumers that they share a handle."""
+        args = [arg for i in range(8) for arg in ("--consumer", f"c{i}", "--sink", f"file:{self.path(f'c{i}')}")]
+        return self.relay(*args, "--lease", "2s")
+
+    def delivered_to_all(self, type, relay):
+        for i in range(8):
+            wait_until(lambda: type in [ev["type"] for ev in self.ndjson(self.path(f"c{i}"))], what=relay.output)
+
+    def test_another_outbox_gets_all_the_consumers_of_a_relay(self):
+        other = self.path("other.db")
+        self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
+        with self.many() as relay:
+            self.emit("before")
+            self.delivered_to_all("before", relay)
+            os.rename(other, self.db)
+            self.emit("after")
+            self.delivered_to_all("after", relay)
+            self.assertIn("was replaced by another outbox", relay.output())
+            self.whole()
+
+    def test_another_outbox_restored_into_the_file_gets_all_the_consumers_of_a_relay(self):
+        other = self.path("other.db")
+        self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
+        self.outbox("emit", "waits", env={"OUTBOX_STORE": f"sqlite:{other}"})
+        with self.many() as relay:
+            self.emit("before")
+            self.delivered_to_all("before", relay)
+            with contextlib.closing(sqlite3.connect(other)) as a, contextlib.closing(sqlite3.connect(self.db)) as b:
+                a.backup(b)
+            self.delivered_to_all("waits", relay)
+            self.assertIn("another outbox was put into this file", relay.output())
+
+    def test_numbers_that_begin_again_are_put_right_for_all_the_consumers_of_a_relay(self):
+        with self.many() as relay:
+            for type in ("a", "b"): self.emit(type)
+            self.delivered_to_all("b", relay)
+            wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
+            with contextlib.closing(sqlite3.connect(self.db)) as db, db:
+                db.executescript("DELETE FROM outbox_event; DELETE FROM sqlite_sequence; INSERT INTO outbox_event (type) VALUES ('anew')")
+            self.delivered_to_all("anew", relay)
+            self.assertIn("began again", relay.output())
+
     def test_a_file_that_is_gone_is_waited_for_and_never_made_anew(self):
         with self.start() as relay:
             self.emit("before")

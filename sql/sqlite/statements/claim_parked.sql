@@ -22,8 +22,10 @@ SELECT @parked_columns@, careful FROM outbox_parked
  ORDER BY due_at, seq LIMIT :max;
 
 -- followers (consumer text, key int, seq int, max int): what is parked behind an event of its key,
--- so that the key catches up in one claim. The last column says where to stop.
-SELECT @parked_columns@, careful OR claim IS NOT NULL OR due_at IS NOT NULL FROM outbox_parked
+-- so that the key catches up in one claim. The last column says where to stop. Left to itself,
+-- SQLite would go through all that is parked, for each key.
+SELECT @parked_columns@, careful OR claim IS NOT NULL OR due_at IS NOT NULL
+  FROM outbox_parked INDEXED BY outbox_parked_key
  WHERE consumer = :consumer AND key = :key AND seq > :seq ORDER BY seq LIMIT :max;
 
 -- one_event (seq int): the event of a parked row.

@@ -25,7 +25,7 @@ SELECT @event_columns@ FROM outbox_event WHERE seq > :from_seq AND seq <= :to_se
 
 -- poison_of (consumer text, epoch int, max_attempts int): a careful event that crashed its last
 -- attempt as well. A careful event is always alone in its claim.
-SELECT seq, attempts, key FROM outbox_parked
+SELECT seq, attempts, key FROM outbox_parked INDEXED BY outbox_parked_claim
  WHERE consumer = :consumer AND claim = :epoch AND careful = 1 AND attempts >= :max_attempts
  LIMIT 1;
 

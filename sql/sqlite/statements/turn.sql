@@ -19,3 +19,8 @@ SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = :consumer)
     OR EXISTS (SELECT 1 FROM outbox_parked
                 WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL
                   AND (delayed = 0 OR due_at <= :now));
+
+-- new_events (seq int, most int, max int): what a look at the outbox finds. Payloads of more than
+-- most bytes are left out.
+SELECT seq, type, CASE WHEN length(CAST(payload AS BLOB)) <= :most THEN payload END
+  FROM outbox_event WHERE seq > :seq ORDER BY seq LIMIT :max;

@@ -88,7 +88,7 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
  * some. */
 static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
 {
-    struct pull *p = &k->st->pull;
+    struct pull *p = k->req->memo ? &k->req->memo->pull : &k->st->pull;
     int64_t mono = clock_mono(k->st->opt.clock);
     if (!pull_due(p, mono)) {
         sqlite_claim_wait(k, k->now + pull_left_ms(p, mono));

@@ -158,34 +158,82 @@ static int update(struct sqlite_store *st, const struct consumer_spec *c, struct
 
 /* ---- registering ---- */
 
-void sqlite_spec_forget(struct sqlite_store *st)
+static void member_free(struct sqlite_member *m)
 {
-    free((char *)st->spec.name);
-    free((char *)st->spec.events);
-    free((char *)st->spec.where);
-    free((char *)st->spec.retry);
-    st->spec = (struct consumer_spec){0};
+    if (!m)
+        return;
+    free((char *)m->spec.name);
+    free((char *)m->spec.events);
+    free((char *)m->spec.where);
+    free((char *)m->spec.retry);
+    free(m);
 }
 
-/* spec_keep remembers what was registered, because the next file at this path may not know the
+static struct sqlite_member *member_new(const struct consumer_spec *c)
+{
+    struct sqlite_member *m = calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    m->spec = *c;
+    m->spec.by = NULL;
+    m->spec.name = strdup(c->name);
+    m->spec.events = strdup(c->events);
+    m->spec.where = strdup(c->where);
+    m->spec.retry = strdup(c->retry);
+    bool whole = m->spec.name && m->spec.events && m->spec.where && m->spec.retry;
+    if (whole)
+        return m;
+    member_free(m);
+    return NULL;
+}
+
+struct sqlite_member *sqlite_member(const struct sqlite_store *st, const char *name)
+{
+    struct sqlite_member *m = st->members;
+    while (m && strcmp(m->spec.name, name) != 0)
+        m = m->next;
+    return m;
+}
+
+void sqlite_members_moved(struct sqlite_store *st)
+{
+    for (struct sqlite_member *m = st->members; m; m = m->next)
+        m->epoch_seen = 0;
+}
+
+void sqlite_members_forget(struct sqlite_store *st)
+{
+    while (st->members) {
+        struct sqlite_member *m = st->members;
+        st->members = m->next;
+        member_free(m);
+    }
+}
+
+static void member_drop(struct sqlite_store *st, const char *name)
+{
+    struct sqlite_member **at = &st->members;
+    while (*at && strcmp((*at)->spec.name, name) != 0)
+        at = &(*at)->next;
+    struct sqlite_member *m = *at;
+    if (!m)
+        return;
+    *at = m->next;
+    member_free(m);
+}
+
+/* member_keep remembers what was registered, because the next file at this path may not know the
  * consumer. Without memory nothing is remembered, and the consumer is not registered again. */
-static void spec_keep(struct sqlite_store *st, const struct consumer_spec *c)
+static void member_keep(struct sqlite_store *st, const struct consumer_spec *c)
 {
     if (st->home.moving)
-        return; /* it is the one we remember */
-    struct consumer_spec kept = *c;
-    kept.by = NULL;
-    kept.name = strdup(c->name);
-    kept.events = strdup(c->events);
-    kept.where = strdup(c->where);
-    kept.retry = strdup(c->retry);
-    sqlite_spec_forget(st);
-    st->spec = kept;
-    st->epoch_seen = 0;
-
-    bool whole = kept.name && kept.events && kept.where && kept.retry;
-    if (!whole)
-        sqlite_spec_forget(st);
+        return; /* it is one that we remember */
+    struct sqlite_member *m = member_new(c);
+    member_drop(st, c->name);
+    if (!m)
+        return;
+    m->next = st->members;
+    st->members = m;
 }
 
 /* put creates or updates the consumer, inside a transaction. */
@@ -227,7 +275,7 @@ int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool 
     if (sqlite_commit(base, err) != 0)
         return -1;
 
-    spec_keep(st, c);
+    member_keep(st, c);
     if (ret_created)
         *ret_created = created;
     return 0;

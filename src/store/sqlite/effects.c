@@ -36,6 +36,7 @@ int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
     if (what == SAVEPOINT_SET)
         return sqlite_exec(st, "SAVEPOINT outbox_handler", err);
 
+    st->quiet = false;
     if (what == SAVEPOINT_UNDO)
         sqlite_exec(st, "ROLLBACK TO outbox_handler", &why);
     if (sqlite_exec(st, "RELEASE outbox_handler", &why) == 0)
@@ -69,6 +70,7 @@ int sqlite_settle_here(struct store *base, const struct settlement *s, bool *ret
     st->turn_now = st->began;
     int r = sqlite_settle(st, s, ret_lost, err);
     st->turn_now = 0;
+    st->quiet = r == 0 && !*ret_lost; /* its claim is gone: something was written */
     return r;
 }
 

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -423,25 +424,33 @@ static int go_over(struct sqlite_store *st, struct error *err)
     }
     sqlite_disconnect(&former);
     st->pull.at = 0;
-    st->epoch_seen = 0;
+    sqlite_members_moved(st);
+    st->looked.known = false;
     st->synced = false;
     return 0;
 }
 
-/* register_again registers our consumer in a copy from before it was registered, as a relay that is
- * started again would. */
-static int register_again(struct sqlite_store *st, struct error *err)
+/* register_one registers a consumer of ours in a copy from before it was registered, as a relay
+ * that is started again would. */
+static int register_one(struct sqlite_store *st, const struct sqlite_member *m, struct error *err)
 {
     int64_t there = 0;
-    if (!st->spec.name)
-        return 0;
-    if (sqlite_value(st, err, &there, SQL(is_registered, .consumer = st->spec.name)) != 0)
+    if (sqlite_value(st, err, &there, SQL(is_registered, .consumer = m->spec.name)) != 0)
         return -1;
     if (there)
         return 0;
-    struct consumer_spec spec = st->spec;
+    struct consumer_spec spec = m->spec;
     spec.how = PUT_START;
     return sqlite_consumer_put(&st->base, &spec, NULL, err);
+}
+
+static int register_again(struct sqlite_store *st, struct error *err)
+{
+    for (const struct sqlite_member *m = st->members; m; m = m->next) {
+        if (register_one(st, m, err) != 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* move goes over to the file that is at the path now, and always fails. */
@@ -468,6 +477,10 @@ static int move(struct sqlite_store *st, struct error *err)
                     st->shown, same ? "a copy of the same outbox" : "another outbox");
 }
 
+/* Handles of this process go over one after the other: while one takes the former file's log out of
+ * the way, another must not have begun the new file's log under the same name. */
+static pthread_mutex_t one_moves = PTHREAD_MUTEX_INITIALIZER;
+
 /* reading says whether a statement is in the middle of its rows: it would lose the connection. */
 static bool reading(const struct sqlite_store *st)
 {
@@ -484,7 +497,9 @@ int sqlite_home_check(struct sqlite_store *st, struct error *err)
     if (at_home(st) || reading(st))
         return 0;
     st->home.moving = true;
+    pthread_mutex_lock(&one_moves);
     int r = move(st, err);
+    pthread_mutex_unlock(&one_moves);
     st->home.moving = false;
     return r;
 }

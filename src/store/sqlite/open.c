@@ -223,11 +223,31 @@ static struct sqlite_store *store_new(const struct store_options *opt)
     return st;
 }
 
+/* join_family makes st a relative of `from`, or the first of a family if that is NULL. */
+static int join_family(struct sqlite_store *st, const struct sqlite_store *from, struct error *err)
+{
+    if (from)
+        st->family = from->family;
+    else
+        st->family = calloc(1, sizeof *st->family);
+    if (!st->family)
+        return err_nomem(err);
+    atomic_fetch_add(&st->family->handles, 1);
+    return 0;
+}
+
+static void leave_family(struct sqlite_store *st)
+{
+    if (st->family && atomic_fetch_sub(&st->family->handles, 1) == 1)
+        free(st->family);
+}
+
 static void sqlite_close_store(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
     sqlite_disconnect(st);
-    sqlite_spec_forget(st);
+    sqlite_members_forget(st);
+    leave_family(st);
     free(st->path);
     free(st->shown);
     free(st);
@@ -243,10 +263,12 @@ static int connect_handle(struct sqlite_store *st, struct error *err)
     return sqlite_connect(st, err);
 }
 
-/* finish_open connects st and hands it out. On failure it closes st. */
-static int finish_open(struct sqlite_store *st, struct store **ret, struct error *err)
+/* finish_open connects st, a duplicate of `from` unless that is NULL, and hands it out. On failure
+ * it closes st. */
+static int finish_open(struct sqlite_store *st, const struct sqlite_store *from, struct store **ret,
+                       struct error *err)
 {
-    if (connect_handle(st, err) != 0) {
+    if (join_family(st, from, err) != 0 || connect_handle(st, err) != 0) {
         sqlite_close_store(&st->base);
         return -1;
     }
@@ -287,7 +309,7 @@ static int sqlite_open(const char *url, const struct store_options *opt, struct 
     } else {
         st->path = absolute(path); /* nor is a name like file:x taken for a URI then */
     }
-    return finish_open(st, ret, err);
+    return finish_open(st, NULL, ret, err);
 }
 
 static int sqlite_dup(struct store *base, struct store **ret, struct error *err)
@@ -298,7 +320,7 @@ static int sqlite_dup(struct store *base, struct store **ret, struct error *err)
     st->memory = from->memory;
     st->path = strdup(from->path);
     st->shown = strdup(from->shown);
-    return finish_open(st, ret, err);
+    return finish_open(st, from, ret, err);
 }
 
 const struct store_ops store_sqlite = {
@@ -325,6 +347,8 @@ const struct store_ops store_sqlite = {
     .consumer_remove = sqlite_consumer_remove,
     .consumer_report = sqlite_consumer_report,
     .turn = sqlite_turn,
+    .turns = sqlite_turns,
+    .look = sqlite_look,
     .extend = sqlite_extend,
     .lend = sqlite_lend,
     .savepoint = sqlite_savepoint,

@@ -4,6 +4,7 @@
 #define STORE_SQLITE_SQLITE_H
 
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "base/rng.h"
@@ -36,6 +37,28 @@ struct sqlite_home {
     bool unknown;  /* another outbox is in the file: our consumer may not be registered there */
 };
 
+/* A consumer that was registered through a handle, and what the handle remembers of it. */
+struct sqlite_member {
+    struct consumer_spec spec; /* owns its strings */
+    int64_t epoch_seen;        /* of the last claim; 0: none */
+    struct sqlite_member *next;
+};
+
+/* What a handle and its duplicates have in common. */
+struct sqlite_family {
+    atomic_uint handles;
+    /* Commits that nobody has to be woken for, see look.c. It is changed under the write lock
+     * only. */
+    atomic_uint quiet_commits;
+};
+
+/* Up to where a handle has looked, see look.c. */
+struct sqlite_looked {
+    bool known;
+    int64_t seq;
+    uint32_t commits, quiet_commits;
+};
+
 /* (1) in_tx is true between sqlite_begin and the commit or rollback. (2) cached[i].sql is the text
  * of a struct sql or a string literal, and is compared by address. */
 struct sqlite_store {
@@ -44,9 +67,10 @@ struct sqlite_store {
     char *path;  /* what sqlite3_open_v2 was given: an absolute path, or a URI for memory */
     char *shown; /* the path as the user wrote it, for messages */
     struct sqlite_home home;
-    char identity[SQLITE_IDENTITY];          /* of the outbox in the file; "": not known */
-    struct consumer_spec spec;               /* registered through this handle; owns its strings */
-    int64_t epoch_seen;                      /* of the last claim for that consumer; 0: none */
+    char identity[SQLITE_IDENTITY]; /* of the outbox in the file; "": not known */
+    struct sqlite_member *members;  /* registered through this handle */
+    struct sqlite_family *family;
+    struct sqlite_looked looked;
     bool lent;                               /* handlers work on this connection; see effects.c */
     bool synced;                             /* the database file was, in this life of the log */
     unsigned char log_life[SQLITE_LOG_LIFE]; /* see durable.c */
@@ -54,6 +78,8 @@ struct sqlite_store {
     bool in_tx;
     bool stuck;      /* a ROLLBACK failed for want of memory; see sqlite_unstick */
     bool committing; /* the COMMIT that runs is ours; see effects.c */
+    bool quiet;      /* the open transaction has written, which is no news to our relay: look.c */
+    bool for_deaf;   /* workers that are deaf use this handle */
     struct store_options opt;
     struct pull pull;
     int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
@@ -204,6 +230,11 @@ void sqlite_snapshot_end(struct sqlite_store *st, bool own);
 int sqlite_bell_fd(struct store *st);
 void sqlite_bell_clear(struct store *st);
 
+/* ---- look.c ---- */
+
+int sqlite_look(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
+                struct glance *ret, struct error *err);
+
 /* ---- home.c: is the file at our path still the one we have open? ---- */
 
 /* sqlite_home_settle notes which file was opened; sqlite_home_leave forgets it. */
@@ -250,6 +281,7 @@ int sqlite_handle_once(struct store *st, void *foreign, struct str handler, stru
 int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
+int sqlite_turns(struct store *st, struct shared_turn *t, size_t n, struct error *err);
 int sqlite_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
                   int64_t lease_ms, bool *ret_lost, struct error *err);
 
@@ -296,8 +328,12 @@ int sqlite_handled_put(struct store *st, const struct inbox_key *k, const bool *
 
 /* ---- consumers.c, settings.c ---- */
 
-/* sqlite_spec_forget forgets which consumer was registered through this handle. */
-void sqlite_spec_forget(struct sqlite_store *st);
+/* sqlite_member finds a consumer that was registered through this handle; NULL: it was not.
+ * sqlite_members_forget forgets them all; sqlite_members_moved forgets their claims only: those
+ * were made in another file. */
+struct sqlite_member *sqlite_member(const struct sqlite_store *st, const char *name);
+void sqlite_members_forget(struct sqlite_store *st);
+void sqlite_members_moved(struct sqlite_store *st);
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
                         struct error *err);
 int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);

@@ -49,6 +49,7 @@ int sqlite_begin(struct store *base, struct error *err)
     if (sqlite_exec(st, begin_sql, err) != 0)
         return -1;
     st->in_tx = true;
+    st->quiet = false;
     st->began = clock_wall(st->opt.clock);
     return 0;
 }
@@ -65,12 +66,25 @@ static int commit(struct sqlite_store *st, struct error *err)
     return r;
 }
 
+/* commit_counted counts the commit if it is no news to our relay. The counter is set back before
+ * the write lock is let go, if it can be. If not, somebody is woken for nothing. */
+static int commit_counted(struct sqlite_store *st, struct error *err)
+{
+    if (!st->quiet)
+        return commit(st, err);
+    atomic_fetch_add(&st->family->quiet_commits, 1);
+    if (commit(st, err) == 0)
+        return 0;
+    atomic_fetch_sub(&st->family->quiet_commits, 1);
+    return -1;
+}
+
 int sqlite_commit(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     if (!st->in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open");
-    if (commit(st, err) != 0) {
+    if (commit_counted(st, err) != 0) {
         sqlite_rollback(base);
         return -1;
     }

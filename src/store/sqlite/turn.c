@@ -1,9 +1,13 @@
 /* turn.c: a turn of a worker, in one transaction: it takes over what expired, settles what the
- * worker has delivered, and claims what comes next. */
+ * worker has delivered, and claims what comes next. Turns of several workers may share the
+ * transaction, and so wait for the disk once. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "sqlite_sql.h"
 #include "store/sqlite/claim.h"
+
+#define BUSY_AGAIN 50 /* ms until a deaf worker looks again whether its lane is free */
 
 /* ---- what may have changed since the last turn ---- */
 
@@ -29,11 +33,11 @@ static int check_version(struct claiming *k, bool settling, bool *ret_other, str
         k->st->shown, (long long)there, SQLITE_SCHEMA_VERSION);
 }
 
-/* is_registered says whether the consumer is the one that was registered through this handle, about
- * which the handle remembers things. */
-static bool is_registered(const struct claiming *k)
+/* member_of finds what the handle remembers of the consumer; NULL: it was registered through
+ * another handle. */
+static struct sqlite_member *member_of(const struct claiming *k)
 {
-    return k->st->spec.name && strcmp(k->st->spec.name, k->req->consumer) == 0;
+    return sqlite_member(k->st, k->req->consumer);
 }
 
 /* move_in makes the outbox that was restored into the file the one we know, and fails, so that the
@@ -49,7 +53,7 @@ static int move_in(struct sqlite_store *st, struct error *err)
         snprintf(st->identity, sizeof st->identity, "%s", sqlite3_column_text(q, 0));
     sqlite3_reset(q);
     st->home.unknown = true;
-    st->epoch_seen = 0;
+    sqlite_members_moved(st);
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
                     "%s: another outbox was put into this file; going on with that one, and what "
                     "was claimed in the former is dropped",
@@ -58,7 +62,7 @@ static int move_in(struct sqlite_store *st, struct error *err)
 
 static int say_set_back(struct sqlite_store *st, struct error *err)
 {
-    st->epoch_seen = 0;
+    sqlite_members_moved(st);
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
                     "%s: an older copy of this outbox was restored into the file; going on with "
                     "that one: what was claimed since it was made is dropped, and may come again",
@@ -75,7 +79,7 @@ static int not_registered(struct claiming *k, struct error *err)
         return -1;
     bool other = r == 1 && k->st->identity[0] && !str_is(sqlite_text(q, 0), k->st->identity);
     sqlite3_reset(q);
-    if (other && is_registered(k))
+    if (other && member_of(k))
         return move_in(k->st, err);
     return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
                     "consumer \"%s\" is not registered; it may have been removed",
@@ -115,15 +119,17 @@ static int check_consumer(struct claiming *k, struct error *err)
 
     if (!same_outbox)
         return move_in(k->st, err);
-    bool set_back = is_registered(k) && last < k->st->epoch_seen;
+    const struct sqlite_member *m = member_of(k);
+    bool set_back = m && last < m->epoch_seen;
     if (set_back)
         return say_set_back(k->st, err);
     return 0;
 }
 
 /* check_numbers makes sure that what is handed out has numbers that nobody has passed. A repair
- * commits by itself, and the turn fails, so that it is reported. */
-static int check_numbers(struct claiming *k, struct error *err)
+ * commits by itself, and the turn fails, so that it is reported. In company nothing is repaired:
+ * that would commit the turns of others. */
+static int check_numbers(struct claiming *k, bool in_company, struct error *err)
 {
     bool broken;
     int64_t events, from;
@@ -131,6 +137,8 @@ static int check_numbers(struct claiming *k, struct error *err)
         return -1;
     if (!broken)
         return 0;
+    if (in_company)
+        return err_set(err, ERR_CONFLICT, "%s: the numbers of events began again", k->st->shown);
     if (sqlite_numbers_repair(k->st, &events, &from, err) != 0)
         return -1;
     if (sqlite_commit(&k->st->base, err) != 0)
@@ -207,6 +215,7 @@ struct turn {
     struct claiming k;
     const struct settlement *s; /* NULL: nothing to settle */
     bool lost;                  /* the claim that s settles was no longer ours */
+    bool in_company;            /* the transaction is not its own */
 };
 
 static bool is_claiming(const struct claim_request *req)
@@ -229,7 +238,7 @@ static int prepare(struct turn *t, bool *ret_fit, struct error *err)
         return -1;
     if (k->hint->changed || other_version)
         return 0;
-    if (is_claiming(k->req) && check_numbers(k, err) != 0)
+    if (is_claiming(k->req) && check_numbers(k, t->in_company, err) != 0)
         return -1;
     *ret_fit = true;
     return sqlite_take_over(k, err);
@@ -246,28 +255,83 @@ static int steps(struct turn *t, struct error *err)
         return -1;
     if (!fit || !is_claiming(t->k.req))
         return 0;
-    return claim_next(&t->k, err);
+    if (claim_next(&t->k, err) != 0)
+        return -1;
+
+    /* Nobody rings a deaf worker when another one of its relay settles. */
+    bool unrung = t->k.req->deaf && t->k.hint->busy;
+    if (unrung)
+        sqlite_claim_wait(&t->k, t->k.now + BUSY_AGAIN);
+    return 0;
 }
 
-/* run_steps runs them in a transaction, which is committed only if anything was written: then there
- * is something to sync. */
-static int run_steps(struct turn *t, struct error *err)
+/* run_steps runs those of n turns in a transaction, which is committed only if anything was
+ * written: then there is something to sync. */
+static int run_steps(struct sqlite_store *st, struct turn *t, size_t n, struct error *err)
 {
-    struct sqlite_store *st = t->k.st;
+    int r = 0;
     if (sqlite_begin(&st->base, err) != 0)
         return -1;
     sqlite3_int64 before = sqlite3_total_changes64(st->db);
 
     st->turn_now = sqlite_now(st); /* one for all: a claim is alive for all steps, or for none */
-    t->k.now = st->turn_now;
-    int r = steps(t, err);
+    for (size_t i = 0; i < n && r == 0; i++) {
+        t[i].k.now = st->turn_now;
+        r = steps(&t[i], err);
+    }
     st->turn_now = 0;
 
     bool wrote = sqlite3_total_changes64(st->db) != before;
-    if (r == 0 && wrote)
+    bool deaf = t->k.req && t->k.req->deaf;
+    st->for_deaf = st->for_deaf || deaf;
+    if (r == 0 && wrote) {
+        st->quiet = deaf;
         return sqlite_commit(&st->base, err);
+    }
     sqlite_rollback(&st->base);
     return r;
+}
+
+/* prefetch reads what will probably be claimed. */
+static int prefetch(struct sqlite_store *st, struct turn *t, size_t n, struct error *err)
+{
+    bool own = false;
+    int r = 0;
+    if (n > 1 && sqlite_snapshot_begin(st, &own, err) != 0)
+        return -1;
+    for (size_t i = 0; i < n && r == 0; i++) {
+        if (is_claiming(t[i].k.req))
+            r = sqlite_fresh_prefetch(&t[i].k, err);
+    }
+    sqlite_snapshot_end(st, own);
+    return r;
+}
+
+/* make makes n turns: all of them, or none. */
+static int make(struct sqlite_store *st, struct turn *t, size_t n, struct error *err)
+{
+    bool by_hand = !sqlite3_get_autocommit(st->db), any = false;
+    if (st->in_tx || by_hand)
+        return err_set(err, ERR_MISUSE,
+                       "a claim inside an open transaction would not be durable: refused");
+
+    if (sqlite_home_adopt(st, err) != 0)
+        return -1;
+    if (prefetch(st, t, n, err) != 0)
+        return -1;
+    if (run_steps(st, t, n, err) != 0)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        any = any || t[i].k.b->n > 0;
+    if (any && sqlite_durable(st, err) != 0)
+        return -1;
+
+    for (size_t i = 0; i < n; i++) {
+        struct sqlite_member *m = t[i].k.b->n > 0 ? member_of(&t[i].k) : NULL;
+        if (m)
+            m->epoch_seen = t[i].k.b->epoch;
+    }
+    return 0;
 }
 
 int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost,
@@ -278,22 +342,9 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     struct batch b = {0};
     struct claim_hint hint = {.wait_ms = -1};
     struct turn t = {.k = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint}, .s = s};
-    bool by_hand = !sqlite3_get_autocommit(st->db);
-    if (st->in_tx || by_hand)
-        return err_set(err, ERR_MISUSE,
-                       "a claim inside an open transaction would not be durable: refused");
-
-    if (sqlite_home_adopt(st, err) != 0)
-        return -1;
-    if (is_claiming(req) && sqlite_fresh_prefetch(&t.k, err) != 0)
-        return -1;
-    if (run_steps(&t, err) != 0)
-        return -1;
-    if (b.n > 0 && sqlite_durable(st, err) != 0)
+    if (make(st, &t, 1, err) != 0)
         return -1;
 
-    if (b.n > 0 && is_registered(&t.k))
-        st->epoch_seen = b.epoch;
     if (ret_lost)
         *ret_lost = t.lost;
     if (req) {
@@ -301,4 +352,34 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost,
         *ret_hint = hint;
     }
     return 0;
+}
+
+/* take_part prepares one of several turns. Its answer goes where it is wanted at once. */
+static struct turn take_part(struct sqlite_store *st, struct shared_turn *t)
+{
+    t->batch = (struct batch){0};
+    t->hint = (struct claim_hint){.wait_ms = -1};
+    return (struct turn){
+        .k = {.st = st, .req = t->req, .a = t->a, .b = &t->batch, .hint = &t->hint},
+        .s = t->s,
+        .in_company = true,
+    };
+}
+
+int sqlite_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct turn *all = calloc(n, sizeof *all);
+    if (!all)
+        return err_nomem(err);
+    for (size_t i = 0; i < n; i++)
+        all[i] = take_part(st, &t[i]);
+
+    int r = make(st, all, n, err);
+    for (size_t i = 0; i < n; i++) {
+        t[i].made = r == 0;
+        t[i].lost = all[i].lost;
+    }
+    free(all);
+    return r;
 }
