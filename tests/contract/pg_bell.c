@@ -163,8 +163,8 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     pg_do(gate, "BEGIN; SELECT pg_advisory_xact_lock(42424242)");
     assert_int_equal(pthread_create(&thread, NULL, turn_in_thread, &t), 0);
     while (pg_number(gate, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = "
-                           "42424242 AND NOT "
-                           "granted") == 0) {}
+                           "42424242 AND NOT granted AND database = (SELECT oid FROM "
+                           "pg_database WHERE datname = current_database())") == 0) {}
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
     pg_do(gate, "COMMIT");
     pthread_join(thread, NULL);
