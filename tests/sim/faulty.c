@@ -96,7 +96,7 @@ static int in_company(struct store *st, const struct settlement *s, bool *ret_lo
         return -1;
     if (!t.made)
         return real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
-    *ret_lost = false;
+    *ret_lost = t.lost;
     *ret_batch = t.batch;
     *ret_hint = t.hint;
     return 0;
