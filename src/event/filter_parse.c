@@ -407,7 +407,7 @@ static int parser_init(struct parser *ps, struct arena *a, const char *given, st
 
 int filter_parse_events(struct filter *f, const char *events, struct error *err)
 {
-    struct parser ps;
+    struct parser ps = {0};
     int r = parser_init(&ps, &f->a, events, err);
     if (r == 0)
         r = parse_patterns(&ps, &f->patterns);
@@ -418,7 +418,7 @@ int filter_parse_events(struct filter *f, const char *events, struct error *err)
 
 int filter_parse_where(struct filter *f, const char *where, struct error *err)
 {
-    struct parser ps;
+    struct parser ps = {0};
     int r = parser_init(&ps, &f->a, where, err);
     if (r == 0)
         r = parse_where(&ps, &f->where);
