@@ -607,7 +607,7 @@ struct store_ops {
 
     /* look says what has been committed since the last look of this handle, on behalf of handles
      * that are deaf (see claim_request). Call bell_clear before it, so that no commit is missed
-     * between the two. With `blind` it asks the server nothing while the bell works, and answers
+     * between the two. With `blind` it asks the server nothing while producers ring, and answers
      * that everybody may have something to do. With `payloads` it reads payloads that are not
      * large. NULL: this store has no such look. Where one writer waits for the other, a look takes
      * its turn among them. */

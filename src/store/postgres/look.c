@@ -119,7 +119,8 @@ int pg_look(struct store *base, bool blind, bool payloads, look_visit *visit, vo
         st->looked = NULL;
     }
 
-    if (blind && st->bell_works)
+    bool rung_for_all = st->bell_works && st->bell != BELL_AWAKE; /* so rings are all there is */
+    if (blind && rung_for_all)
         ask_nothing(st, &look);
     else if (ask(st, payloads, visit, ctx, &look, err) != 0)
         return -1;
