@@ -465,14 +465,19 @@ static int list_row(struct viewer *v, struct listing *l, sqlite3_stmt *row, stru
     return 0;
 }
 
-/* list_rows shows those of the rows that the query asks for. */
-static int list_rows(struct viewer *v, struct listing *l, sqlite3_stmt *rows, struct error *err)
+/* A row_visit looks at one row of a listing. It returns -1 on failure. */
+typedef int row_visit(struct viewer *v, struct listing *l, sqlite3_stmt *row, struct arena *a,
+                      struct error *err);
+
+/* each_row visits the rows until the listing is done. */
+static int each_row(struct viewer *v, struct listing *l, sqlite3_stmt *rows, row_visit *visit,
+                    struct error *err)
 {
     struct arena a;
     int r = 0;
     arena_init(&a, 0);
     while (!l->done && (r = sqlite_step(v->st, rows, err)) == 1) {
-        r = list_row(v, l, rows, &a, err);
+        r = visit(v, l, rows, &a, err);
         arena_reset(&a);
         if (r != 0)
             break;
@@ -480,6 +485,12 @@ static int list_rows(struct viewer *v, struct listing *l, sqlite3_stmt *rows, st
     sqlite3_reset(rows);
     arena_release(&a);
     return r < 0 ? -1 : 0;
+}
+
+/* list_rows shows those of the rows that the query asks for. */
+static int list_rows(struct viewer *v, struct listing *l, sqlite3_stmt *rows, struct error *err)
+{
+    return each_row(v, l, rows, list_row, err);
 }
 
 static int list_one(struct viewer *v, struct listing *l, struct error *err)
@@ -548,8 +559,6 @@ static int look_at(struct viewer *v, struct listing *l, sqlite3_stmt *row, struc
 /* look looks at the events with low < seq <= high, as far as the query says. */
 static int look(struct viewer *v, struct listing *l, int64_t low, int64_t high, struct error *err)
 {
-    struct arena a;
-    int r = 0;
     sqlite3_stmt *rows;
     if (l->done || low >= high)
         return 0;
@@ -557,16 +566,7 @@ static int look(struct viewer *v, struct listing *l, int64_t low, int64_t high, 
         rows = sqlite_rows(v->st, err, SQL(events_backwards, .low = low, .high = high));
     else
         rows = sqlite_rows(v->st, err, SQL(events_forwards, .low = low, .high = high));
-    arena_init(&a, 0);
-    while (!l->done && (r = sqlite_step(v->st, rows, err)) == 1) {
-        r = look_at(v, l, rows, &a, err);
-        arena_reset(&a);
-        if (r != 0)
-            break;
-    }
-    sqlite3_reset(rows);
-    arena_release(&a);
-    return r < 0 ? -1 : 0;
+    return each_row(v, l, rows, look_at, err);
 }
 
 static int list_events(struct viewer *v, struct listing *l, struct error *err)
