@@ -1,4 +1,4 @@
-/* template.h: names made of parts of an event, such as that of the stream it goes to:
+/* template.h: names made of parts of an event, such as that of the stream or topic it goes to:
  * "tenant.{type[1]}". */
 #ifndef EVENT_TEMPLATE_H
 #define EVENT_TEMPLATE_H
@@ -6,13 +6,14 @@
 #include "base/buf.h"
 #include "event/event.h"
 
-#define TEMPLATE_FIELDS "{type}, {type[N]}, {aggregate_type}, {aggregate_id}, {tenant}"
+#define TEMPLATE_FIELDS \
+    "{type}, {type[N]}, {aggregate_type}, {aggregate_id}, {tenant}, {header.NAME}"
 
 struct template;
 
 /* template_new compiles a text with the fields {type}, {type[1]} (the part of the type between its
- * first and second dot), {aggregate_type}, {aggregate_id} and {tenant}; {{ and }} stand for braces.
- * ERR_CONFIG. The caller frees *ret. */
+ * first and second dot), {aggregate_type}, {aggregate_id}, {tenant} and {header.NAME} (the event's
+ * header of that name); {{ and }} stand for braces. ERR_CONFIG. The caller frees *ret. */
 int template_new(const char *text, struct template **ret, struct error *err);
 void template_free(struct template *t);
 

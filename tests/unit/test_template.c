@@ -11,6 +11,7 @@ static const struct event ev = {
     .type = STR("tenant.user_membership.added"),
     .aggregate_type = STR("user"),
     .aggregate_id = STR("7"),
+    .headers = STR("{\"region\":\"eu\",\"n\":1,\"quoted\":\"a\\u00e9\"}"),
 };
 
 static void gives(const char *text, const char *want)
@@ -35,14 +36,18 @@ static void fields_and_parts_are_put_in(void **state)
     gives("{aggregate_type}:{aggregate_id}", "user:7");
     gives("{type}", "tenant.user_membership.added");
     gives("{{{aggregate_type}}}x", "{user}x");
+    gives("{header.region}.{type[2]}", "eu.added");
+    gives("{header.quoted}", "a\xc3\xa9");
 }
 
 static void what_the_event_lacks_is_named(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {{"{tenant}", "no tenant"},
-                                           {"{type[3]}", "no part number 3"}};
-    for (size_t i = 0; i < 2; i++) {
+                                           {"{type[3]}", "no part number 3"},
+                                           {"{header.none}", "no header none"},
+                                           {"{header.n}", "no header n"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct template *t;
         struct error err = {0};
         struct buf b;
@@ -59,8 +64,9 @@ static void what_the_event_lacks_is_named(void **state)
 static void bad_templates_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",      "{",       "}",         "a{type",     "a}b",
-                                      "{typ}", "{type[}", "{type[x]}", "{type[1]x}", "{}"};
+    static const char *const bad[] = {"",           "{",     "}",         "a{type",
+                                      "a}b",        "{typ}", "{type[}",   "{type[x]}",
+                                      "{type[1]x}", "{}",    "{header.}", "{headers.x}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct template *t = NULL;
         struct error err = {0};
