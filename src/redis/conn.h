@@ -24,9 +24,9 @@ enum redis_state {
 /* The commands that a connection begins with. */
 enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREETINGS };
 
-/* (1) state == REDIS_CLOSED if and only if the wire is closed. (2) out[sent..n) is still to be written, and is
- * kept back until REDIS_READY. (3) greet[greet_sent..n) is still to be written of the greeting.
- * (4) asked[greeted..n_asked) of the greeting is still to be answered. */
+/* (1) state == REDIS_CLOSED if and only if the wire is closed. (2) out[sent..n) is still to be
+ * written, and is kept back until REDIS_READY. (3) greet[greet_sent..n) is still to be written of
+ * the greeting. (4) asked[greeted..n_asked) of the greeting is still to be answered. */
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
