@@ -80,7 +80,7 @@ static bool told_to_stop(void)
 
 /* ---- printing ---- */
 
-/* output_text adds a member from a stranger: bytes that are not UTF-8 would make the whole no
+/* add_text adds a member from a stranger: bytes that are not UTF-8 would make the whole no
  * JSON. */
 static void add_text(struct buf *b, const char *name, struct str s)
 {
@@ -263,7 +263,7 @@ static int open_all(struct receiving *r, struct error *err)
     const struct receive_args *a = &r->cli->args.receive;
     struct receiver_config cfg = {.url = r->cli->args.pos[0], .from = a->from, .wake = wake_fd};
     const struct receiver_ops *ops;
-    if (receiver_find(cfg.url, &ops, err) != 0)
+    if (receive_find(cfg.url, &ops, err) != 0)
         return -1;
     if (a->check && commands_need_store(r->cli, err) != 0)
         return -1;

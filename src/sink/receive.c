@@ -5,7 +5,7 @@
 
 #include "sink/kinds.h"
 
-const struct receiver_ops *const receiver_kinds[] = {
+const struct receiver_ops *const receive_kinds[] = {
 #ifdef OUTBOX_REDIS
     &redis_receiver,
     &redis_tls_receiver,
@@ -15,17 +15,17 @@ const struct receiver_ops *const receiver_kinds[] = {
     NULL,
 };
 
-int receiver_find(const char *url, const struct receiver_ops **ret, struct error *err)
+int receive_find(const char *url, const struct receiver_ops **ret, struct error *err)
 {
     char list[200] = "";
     size_t n = 0;
     const char *colon = strchr(url, ':');
     size_t length = colon ? (size_t)(colon - url) : 0;
-    for (size_t i = 0; receiver_kinds[i]; i++) {
-        const char *scheme = receiver_kinds[i]->scheme;
+    for (size_t i = 0; receive_kinds[i]; i++) {
+        const char *scheme = receive_kinds[i]->scheme;
         bool same = length > 0 && strlen(scheme) == length && strncmp(url, scheme, length) == 0;
         if (same) {
-            *ret = receiver_kinds[i];
+            *ret = receive_kinds[i];
             return 0;
         }
         if (n < sizeof list)

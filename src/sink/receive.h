@@ -1,5 +1,5 @@
-/* receive.h: the reading end of what a sink writes to, for people who try it out and for tests. It
- * is no consumer: it keeps no position and acknowledges nothing, so that reading changes nothing. */
+/* receive.h: the reading end of what a sink writes to, for people who try it out and for tests. A
+ * receiver is no consumer: it keeps no position and acknowledges nothing, so it changes nothing. */
 #ifndef SINK_RECEIVE_H
 #define SINK_RECEIVE_H
 
@@ -45,11 +45,11 @@ struct receiver {
     struct receiver_config cfg;
 };
 
-/* receiver_kinds lists the receivers of this build and ends with NULL. */
-extern const struct receiver_ops *const receiver_kinds[];
+/* receive_kinds lists the receivers of this build and ends with NULL. */
+extern const struct receiver_ops *const receive_kinds[];
 
-/* receiver_find finds the kind of a sink's URL. ERR_CONFIG for a sink that cannot be read from, with
- * a list of those that can. */
-int receiver_find(const char *url, const struct receiver_ops **ret, struct error *err);
+/* receive_find finds the kind of a sink's URL. ERR_CONFIG for a sink that cannot be read from; the
+ * text lists those that can. */
+int receive_find(const char *url, const struct receiver_ops **ret, struct error *err);
 
 #endif

@@ -317,7 +317,7 @@ static int set_up(struct redis_receiver *rc, struct error *err)
 static int redis_open(const struct receiver_config *cfg, struct receiver **ret, struct error *err)
 {
     const struct receiver_ops *ops;
-    if (receiver_find(cfg->url, &ops, err) != 0)
+    if (receive_find(cfg->url, &ops, err) != 0)
         return -1;
     struct redis_receiver *rc = calloc(1, sizeof *rc);
     if (!rc)
