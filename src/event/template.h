@@ -32,4 +32,13 @@ int template_write(const struct template *t, const struct event *ev, struct buf 
 int template_pattern(const struct template *t, const char *special, struct buf *b,
                      struct error *err);
 
+/* A template_escape appends the value of a field as the names of a broker allow it. `levels`: it is
+ * a whole type, whose dots part levels as those of a name do. */
+typedef void template_escape(struct buf *b, struct str value, bool levels);
+
+/* template_write_escaped is template_write, with every value passed through `escape`. What the
+ * template itself says goes out as it is. */
+int template_write_escaped(const struct template *t, const struct event *ev,
+                           template_escape *escape, struct buf *b, struct error *err);
+
 #endif
