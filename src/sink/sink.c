@@ -11,6 +11,9 @@ const struct sink_ops *const sink_kinds[] = {
 #ifdef OUTBOX_REDIS
     &redis_ops,  &redis_tls_ops, &redis_unix_ops, &redis_plus_unix_ops,
 #endif
+#ifdef OUTBOX_NATS
+    &nats_ops,   &nats_tls_ops,
+#endif
 #ifdef OUTBOX_HTTP
     &https_ops,  &http_ops,
 #endif
@@ -31,7 +34,8 @@ static const struct {
     {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"kafka", "kafka", NULL},
-    {"nats", "nats", NULL},
+    {"nats", "nats", "libnats-dev"},
+    {"nats+tls", "nats", "libnats-dev"},
     {"amqp", "rabbitmq", NULL},
 };
 
