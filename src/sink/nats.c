@@ -128,17 +128,6 @@ static void submit_one(struct nats_sink *n, struct delivery *d)
         send_failed(n, f, &err);
 }
 
-static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t count)
-{
-    struct nats_sink *n = (struct nats_sink *)sk;
-    size_t i = 0;
-    while (i < count && has_room(n, d[i]->ev))
-        submit_one(n, d[i++]);
-    if (n->ready)
-        nats_link_flush(n->link);
-    return i;
-}
-
 /* Driving */
 
 /* set_caution keeps the line about the stream. Only a new text gets a new address. */
@@ -193,6 +182,20 @@ static void hear(struct nats_sink *n)
         nats_give_up(n, &news.lost);
     else if (news.state == NATS_READY && !n->ready)
         begin(n, &news);
+}
+
+static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t count)
+{
+    struct nats_sink *n = (struct nats_sink *)sk;
+    size_t i = 0;
+    bool idle = n->link && n->count == 0;
+    if (idle)
+        hear(n); /* a connection that was closed meanwhile is no failure: there will be another */
+    while (i < count && has_room(n, d[i]->ev))
+        submit_one(n, d[i++]);
+    if (n->ready)
+        nats_link_flush(n->link);
+    return i;
 }
 
 /* is_missing says whether later events were answered, but not this one. JetStream sometimes never

@@ -8,7 +8,7 @@
 
 #define LATER_MS 30000 /* how long an event waits whose subject nobody takes */
 
-/* unlink takes a flight out of the list. */
+/* unlink_flight takes a flight out of the list. */
 static void unlink_flight(struct nats_sink *n, struct flight *f)
 {
     if (f->prev)
@@ -125,8 +125,8 @@ static const char *subject_of(struct nats_sink *n, const struct flight *f)
     return subject ? subject : "";
 }
 
-/* nobody: while a stream has no leader nobody answers for it, which says nothing about the event.
- * A subject that is not among those of the stream is another matter: the rest can go on. */
+/* nobody answers for an event that no stream took. While a stream has no leader that says nothing
+ * about the event. If its subject is not among those of the stream, the rest can go on. */
 static void nobody(struct nats_sink *n, struct flight *f)
 {
     char text[600], subject[200];

@@ -21,7 +21,7 @@ static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     pthread_mutex_lock(&l->lock);
     l->fd = fd;
-    l->want_write = true; /* what was written before, if anything */
+    l->want_write = false;
     pthread_mutex_unlock(&l->lock);
     return NATS_OK;
 }
@@ -165,7 +165,8 @@ static int set_tls(struct nats_link *l, natsOptions *o, const char *host, struct
     return 0;
 }
 
-/* set_behaviour: no reconnecting, no timers, no thread that flushes, one server at a time. */
+/* set_behaviour takes from libnats what it would do on its own: reconnecting, timers, a thread that
+ * flushes, other servers than the one it was given. */
 static int set_behaviour(struct nats_link *l, natsOptions *o, const char *address,
                          struct error *err)
 {
@@ -211,7 +212,8 @@ static int try_options(struct nats_link *l, natsOptions *o, const struct broker_
     char said[200];
     nats_said(s, said, sizeof said);
     const char *advice = "";
-    if (s == NATS_SECURE_CONNECTION_REQUIRED)
+    bool wants_tls = s == NATS_SECURE_CONNECTION_REQUIRED || s == NATS_SSL_ERROR;
+    if (wants_tls && !l->plan->tls) /* libnats then tries TLS, with the system's certificates */
         advice = "; write nats+tls://";
     if (s == NATS_SECURE_CONNECTION_WANTED)
         advice = "; the server has no TLS: write nats://, or set it up";

@@ -1,4 +1,5 @@
-/* nats_fate.h: what the refusals of JetStream mean for an event. docs/nats.md has the same table. */
+/* nats_fate.h: what the refusals of JetStream mean for an event. docs/nats.md has the same
+ * table. */
 #ifndef SINK_NATS_FATE_H
 #define SINK_NATS_FATE_H
 

@@ -87,7 +87,7 @@ void nats_link_news(struct nats_link *l, struct nats_news *ret);
 #define NATS_REPLY_MAX 96
 void nats_link_reply(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX]);
 /* nats_link_send takes a message over; the link must be NATS_READY, and the token not 0. It goes
- * out once nats_link_flush is called. Without memory it returns -1, and the message is not taken. */
+ * out once nats_link_flush is called. Returns -1 without memory; the message is not taken then. */
 int nats_link_send(struct nats_link *l, uint64_t token, natsMsg *msg);
 /* nats_link_flush wakes the thread of the link. */
 void nats_link_flush(struct nats_link *l);

@@ -62,20 +62,26 @@ static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
         free(a.text);
 }
 
-/* on_message tells apart what comes to the inbox: INBOX.q1 answers a question, INBOX.t is a message
- * of the stream, INBOX.17 answers for an event. */
-static void on_message(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
+/* on_answer tells apart what comes to the inbox: INBOX.q1 answers a question, INBOX.17 answers for
+ * an event. */
+static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     struct nats_link *l = closure;
+    const char *rest = natsMsg_GetSubject(msg) + strlen(l->inbox) + 1;
     (void)nc;
     (void)sub;
-    const char *rest = natsMsg_GetSubject(msg) + strlen(l->inbox) + 1;
     if (*rest == 'q')
         keep_reply(l, rest + 1, msg);
-    else if (*rest == 't')
-        note_tail(l, msg);
     else
         note_ack(l, rest, msg);
+}
+
+/* on_tail takes a message of the stream. It has the subject that it was published to. */
+static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
+{
+    (void)nc;
+    (void)sub;
+    note_tail(closure, msg);
 }
 
 static void on_complete(void *closure)
@@ -91,7 +97,24 @@ static int went_wrong(struct nats_link *l, natsStatus s, const char *what, struc
                     said);
 }
 
-static int subscribe(struct nats_link *l, struct error *err)
+/* subscribe has messages to a subject handed to fn, which may be called until on_complete was. */
+static int subscribe(struct nats_link *l, const char *subject, natsMsgHandler fn,
+                     natsSubscription **ret, struct error *err)
+{
+    natsStatus s = natsConnection_Subscribe(ret, l->nc, subject, fn, l);
+    if (s != NATS_OK)
+        return went_wrong(l, s, "inbox", err);
+    nats_hold(l);
+    s = natsSubscription_SetOnCompleteCB(*ret, on_complete, l);
+    if (s != NATS_OK) {
+        nats_let_go(l);
+        return went_wrong(l, s, "inbox", err);
+    }
+    (void)natsSubscription_SetPendingLimits(*ret, -1, -1);
+    return 0;
+}
+
+static int subscribe_inbox(struct nats_link *l, struct error *err)
 {
     natsInbox *inbox = NULL;
     char all[sizeof l->inbox + 4];
@@ -100,19 +123,8 @@ static int subscribe(struct nats_link *l, struct error *err)
         return went_wrong(l, s, "inbox", err);
     snprintf(l->inbox, sizeof l->inbox, "%s", inbox);
     natsInbox_Destroy(inbox);
-
     snprintf(all, sizeof all, "%s.*", l->inbox);
-    s = natsConnection_Subscribe(&l->sub, l->nc, all, on_message, l);
-    if (s != NATS_OK)
-        return went_wrong(l, s, "inbox", err);
-    nats_hold(l); /* on_complete lets go, after the last call of on_message */
-    s = natsSubscription_SetOnCompleteCB(l->sub, on_complete, l);
-    if (s != NATS_OK) {
-        nats_let_go(l);
-        return went_wrong(l, s, "inbox", err);
-    }
-    (void)natsSubscription_SetPendingLimits(l->sub, -1, -1);
-    return 0;
+    return subscribe(l, all, on_answer, &l->sub, err);
 }
 
 /* Asking */
@@ -244,9 +256,7 @@ static void write_consumer(struct buf *b, const struct nats_link *l, uint64_t fr
     buf_adds(b, ",\"ack_policy\":\"none\",\"max_deliver\":1,\"replay_policy\":\"instant\","
                 "\"headers_only\":true,\"mem_storage\":true,\"num_replicas\":1,"
                 "\"inactive_threshold\":5000000000,\"deliver_subject\":");
-    buf_addc(b, '"');
-    buf_adds(b, l->inbox);
-    buf_adds(b, ".t\"}}");
+    buf_addf(b, "\"%s-t\"}}", l->inbox);
 }
 
 static bool nothing_pending(struct json o)
@@ -256,9 +266,9 @@ static bool nothing_pending(struct json o)
     return json_get(o, STR("num_pending"), &v) && json_int(v, &n) && n == 0;
 }
 
-/* read_tail has the server send the headers of its last messages, by a consumer that is gone
- * afterwards. */
-static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
+/* make_consumer has the server send us its last messages. *ret_name is the consumer's name, and ""
+ * if nothing will come. */
+static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100], struct error *err)
 {
     char what[300], said[200];
     struct buf body;
@@ -273,17 +283,34 @@ static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said))
         return refused(l, "its last messages cannot be read", code, said, err);
-    if (nothing_pending(o)) /* they were deleted since we asked how many there are */
-        return 0;
-    if (await(l, has_tail, "the last messages of the stream", err) != 0)
-        return -1;
 
+    ret_name[0] = '\0';
     bool named = json_get(o, STR("name"), &name) && name.type == JSON_STRING && name.raw.n < 100;
-    if (!named)
-        return 0;
-    snprintf(what, sizeof what, "CONSUMER.DELETE.%s.%.*s", l->plan->stream.name,
-             (int)name.raw.n - 2, name.raw.p + 1);
-    return ask(l, what, (struct str){0}, &o, err);
+    if (named && !nothing_pending(o)) /* else they were deleted since we asked how many there are */
+        snprintf(ret_name, 100, "%.*s", (int)name.raw.n - 2, name.raw.p + 1);
+    return 0;
+}
+
+/* read_tail has the server send the headers of its last messages, by a consumer that is gone
+ * afterwards. The subject is not one of INBOX.*: to send, the server wants somebody who listens to
+ * that very subject. */
+static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
+{
+    char subject[sizeof l->inbox + 4], name[100], what[400];
+    natsSubscription *sub = NULL;
+    struct json o;
+    snprintf(subject, sizeof subject, "%s-t", l->inbox);
+    int rc = subscribe(l, subject, on_tail, &sub, err);
+    if (rc == 0)
+        rc = make_consumer(l, from, name, err);
+    if (rc == 0 && name[0]) {
+        rc = await(l, has_tail, "the last messages of the stream", err);
+        snprintf(what, sizeof what, "CONSUMER.DELETE.%s.%s", l->plan->stream.name, name);
+        if (rc == 0)
+            rc = ask(l, what, (struct str){0}, &o, err);
+    }
+    natsSubscription_Destroy(sub);
+    return rc;
 }
 
 static void set_tail(struct nats_link *l, struct nats_tail *tail)
@@ -321,7 +348,7 @@ static int look_back(struct nats_link *l, struct error *err)
 
 int nats_prepare(struct nats_link *l, struct error *err)
 {
-    if (subscribe(l, err) != 0)
+    if (subscribe_inbox(l, err) != 0)
         return -1;
     if (look(l, err) != 0)
         return -1;
