@@ -10,8 +10,16 @@
 #define KINDS_MAX 8
 
 extern const struct store_ops store_sqlite, store_postgres, store_postgresql;
+#ifdef OUTBOX_MARIADB
+extern const struct store_ops store_mariadb;
+#endif
 
-const struct store_ops *const store_kinds[] = {&store_sqlite, &store_postgres, &store_postgresql,
+const struct store_ops *const store_kinds[] = {&store_sqlite,
+                                               &store_postgres,
+                                               &store_postgresql,
+#ifdef OUTBOX_MARIADB
+                                               &store_mariadb,
+#endif
                                                NULL};
 
 const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight",    "delivered",
