@@ -5,8 +5,9 @@
 -- a migration that was released. A statement of MariaDB's that defines something commits by itself, so each one here can be run
 -- again: a migration that broke off is finished by the next `outbox init`. Times are milliseconds since 1970.
 --
--- Texts compare byte by byte (utf8mb4_nopad_bin): in any other collation of MariaDB 'a' = 'a ' or 'ß' = 'ss'. Columns are one
--- character longer than what they may hold, so a session without strict mode, which cuts off what is too long, breaks a limit.
+-- Texts compare byte by byte (utf8mb4_nopad_bin): in the others of MariaDB's collations 'a' = 'a ', or letters with and without an
+-- accent are the same. Columns are one character longer than what they may hold, so that a session without strict mode, which cuts
+-- off what is too long, breaks a limit.
 
 CREATE TABLE IF NOT EXISTS outbox_meta (
     name  VARCHAR(63) NOT NULL PRIMARY KEY,

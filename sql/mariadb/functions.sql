@@ -1,5 +1,5 @@
--- functions.sql: triggers, procedures and views. `outbox init` makes them anew whenever they are not
--- those of its own build, so they need no migration.
+-- functions.sql: triggers, procedures and views. `outbox init` makes them anew whenever they are
+-- not those of its own build, so they need no migration.
 
 DELIMITER //
 

@@ -17,7 +17,7 @@ const char *maria_url(void)
     return url;
 }
 
-/* server_socket takes the socket's path out of $OUTBOX_TEST_MARIADB, mariadb://USER@/?socket=PATH. */
+/* server_socket takes the path out of $OUTBOX_TEST_MARIADB, mariadb://USER@/?socket=PATH. */
 static const char *server_socket(void)
 {
     const char *server = getenv("OUTBOX_TEST_MARIADB");

@@ -24,8 +24,8 @@ DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.nr = o.nr
 -- set_next (next int): the seq that the next event gets.
 UPDATE outbox_sequencer SET next = :next WHERE one = 1;
 
--- forget_reused (): if somebody emptied outbox_event, its numbers began again. What an earlier event
--- had under such a number is gone.
+-- forget_reused (): if somebody emptied outbox_event, its numbers began again. What an earlier
+-- event had under such a number is gone.
 DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
 
 -- ring (): tells relays that something changed that is no event.

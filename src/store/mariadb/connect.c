@@ -23,7 +23,8 @@ static const char settings_sql[] =
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 
-/* start_library: the first mysql_init of a process does it otherwise, and not for two threads. */
+/* start_library does what the first mysql_init of a process does otherwise, and not for two threads
+ * at once. */
 static void start_library(void)
 {
     mysql_library_init(0, NULL, NULL);
