@@ -15,8 +15,8 @@ static int64_t target_ns(bool one_writer)
     return one_writer ? WRITER_NS : SERVER_NS;
 }
 
-/* least is the size of the smallest call. A call to a server costs something by itself: smaller ones
- * would make a busy server busier. */
+/* least is the size of the smallest call. A call to a server costs something by itself: smaller
+ * ones would make a busy server busier. */
 static size_t least(bool one_writer)
 {
     return one_writer ? ROWS_LEAST_WRITER : STORE_TRIM_ROWS;

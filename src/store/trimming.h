@@ -1,5 +1,6 @@
 /* trimming.h: trimming at a pace at which others get their turn. A call of store_ops.trim is one
- * short transaction; this decides how large the next one is, when it is due, and where it begins. */
+ * short transaction; this decides how large the next one is, when it is due, and where it begins.
+ */
 #ifndef STORE_TRIMMING_H
 #define STORE_TRIMMING_H
 

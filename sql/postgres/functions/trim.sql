@@ -1,10 +1,10 @@
 -- trim: deletes up to max_rows of the oldest events that every consumer was done with `older_than`
 -- ago, and as many old idempotency keys, inbox rows (older than `inbox`, if that is given) and
--- receipts. Call it again while `more`, with `after` => what was `upto`: the events up to there were
--- looked at, and their index entries may stay for as long as somebody holds a transaction open.
--- kept: events that were made so long ago, but are still needed, among the next 10,000 (so many or
--- more, if kept_more); pin: by whom. Both with the last call. When a consumer was done with an event
--- is told by samples, which this takes (see note_passed): an event goes no sooner, and
+-- receipts. Call it again while `more`, with `after` => what was `upto`: the events up to there
+-- were looked at, and their index entries may stay for as long as somebody holds a transaction
+-- open. kept: events that were made so long ago, but are still needed, among the next 10,000 (so
+-- many or more, if kept_more); pin: by whom. Both with the last call. When a consumer was done with
+-- an event is told by samples, which this takes (see note_passed): an event goes no sooner, and
 -- half a minute later at most if trim is called that often. No event goes
 -- that is younger than `older_than` by its own created_at, and one that is odd holds up no other.
 -- One whose created_at is ahead of the clock is as old as the next after it that is not. An
@@ -44,7 +44,8 @@ BEGIN
     END IF;
     SELECT * INTO f FROM @schema@._floors() x ORDER BY x.floor LIMIT 1;
     every := CASE WHEN older_than > interval '0' THEN older_than / 168 ELSE interval '1 second' END;
-    IF after = 0 OR @schema@._sample_due('', f.floor, now - least(every, interval '30 seconds')) THEN
+    IF after = 0 OR @schema@._sample_due('', f.floor,
+                                         now - least(every, interval '30 seconds')) THEN
         PERFORM @schema@._note_passed(now, cutoff, every);
     END IF;
     SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;

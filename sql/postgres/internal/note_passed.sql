@@ -1,8 +1,8 @@
 -- _note_passed takes samples of how far consumers have got: of each, unless its last sample is
--- younger than `every`, and of all of them together, unless that was done in the last half minute. A
--- sample says that at that time a consumer, or '' for all that there were, was done with the events
--- up to seq that `seen` shows. By these samples trim keeps events for some time after everybody has
--- had them.
+-- younger than `every`, and of all of them together, unless that was done in the last half minute.
+-- A sample says that at that time a consumer, or '' for all that there were, was done with the
+-- events up to seq that `seen` shows. By these samples trim keeps events for some time after
+-- everybody has had them.
 --
 -- What all are done with is what counts, so those samples are close: an event goes in time. There
 -- are no more of them where there are more consumers. What single ones are done with counts once
@@ -25,7 +25,8 @@ BEGIN
     -- consumer has come that far by now.
     UPDATE @schema@.passed x SET at = now WHERE x.at > now;
 
-    SELECT array_agg(c.name), array_agg(coalesce(x.floor, 0)), coalesce(min(coalesce(x.floor, 0)), 0)
+    SELECT array_agg(c.name), array_agg(coalesce(x.floor, 0)),
+           coalesce(min(coalesce(x.floor, 0)), 0)
     INTO names, floors, lowest
     FROM @schema@.consumer c LEFT JOIN @schema@._floors() x ON x.consumer = c.name;
 

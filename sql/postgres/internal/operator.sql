@@ -69,4 +69,5 @@ BEGIN
     FROM @schema@.trim(older_than, max_rows, inbox, after) t;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._operator_trim(interval, int, interval, bigint) IS 'trim, for operators';
+COMMENT ON FUNCTION @schema@._operator_trim(interval, int, interval, bigint) IS
+    'trim, for operators';

@@ -25,8 +25,8 @@ struct old {
 
 /* ---- how far everybody is, and was ---- */
 
-/* note_sample samples how far a consumer has come, or EVERYBODY, and drops samples that are no longer
- * true or no longer needed. */
+/* note_sample samples how far a consumer has come, or EVERYBODY, and drops samples that are no
+ * longer true or no longer needed. */
 static int note_sample(struct sqlite_store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
