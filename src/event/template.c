@@ -241,15 +241,43 @@ static int lacks_part(const struct part *p, struct error *err)
                    name, p->index);
 }
 
-/* add_value appends what a part is for this event, and adds to *length what that takes. */
-static int add_value(const struct part *p, const struct event *ev, struct buf *b, size_t *length,
-                     struct error *err)
+/* A name that is being written. */
+struct writing {
+    const struct event *ev;
+    template_escape *escape; /* NULL: values go out as they are */
+    struct buf *b;
+    size_t length; /* of the name so far, also if b failed */
+};
+
+/* escape_last replaces what was appended since b had `at` bytes. */
+static void escape_last(const struct writing *w, const struct part *p, size_t at)
 {
+    struct buf *b = w->b;
+    struct buf copy;
+    if (b->failed)
+        return;
+    buf_init(&copy, b->max);
+    buf_add(&copy, b->p + at, b->n - at);
+    if (copy.failed) {
+        b->failed = true;
+    } else {
+        bool levels = p->kind == PART_FIELD && p->index < 0 &&
+                      strcmp(fields[p->field].name, "type") == 0;
+        buf_truncate(b, at);
+        w->escape(b, (struct str){copy.p ? copy.p : "", copy.n}, levels);
+    }
+    buf_release(&copy);
+}
+
+/* add_value appends what a part is for this event. */
+static int add_value(struct writing *w, const struct part *p, struct error *err)
+{
+    struct buf *b = w->b;
     struct str s = p->text;
     if (p->kind == PART_FIELD)
-        s = field_of(p, ev);
+        s = field_of(p, w->ev);
     if (p->kind == PART_HEADER)
-        s = header_of(p, ev);
+        s = header_of(p, w->ev);
     if (!s.p)
         return lacks_part(p, err);
 
@@ -258,23 +286,26 @@ static int add_value(const struct part *p, const struct event *ev, struct buf *b
         json_unescape(s, b);
     else
         buf_addstr(b, s);
-    *length += b->failed ? s.n : b->n - before;
+    if (w->escape && p->kind != PART_LITERAL)
+        escape_last(w, p, before);
+    w->length += b->failed ? s.n : b->n - before;
     return 0;
 }
 
-/* template_write may leave a part of the name in b if it fails. */
-int template_write(const struct template *t, const struct event *ev, struct buf *b,
-                   struct error *err)
+/* template_write_escaped may leave a part of the name in b if it fails. */
+int template_write_escaped(const struct template *t, const struct event *ev,
+                           template_escape *escape, struct buf *b, struct error *err)
 {
-    size_t before = b->n, length = 0;
+    struct writing w = {.ev = ev, .escape = escape, .b = b};
+    size_t before = b->n;
     for (size_t i = 0; i < t->n; i++)
-        if (add_value(&t->part[i], ev, b, &length, err) != 0)
+        if (add_value(&w, &t->part[i], err) != 0)
             return -1;
 
-    if (length > b->max)
+    if (w.length > b->max)
         return err_set(err, ERR_INVALID,
-                       "the name of its destination would have %zu bytes; the limit is %zu", length,
-                       b->max);
+                       "the name of its destination would have %zu bytes; the limit is %zu",
+                       w.length, b->max);
     if (b->failed)
         return err_nomem(err);
     if (b->n == before)
@@ -284,4 +315,33 @@ int template_write(const struct template *t, const struct event *ev, struct buf 
             err, ERR_INVALID,
             "the name of its destination would have a control character, or not be UTF-8");
     return 0;
+}
+
+static void add_escaped(struct str s, const char *special, struct buf *b)
+{
+    for (size_t i = 0; i < s.n; i++) {
+        if (strchr(special, s.p[i]))
+            buf_addc(b, '\\');
+        buf_addc(b, s.p[i]);
+    }
+}
+
+int template_pattern(const struct template *t, const char *special, struct buf *b,
+                     struct error *err)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->part[i].kind == PART_LITERAL)
+            add_escaped(t->part[i].text, special, b);
+        else
+            buf_addc(b, '*');
+    }
+    if (b->failed)
+        return err_nomem(err);
+    return 0;
+}
+
+int template_write(const struct template *t, const struct event *ev, struct buf *b,
+                   struct error *err)
+{
+    return template_write_escaped(t, ev, NULL, b, err);
 }

@@ -40,6 +40,30 @@ static void fields_and_parts_are_put_in(void **state)
     gives("{header.quoted}", "a\xc3\xa9");
 }
 
+/* bracket shows what is passed through: [value], or <value> if its dots part levels. */
+static void bracket(struct buf *b, struct str value, bool levels)
+{
+    buf_addc(b, levels ? '<' : '[');
+    buf_addstr(b, value);
+    buf_addc(b, levels ? '>' : ']');
+}
+
+static void values_are_escaped_and_the_text_around_them_is_not(void **state)
+{
+    (void)state;
+    struct template *t;
+    struct error err = {0};
+    struct buf b;
+    buf_init(&b, 1000);
+    assert_int_equal(template_new("a.{type}.{type[1]}.{aggregate_id}.{header.region}b", &t, &err),
+                     0);
+    assert_int_equal(template_write_escaped(t, &ev, bracket, &b, &err), 0);
+    assert_string_equal(buf_cstr(&b),
+                        "a.<tenant.user_membership.added>.[user_membership].[7].[eu]b");
+    buf_release(&b);
+    template_free(t);
+}
+
 static void what_the_event_lacks_is_named(void **state)
 {
     (void)state;
@@ -80,6 +104,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_and_parts_are_put_in),
+        cmocka_unit_test(values_are_escaped_and_the_text_around_them_is_not),
         cmocka_unit_test(what_the_event_lacks_is_named),
         cmocka_unit_test(bad_templates_are_refused),
     };
