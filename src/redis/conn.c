@@ -2,16 +2,10 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include "base/fd.h"
 #include "base/text.h"
 #include "redis/greeting.h"
 #include "redis/reply.h"
@@ -20,7 +14,6 @@
 /* A text that contains this many bytes of the password's beginning counts as repeating it. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
-#define SEND_BUFFER (4 << 20)  /* or what the system allows */
 #define READS_MAX 64           /* per call of redis_conn_drive */
 #define ELEMENTS_MAX (1 << 20) /* of an array in a reply */
 #define WAIT_MAX_MS 60000      /* of one poll */
@@ -28,16 +21,10 @@
 void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name,
                      size_t out_max, size_t in_max)
 {
-    *c = (struct redis_conn){.url = url, .name = name, .fd = -1, .in_max = in_max};
+    *c = (struct redis_conn){.url = url, .name = name, .in_max = in_max};
+    wire_init(&c->wire);
     buf_init(&c->out, out_max);
     buf_init(&c->greet, GREET_MAX);
-}
-
-static void forget_addrs(struct redis_conn *c)
-{
-    if (c->addrs)
-        freeaddrinfo(c->addrs);
-    c->addrs = c->next = NULL;
 }
 
 /* change_state is the only function that sets the state. A connection only moves forward, or is
@@ -46,16 +33,6 @@ static void change_state(struct redis_conn *c, enum redis_state to)
 {
     assert(to == REDIS_CLOSED || to > c->state);
     c->state = to;
-}
-
-static void close_socket(struct redis_conn *c)
-{
-    tls_free(c->tls);
-    c->tls = NULL;
-    if (c->fd >= 0)
-        close(c->fd);
-    c->fd = -1;
-    change_state(c, REDIS_CLOSED);
 }
 
 static void forget_secret(struct redis_conn *c)
@@ -68,9 +45,9 @@ static void forget_secret(struct redis_conn *c)
 
 void redis_conn_close(struct redis_conn *c)
 {
-    close_socket(c);
+    wire_close(&c->wire);
+    change_state(c, REDIS_CLOSED);
     forget_secret(c);
-    forget_addrs(c);
     if (c->reader)
         redisReaderFree(c->reader);
     c->reader = NULL;
@@ -109,86 +86,6 @@ int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size
     return redis_conn_format(&c->out, argc, argv, lens);
 }
 
-static void set_socket_options(int fd, int family)
-{
-    int on = 1, send_buffer = SEND_BUFFER;
-    if (family == AF_UNIX) {
-        /* The server works on what the kernel holds while we do something else. For TCP the kernel
-         * finds a good size by itself. */
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
-        return;
-    }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-}
-
-/* start_socket begins to connect to an address; -1 with errno. */
-static int start_socket(struct redis_conn *c, const struct sockaddr *sa, socklen_t n)
-{
-    int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-    c->fd = fd_above_stdio(socket(sa->sa_family, type, 0));
-    if (c->fd < 0)
-        return -1;
-    set_socket_options(c->fd, sa->sa_family);
-
-    bool started = connect(c->fd, sa, n) == 0 || errno == EINPROGRESS;
-    if (started) {
-        change_state(c, REDIS_CONNECTING);
-        return 0;
-    }
-    int saved = errno;
-    close_socket(c);
-    errno = saved;
-    return -1;
-}
-
-static int unreachable(const struct redis_conn *c, int error, struct error *err)
-{
-    err_errno(err, ERR_UNAVAILABLE, error, "could not reach %s", c->url->label);
-    err->fate = FATE_DOWN;
-    return -1;
-}
-
-/* try_next starts to connect to the next address of the host, after `error` at the one before. */
-static int try_next(struct redis_conn *c, int error, struct error *err)
-{
-    close_socket(c);
-    while (c->next) {
-        const struct addrinfo *a = c->next;
-        c->next = a->ai_next;
-        if (start_socket(c, a->ai_addr, a->ai_addrlen) == 0)
-            return 0;
-        error = errno;
-    }
-    return unreachable(c, error, err);
-}
-
-static int open_network(struct redis_conn *c, struct error *err)
-{
-    struct addrinfo hints = {
-        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
-    int rc = getaddrinfo(c->url->host, c->url->port, &hints, &c->addrs);
-    if (rc != 0) {
-        /* Without any network, AI_ADDRCONFIG leaves out even loopback addresses. Try without it. */
-        hints.ai_flags = 0;
-        rc = getaddrinfo(c->url->host, c->url->port, &hints, &c->addrs);
-    }
-    if (rc != 0)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "could not look up %s: %s",
-                        c->url->host, gai_strerror(rc));
-    c->next = c->addrs;
-    return try_next(c, EADDRNOTAVAIL, err);
-}
-
-static int open_local(struct redis_conn *c, struct error *err)
-{
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    memcpy(sa.sun_path, c->url->path, strlen(c->url->path) + 1);
-    if (start_socket(c, (const struct sockaddr *)&sa, sizeof sa) == 0)
-        return 0;
-    return unreachable(c, errno, err);
-}
-
 /* make_array is the function of hiredis with a ceiling, because it allocates room for all the
  * elements that a reply announces before any of them has arrived. */
 #if HIREDIS_MAJOR >= 1
@@ -215,6 +112,18 @@ static redisReader *new_reader(struct redis_conn *c)
     return reader;
 }
 
+static struct wire_peer peer_of(const struct redis_url *u)
+{
+    return (struct wire_peer){
+        .label = u->label,
+        .path = u->path,
+        .host = u->host,
+        .port = u->port,
+        .tls = u->tls,
+        .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
+    };
+}
+
 static int start(struct redis_conn *c, struct error *err)
 {
     c->reader = new_reader(c);
@@ -222,9 +131,11 @@ static int start(struct redis_conn *c, struct error *err)
         return err_nomem(err);
     if (redis_greeting_make(c, err) != 0)
         return -1;
-    if (c->url->path)
-        return open_local(c, err);
-    return open_network(c, err);
+    struct wire_peer peer = peer_of(c->url);
+    if (wire_open(&c->wire, &peer, err) != 0)
+        return -1;
+    change_state(c, REDIS_CONNECTING);
+    return 0;
 }
 
 int redis_conn_open(struct redis_conn *c, struct error *err)
@@ -239,63 +150,6 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
 }
 
 /* Reading and writing */
-
-static int lost(const struct redis_conn *c, struct error *err)
-{
-    err_prefix(err, "%s", c->url->label);
-    err->fate = FATE_DOWN;
-    return -1;
-}
-
-/* socket_failed returns 0 if a call on the socket would only have had to wait. */
-static int socket_failed(struct error *err)
-{
-    bool would_wait = errno == EAGAIN || errno == EINTR;
-    if (would_wait)
-        return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno, "connection lost");
-}
-
-/* write_some and read_some return the bytes written or read, 0 if they would have to wait, -1 if
- * the connection is lost. */
-static ssize_t write_some(struct redis_conn *c, struct str s, struct error *err)
-{
-    if (c->tls)
-        return tls_write(c->tls, s.p, s.n, err);
-    ssize_t k = send(c->fd, s.p, s.n, MSG_NOSIGNAL);
-    if (k < 0)
-        return socket_failed(err);
-    return k;
-}
-
-static ssize_t read_some(struct redis_conn *c, char *p, size_t n, struct error *err)
-{
-    if (c->tls)
-        return tls_read(c->tls, p, n, err);
-    ssize_t k = recv(c->fd, p, n, 0);
-    if (k < 0)
-        return socket_failed(err);
-    if (k == 0)
-        return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
-    return k;
-}
-
-/* flush writes what it can of b, of which *sent bytes are out, and clears it once all are. */
-static int flush(struct redis_conn *c, struct buf *b, size_t *sent, struct error *err)
-{
-    while (*sent < b->n) {
-        struct str rest = {b->p + *sent, b->n - *sent};
-        ssize_t k = write_some(c, rest, err);
-        if (k < 0)
-            return -1;
-        if (k == 0)
-            return 0;
-        *sent += (size_t)k;
-    }
-    buf_clear(b);
-    *sent = 0;
-    return 0;
-}
 
 /* repeats_secret only looks for the beginning of the password: Redis cuts off long arguments when
  * it repeats them. */
@@ -383,9 +237,9 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
 {
     char chunk[READ_SIZE];
     for (int i = 0; i < READS_MAX; i++) {
-        ssize_t k = read_some(c, chunk, sizeof chunk, err);
+        ssize_t k = wire_read(&c->wire, chunk, sizeof chunk, err);
         if (k < 0)
-            return lost(c, err);
+            return wire_lost(&c->wire, err);
         if (k == 0)
             return 0;
         if (redisReaderFeed(c->reader, chunk, (size_t)k) != REDIS_OK)
@@ -393,51 +247,17 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         c->coming += (size_t)k;
         if (take_replies(c, reply, ctx, err) != 0)
             return -1;
-        bool drained = (size_t)k < sizeof chunk && !c->tls;
-        if (drained)
+        if (wire_drained(&c->wire, (size_t)k, sizeof chunk))
             return 0;
     }
     return 0;
 }
 
-/* connect_failed tries the next address, if there can be another. */
-static int connect_failed(struct redis_conn *c, int error, struct error *err)
-{
-    if (c->url->path)
-        return unreachable(c, error, err);
-    return try_next(c, error, err);
-}
-
-/* drive_connecting checks whether the socket is connected. */
 static int drive_connecting(struct redis_conn *c, struct error *err)
 {
-    struct pollfd fd = {.fd = c->fd, .events = POLLOUT};
-    int error = 0;
-    socklen_t n = sizeof error;
-    if (poll(&fd, 1, 0) != 1)
-        return 0;
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0)
-        error = errno;
-    if (error)
-        return connect_failed(c, error, err);
-
-    forget_addrs(c);
-    if (!c->url->tls) {
-        change_state(c, REDIS_GREETING);
-        return 0;
-    }
-    change_state(c, REDIS_SECURING);
-    if (tls_new(c->url, c->fd, &c->tls, err) != 0)
-        return lost(c, err);
-    return 0;
-}
-
-static int drive_securing(struct redis_conn *c, struct error *err)
-{
-    int rc = tls_handshake(c->tls, err);
-    if (rc < 0)
-        return lost(c, err);
-    if (rc > 0)
+    if (wire_advance(&c->wire, err) != 0)
+        return -1;
+    if (c->wire.state == WIRE_OPEN)
         change_state(c, REDIS_GREETING);
     return 0;
 }
@@ -447,13 +267,13 @@ static int drive_securing(struct redis_conn *c, struct error *err)
 static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     struct error cut;
-    int written = flush(c, &c->out, &c->sent, &cut);
+    int written = wire_flush(&c->wire, &c->out, &c->sent, &cut);
     if (read_replies(c, reply, ctx, err) != 0)
         return -1;
     if (written == 0)
         return 0;
     *err = cut;
-    return lost(c, err);
+    return wire_lost(&c->wire, err);
 }
 
 /* redis_conn_drive tries the states in order, because each step may leave the connection ready for
@@ -462,11 +282,9 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
 {
     if (c->state == REDIS_CONNECTING && drive_connecting(c, err) != 0)
         return -1;
-    if (c->state == REDIS_SECURING && drive_securing(c, err) != 0)
-        return -1;
     if (c->state == REDIS_GREETING) {
-        if (flush(c, &c->greet, &c->greet_sent, err) != 0)
-            return lost(c, err);
+        if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
+            return wire_lost(&c->wire, err);
         if (read_replies(c, reply, ctx, err) != 0)
             return -1;
     }
@@ -477,26 +295,19 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
 
 bool redis_conn_idle_gone(const struct redis_conn *c)
 {
-    struct pollfd fd = {.fd = c->fd, .events = POLLIN};
-    return c->state == REDIS_READY && poll(&fd, 1, 0) == 1;
+    return c->state == REDIS_READY && wire_stirs(&c->wire);
 }
 
-static short poll_events(const struct redis_conn *c)
+static bool has_unsent(const struct redis_conn *c)
 {
-    bool unsent = false;
-    switch (c->state) {
-    case REDIS_CONNECTING: return POLLOUT;
-    case REDIS_SECURING: return tls_events(c->tls);
-    case REDIS_GREETING: unsent = c->greet_sent < c->greet.n; break;
-    case REDIS_READY: unsent = c->sent < c->out.n; break;
-    case REDIS_CLOSED: break;
-    }
-    return unsent ? POLLIN | POLLOUT : POLLIN;
+    if (c->state == REDIS_GREETING)
+        return c->greet_sent < c->greet.n;
+    return c->sent < c->out.n;
 }
 
 struct pollfd redis_conn_poll(const struct redis_conn *c)
 {
-    return (struct pollfd){.fd = c->fd, .events = poll_events(c)};
+    return wire_poll(&c->wire, has_unsent(c));
 }
 
 /* Calling */

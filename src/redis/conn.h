@@ -1,23 +1,22 @@
 /* conn.h: one non-blocking connection to a Redis server. Commands are queued, and replies come in
- * the same order. hiredis writes and reads the protocol; the socket and TLS are ours. */
+ * the same order. hiredis writes and reads the protocol; the socket and TLS are those of
+ * net/wire.h. */
 #ifndef REDIS_CONN_H
 #define REDIS_CONN_H
 
 #include <hiredis/hiredis.h>
-#include <netdb.h>
 #include <poll.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "net/wire.h"
 #include "redis/reply.h"
-#include "redis/tls.h"
 #include "redis/url.h"
 
 /* How far a connection has got. */
 enum redis_state {
     REDIS_CLOSED,
-    REDIS_CONNECTING, /* the socket */
-    REDIS_SECURING,   /* TLS */
+    REDIS_CONNECTING, /* the socket, and TLS */
     REDIS_GREETING,   /* AUTH, SELECT, CLIENT SETNAME are being answered */
     REDIS_READY,
 };
@@ -25,16 +24,14 @@ enum redis_state {
 /* The commands that a connection begins with. */
 enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREETINGS };
 
-/* (1) state == REDIS_CLOSED if and only if fd < 0. (2) out[sent..n) is still to be written, and is
- * kept back until REDIS_READY. (3) greet[greet_sent..n) is still to be written of the greeting.
- * (4) asked[greeted..n_asked) of the greeting is still to be answered. */
+/* (1) state == REDIS_CLOSED if and only if the wire is closed. (2) out[sent..n) is still to be
+ * written, and is kept back until REDIS_READY. (3) greet[greet_sent..n) is still to be written of
+ * the greeting. (4) asked[greeted..n_asked) of the greeting is still to be answered. */
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
     enum redis_state state;
-    int fd;
-    struct addrinfo *addrs, *next; /* the addresses of the host, and the next to try */
-    struct tls *tls;
+    struct wire wire;
     redisReader *reader;
     redisReplyObjectFunctions objects; /* how reader makes replies */
     size_t in_max;                     /* ceiling of one reply */

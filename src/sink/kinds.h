@@ -3,11 +3,17 @@
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 
+#include "sink/receive.h"
 #include "sink/sink.h"
 
 extern const struct sink_ops exec_ops, file_ops, stdout_ops;
 #ifdef OUTBOX_REDIS
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;
+extern const struct receiver_ops redis_receiver, redis_tls_receiver, redis_unix_receiver,
+    redis_plus_unix_receiver;
+#endif
+#ifdef OUTBOX_KAFKA
+extern const struct sink_ops kafka_ops, kafka_tls_ops;
 #endif
 extern const struct sink_ops http_ops, https_ops;
 

@@ -11,6 +11,9 @@ const struct sink_ops *const sink_kinds[] = {
 #ifdef OUTBOX_REDIS
     &redis_ops,  &redis_tls_ops, &redis_unix_ops, &redis_plus_unix_ops,
 #endif
+#ifdef OUTBOX_KAFKA
+    &kafka_ops,  &kafka_tls_ops,
+#endif
 #ifdef OUTBOX_HTTP
     &https_ops,  &http_ops,
 #endif
@@ -30,7 +33,8 @@ static const struct {
     {"unix", "redis", "libhiredis-dev and libssl-dev"},
     {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
-    {"kafka", "kafka", NULL},
+    {"kafka", "kafka", "librdkafka-dev"},
+    {"kafka+ssl", "kafka", "librdkafka-dev"},
     {"nats", "nats", NULL},
     {"amqp", "rabbitmq", NULL},
 };

@@ -1,18 +1,25 @@
 /* tls.h: TLS over a non-blocking socket. */
-#ifndef REDIS_TLS_H
-#define REDIS_TLS_H
+#ifndef NET_TLS_H
+#define NET_TLS_H
 
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "redis/url.h"
+#include "base/err.h"
 
 struct tls;
 
+/* Whom to trust, and who we are: files in PEM, NULL where there is none. */
+struct tls_files {
+    const char *ca;         /* NULL: the system's */
+    const char *cert, *key; /* both, or neither */
+};
+
 /* tls_new prepares TLS over fd, which stays the caller's and must outlive *ret. It reads the files
  * with certificates each time, as they may have been renewed. The peer's certificate must be valid
- * for u->host. The caller frees *ret with tls_free. Errors: ERR_UNAVAILABLE, ERR_NOMEM. */
-int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *err);
+ * for host. The caller frees *ret with tls_free. Errors: ERR_UNAVAILABLE, ERR_NOMEM. */
+int tls_new(const struct tls_files *files, const char *host, int fd, struct tls **ret,
+            struct error *err);
 void tls_free(struct tls *t);
 
 /* tls_handshake, tls_read and tls_write return 1 or the bytes done; 0 if they have to be called

@@ -1,4 +1,4 @@
-#include "redis/tls.h"
+#include "net/tls.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,11 +104,11 @@ static int unread(struct error *err, const char *what, const char *path)
     return err_set(err, ERR_UNAVAILABLE, "could not read %s %s: %s", what, path, take_reason(text));
 }
 
-static int load_trusted(struct tls *t, const struct redis_url *u, struct error *err)
+static int load_trusted(struct tls *t, const struct tls_files *f, struct error *err)
 {
-    if (u->ca) {
-        if (SSL_CTX_load_verify_locations(t->ctx, u->ca, NULL) != 1)
-            return unread(err, "certificates from", u->ca);
+    if (f->ca) {
+        if (SSL_CTX_load_verify_locations(t->ctx, f->ca, NULL) != 1)
+            return unread(err, "certificates from", f->ca);
         return 0;
     }
     if (SSL_CTX_set_default_verify_paths(t->ctx) != 1)
@@ -116,16 +117,16 @@ static int load_trusted(struct tls *t, const struct redis_url *u, struct error *
 }
 
 /* load_own loads our certificate and its key, if the URL names them. */
-static int load_own(struct tls *t, const struct redis_url *u, struct error *err)
+static int load_own(struct tls *t, const struct tls_files *f, struct error *err)
 {
-    if (!u->cert)
+    if (!f->cert)
         return 0;
-    if (SSL_CTX_use_certificate_chain_file(t->ctx, u->cert) != 1)
-        return unread(err, "the certificate", u->cert);
-    if (SSL_CTX_use_PrivateKey_file(t->ctx, u->key, SSL_FILETYPE_PEM) != 1)
-        return unread(err, "the key", u->key);
+    if (SSL_CTX_use_certificate_chain_file(t->ctx, f->cert) != 1)
+        return unread(err, "the certificate", f->cert);
+    if (SSL_CTX_use_PrivateKey_file(t->ctx, f->key, SSL_FILETYPE_PEM) != 1)
+        return unread(err, "the key", f->key);
     if (SSL_CTX_check_private_key(t->ctx) != 1)
-        return unread(err, "the key", u->key);
+        return unread(err, "the key", f->key);
     return 0;
 }
 
@@ -144,7 +145,7 @@ static bool expect_host(struct tls *t, const char *host)
     return SSL_set1_host(t->ssl, host) == 1 && SSL_set_tlsext_host_name(t->ssl, host) == 1;
 }
 
-static int make_ctx(struct tls *t, const struct redis_url *u, struct error *err)
+static int make_ctx(struct tls *t, const struct tls_files *f, struct error *err)
 {
     t->ctx = SSL_CTX_new(TLS_client_method());
     if (!t->ctx)
@@ -153,12 +154,12 @@ static int make_ctx(struct tls *t, const struct redis_url *u, struct error *err)
     SSL_CTX_set_verify(t->ctx, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_mode(t->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
-    if (load_trusted(t, u, err) != 0)
+    if (load_trusted(t, f, err) != 0)
         return -1;
-    return load_own(t, u, err);
+    return load_own(t, f, err);
 }
 
-static int make_ssl(struct tls *t, const struct redis_url *u, struct error *err)
+static int make_ssl(struct tls *t, const char *host, struct error *err)
 {
     t->ssl = SSL_new(t->ctx);
     if (!t->ssl)
@@ -168,12 +169,13 @@ static int make_ssl(struct tls *t, const struct redis_url *u, struct error *err)
         return err_nomem(err);
     SSL_set_bio(t->ssl, b, b);
     SSL_set_connect_state(t->ssl);
-    if (!expect_host(t, u->host))
+    if (!expect_host(t, host))
         return err_nomem(err);
     return 0;
 }
 
-int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *err)
+int tls_new(const struct tls_files *files, const char *host, int fd, struct tls **ret,
+            struct error *err)
 {
     struct tls *t = calloc(1, sizeof *t);
     if (!t)
@@ -182,9 +184,9 @@ int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *e
     t->events = POLLOUT;
     ERR_clear_error();
 
-    int rc = make_ctx(t, u, err);
+    int rc = make_ctx(t, files, err);
     if (rc == 0)
-        rc = make_ssl(t, u, err);
+        rc = make_ssl(t, host, err);
     if (rc != 0) {
         tls_free(t);
         return -1;
