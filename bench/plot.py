@@ -18,8 +18,8 @@ PLOTS = {
 }
 STORES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 COLOURS = ("#0b62a4", "#d9480f", "#2b8a3e", "#862e9c", "#c2255c", "#5c940d", "#495057", "#e8a700")
-WIDTH, HEIGHT = 760, 380
-LEFT, RIGHT, TOP, BOTTOM = 70, 220, 46, 58  # around the field
+WIDTH, HEIGHT = 820, 380
+LEFT, RIGHT, TOP, BOTTOM = 92, 258, 46, 58  # around the field
 
 
 def spread(values):
@@ -70,11 +70,13 @@ def axes(field, x_label, y_label):
 
 
 def curves(field, points):
-    """A line with dots for each series, and its name beside it."""
-    names = list(dict.fromkeys(p["series"] for p in points))
+    """A line with dots for each series, and its name beside it, in the order in which the lines end."""
+    points = sorted(points, key=lambda p: p["x"])
+    last = {p["series"]: p["y"] for p in points}
+    names = sorted(last, key=last.get, reverse=True)
     for i, name in enumerate(names):
         colour, dash = COLOURS[i % len(COLOURS)], ' stroke-dasharray="5 4"' if i >= len(COLOURS) else ""
-        dots = [(field.x(p["x"]), field.y(p["y"])) for p in sorted(points, key=lambda p: p["x"]) if p["series"] == name]
+        dots = [(field.x(p["x"]), field.y(p["y"])) for p in points if p["series"] == name]
         yield (f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in dots)}" fill="none" stroke="{colour}" '
                f'stroke-width="2"{dash}/>')
         for x, y in dots: yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'

@@ -3,7 +3,8 @@
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
 TAP too), or a part of scripts/lint. Each runs in a process group of its own, four at a time; what a test leaves behind
 is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one
-that says `# quick: no` is left out of a quick run.
+that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
+servers of a kind and breaks them.
 
 The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
 `&dbname=NAME` to it, makes a database of its own through `&dbname=postgres`, and drops it.
@@ -95,6 +96,7 @@ def python_jobs(tree, plain, quick):
         marks = path.read_text()[:2000]
         if not plain and "\n# build: plain\n" in marks: continue
         if quick and "\n# quick: no\n" in marks: continue
+        if "\n# clusters: yes\n" in marks and not os.environ.get("OUTBOX_TEST_CLUSTERS"): continue
         jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [PYTHON, "tests/cases.py", str(path)]))
     return jobs
 
@@ -456,6 +458,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="the essentials, in three to four minutes: less of what repeats itself, and no "
                         "sanitizers")
     parser.add_argument("--soak", action="store_true", help="everything that can go on for longer does")
+    parser.add_argument("--clusters", action="store_true", help="also what takes several servers of a broker: clusters, and their faults")
     parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
     parser.add_argument("--rows", action="store_true", help="the rows of the contract, the tests that docs/conformance.md names for "
                         "them, the stores they ran on, and what came of it; NAME is then a row (C2.11) or a part (C2)")
@@ -475,6 +478,7 @@ def main():
     if args.rows: args.rows = rows_of(parser, args.names)
     if args.soak: os.environ["OUTBOX_SOAK"] = "1"
     if args.quick: os.environ["OUTBOX_QUICK"] = "1"
+    if args.clusters: os.environ["OUTBOX_TEST_CLUSTERS"] = "1"
     if args.coverage: os.environ["GCOV_ERROR_FILE"] = "/dev/null"  # some tests run as a user who may not write to the tree
     inherited.forget_signals()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

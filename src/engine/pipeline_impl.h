@@ -61,14 +61,14 @@ static inline int64_t pipeline_now(const struct pipeline *p)
  * SINK_FAILSTOP. */
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
-    return (p->sk->ops->caps & SINK_FAILSTOP) != 0;
+    return (sink_caps(p->sk) & SINK_FAILSTOP) != 0;
 }
 
 /* pipeline_chains says whether an event may be submitted along with those of its key that wait for
  * it: see SINK_CHAINS. */
 static inline bool pipeline_chains(const struct pipeline *p)
 {
-    return (p->sk->ops->caps & SINK_CHAINS) != 0;
+    return (sink_caps(p->sk) & SINK_CHAINS) != 0;
 }
 
 /* pipeline_frozen tells whoever extends claims that the handlers' transaction has begun or ended.

@@ -6,10 +6,11 @@
 #define TRACESTATE_MAX 512 /* what W3C asks everyone to pass on */
 #define VALUE_MAX EVENT_HEADERS_MAX
 
-/* How an attribute is written: as a header or as a member. */
+/* How an attribute is written: as a header, as a member, or by the caller. */
 struct writer {
-    struct buf *b;
-    bool binary;
+    cloudevents_fn *put;
+    void *ctx;
+    bool failed; /* there was no memory */
 };
 
 /* Names that a header of an event may not have, because we set these attributes ourselves. */
@@ -32,8 +33,9 @@ static void add_percent(struct buf *b, struct str s)
     }
 }
 
-static void add_header(struct buf *b, struct str name, struct str value)
+static void add_header(void *ctx, struct str name, struct str value)
 {
+    struct buf *b = ctx;
     buf_adds(b, "ce-");
     buf_addstr(b, name);
     buf_adds(b, ": ");
@@ -41,8 +43,9 @@ static void add_header(struct buf *b, struct str name, struct str value)
     buf_addc(b, '\0');
 }
 
-static void add_member(struct buf *b, struct str name, struct str value)
+static void add_member(void *ctx, struct str name, struct str value)
 {
+    struct buf *b = ctx;
     buf_adds(b, ",\"");
     buf_addstr(b, name);
     buf_adds(b, "\":");
@@ -52,12 +55,8 @@ static void add_member(struct buf *b, struct str name, struct str value)
 /* add writes an attribute, unless it is absent. */
 static void add(struct writer *w, struct str name, struct str value)
 {
-    if (!value.p)
-        return;
-    if (w->binary)
-        add_header(w->b, name, value);
-    else
-        add_member(w->b, name, value);
+    if (value.p)
+        w->put(w->ctx, name, value);
 }
 
 /* add_subject writes the key that order goes by: order/42. */
@@ -73,7 +72,7 @@ static void add_subject(struct writer *w, const struct event *ev)
     buf_addstr(&text, ev->aggregate_id);
 
     if (text.failed)
-        w->b->failed = true;
+        w->failed = true;
     else
         add(w, STR("subject"), (struct str){text.p, text.n});
     buf_release(&text);
@@ -224,7 +223,7 @@ static void add_extensions(struct writer *w, const struct cloudevents_headers *m
         json_unescape(v.raw, &value);
         struct str text = {value.p ? value.p : "", value.n};
         if (value.failed)
-            w->b->failed = true;
+            w->failed = true;
         else if (is_fit(name, text))
             add(w, str_of(name), text);
     }
@@ -251,15 +250,29 @@ static void add_all(struct writer *w, const struct event *ev, struct str source,
 void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
                         const struct cloudevents_headers *more)
 {
-    struct writer w = {b, true};
+    struct writer w = {add_header, b, false};
     add(&w, STR("specversion"), STR("1.0"));
     add_all(&w, ev, source, more);
+    if (w.failed)
+        b->failed = true;
+}
+
+int cloudevents_each(const struct event *ev, struct str source,
+                     const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
+                     struct error *err)
+{
+    struct writer w = {fn, ctx, false};
+    add(&w, STR("specversion"), STR("1.0"));
+    add_all(&w, ev, source, more);
+    if (w.failed)
+        return err_nomem(err);
+    return 0;
 }
 
 void cloudevents_structured(struct buf *b, const struct event *ev, struct str source,
                             const struct cloudevents_headers *more)
 {
-    struct writer w = {b, false};
+    struct writer w = {add_member, b, false};
     (void)buf_reserve(b, ev->payload.n + 1024);
     buf_adds(b, "{\"specversion\":\"1.0\"");
     add_all(&w, ev, source, more);
@@ -267,6 +280,8 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
     buf_adds(b, ",\"data\":");
     buf_addstr(b, ev->payload.p ? ev->payload : STR("null"));
     buf_addc(b, '}');
+    if (w.failed)
+        b->failed = true;
 }
 
 static void add_trace(struct buf *b, const char *name, struct json v)

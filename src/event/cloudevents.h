@@ -1,4 +1,4 @@
-/* cloudevents.h: an event as a CloudEvent 1.0 over HTTP. docs/webhooks.md lists the attributes. */
+/* cloudevents.h: an event as a CloudEvent 1.0. docs/webhooks.md lists the attributes. */
 #ifndef EVENT_CLOUDEVENTS_H
 #define EVENT_CLOUDEVENTS_H
 
@@ -32,6 +32,15 @@ void cloudevents_binary(struct buf *b, const struct event *ev, struct str source
  * byte. */
 void cloudevents_structured(struct buf *b, const struct event *ev, struct str source,
                             const struct cloudevents_headers *more);
+
+/* A cloudevents_fn takes an attribute, whose strings are borrowed for the call. */
+typedef void cloudevents_fn(void *ctx, struct str name, struct str value);
+
+/* cloudevents_each hands all attributes to fn, as they are, for bindings whose headers hold any
+ * text: those of brokers. ERR_NOMEM. */
+int cloudevents_each(const struct event *ev, struct str source,
+                     const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
+                     struct error *err);
 
 /* cloudevents_trace appends the W3C headers "traceparent: ..." and "tracestate: ...", each ended by
  * a NUL, as far as the event has them and they are well-formed. */

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/json.h"
 #include "base/text.h"
 
 #define PARTS_MAX 32
@@ -17,10 +18,14 @@ static const struct {
     {"tenant", offsetof(struct event, tenant)},
 };
 #define FIELDS (sizeof fields / sizeof fields[0])
+#define HEADER "header."
 
-/* A literal, or a field of an event. (1) field < 0 means the literal `text`. (2) index < 0 means
- * the whole field. */
+enum part_kind { PART_LITERAL, PART_FIELD, PART_HEADER };
+
+/* A piece of the name. (1) PART_LITERAL has its text, PART_HEADER the name of the header in text.
+ * (2) PART_FIELD has its field, and its index: < 0 means the whole field. */
 struct part {
+    enum part_kind kind;
     int field, index;
     struct str text;
 };
@@ -75,10 +80,26 @@ static int cut_index(char *name, int64_t *ret, struct error *err)
     return 0;
 }
 
-/* add_field takes what is between braces: a name, or a name and [N]. */
+/* header_in returns NAME of header.NAME; absent for any other text. */
+static struct str header_in(struct str text)
+{
+    size_t n = strlen(HEADER);
+    bool is_header = text.n >= n && memcmp(text.p, HEADER, n) == 0;
+    if (!is_header)
+        return (struct str){0};
+    return (struct str){text.p + n, text.n - n};
+}
+
+/* add_field takes what is between braces: a name, a name and [N], or header.NAME. */
 static int add_field(struct template *t, struct str text, struct error *err)
 {
     char name[64];
+    struct str header = header_in(text);
+    if (header.p && header.n == 0)
+        return err_set(err, ERR_CONFIG, "{header.}: which header? write {header.NAME}");
+    if (header.p)
+        return add_part(t, (struct part){.kind = PART_HEADER, .text = header}, err);
+
     if (text.n >= sizeof name)
         return err_set(err, ERR_CONFIG, "unknown field; there are " TEMPLATE_FIELDS);
     memcpy(name, text.p, text.n);
@@ -90,12 +111,12 @@ static int add_field(struct template *t, struct str text, struct error *err)
     int field = find_field(name);
     if (field < 0)
         return unknown_field(name, err);
-    return add_part(t, (struct part){.field = field, .index = (int)index}, err);
+    return add_part(t, (struct part){.kind = PART_FIELD, .field = field, .index = (int)index}, err);
 }
 
 static int add_literal(struct template *t, const char *p, size_t n, struct error *err)
 {
-    return add_part(t, (struct part){.field = -1, .text = {p, n}}, err);
+    return add_part(t, (struct part){.kind = PART_LITERAL, .text = {p, n}}, err);
 }
 
 /* add_brace takes what begins with the brace at *p, and steps over it: a doubled brace, which is a
@@ -160,7 +181,7 @@ void template_free(struct template *t)
 bool template_fixed(const struct template *t)
 {
     for (size_t i = 0; i < t->n; i++)
-        if (t->part[i].field >= 0)
+        if (t->part[i].kind != PART_LITERAL)
             return false;
     return true;
 }
@@ -181,11 +202,9 @@ static struct str piece(struct str s, int index)
     return (struct str){0};
 }
 
-/* part_of returns what a part of the name is for this event; absent if the event lacks it. */
-static struct str part_of(const struct part *p, const struct event *ev)
+/* field_of returns what a field, or a piece of it, is for this event; absent if it lacks it. */
+static struct str field_of(const struct part *p, const struct event *ev)
 {
-    if (p->field < 0)
-        return p->text;
     struct str field;
     memcpy(&field, (const char *)ev + fields[p->field].offset, sizeof field);
     if (p->index < 0)
@@ -193,40 +212,113 @@ static struct str part_of(const struct part *p, const struct event *ev)
     return piece(field, p->index);
 }
 
-static int lacks_part(const struct part *p, struct error *err)
+/* header_of finds a header of the event, and returns its value with quotes; absent if there is none
+ * that is a string. */
+static struct str header_of(const struct part *p, const struct event *ev)
 {
-    const char *name = fields[p->field].name;
-    if (p->index < 0)
-        return err_set(err, ERR_INVALID, "it has no %s, which the name of the stream is made of",
-                       name);
-    return err_set(err, ERR_INVALID,
-                   "its %s has no part number %d, which the name of the stream is made of", name,
-                   p->index);
+    struct json all, v;
+    bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
+    if (!has_headers)
+        return (struct str){0};
+    bool found = json_get(all, p->text, &v) && v.type == JSON_STRING;
+    if (!found)
+        return (struct str){0};
+    return v.raw;
 }
 
-/* template_write may leave a part of the name in b if it fails. */
-int template_write(const struct template *t, const struct event *ev, struct buf *b,
-                   struct error *err)
+static int lacks_part(const struct part *p, struct error *err)
 {
-    size_t before = b->n, length = 0;
-    for (size_t i = 0; i < t->n; i++) {
-        struct str s = part_of(&t->part[i], ev);
-        if (!s.p)
-            return lacks_part(&t->part[i], err);
-        buf_addstr(b, s);
-        length += s.n;
-    }
-
-    if (length > b->max)
+    if (p->kind == PART_HEADER)
         return err_set(err, ERR_INVALID,
-                       "the name of its stream would have %zu bytes; the limit is %zu", length,
-                       b->max);
+                       "it has no header %.*s, which the name of its destination is made of",
+                       (int)p->text.n, p->text.p);
+    const char *name = fields[p->field].name;
+    if (p->index < 0)
+        return err_set(err, ERR_INVALID,
+                       "it has no %s, which the name of its destination is made of", name);
+    return err_set(err, ERR_INVALID,
+                   "its %s has no part number %d, which the name of its destination is made of",
+                   name, p->index);
+}
+
+/* A name that is being written. */
+struct writing {
+    const struct event *ev;
+    template_escape *escape; /* NULL: values go out as they are */
+    struct buf *b;
+    size_t length; /* of the name so far, also if b failed */
+};
+
+/* escape_last replaces what was appended since b had `at` bytes. */
+static void escape_last(const struct writing *w, const struct part *p, size_t at)
+{
+    struct buf *b = w->b;
+    struct buf copy;
+    if (b->failed)
+        return;
+    buf_init(&copy, b->max);
+    buf_add(&copy, b->p + at, b->n - at);
+    if (copy.failed) {
+        b->failed = true;
+    } else {
+        bool levels = p->kind == PART_FIELD && p->index < 0 &&
+                      strcmp(fields[p->field].name, "type") == 0;
+        buf_truncate(b, at);
+        w->escape(b, (struct str){copy.p ? copy.p : "", copy.n}, levels);
+    }
+    buf_release(&copy);
+}
+
+/* add_value appends what a part is for this event. */
+static int add_value(struct writing *w, const struct part *p, struct error *err)
+{
+    struct buf *b = w->b;
+    struct str s = p->text;
+    if (p->kind == PART_FIELD)
+        s = field_of(p, w->ev);
+    if (p->kind == PART_HEADER)
+        s = header_of(p, w->ev);
+    if (!s.p)
+        return lacks_part(p, err);
+
+    size_t before = b->n;
+    if (p->kind == PART_HEADER)
+        json_unescape(s, b);
+    else
+        buf_addstr(b, s);
+    if (w->escape && p->kind != PART_LITERAL)
+        escape_last(w, p, before);
+    w->length += b->failed ? s.n : b->n - before;
+    return 0;
+}
+
+/* template_write_escaped may leave a part of the name in b if it fails. */
+int template_write_escaped(const struct template *t, const struct event *ev,
+                           template_escape *escape, struct buf *b, struct error *err)
+{
+    struct writing w = {.ev = ev, .escape = escape, .b = b};
+    size_t before = b->n;
+    for (size_t i = 0; i < t->n; i++)
+        if (add_value(&w, &t->part[i], err) != 0)
+            return -1;
+
+    if (w.length > b->max)
+        return err_set(err, ERR_INVALID,
+                       "the name of its destination would have %zu bytes; the limit is %zu",
+                       w.length, b->max);
     if (b->failed)
         return err_nomem(err);
     if (b->n == before)
-        return err_set(err, ERR_INVALID, "the name of its stream would be empty");
+        return err_set(err, ERR_INVALID, "the name of its destination would be empty");
     if (!text_plain((struct str){b->p + before, b->n - before}))
-        return err_set(err, ERR_INVALID,
-                       "the name of its stream would have a control character, or not be UTF-8");
+        return err_set(
+            err, ERR_INVALID,
+            "the name of its destination would have a control character, or not be UTF-8");
     return 0;
+}
+
+int template_write(const struct template *t, const struct event *ev, struct buf *b,
+                   struct error *err)
+{
+    return template_write_escaped(t, ev, NULL, b, err);
 }

@@ -1,4 +1,4 @@
-/* template.h: names made of parts of an event, such as that of the stream it goes to:
+/* template.h: names made of parts of an event, such as that of the stream or topic it goes to:
  * "tenant.{type[1]}". */
 #ifndef EVENT_TEMPLATE_H
 #define EVENT_TEMPLATE_H
@@ -6,13 +6,14 @@
 #include "base/buf.h"
 #include "event/event.h"
 
-#define TEMPLATE_FIELDS "{type}, {type[N]}, {aggregate_type}, {aggregate_id}, {tenant}"
+#define TEMPLATE_FIELDS \
+    "{type}, {type[N]}, {aggregate_type}, {aggregate_id}, {tenant}, {header.NAME}"
 
 struct template;
 
 /* template_new compiles a text with the fields {type}, {type[1]} (the part of the type between its
- * first and second dot), {aggregate_type}, {aggregate_id} and {tenant}; {{ and }} stand for braces.
- * ERR_CONFIG. The caller frees *ret. */
+ * first and second dot), {aggregate_type}, {aggregate_id}, {tenant} and {header.NAME} (the event's
+ * header of that name); {{ and }} stand for braces. ERR_CONFIG. The caller frees *ret. */
 int template_new(const char *text, struct template **ret, struct error *err);
 void template_free(struct template *t);
 
@@ -24,5 +25,14 @@ bool template_fixed(const struct template *t);
  * tools must be able to write it. */
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err);
+
+/* A template_escape appends the value of a field as the names of a broker allow it. `levels`: it is
+ * a whole type, whose dots part levels as those of a name do. */
+typedef void template_escape(struct buf *b, struct str value, bool levels);
+
+/* template_write_escaped is template_write, with every value passed through `escape`. What the
+ * template itself says goes out as it is. */
+int template_write_escaped(const struct template *t, const struct event *ev,
+                           template_escape *escape, struct buf *b, struct error *err);
 
 #endif

@@ -499,7 +499,7 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
     struct exec *x = calloc(1, sizeof *x);
     if (!x)
         return err_nomem(err);
-    x->base = (struct sink){&exec_ops, *cfg};
+    x->base = (struct sink){.ops = &exec_ops, .cfg = *cfg};
     x->command = command;
     x->slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
 

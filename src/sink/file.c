@@ -430,7 +430,7 @@ static int file_open(const struct sink_config *cfg, struct sink **ret, struct er
     struct file *f = calloc(1, sizeof *f);
     if (!f)
         return err_nomem(err);
-    f->base = (struct sink){&file_ops, *cfg};
+    f->base = (struct sink){.ops = &file_ops, .cfg = *cfg};
     f->path = path;
     f->fd = -1;
     f->size = -1;

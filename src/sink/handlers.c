@@ -202,7 +202,7 @@ int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t
     struct handlers *hs = calloc(1, sizeof *hs + n * sizeof *h);
     if (!hs)
         return err_nomem(err);
-    hs->base = (struct sink){&handlers_ops, *cfg};
+    hs->base = (struct sink){.ops = &handlers_ops, .cfg = *cfg};
     if (guard) {
         hs->guard = *guard;
         hs->guarded = true;

@@ -401,7 +401,7 @@ static int open_with(const struct sink_ops *ops, const struct sink_config *cfg, 
     struct http *h = calloc(1, sizeof *h);
     if (!h)
         return err_nomem(err);
-    h->base = (struct sink){ops, *cfg};
+    h->base = (struct sink){.ops = ops, .cfg = *cfg};
     h->n_slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
     h->rate_again = CLOCK_NEVER;
 

@@ -110,7 +110,7 @@ struct sink_ops {
     const char *scheme;   /* "exec": what stands before the colon of the URL */
     const char *synopsis; /* "exec:COMMAND" */
     const char *help;     /* one line */
-    unsigned caps;
+    unsigned caps;        /* of every sink of this kind; see sink_caps */
 
     /* open checks the URL and gets ready; a peer that is merely away is no error here. On success
      * the caller owns *ret and releases it with close. Errors: ERR_CONFIG if it can never work,
@@ -162,7 +162,14 @@ struct sink_ops {
 struct sink {
     const struct sink_ops *ops;
     struct sink_config cfg;
+    unsigned caps; /* besides those of ops: what this one can do because of its URL; set by open */
 };
+
+/* sink_caps returns what a sink can do, as it was opened. */
+static inline unsigned sink_caps(const struct sink *sk)
+{
+    return sk->ops->caps | sk->caps;
+}
 
 static inline void sink_done(struct sink *sk, struct delivery *d, const struct sink_result *r)
 {

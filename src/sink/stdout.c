@@ -247,7 +247,7 @@ static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct 
     struct stdout_sink *s = calloc(1, sizeof *s);
     if (!s)
         return err_nomem(err);
-    s->base = (struct sink){&stdout_ops, *cfg};
+    s->base = (struct sink){.ops = &stdout_ops, .cfg = *cfg};
     s->regular = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
     buf_init(&s->rest, REST_MAX);
     if (line_queue_init(&s->lines, &s->base) != 0) {

@@ -42,7 +42,7 @@ static int teardown(void **state)
 
 static bool failstop(const struct fixture *f)
 {
-    return f->rig.sk->ops->caps & SINK_FAILSTOP;
+    return sink_caps(f->rig.sk) & SINK_FAILSTOP;
 }
 
 static void assert_arrived(struct fixture *f)

@@ -8,7 +8,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct template *t;
     struct error err = {0};
     struct event ev = {
-        .type = STR("order.paid"), .aggregate_type = STR("order"), .aggregate_id = STR("42")};
+        .type = STR("order.paid"),
+        .aggregate_type = STR("order"),
+        .aggregate_id = STR("42"),
+        .headers = STR("{\"a\":\"x\",\"b\":1,\"c\":\"\\u0000\",\"d\":\"\"}"),
+    };
     struct buf b;
     if (template_new(text, &t, &err) != 0) {
         MUST(err.code == ERR_CONFIG && err.text[0]);

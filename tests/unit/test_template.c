@@ -11,6 +11,7 @@ static const struct event ev = {
     .type = STR("tenant.user_membership.added"),
     .aggregate_type = STR("user"),
     .aggregate_id = STR("7"),
+    .headers = STR("{\"region\":\"eu\",\"n\":1,\"quoted\":\"a\\u00e9\"}"),
 };
 
 static void gives(const char *text, const char *want)
@@ -35,14 +36,42 @@ static void fields_and_parts_are_put_in(void **state)
     gives("{aggregate_type}:{aggregate_id}", "user:7");
     gives("{type}", "tenant.user_membership.added");
     gives("{{{aggregate_type}}}x", "{user}x");
+    gives("{header.region}.{type[2]}", "eu.added");
+    gives("{header.quoted}", "a\xc3\xa9");
+}
+
+/* bracket shows what is passed through: [value], or <value> if its dots part levels. */
+static void bracket(struct buf *b, struct str value, bool levels)
+{
+    buf_addc(b, levels ? '<' : '[');
+    buf_addstr(b, value);
+    buf_addc(b, levels ? '>' : ']');
+}
+
+static void values_are_escaped_and_the_text_around_them_is_not(void **state)
+{
+    (void)state;
+    struct template *t;
+    struct error err = {0};
+    struct buf b;
+    buf_init(&b, 1000);
+    assert_int_equal(template_new("a.{type}.{type[1]}.{aggregate_id}.{header.region}b", &t, &err),
+                     0);
+    assert_int_equal(template_write_escaped(t, &ev, bracket, &b, &err), 0);
+    assert_string_equal(buf_cstr(&b),
+                        "a.<tenant.user_membership.added>.[user_membership].[7].[eu]b");
+    buf_release(&b);
+    template_free(t);
 }
 
 static void what_the_event_lacks_is_named(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {{"{tenant}", "no tenant"},
-                                           {"{type[3]}", "no part number 3"}};
-    for (size_t i = 0; i < 2; i++) {
+                                           {"{type[3]}", "no part number 3"},
+                                           {"{header.none}", "no header none"},
+                                           {"{header.n}", "no header n"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct template *t;
         struct error err = {0};
         struct buf b;
@@ -59,8 +88,9 @@ static void what_the_event_lacks_is_named(void **state)
 static void bad_templates_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",      "{",       "}",         "a{type",     "a}b",
-                                      "{typ}", "{type[}", "{type[x]}", "{type[1]x}", "{}"};
+    static const char *const bad[] = {"",           "{",     "}",         "a{type",
+                                      "a}b",        "{typ}", "{type[}",   "{type[x]}",
+                                      "{type[1]x}", "{}",    "{header.}", "{headers.x}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct template *t = NULL;
         struct error err = {0};
@@ -74,6 +104,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_and_parts_are_put_in),
+        cmocka_unit_test(values_are_escaped_and_the_text_around_them_is_not),
         cmocka_unit_test(what_the_event_lacks_is_named),
         cmocka_unit_test(bad_templates_are_refused),
     };

@@ -1,0 +1,201 @@
+#include "base/url.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/char.h"
+#include "base/option.h"
+#include "base/small_file.h"
+#include "base/text.h"
+
+#define PASSWORD_MAX 4096
+#define PARAM_MAX 2048
+#define NO_PASSWORD "a password does not belong in a URL: "
+#define ELSEWHERE "into a file, with password-file=FILE, or into the environment, as %s"
+
+struct str url_after(struct str s, const char *p)
+{
+    const char *from = p + 1;
+    return (struct str){from, s.n - (size_t)(from - s.p)};
+}
+
+/* decode_escape reads the two digits of the %XX that begins s; -1 if they are not there. */
+static int decode_escape(struct str s)
+{
+    if (s.n < 3)
+        return -1;
+
+    int high = char_hex(s.p[1]);
+    int low = char_hex(s.p[2]);
+    if (high < 0 || low < 0)
+        return -1;
+    return high * 16 + low;
+}
+
+int url_decode(struct str from, char *to, size_t size, struct error *err)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < from.n; i++) {
+        int c = (unsigned char)from.p[i];
+        if (c == '%') {
+            c = decode_escape((struct str){from.p + i, from.n - i});
+            if (c < 0)
+                return err_set(err, ERR_CONFIG, "a %% in the URL needs two hex digits after it");
+            i += 2;
+        }
+        if (char_is_control((char)c))
+            return err_set(err, ERR_CONFIG, "the URL has a control character in it");
+        if (k + 1 >= size)
+            return err_set(err, ERR_CONFIG, "a part of the URL is too long");
+        to[k++] = (char)c;
+    }
+    to[k] = '\0';
+    return 0;
+}
+
+/* set_parameter hands on one name=value. */
+static int set_parameter(struct str s, const char *password_env, url_set_fn *set, void *ctx,
+                         struct error *err)
+{
+    char name[64], value[PARAM_MAX];
+    const char *equals = memchr(s.p, '=', s.n);
+    struct str name_part = s;
+    if (equals)
+        name_part.n = (size_t)(equals - s.p);
+
+    if (url_decode(name_part, name, sizeof name, err) != 0)
+        return -1;
+    if (strcmp(name, "password") == 0)
+        return err_set(err, ERR_CONFIG, NO_PASSWORD "put it " ELSEWHERE, password_env);
+    if (!equals)
+        return err_set(err, ERR_CONFIG, "%s needs a value: %s=...", name, name);
+    if (url_decode(url_after(s, equals), value, sizeof value, err) != 0)
+        return -1;
+    return set(ctx, name, value, err);
+}
+
+int url_parameters(const char *query, const char *password_env, url_set_fn *set, void *ctx,
+                   struct error *err)
+{
+    for (const char *p = query; *p;) {
+        struct str one = {p, strcspn(p, "&")};
+        if (one.n && set_parameter(one, password_env, set, ctx, err) != 0)
+            return -1;
+        p += one.n;
+        if (*p == '&')
+            p++;
+    }
+    return 0;
+}
+
+int url_user(struct str s, const char *password_env, char to[URL_PART_MAX], struct error *err)
+{
+    if (memchr(s.p, ':', s.n))
+        return err_set(err, ERR_CONFIG, NO_PASSWORD "write USER@HOST and put it " ELSEWHERE,
+                       password_env);
+    return url_decode(s, to, URL_PART_MAX, err);
+}
+
+static int read_host(struct str s, char **ret, struct error *err)
+{
+    char host[URL_PART_MAX];
+    if (url_decode(s, host, sizeof host, err) != 0)
+        return -1;
+    if (host[0] == '\0')
+        return option_copy(ret, "127.0.0.1", NULL, err);
+    return option_copy(ret, host, NULL, err);
+}
+
+static int read_port(struct str s, char **ret, struct error *err)
+{
+    char port[URL_PART_MAX];
+    int64_t n;
+    if (url_decode(s, port, sizeof port, err) != 0)
+        return -1;
+    if (text_int(port, 1, 65535, &n, err) != 0)
+        return err_prefix(err, "port");
+    return option_copy(ret, port, NULL, err);
+}
+
+int url_host_port(struct str s, const char *default_port, char **ret_host, char **ret_port,
+                  struct error *err)
+{
+    struct str host = s, rest = s;
+    const char *bracket = NULL;
+    if (s.n && *s.p == '[')
+        bracket = memchr(s.p, ']', s.n);
+    if (bracket) {
+        host = (struct str){s.p + 1, (size_t)(bracket - s.p - 1)};
+        rest = url_after(s, bracket);
+    }
+    const char *colon = memchr(rest.p, ':', rest.n);
+    if (colon && !bracket)
+        host.n = (size_t)(colon - s.p);
+
+    if (read_host(host, ret_host, err) != 0)
+        return -1;
+    if (!colon)
+        return option_copy(ret_port, default_port, NULL, err);
+    return read_port(url_after(s, colon), ret_port, err);
+}
+
+static bool is_line_end(char c)
+{
+    return c == '\n' || c == '\r';
+}
+
+/* copy_password copies the content of a password file, without the line end. */
+static char *copy_password(const char *path, struct str s, struct error *err)
+{
+    while (s.n && is_line_end(s.p[s.n - 1]))
+        s.n--;
+
+    if (s.n == 0) {
+        err_set(err, ERR_UNAVAILABLE, "the password file %s is empty", path);
+        return NULL;
+    }
+    if (s.n > PASSWORD_MAX) {
+        err_set(err, ERR_UNAVAILABLE, "the password file %s is too long: over %d bytes", path,
+                PASSWORD_MAX);
+        return NULL;
+    }
+    char *copy = strndup(s.p, s.n);
+    if (!copy)
+        err_nomem(err);
+    return copy;
+}
+
+static char *read_password(const char *path, struct error *err)
+{
+    char text[PASSWORD_MAX + 2];
+    ssize_t n = small_file_read(path, text, sizeof text - 1);
+    if (n < 0) {
+        err_errno(err, ERR_UNAVAILABLE, errno, "could not read the password from %s", path);
+        return NULL;
+    }
+    char *copy = copy_password(path, (struct str){text, (size_t)n}, err);
+    explicit_bzero(text, sizeof text);
+    return copy;
+}
+
+char *url_password(const char *file, const char *given, struct error *err)
+{
+    *err = (struct error){0};
+    if (file)
+        return read_password(file, err);
+    if (!given)
+        return NULL;
+    char *copy = strdup(given);
+    if (!copy)
+        err_nomem(err);
+    return copy;
+}
+
+int url_password_env(const char *name, char **ret, struct error *err)
+{
+    const char *password = getenv(name);
+    bool given = password && *password;
+    if (!given)
+        return 0;
+    return option_copy(ret, password, NULL, err);
+}

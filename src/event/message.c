@@ -1,0 +1,329 @@
+#include "event/message.h"
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "event/cloudevents.h"
+#include "event/envelope.h"
+#include "event/ndjson.h"
+
+const char *const message_formats[] = {
+    [MESSAGE_PLAIN] = "plain",
+    [MESSAGE_CLOUDEVENTS] = "cloudevents",
+    [MESSAGE_STRUCTURED] = "cloudevents-structured",
+    [MESSAGE_DEBEZIUM] = "debezium",
+    [MESSAGE_JSON] = "json",
+    [MESSAGE_CONTRACT] = "contract",
+    NULL,
+};
+
+/* The headers of MESSAGE_PLAIN, which no header of an event may replace. */
+static const char *const ours[] = {
+    "id", "type", "aggregate_type", "aggregate_id", "key", "seq", "version", "time", "tenant",
+};
+
+/* A string that is made: borrowed, or at an offset in the text, which may move while it grows. */
+struct piece {
+    const char *p; /* NULL: in the text */
+    size_t at, n;
+};
+
+/* A message that is being made. (1) headers[0..n) are complete. */
+struct maker {
+    const struct message_style *style;
+    const struct event *ev;
+    struct buf *text;
+    struct {
+        struct piece name, value;
+    } headers[MESSAGE_HEADERS];
+    size_t n;
+    bool too_many;
+};
+
+static struct piece borrowed(struct str s)
+{
+    return (struct piece){.p = s.p, .n = s.n};
+}
+
+/* since returns what was appended to the text since it had `at` bytes. */
+static struct piece since(const struct maker *m, size_t at)
+{
+    return (struct piece){.at = at, .n = m->text->n - at};
+}
+
+static struct str resolve(const struct maker *m, struct piece piece)
+{
+    if (piece.p)
+        return (struct str){piece.p, piece.n};
+    if (piece.n == 0)
+        return STR("");
+    return (struct str){m->text->p + piece.at, piece.n};
+}
+
+/* find returns the header of that name, or m->n. */
+static size_t find(const struct maker *m, struct str name)
+{
+    size_t i = 0;
+    while (i < m->n && !str_eq(resolve(m, m->headers[i].name), name))
+        i++;
+    return i;
+}
+
+/* put adds a header, or replaces the value of the one that has the name. */
+static void put(struct maker *m, struct piece name, struct piece value)
+{
+    size_t i = find(m, resolve(m, name));
+    if (i == MESSAGE_HEADERS) {
+        m->too_many = true;
+        return;
+    }
+    m->headers[i].name = name;
+    m->headers[i].value = value;
+    if (i == m->n)
+        m->n++;
+}
+
+/* put_text adds a header that the event has, and nothing if it is absent. */
+static void put_text(struct maker *m, struct str name, struct str value)
+{
+    if (value.p)
+        put(m, borrowed(name), borrowed(value));
+}
+
+static void put_number(struct maker *m, struct str name, int64_t value)
+{
+    size_t at = m->text->n;
+    buf_addi64(m->text, value);
+    put(m, borrowed(name), since(m, at));
+}
+
+static void put_time(struct maker *m)
+{
+    char at[CLOCK_RFC3339_SIZE];
+    size_t before = m->text->n;
+    buf_add(m->text, at, clock_rfc3339(m->ev->created_at, at));
+    put(m, borrowed(STR("time")), since(m, before));
+}
+
+/* put_key adds the key that order goes by: order/42. */
+static void put_key(struct maker *m)
+{
+    if (!m->ev->aggregate_id.p)
+        return;
+    size_t at = m->text->n;
+    buf_addstr(m->text, m->ev->aggregate_type);
+    buf_addc(m->text, '/');
+    buf_addstr(m->text, m->ev->aggregate_id);
+    put(m, borrowed(STR("key")), since(m, at));
+}
+
+static bool is_ours(struct str name)
+{
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (str_is(name, ours[i]))
+            return true;
+    return false;
+}
+
+/* put_own adds one of the event's own headers, unless its name is one of ours. A value that is no
+ * string, as an older version let in, goes as its JSON text. */
+static void put_own(struct maker *m, struct str raw, struct json v)
+{
+    size_t at = m->text->n;
+    json_unescape(raw, m->text);
+    struct piece name = since(m, at);
+    if (m->text->failed || is_ours(resolve(m, name)))
+        return;
+
+    if (v.type != JSON_STRING) {
+        put(m, name, borrowed(v.raw));
+        return;
+    }
+    at = m->text->n;
+    json_unescape(v.raw, m->text);
+    put(m, name, since(m, at));
+}
+
+static void put_own_headers(struct maker *m)
+{
+    struct json all, value;
+    struct str raw;
+    bool has_headers = m->ev->headers.p && json_parse(m->ev->headers, &all, NULL, NULL) == 0;
+    if (!has_headers || all.type != JSON_OBJECT)
+        return;
+    for (size_t it = 0; json_each(all, &it, &raw, &value);)
+        put_own(m, raw, value);
+}
+
+static void put_plain(struct maker *m)
+{
+    const struct event *ev = m->ev;
+    put_text(m, STR("id"), ev->id);
+    put_text(m, STR("type"), ev->type);
+    put_text(m, STR("aggregate_type"), ev->aggregate_type);
+    put_text(m, STR("aggregate_id"), ev->aggregate_id);
+    put_key(m);
+    put_number(m, STR("seq"), ev->seq);
+    if (ev->has_version)
+        put_number(m, STR("version"), ev->version);
+    put_time(m);
+    put_text(m, STR("tenant"), ev->tenant);
+    put_own_headers(m);
+}
+
+/* put_attribute adds an attribute of a CloudEvent. W3C's for traces also go under their own names,
+ * where tracing looks for them. */
+static void put_attribute(void *ctx, struct str name, struct str value)
+{
+    struct maker *m = ctx;
+    size_t at = m->text->n;
+    buf_adds(m->text, m->style->ce_prefix);
+    buf_addstr(m->text, name);
+    struct piece prefixed = since(m, at);
+    at = m->text->n;
+    buf_addstr(m->text, value);
+    struct piece copy = since(m, at);
+    put(m, prefixed, copy);
+
+    if (str_is(name, "traceparent"))
+        put(m, borrowed(STR("traceparent")), copy);
+    if (str_is(name, "tracestate"))
+        put(m, borrowed(STR("tracestate")), copy);
+}
+
+/* source_of returns the source of a CloudEvent, which must have one. */
+static struct str source_of(const struct maker *m)
+{
+    if (!m->style->source.p)
+        return STR("/outbox");
+    return m->style->source;
+}
+
+static int put_attributes(struct maker *m, struct error *err)
+{
+    struct cloudevents_headers more;
+    if (cloudevents_headers(m->ev, &more, err) != 0)
+        return -1;
+    return cloudevents_each(m->ev, source_of(m), &more, put_attribute, m, err);
+}
+
+static int write_structured(struct maker *m, struct error *err)
+{
+    struct cloudevents_headers more;
+    if (cloudevents_headers(m->ev, &more, err) != 0)
+        return -1;
+    cloudevents_structured(m->text, m->ev, source_of(m), &more);
+    return 0;
+}
+
+/* write_line writes the event as a line, without the line feed: a message needs none. */
+static void write_line(struct maker *m, struct str consumer, int attempt)
+{
+    ndjson_write(m->text, m->ev, consumer, attempt);
+    bool whole = !m->text->failed && m->text->n > 0;
+    if (whole)
+        m->text->n--;
+}
+
+/* fail says why a message could not be made, if it could not. */
+static int fail(const struct maker *m, struct error *err)
+{
+    if (m->too_many)
+        return err_set(err, ERR_INVALID, "it has more headers than the %d that a message may have",
+                       MESSAGE_HEADERS);
+    if (m->text->full)
+        return err_set(err, ERR_INVALID, "it takes more than %zu bytes", m->text->max);
+    if (m->text->failed)
+        return err_nomem(err);
+    return 0;
+}
+
+static struct str payload_of(const struct event *ev)
+{
+    if (!ev->payload.p)
+        return STR("null");
+    return ev->payload;
+}
+
+/* write_value makes the value of the formats that have everything in it. */
+static int write_value(struct maker *m, struct str destination, struct str consumer, int attempt,
+                       struct error *err)
+{
+    switch (m->style->format) {
+    case MESSAGE_STRUCTURED: return write_structured(m, err);
+    case MESSAGE_JSON: write_line(m, consumer, attempt); return 0;
+    case MESSAGE_CONTRACT: envelope_write(m->text, m->ev, destination); return 0;
+    case MESSAGE_PLAIN:
+    case MESSAGE_CLOUDEVENTS:
+    case MESSAGE_DEBEZIUM: break;
+    }
+    return 0;
+}
+
+static int put_headers(struct maker *m, struct error *err)
+{
+    switch (m->style->format) {
+    case MESSAGE_PLAIN: put_plain(m); return 0;
+    case MESSAGE_CLOUDEVENTS: return put_attributes(m, err);
+    case MESSAGE_DEBEZIUM: put_text(m, STR("id"), m->ev->id); return 0;
+    case MESSAGE_STRUCTURED:
+    case MESSAGE_JSON:
+    case MESSAGE_CONTRACT: break;
+    }
+    return 0;
+}
+
+static struct str content_type_of(enum message_format format)
+{
+    if (format == MESSAGE_DEBEZIUM)
+        return (struct str){0};
+    if (format == MESSAGE_STRUCTURED)
+        return STR("application/cloudevents+json");
+    return STR("application/json");
+}
+
+/* finish fills *ret once the text no longer moves. */
+static void finish(const struct maker *m, struct message *ret)
+{
+    ret->key = m->ev->aggregate_id;
+    ret->content_type = content_type_of(m->style->format);
+    ret->n = m->n;
+    for (size_t i = 0; i < m->n; i++)
+        ret->headers[i] = (struct message_header){resolve(m, m->headers[i].name),
+                                                  resolve(m, m->headers[i].value)};
+}
+
+int message_make(const struct message_style *s, const struct event *ev, struct str destination,
+                 struct str consumer, int attempt, struct buf *text, struct message *ret,
+                 struct error *err)
+{
+    struct maker m;
+    m.style = s;
+    m.ev = ev;
+    m.text = text;
+    m.n = 0;
+    m.too_many = false;
+
+    buf_clear(text);
+    if (put_headers(&m, err) != 0)
+        return -1;
+    size_t at = text->n;
+    if (write_value(&m, destination, consumer, attempt, err) != 0)
+        return -1;
+    if (fail(&m, err) != 0)
+        return -1;
+
+    bool in_text = text->n > at;
+    finish(&m, ret);
+    ret->value = payload_of(ev);
+    if (in_text)
+        ret->value = (struct str){text->p + at, text->n - at};
+    return 0;
+}
+
+struct str message_header_of(const struct message *m, struct str name)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (str_eq(m->headers[i].name, name))
+            return m->headers[i].value;
+    return (struct str){0};
+}
