@@ -7,10 +7,10 @@
 #include "base/text.h"
 #include "rabbit/greeting.h"
 
-#define GREET_MAX 16384               /* bytes of the login */
-#define READ_SIZE 65536               /* of one read */
-#define READS_MAX 64                  /* per call of rabbit_conn_drive */
-#define IN_MAX ((size_t)1 << 20)      /* a frame that is not whole, and what was read behind it */
+#define GREET_MAX 16384              /* bytes of the login */
+#define READ_SIZE 65536              /* of one read */
+#define READS_MAX 64                 /* per call of rabbit_conn_drive */
+#define IN_MAX ((size_t)1 << 20)     /* a frame that is not whole, and what was read behind it */
 #define LOGIN_NS (10 * 1000 * MS_NS) /* to get in, per node */
 #define POOL_PAGE 4096
 

@@ -47,10 +47,10 @@ struct rabbit_conn {
     size_t sent, greet_sent;
     amqp_pool_t pool;
     size_t frame_max;
-    int64_t heartbeat;   /* ns; 0: none */
-    int64_t heard, told; /* monotonic: when something was last read, and written */
-    int64_t since;       /* monotonic: when it began to connect to this node */
-    bool blocked;        /* the broker takes no messages now */
+    int64_t heartbeat;         /* ns; 0: none */
+    int64_t heard, told;       /* monotonic: when something was last read, and written */
+    int64_t since;             /* monotonic: when it began to connect to this node */
+    bool blocked;              /* the broker takes no messages now */
     char reason[RABBIT_TEXT];  /* why */
     char product[RABBIT_TEXT]; /* "RabbitMQ 3.10.8" */
 };

@@ -168,7 +168,8 @@ static int take_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, str
     c->heartbeat = (int64_t)heartbeat * 1000 * MS_NS;
 
     amqp_connection_tune_ok_t ok = {
-        .channel_max = m->channel_max && m->channel_max < CHANNEL_MAX ? m->channel_max : CHANNEL_MAX,
+        .channel_max = m->channel_max && m->channel_max < CHANNEL_MAX ? m->channel_max
+                                                                      : CHANNEL_MAX,
         .frame_max = (uint32_t)c->frame_max,
         .heartbeat = (uint16_t)heartbeat,
     };

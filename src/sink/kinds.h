@@ -9,6 +9,9 @@ extern const struct sink_ops exec_ops, file_ops, stdout_ops;
 #ifdef OUTBOX_REDIS
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;
 #endif
+#ifdef OUTBOX_RABBITMQ
+extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
+#endif
 extern const struct sink_ops http_ops, https_ops;
 
 #endif
