@@ -110,6 +110,13 @@ struct init_args {
     int64_t lock_ms;
 };
 
+/* For `receive`. Strings are NULL if not given. */
+struct receive_args {
+    const char *from, *consumer;
+    int64_t count, idle_ms; /* 0 if not given */
+    bool check;
+};
+
 /* For `relay`. */
 struct relay_args {
     bool drain;
@@ -166,6 +173,7 @@ struct args {
         struct help_args helping;
         struct hwm_args hwm;
         struct init_args init;
+        struct receive_args receive;
         struct relay_args relay;
         struct status_args status;
         struct trim_args trim;

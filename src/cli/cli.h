@@ -58,8 +58,8 @@ struct command {
 /* One table per command, a row per subcommand. Each table ends with name == NULL. */
 extern const struct command cmd_init[], cmd_migrate[], cmd_emit[], cmd_relay[], cmd_consumers[],
     cmd_status[], cmd_doctor[], cmd_events[], cmd_dead[], cmd_hwm[], cmd_trim[], cmd_grant[],
-    cmd_revoke[], cmd_adopt[], cmd_config[], cmd_consume[], cmd_webhook[], cmd_version[],
-    cmd_help[];
+    cmd_revoke[], cmd_adopt[], cmd_config[], cmd_consume[], cmd_receive[], cmd_webhook[],
+    cmd_version[], cmd_help[];
 
 extern const struct command *const commands_all[]; /* ends with NULL */
 

@@ -8,13 +8,13 @@
 #define NAMES_MAX 32
 
 const struct command *const commands_all[] = {
-    cmd_init,    cmd_migrate, cmd_emit,   cmd_relay,  cmd_consume, cmd_consumers,
-    cmd_status,  cmd_doctor,  cmd_events, cmd_dead,   cmd_hwm,     cmd_trim,
-    cmd_grant,   cmd_revoke,  cmd_adopt,  cmd_config,
+    cmd_init,      cmd_migrate, cmd_emit,   cmd_relay,  cmd_consume, cmd_receive,
+    cmd_consumers, cmd_status,  cmd_doctor, cmd_events, cmd_dead,    cmd_hwm,
+    cmd_trim,      cmd_grant,   cmd_revoke, cmd_adopt,  cmd_config,
 #ifdef OUTBOX_HTTP
     cmd_webhook,
 #endif
-    cmd_version, cmd_help,    NULL,
+    cmd_version,   cmd_help,    NULL,
 };
 
 int commands_find(const char *name, const struct command **ret, struct error *err)

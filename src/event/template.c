@@ -317,6 +317,29 @@ int template_write_escaped(const struct template *t, const struct event *ev,
     return 0;
 }
 
+static void add_escaped(struct str s, const char *special, struct buf *b)
+{
+    for (size_t i = 0; i < s.n; i++) {
+        if (strchr(special, s.p[i]))
+            buf_addc(b, '\\');
+        buf_addc(b, s.p[i]);
+    }
+}
+
+int template_pattern(const struct template *t, const char *special, struct buf *b,
+                     struct error *err)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->part[i].kind == PART_LITERAL)
+            add_escaped(t->part[i].text, special, b);
+        else
+            buf_addc(b, '*');
+    }
+    if (b->failed)
+        return err_nomem(err);
+    return 0;
+}
+
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err)
 {

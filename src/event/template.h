@@ -26,6 +26,12 @@ bool template_fixed(const struct template *t);
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err);
 
+/* template_pattern appends the name with a * in place of each field, for brokers that list what
+ * fits a pattern. A character of the name that is in `special` gets a backslash before it.
+ * ERR_NOMEM. */
+int template_pattern(const struct template *t, const char *special, struct buf *b,
+                     struct error *err);
+
 /* A template_escape appends the value of a field as the names of a broker allow it. `levels`: it is
  * a whole type, whose dots part levels as those of a name do. */
 typedef void template_escape(struct buf *b, struct str value, bool levels);

@@ -3,11 +3,14 @@
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 
+#include "sink/receive.h"
 #include "sink/sink.h"
 
 extern const struct sink_ops exec_ops, file_ops, stdout_ops;
 #ifdef OUTBOX_REDIS
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;
+extern const struct receiver_ops redis_receiver, redis_tls_receiver, redis_unix_receiver,
+    redis_plus_unix_receiver;
 #endif
 #ifdef OUTBOX_RABBITMQ
 extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;

@@ -172,11 +172,11 @@ static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t 
     size_t run = run_length(r, d, n, st);
     int rc;
     if (run == 1)
-        rc = redis_command_xadd(r, d[0]->ev, st);
+        rc = redis_command_xadd(r, d[0], st, err);
     else
-        rc = redis_command_run(r, d, run, st);
+        rc = redis_command_run(r, d, &run, st, err);
     if (rc != 0)
-        return err_nomem(err);
+        return -1;
     note_sent(r, d, run, st);
     *ret = run;
     return 0;
@@ -320,6 +320,7 @@ static void redis_close(struct sink *sk)
     template_free(r->name);
     buf_release(&r->stream_name);
     buf_release(&r->envelope);
+    buf_release(&r->args);
     redis_settings_release(&r->set);
     redis_url_release(&r->url);
     free(r->ring);
@@ -357,6 +358,7 @@ static int set_up(struct redis_sink *r, struct error *err)
     if (template_new(r->set.stream, &r->name, err) != 0)
         return err_prefix(err, "redis sink: stream");
     r->fixed = template_fixed(r->name);
+    r->style = (struct message_style){r->set.format, str_of(r->set.source), "ce_"};
     set_caution(r);
     if (redis_lease_init(r, err) != 0)
         return -1;
@@ -380,6 +382,7 @@ static int redis_open(const struct sink_config *cfg, struct sink **ret, struct e
     r->base = (struct sink){.ops = ops, .cfg = *cfg};
     buf_init(&r->stream_name, NAME_MAX_BYTES);
     buf_init(&r->envelope, OUT_MAX);
+    buf_init(&r->args, OUT_MAX);
     snprintf(r->client, sizeof r->client, "outbox:%s", cfg->consumer);
     redis_conn_init(&r->conn, &r->url, r->client, OUT_MAX, IN_MAX);
 

@@ -17,8 +17,25 @@
     "if type(id)~='string' then break end " \
     "end " \
     "return ids"
-static const char append[] = APPEND("0", "");
-static const char append_limited[] = APPEND("2", "args[1],'~',args[2],");
+/* The same for entries of several fields: before each stands how many arguments it has. */
+#define APPEND_FIELDS(before, limit) \
+    "local call,key,args,ids=redis.pcall,KEYS[1],ARGV,{} " \
+    "local at=1+" before " " \
+    "while at<=#args do " \
+    "local last=at+tonumber(args[at]) " \
+    "local id=call('XADD',key," limit "'*',unpack(args,at+1,last)) " \
+    "ids[#ids+1]=id " \
+    "if type(id)~='string' then break end " \
+    "at=last+1 " \
+    "end " \
+    "return ids"
+#define LIMIT "args[1],'~',args[2],"
+
+/* The scripts, by whether entries have several fields and whether the stream is limited. */
+static const char *const append[2][2] = {
+    {APPEND("0", ""), APPEND("2", LIMIT)},
+    {APPEND_FIELDS("0", ""), APPEND_FIELDS("2", LIMIT)},
+};
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
 
@@ -52,11 +69,43 @@ static struct limit limit_of(const struct redis_sink *r)
     return l;
 }
 
+/* An entry of a stream that is being written. (1) n is how many arguments its fields are. */
+struct entry {
+    struct str stream;
+    struct message m; /* of every format but the contract's */
+    size_t n;
+};
+
+/* is_taken says whether a header's name is that of another field, which then stands alone. */
+static bool is_taken(struct str name)
+{
+    return str_is(name, "value") || str_is(name, "content-type");
+}
+
+/* prepare makes the message of an entry; the envelope of the contract is written by add_entry. */
+static int prepare(struct redis_sink *r, const struct delivery *d, struct str stream,
+                   struct entry *ret, struct error *err)
+{
+    ret->stream = stream;
+    ret->n = 2;
+    if (r->style.format == MESSAGE_CONTRACT)
+        return 0;
+    if (message_make(&r->style, d->ev, stream, str_of(r->base.cfg.consumer), d->attempt,
+                     &r->envelope, &ret->m, err) != 0)
+        return -1;
+    if (ret->m.content_type.p)
+        ret->n += 2;
+    for (size_t i = 0; i < ret->m.n; i++)
+        if (!is_taken(ret->m.headers[i].name))
+            ret->n += 2;
+    return 0;
+}
+
 /* add_envelope writes the event as an argument. Without memory, nothing is written and the buffer
  * counts as failed. */
-static void add_envelope(struct redis_sink *r, const struct event *ev, struct str stream)
+static void add_envelope(struct redis_sink *r, const struct event *ev, struct str stream,
+                         struct buf *b)
 {
-    struct buf *b = &r->conn.out;
     buf_clear(&r->envelope);
     envelope_write(&r->envelope, ev, stream);
     if (r->envelope.failed)
@@ -65,61 +114,134 @@ static void add_envelope(struct redis_sink *r, const struct event *ev, struct st
         add_bulk(b, (struct str){r->envelope.p, r->envelope.n});
 }
 
+/* add_message writes the fields of a message: its value, its content type, and its headers. */
+static void add_message(struct buf *b, const struct message *m)
+{
+    ADD(b, "$5\r\nvalue\r\n");
+    add_bulk(b, m->value);
+    if (m->content_type.p) {
+        ADD(b, "$12\r\ncontent-type\r\n");
+        add_bulk(b, m->content_type);
+    }
+    for (size_t i = 0; i < m->n; i++) {
+        if (is_taken(m->headers[i].name))
+            continue;
+        add_bulk(b, m->headers[i].name);
+        add_bulk(b, m->headers[i].value);
+    }
+}
+
+static void add_entry(struct redis_sink *r, const struct event *ev, const struct entry *e,
+                      struct buf *b)
+{
+    if (r->style.format == MESSAGE_CONTRACT) {
+        ADD(b, "$5\r\nevent\r\n");
+        add_envelope(r, ev, e->stream, b);
+    } else {
+        add_message(b, &e->m);
+    }
+}
+
+static void add_count(struct buf *b, size_t n)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%zu", n);
+    add_bulk(b, str_of(text));
+}
+
 /* whole undoes a command that is only half written because memory ran out. */
-static int whole(struct buf *b, size_t before)
+static int whole(struct buf *b, size_t before, struct error *err)
 {
     if (!b->failed)
         return 0;
     buf_truncate(b, before);
-    return -1;
+    return err_nomem(err);
 }
 
-int redis_command_xadd(struct redis_sink *r, const struct event *ev, const struct stream *st)
-{
-    struct buf *b = &r->conn.out;
-    struct str name = {st->name, st->n};
-    size_t before = b->n;
-    if (redis_limited(r)) {
-        struct limit limit = limit_of(r);
-        ADD(b, "*8\r\n$4\r\nXADD\r\n");
-        add_bulk(b, name);
-        add_bulk(b, limit.how);
-        add_bulk(b, STR("~"));
-        add_bulk(b, str_of(limit.value));
-    } else {
-        ADD(b, "*5\r\n$4\r\nXADD\r\n");
-        add_bulk(b, name);
-    }
-    ADD(b, "$1\r\n*\r\n$5\r\nevent\r\n");
-    add_envelope(r, ev, name);
-    return whole(b, before);
-}
-
-static void add_head(struct buf *b, size_t args, const char *script, struct str stream)
+static void add_head(struct buf *b, size_t args)
 {
     ADD(b, "*");
     buf_addi64(b, (int64_t)args);
-    ADD(b, "\r\n$4\r\nEVAL\r\n");
-    add_bulk(b, str_of(script));
-    ADD(b, "$1\r\n1\r\n");
-    add_bulk(b, stream);
+    ADD(b, "\r\n");
 }
 
-int redis_command_run(struct redis_sink *r, struct delivery *const *d, size_t n,
-                      const struct stream *st)
+int redis_command_xadd(struct redis_sink *r, const struct delivery *d, const struct stream *st,
+                       struct error *err)
+{
+    struct buf *b = &r->conn.out;
+    struct str name = {st->name, st->n};
+    struct entry e;
+    size_t before = b->n;
+    if (prepare(r, d, name, &e, err) != 0)
+        return -1;
+
+    bool limited = redis_limited(r);
+    add_head(b, 3 + (limited ? 3u : 0u) + e.n);
+    ADD(b, "$4\r\nXADD\r\n");
+    add_bulk(b, name);
+    if (limited) {
+        struct limit limit = limit_of(r);
+        add_bulk(b, limit.how);
+        add_bulk(b, STR("~"));
+        add_bulk(b, str_of(limit.value));
+    }
+    ADD(b, "$1\r\n*\r\n");
+    add_entry(r, d->ev, &e, b);
+    return whole(b, before, err);
+}
+
+/* add_entries writes the entries of a run as arguments of the script, and returns how many
+ * arguments they are; 0 with an error if one cannot be expressed, or without memory. *n is cut to
+ * those before the one that cannot be expressed. */
+static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_t *n,
+                          struct str stream, struct error *err)
+{
+    struct buf *b = &r->args;
+    size_t args = 0;
+    bool several = r->style.format != MESSAGE_CONTRACT;
+    buf_clear(b);
+    for (size_t i = 0; i < *n; i++) {
+        struct entry e;
+        if (prepare(r, d[i], stream, &e, err) != 0) {
+            *n = i;
+            break;
+        }
+        if (several) {
+            add_count(b, e.n);
+            add_entry(r, d[i]->ev, &e, b);
+            args += 1 + e.n;
+        } else {
+            add_envelope(r, d[i]->ev, stream, b);
+            args++;
+        }
+    }
+    if (!b->failed)
+        return args;
+    err_nomem(err);
+    return 0;
+}
+
+int redis_command_run(struct redis_sink *r, struct delivery *const *d, size_t *n,
+                      const struct stream *st, struct error *err)
 {
     struct buf *b = &r->conn.out;
     struct str name = {st->name, st->n};
     size_t before = b->n;
-    if (redis_limited(r)) {
+    size_t args = add_entries(r, d, n, name, err);
+    if (args == 0)
+        return -1;
+
+    bool several = r->style.format != MESSAGE_CONTRACT, limited = redis_limited(r);
+    add_head(b, 4 + (limited ? 2u : 0u) + args);
+    ADD(b, "$4\r\nEVAL\r\n");
+    add_bulk(b, str_of(append[several][limited]));
+    ADD(b, "$1\r\n1\r\n");
+    add_bulk(b, name);
+    if (limited) {
         struct limit limit = limit_of(r);
-        add_head(b, 4 + 2 + n, append_limited, name);
         add_bulk(b, limit.how);
         add_bulk(b, str_of(limit.value));
-    } else {
-        add_head(b, 4 + n, append, name);
     }
-    for (size_t i = 0; i < n; i++)
-        add_envelope(r, d[i]->ev, name);
-    return whole(b, before);
+    buf_add(b, r->args.p, r->args.n);
+    return whole(b, before, err);
 }

@@ -3,6 +3,7 @@
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
+#include "event/message.h"
 #include "event/template.h"
 #include "redis/conn.h"
 #include "sink/sink.h"
@@ -18,6 +19,8 @@ struct redis_settings {
     int64_t replicas, replicas_wait_ms;
     char *lease; /* key; NULL: no lease */
     int64_t lease_ms;
+    enum message_format format;
+    char *source; /* of CloudEvents; NULL: the usual one */
 };
 
 /* redis_settings_read reads a URL into *s and *u, which the caller releases, also after an error.
@@ -85,7 +88,9 @@ struct redis_sink {
     bool unwaited; /* an XADD was queued since the last WAIT */
     bool stale;    /* reconnect once nothing is in flight */
     bool alone;    /* the last event sent is large: no other is sent while it is in flight */
+    struct message_style style;
     struct buf stream_name, envelope;
+    struct buf args;      /* of a script */
     int64_t scripts_from; /* monotonic: no scripts before then, because the server refuses them */
     char caution[160];
     char no_scripts[512]; /* the caution once it did; "" if never */
@@ -113,11 +118,13 @@ static inline bool redis_limited(const struct redis_sink *r)
     return r->set.maxlen || r->set.maxage_ms;
 }
 
-/* redis_command_xadd queues the XADD of one event, redis_command_run a script that appends n events
- * to one stream. Without memory they queue nothing and return -1. */
-int redis_command_xadd(struct redis_sink *r, const struct event *ev, const struct stream *st);
-int redis_command_run(struct redis_sink *r, struct delivery *const *d, size_t n,
-                      const struct stream *st);
+/* redis_command_xadd queues the XADD of one event, redis_command_run a script that appends the
+ * first *n events to one stream; it makes *n smaller if it meets one that cannot be expressed. On
+ * failure they queue nothing: ERR_NOMEM, or ERR_INVALID if the first cannot be expressed. */
+int redis_command_xadd(struct redis_sink *r, const struct delivery *d, const struct stream *st,
+                       struct error *err);
+int redis_command_run(struct redis_sink *r, struct delivery *const *d, size_t *n,
+                      const struct stream *st, struct error *err);
 
 /* redis_push takes the next place in the ring; there must be one. */
 struct request *redis_push(struct redis_sink *r, enum request_kind kind);

@@ -18,6 +18,10 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
 static const struct option_def options[] = {
     {"stream", "TEMPLATE", NULL, "name of the stream an event goes to, made of " TEMPLATE_FIELDS,
      option_copy, .at = offsetof(struct redis_settings, stream)},
+    {"format", "NAME", "contract", "how an event is put into an entry", option_choice,
+     .at = offsetof(struct redis_settings, format), .names = message_formats},
+    {"source", "TEXT", NULL, "source of CloudEvents; /outbox if not given", option_copy,
+     .at = offsetof(struct redis_settings, source)},
     {"maxlen", "N", NULL, "let Redis drop entries of a stream beyond about this many, read or not",
      option_long, .at = offsetof(struct redis_settings, maxlen), .min = 1},
     {"maxage", "DURATION", NULL,
@@ -59,5 +63,6 @@ void redis_settings_release(struct redis_settings *s)
 {
     free(s->stream);
     free(s->lease);
+    free(s->source);
     *s = (struct redis_settings){0};
 }

@@ -198,6 +198,24 @@ static void chain_is_cut_where_its_stream_changes(void **state)
     assert_int_equal(entries("other"), 10);
 }
 
+/* An event that its format cannot express is rejected alone, also out of the middle of a script. */
+static void what_a_format_cannot_express_is_rejected_alone(void **state)
+{
+    struct peer *p = *state;
+    static char headers[4096];
+    size_t n = 0;
+    for (int i = 0; i < 200; i++)
+        n += (size_t)snprintf(headers + n, sizeof headers - n, "%s\"h%d\":\"\"", i ? "," : "{", i);
+    snprintf(headers + n, sizeof headers - n, "}");
+    open_with(p, "stream=s&format=plain");
+    add_chain(p, 10);
+    p->rig.items[6]->ev.headers = str_of(headers);
+    assert_int_equal(run_chain(p), 6);
+    assert_int_equal(p->rig.items[6]->status, SINK_REJECT);
+    sink_assert_says(p->rig.items[6], "more headers");
+    assert_int_equal(entries("s"), 6);
+}
+
 /* The server may have appended any part of a run before it died. */
 static void chain_keeps_its_order_when_the_server_dies(void **state)
 {
@@ -282,6 +300,7 @@ static void chain_waits_for_replicas(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+    OWN(what_a_format_cannot_express_is_rejected_alone),
     OWN(chain_is_appended_in_order_by_few_scripts),
     OWN(short_chain_and_single_events_need_no_script),
     OWN(chain_stops_at_the_event_that_fails),

@@ -28,6 +28,84 @@ static void entry_has_one_field_with_the_envelope(void **state)
     freeReplyObject(r);
 }
 
+/* field finds a field of an entry; the test fails if there is not exactly one. */
+static const char *field(const redisReply *entry, const char *name)
+{
+    const redisReply *fields = entry->element[1];
+    const char *found = NULL;
+    for (size_t i = 0; i < fields->elements; i += 2) {
+        if (strcmp(fields->element[i]->str, name) != 0)
+            continue;
+        assert_null(found);
+        found = fields->element[i + 1]->str;
+    }
+    assert_non_null(found);
+    return found;
+}
+
+/* sends_as sends two events, one alone and several as a script, and returns the stream. */
+static redisReply *sends_as(struct peer *p, const char *query, size_t chain)
+{
+    open_with(p, query);
+    for (size_t i = 0; i < 1 + chain; i++) {
+        struct sink_item *it = sink_rig_add(&p->rig, "{ \"a\": 1 }", 0);
+        it->ev.headers = STR("{\"trace\":\"x\",\"value\":\"no\",\"id\":\"no\"}");
+        it->d.chained = i > 1;
+    }
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    redisReply *r = redis_do(&server, "XRANGE s - +");
+    assert_int_equal(r->elements, 1 + chain);
+    for (size_t i = 0; i < r->elements; i++)
+        assert_string_equal(r->element[i]->element[0]->str, p->rig.items[i]->receipt);
+    return r;
+}
+
+/* Every format but the contract's has the value and the headers as fields, whether entries come one
+ * by one or by script. */
+static void formats_have_value_and_headers_as_fields(void **state)
+{
+    struct peer *p = *state;
+    redisReply *r = sends_as(p, "stream=s&format=plain", 5);
+    for (size_t i = 0; i < r->elements; i++) {
+        assert_string_equal(field(r->element[i], "value"), "{ \"a\": 1 }");
+        assert_string_equal(field(r->element[i], "content-type"), "application/json");
+        assert_string_equal(field(r->element[i], "id"), p->rig.items[i]->id);
+        assert_string_equal(field(r->element[i], "type"), "order.created");
+        assert_string_equal(field(r->element[i], "trace"), "x");
+    }
+    freeReplyObject(r);
+}
+
+static void cloudevents_in_an_entry(void **state)
+{
+    struct peer *p = *state;
+    redisReply *r = sends_as(p, "stream=s&format=cloudevents&source=/shop&maxlen=1000", 5);
+    for (size_t i = 0; i < r->elements; i++) {
+        assert_string_equal(field(r->element[i], "value"), "{ \"a\": 1 }");
+        assert_string_equal(field(r->element[i], "ce_id"), p->rig.items[i]->id);
+        assert_string_equal(field(r->element[i], "ce_source"), "/shop");
+        assert_string_equal(field(r->element[i], "ce_trace"), "x");
+    }
+    freeReplyObject(r);
+}
+
+static void debezium_and_json_in_an_entry(void **state)
+{
+    struct peer *p = *state;
+    redisReply *r = sends_as(p, "stream=s&format=debezium", 0);
+    assert_int_equal(r->element[0]->element[1]->elements, 4);
+    assert_string_equal(field(r->element[0], "id"), p->rig.items[0]->id);
+    freeReplyObject(r);
+    sink_rig_release(&p->rig);
+
+    redis_set(&server, "DEL s");
+    r = sends_as(p, "stream=s&format=json", 0);
+    assert_int_equal(r->element[0]->element[1]->elements, 4);
+    assert_non_null(strstr(field(r->element[0], "value"), "\"attempt\":1}"));
+    freeReplyObject(r);
+}
+
 /* assert_one_stream_waits sends every third event to the stream `bad`, which takes nothing. Only
  * those wait. */
 static void assert_one_stream_waits(struct peer *p, const char *words)
@@ -177,6 +255,9 @@ static void marks_say_how_far_each_stream_has_come(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(entry_has_one_field_with_the_envelope),
+    OWN(formats_have_value_and_headers_as_fields),
+    OWN(cloudevents_in_an_entry),
+    OWN(debezium_and_json_in_an_entry),
     OWN(stream_that_is_none_keeps_only_its_own_events),
     OWN(stream_without_ids_keeps_only_its_own_events),
     OWN(only_stream_without_ids_is_down),
