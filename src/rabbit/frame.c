@@ -8,7 +8,7 @@
 #define FRAME_END 0xCE
 #define CONTENT_HEAD 12 /* class, weight, body size: of a header frame */
 #define BASIC_CLASS 60
-#define BITS_PER_ITEM 64 /* of a table entry beyond its strings; generous */
+#define ENTRY_ROOM 16 /* bytes of a table entry beyond its strings; enough for any number */
 
 /* Reading */
 
@@ -19,33 +19,9 @@ struct cursor {
     bool bad;
 };
 
-static const unsigned char *take(struct cursor *c, size_t n)
+/* take takes n bytes off the front. */
+static struct str take(struct cursor *c, size_t n)
 {
-    static const unsigned char zeros[8];
-    if (c->bad || c->rest.n < n) {
-        c->bad = true;
-        return n <= sizeof zeros ? zeros : NULL;
-    }
-    const unsigned char *at = (const unsigned char *)c->rest.p;
-    c->rest.p += n;
-    c->rest.n -= n;
-    return at;
-}
-
-/* number reads an unsigned number of up to 8 bytes, the highest first. */
-static uint64_t number(struct cursor *c, size_t bytes)
-{
-    const unsigned char *p = take(c, bytes);
-    uint64_t v = 0;
-    for (size_t i = 0; i < bytes; i++)
-        v = v << 8 | p[i];
-    return v;
-}
-
-/* text reads a string with its length before it, in `bytes` bytes. */
-static struct str text(struct cursor *c, size_t bytes)
-{
-    size_t n = (size_t)number(c, bytes);
     if (c->bad || c->rest.n < n) {
         c->bad = true;
         return (struct str){0};
@@ -54,6 +30,22 @@ static struct str text(struct cursor *c, size_t bytes)
     c->rest.p += n;
     c->rest.n -= n;
     return s;
+}
+
+/* number reads an unsigned number of up to 8 bytes, the highest first. */
+static uint64_t number(struct cursor *c, size_t bytes)
+{
+    struct str s = take(c, bytes);
+    uint64_t v = 0;
+    for (size_t i = 0; i < s.n; i++)
+        v = v << 8 | (unsigned char)s.p[i];
+    return v;
+}
+
+/* text reads a string with its length before it, in `bytes` bytes. */
+static struct str text(struct cursor *c, size_t bytes)
+{
+    return take(c, (size_t)number(c, bytes));
 }
 
 static bool is_known_type(uint64_t type)
@@ -303,7 +295,7 @@ static size_t properties_room(const amqp_basic_properties_t *p)
     size_t n = 64 + 8 * RABBIT_SHORT_MAX;
     for (int i = 0; i < p->headers.num_entries; i++) {
         const amqp_table_entry_t *e = &p->headers.entries[i];
-        n += e->key.len + BITS_PER_ITEM;
+        n += e->key.len + ENTRY_ROOM;
         if (e->value.kind == AMQP_FIELD_KIND_UTF8)
             n += e->value.value.bytes.len;
     }

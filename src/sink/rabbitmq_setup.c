@@ -1,13 +1,13 @@
-/* rabbitmq_setup.c: the channel, and what it needs: confirms, an exchange, perhaps a queue. They are
- * looked at whenever a channel is opened, and created only if the URL says so. */
+/* rabbitmq_setup.c: the channel, and what it needs: confirms, an exchange, perhaps a queue. They
+ * are looked at whenever a channel is opened, and created only if the URL says so. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "sink/rabbitmq_impl.h"
 
-/* A step of the set-up: `send` queues the question, unless there is none to ask, and `answer` is the
- * method that says yes. */
+/* A step of the set-up: `send` queues the question, unless there is none to ask, and `answer` is
+ * the method that says yes. */
 struct step {
     int (*send)(struct rabbitmq_sink *r, bool *ret_asked);
     amqp_method_number_t answer;

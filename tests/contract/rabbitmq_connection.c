@@ -78,7 +78,8 @@ static void next_node_is_tried(void **state)
 }
 
 static const char close_all[] =
-    "[rabbit_networking:close_connection(C, \"by a test\") || C <- rabbit_networking:connections()].";
+    "[rabbit_networking:close_connection(C, \"by a test\") || "
+    "C <- rabbit_networking:connections()].";
 
 /* Whatever was sent and not confirmed comes back, and passes on the next connection. */
 static void connection_closed_by_the_broker_is_down_and_heals(void **state)

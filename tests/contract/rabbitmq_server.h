@@ -32,8 +32,8 @@ void rabbitmq_server_bind(struct rabbitmq_server *s, const char *queue, const ch
                           const char *key);
 void rabbitmq_server_delete(struct rabbitmq_server *s, const char *exchange, const char *queue);
 void rabbitmq_server_purge(struct rabbitmq_server *s, const char *queue);
-/* rabbitmq_server_get takes the next message of a queue; false if there is none. The caller destroys
- * *ret. key, if not NULL, gets its routing key, of at most 255 bytes. */
+/* rabbitmq_server_get takes the next message of a queue; false if there is none. The caller
+ * destroys *ret. key, if not NULL, gets its routing key, of at most 255 bytes. */
 bool rabbitmq_server_get(struct rabbitmq_server *s, const char *queue, amqp_message_t *ret,
                          char key[256]);
 /* rabbitmq_server_hang_up drops that connection. */
