@@ -167,19 +167,6 @@ int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live
                    name, (long long)dead, (long long)parked, (long long)live);
 }
 
-size_t store_trim_rows(size_t rows, int64_t took_ns)
-{
-    enum { MOST = 16 * STORE_TRIM_ROWS };
-    bool quick = took_ns < 50 * MS_NS;
-    bool slow = took_ns > 100 * MS_NS;
-    if (quick && rows <= MOST / 2)
-        return 2 * rows;
-    /* A call costs something by itself: smaller ones would make a busy server busier. */
-    if (slow && rows >= 2 * STORE_TRIM_ROWS)
-        return rows / 2;
-    return rows;
-}
-
 bool store_in_state(const struct event_query *q, const struct delivery_info *d, int64_t now_ms)
 {
     if (q->unprocessed) {
