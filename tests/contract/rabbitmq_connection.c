@@ -77,9 +77,8 @@ static void next_node_is_tried(void **state)
     sink_assert_says(it, "could not reach rabbitmq at 127.0.0.1:2");
 }
 
-static const char close_all[] =
-    "[rabbit_networking:close_connection(C, \"by a test\") || "
-    "C <- rabbit_networking:connections()].";
+static const char close_all[] = "[rabbit_networking:close_connection(C, \"by a test\") || "
+                                "C <- rabbit_networking:connections()].";
 
 /* Whatever was sent and not confirmed comes back, and passes on the next connection. */
 static void connection_closed_by_the_broker_is_down_and_heals(void **state)
