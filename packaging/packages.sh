@@ -3,7 +3,7 @@
 
 # To build and to run the demo.
 packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev
-    libcurl4-openssl-dev libssl-dev libmicrohttpd-dev libhiredis-dev librabbitmq-dev)
+    libcurl4-openssl-dev libssl-dev libmicrohttpd-dev libhiredis-dev librdkafka-dev librabbitmq-dev)
 # Besides those, to test and to lint. The servers among them are run privately, from their binaries: what Debian sets up
 # when they are installed is neither used nor touched.
 packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2 redis-server rabbitmq-server openssl

@@ -12,6 +12,9 @@ extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plu
 extern const struct receiver_ops redis_receiver, redis_tls_receiver, redis_unix_receiver,
     redis_plus_unix_receiver;
 #endif
+#ifdef OUTBOX_KAFKA
+extern const struct sink_ops kafka_ops, kafka_tls_ops;
+#endif
 #ifdef OUTBOX_RABBITMQ
 extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
 #endif

@@ -14,6 +14,9 @@ const struct sink_ops *const sink_kinds[] = {
 #ifdef OUTBOX_RABBITMQ
     &rabbitmq_ops, &rabbitmq_tls_ops,
 #endif
+#ifdef OUTBOX_KAFKA
+    &kafka_ops,  &kafka_tls_ops,
+#endif
 #ifdef OUTBOX_HTTP
     &https_ops,    &http_ops,
 #endif
@@ -33,7 +36,8 @@ static const struct {
     {"unix", "redis", "libhiredis-dev and libssl-dev"},
     {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
-    {"kafka", "kafka", NULL},
+    {"kafka", "kafka", "librdkafka-dev"},
+    {"kafka+ssl", "kafka", "librdkafka-dev"},
     {"nats", "nats", NULL},
     {"amqp", "rabbitmq", "librabbitmq-dev and libssl-dev"},
     {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
