@@ -15,7 +15,7 @@ const struct sink_ops *const sink_kinds[] = {
     &rabbitmq_ops, &rabbitmq_tls_ops,
 #endif
 #ifdef OUTBOX_KAFKA
-    &kafka_ops,  &kafka_tls_ops,
+    &kafka_ops,    &kafka_tls_ops,
 #endif
 #ifdef OUTBOX_HTTP
     &https_ops,    &http_ops,
