@@ -313,8 +313,13 @@ static bool is_secret(const struct given *g)
  * itself (~/.pgpass). */
 static bool holds_secrets(const struct config *c, const struct settings *s)
 {
-    static const char *const variables[] = {"PGPASSWORD", "OUTBOX_REDIS_PASSWORD",
-                                            "OUTBOX_NATS_PASSWORD", "OUTBOX_NATS_TOKEN", NULL};
+    static const char *const variables[] = {"PGPASSWORD",
+                                            "OUTBOX_REDIS_PASSWORD",
+                                            "OUTBOX_NATS_PASSWORD",
+                                            "OUTBOX_NATS_TOKEN",
+                                            "OUTBOX_MARIADB_PASSWORD",
+                                            "MYSQL_PWD",
+                                            NULL};
     bool uses_libpq = s->store && strncmp(s->store, "sqlite:", 7) != 0;
     if (uses_libpq)
         return true;

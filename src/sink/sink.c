@@ -7,15 +7,21 @@
 #include "sink/kinds.h"
 
 const struct sink_ops *const sink_kinds[] = {
-    &stdout_ops, &file_ops,      &exec_ops,
+    &stdout_ops,   &file_ops,         &exec_ops,
 #ifdef OUTBOX_REDIS
-    &redis_ops,  &redis_tls_ops, &redis_unix_ops, &redis_plus_unix_ops,
+    &redis_ops,    &redis_tls_ops,    &redis_unix_ops, &redis_plus_unix_ops,
+#endif
+#ifdef OUTBOX_RABBITMQ
+    &rabbitmq_ops, &rabbitmq_tls_ops,
+#endif
+#ifdef OUTBOX_KAFKA
+    &kafka_ops,    &kafka_tls_ops,
 #endif
 #ifdef OUTBOX_NATS
-    &nats_ops,   &nats_tls_ops,
+    &nats_ops,     &nats_tls_ops,
 #endif
 #ifdef OUTBOX_HTTP
-    &https_ops,  &http_ops,
+    &https_ops,    &http_ops,
 #endif
     NULL,
 };
@@ -33,10 +39,12 @@ static const struct {
     {"unix", "redis", "libhiredis-dev and libssl-dev"},
     {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
-    {"kafka", "kafka", NULL},
+    {"kafka", "kafka", "librdkafka-dev"},
+    {"kafka+ssl", "kafka", "librdkafka-dev"},
     {"nats", "nats", "libnats-dev"},
     {"nats+tls", "nats", "libnats-dev"},
-    {"amqp", "rabbitmq", NULL},
+    {"amqp", "rabbitmq", "librabbitmq-dev and libssl-dev"},
+    {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
 };
 
 /* list_kinds writes "stdout:, file:PATH, exec:COMMAND". */
