@@ -236,8 +236,8 @@ static void tell_config_file(const struct telling *t)
 static const char *const secret_files[] = {
     "password-file=", "token-file=", "creds-file=", "nkey-file=", NULL};
 
-/* secret_file copies the path of one of them, such as password-file=PATH; false if the URL has none.
- * A sink logs in in one way, so there is at most one. */
+/* secret_file copies the path of one of them, such as password-file=PATH; false if the URL has
+ * none. A sink logs in in one way, so there is at most one. */
 static bool secret_file(const char *url, char out[PATH_SIZE])
 {
     for (size_t i = 0; secret_files[i]; i++) {
