@@ -320,7 +320,7 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     return 0;
 }
 
-/* forget_consumer does not wait: if it is not heard, the consumer goes by itself in a few seconds. */
+/* forget_consumer does not wait: if it is not heard, the consumer goes by itself after 5 s. */
 static void forget_consumer(struct nats_link *l, const char *name)
 {
     char subject[600];
