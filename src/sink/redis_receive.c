@@ -27,7 +27,6 @@ struct source {
 struct redis_receiver {
     struct receiver base;
     struct redis_settings set;
-    struct redis_url url;
     struct redis_conn conn;
     bool fixed;
     struct buf pattern;
@@ -52,7 +51,7 @@ static int ask(struct redis_receiver *rc, int argc, const char **argv, redisRepl
         redis_conn_close(&rc->conn);
     freeReplyObject(*ret);
     *ret = NULL;
-    return err_set(err, ERR_UNAVAILABLE, "%s: %s", rc->url.label, said);
+    return err_set(err, ERR_UNAVAILABLE, "%s: %s", rc->set.url.label, said);
 }
 
 static size_t count_of(const redisReply *r)
@@ -138,7 +137,7 @@ static int search(struct redis_receiver *rc, const char *from, struct error *err
         if (ask(rc, 8, argv, &r, err) != 0)
             return -1;
         int rc_ = err_set(err, ERR_UNAVAILABLE, "%s gave no such answer to SCAN as Redis gives",
-                          rc->url.label);
+                          rc->set.url.label);
         snprintf(cursor, sizeof cursor, "0");
         if (is_pair(r)) {
             snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
@@ -281,7 +280,6 @@ static void redis_close(struct receiver *base)
     buf_release(&rc->pattern);
     redis_conn_release(&rc->conn);
     redis_settings_release(&rc->set);
-    redis_url_release(&rc->url);
     free(rc);
 }
 
@@ -300,7 +298,7 @@ static int set_up(struct redis_receiver *rc, struct error *err)
     struct template *name;
     if (check_from(rc->base.cfg.from, err) != 0)
         return -1;
-    if (redis_settings_read(rc->base.cfg.url, &rc->set, &rc->url, err) != 0)
+    if (redis_settings_read(rc->base.cfg.url, &rc->set, err) != 0)
         return -1;
     if (template_new(rc->set.stream, &name, err) != 0)
         return err_prefix(err, "redis: stream");
@@ -324,7 +322,7 @@ static int redis_open(const struct receiver_config *cfg, struct receiver **ret, 
         return err_nomem(err);
     rc->base = (struct receiver){ops, *cfg};
     buf_init(&rc->pattern, OUT_MAX);
-    redis_conn_init(&rc->conn, &rc->url, "outbox:receive", OUT_MAX, IN_MAX);
+    redis_conn_init(&rc->conn, &rc->set.url, "outbox:receive", OUT_MAX, IN_MAX);
     if (set_up(rc, err) != 0) {
         redis_close(&rc->base);
         return -1;
