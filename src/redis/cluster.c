@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-/* The CRC-16 of XMODEM: polynomial 0x1021, from 0, bit by bit. Names of streams are short. */
+/* crc16 is that of XMODEM: polynomial 0x1021, from 0, bit by bit. Names of streams are short. */
 static unsigned crc16(struct str s)
 {
     unsigned crc = 0;

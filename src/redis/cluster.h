@@ -31,8 +31,8 @@ struct redis_redirect {
     struct redis_address to;
 };
 
-/* redis_cluster_redirect reads an error reply. False if it is no redirection. A server that does not
- * know its own name leaves the host out: then it is that of the server that was asked. */
+/* redis_cluster_redirect reads an error reply. False if it is no redirection. A server that does
+ * not know its own name leaves the host out: then it is that of the server that was asked. */
 bool redis_cluster_redirect(const char *text, const char *asked_host, struct redis_redirect *ret);
 
 /* A redis_slots_fn takes a range of slots and the master that has it. Non-zero ends the reading. */

@@ -15,8 +15,8 @@ enum sentinel_state {
     SENTINEL_NOBODY, /* all were asked, and none knows: see `why` */
 };
 
-/* (1) url[at] is the one that conn is about. (2) `told` is in force in state SENTINEL_TOLD, and what
- * was known last in the others. */
+/* (1) url[at] is the one that conn is about. (2) `told` is in force in state SENTINEL_TOLD; in the
+ * others it is what was known last. */
 struct redis_sentinel {
     const struct redis_url *url; /* of the sentinels, borrowed */
     size_t n, at, asked;         /* asked: how many in this round */

@@ -171,14 +171,19 @@ static int check_files(const struct redis_url *u, struct error *err)
     return 0;
 }
 
+/* set_caution warns of what a reader may lose, or a failover. */
 static void set_caution(struct redis_sink *r)
 {
-    if (!redis_limited(r))
-        return;
-    snprintf(r->caution, sizeof r->caution,
-             "%s lets Redis drop entries that nobody may have read yet: a reader that falls behind "
-             "loses events",
-             r->set.maxlen ? "maxlen" : "maxage");
+    bool fails_over = r->set.kind != REDIS_SINGLE;
+    if (redis_limited(r))
+        snprintf(r->caution, sizeof r->caution,
+                 "%s lets Redis drop entries that nobody may have read yet: a reader that falls "
+                 "behind loses events",
+                 r->set.maxlen ? "maxlen" : "maxage");
+    else if (fails_over && r->set.replicas == 0)
+        snprintf(r->caution, sizeof r->caution,
+                 "an event counts as delivered before any replica has it, and may be lost with the "
+                 "master; replicas=1 waits for a replica");
 }
 
 static int set_up(struct redis_sink *r, struct error *err)

@@ -1,5 +1,6 @@
-/* redis_impl.h: what the files of the Redis sink share: redis.c (the whole), redis_node.c
- * (sending to a server), redis_command.c (what is sent), redis_answer.c (what replies mean), redis_lease.c and redis_settings.c. */
+/* redis_impl.h: what the files of the Redis sink share: redis.c (the whole), redis_route.c and
+ * redis_map.c (which server), redis_node.c (sending to one), redis_command.c (what is sent),
+ * redis_answer.c (what replies mean), redis_lease.c and redis_settings.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
@@ -170,7 +171,7 @@ int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_nod
                    struct error *err);
 void redis_node_free(struct redis_node *n);
 
-/* redis_node_connect connects if there is no connection, or if the server has closed an idle one. */
+/* redis_node_connect connects if there is no connection, or the server has closed an idle one. */
 int redis_node_connect(struct redis_node *n, struct error *err);
 /* redis_node_has_room says whether an event may be sent now. */
 bool redis_node_has_room(const struct redis_node *n, const struct event *ev);

@@ -1,8 +1,8 @@
 /* redis_map.c: the servers of a Redis Cluster: which of them has which slot, who is asked for that
  * and when, and what becomes of events whose server is away or sends them on.
  *
- * An event is sent to the server that has its slot as far as we know. A server that does not have it
- * names the one that does (MOVED, ASK), and the event goes there: no other event of its key is in
+ * An event is sent to the server that has its slot as far as we know. A server that does not have
+ * it names the one that does (MOVED, ASK), and the event goes there: no other event of its key is in
  * flight meanwhile, so the order is kept. */
 #include <stdio.h>
 #include <stdlib.h>

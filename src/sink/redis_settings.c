@@ -29,8 +29,9 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
      .at = offsetof(struct redis_settings, format), .names = message_formats}, \
     {"source", "TEXT", NULL, "source of CloudEvents; /outbox if not given", option_copy, \
      .at = offsetof(struct redis_settings, source)}, \
-    {"maxlen", "N", NULL, "let Redis drop entries of a stream beyond about this many, read or not", \
-     option_long, .at = offsetof(struct redis_settings, maxlen), .min = 1}, \
+    {"maxlen", "N", NULL, \
+     "let Redis drop entries of a stream beyond about this many, read or not", option_long, \
+     .at = offsetof(struct redis_settings, maxlen), .min = 1}, \
     {"maxage", "DURATION", NULL, \
      "let Redis drop entries of a stream that are older than this, read or not", option_span, \
      .at = offsetof(struct redis_settings, maxage_ms), .min = 1000, .max = TIME_MAX_MS}, \
