@@ -145,4 +145,11 @@ COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, unt
 ALTER TABLE @schema@.claim ADD COLUMN members bigint;
 COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
 
+-- ---- how far all consumers have got, see internal/note_passed.sql ----
+
+-- Such a sample is that of the consumer '', and concerns those who see all consumers.
+ALTER POLICY tenant ON @schema@.passed USING (
+    consumer IN (SELECT c.name FROM @schema@.consumer c)
+    OR consumer = '' AND (SELECT @schema@._acting_for(current_user)) = '');
+
 UPDATE @schema@.meta SET value = '5' WHERE name = 'schema_version';

@@ -11,10 +11,10 @@
 #include "api/runner.h"
 #include "base/text.h"
 #include "store/share.h"
+#include "store/trimming.h"
 
 #define TRIM_EVERY_MIN_MS INT64_C(1000)
-#define TRIM_EVERY_MAX_MS (60 * INT64_C(1000))
-#define TRIM_PAUSE_MS 10 /* between small batches, so that producers get in */
+#define TRIM_EVERY_MAX_MS (30 * INT64_C(1000)) /* as samples are: an event goes within a minute */
 #define TRIM_WARN_EVERY_MS (3600 * INT64_C(1000))
 
 #define AT(field) .at = offsetof(struct crew, field)
@@ -54,12 +54,12 @@ int crew_handle(struct crew *w, struct store **ret, struct error *err)
 /* What is known between the batches of a crew's trimming. */
 struct trimmer {
     struct store *st; /* a handle of its own, opened at the first use */
-    size_t rows;      /* in the next batch */
-    int64_t warn_at;  /* not before this does it warn again */
+    struct trimming pace;
+    int64_t warn_at; /* not before this does it warn again */
 };
 
-/* trim_every gives the ms between looks for what is old: a tenth of retention, a minute at most, so
- * that events go soon after their time and never many of them at once. */
+/* trim_every gives the ms between looks for what is old: a tenth of retention, half a minute at
+ * most, so that events go soon after their time and never many of them at once. */
 static int64_t trim_every(const struct crew *w)
 {
     int64_t every = w->retention_ms / 10;
@@ -89,16 +89,11 @@ static int trim(struct crew *w, struct trimmer *t, struct trim_result *ret, stru
     struct trim_request req = {
         .older_than_ms = w->retention_ms,
         .inbox_ms = w->inbox_ms,
-        .max_rows = t->rows,
     };
-    int64_t began = clock_mono(w->clock);
-    if (t->st->ops->trim(t->st, &req, ret, err) != 0)
-        return -1;
-    t->rows = store_trim_rows(t->rows, clock_mono(w->clock) - began);
-    return 0;
+    return trimming_step(&t->pace, t->st, w->clock, &req, ret, err);
 }
 
-/* trim_some deletes one small batch, and returns how many ms to wait before the next. */
+/* trim_some deletes one small batch, and returns how many ns to wait before the next. */
 static int64_t trim_some(struct crew *w, struct trimmer *t)
 {
     struct trim_result res;
@@ -106,15 +101,15 @@ static int64_t trim_some(struct crew *w, struct trimmer *t)
     if (trim(w, t, &res, &err) != 0) {
         if (may_warn(w, t))
             log_at(w->log, LOG_WARN_, NULL, "could not trim: %s; trying again", err.text);
-        return TRIM_EVERY_MAX_MS;
+        return TRIM_EVERY_MAX_MS * MS_NS;
     }
 
     if (res.more)
-        return TRIM_PAUSE_MS;
-    t->rows = STORE_TRIM_ROWS;
+        return t->pace.pause_ns;
+    t->pace.rows = 0;
     if (res.kept_for_pin && may_warn(w, t))
         log_at(w->log, LOG_WARN_, NULL, "old events are kept because of %s", res.pin);
-    return trim_every(w);
+    return trim_every(w) * MS_NS;
 }
 
 /* ---- supervising ---- */
@@ -216,7 +211,7 @@ static void reload(struct crew *w)
  * it stops them once nothing is left to do; then it does not trim. */
 static void supervise(struct crew *w, bool until_through)
 {
-    struct trimmer trimmer = {.rows = STORE_TRIM_ROWS};
+    struct trimmer trimmer = {0};
     int64_t claims = -1;
     int64_t trim_at = CLOCK_NEVER;
     bool trims = w->retention_ms > 0 && !until_through;
@@ -234,7 +229,7 @@ static void supervise(struct crew *w, bool until_through)
             stop_crew(w);
         if (clock_mono(w->clock) >= trim_at) {
             pthread_mutex_unlock(&w->lock);
-            trim_at = clock_mono(w->clock) + trim_some(w, &trimmer) * MS_NS;
+            trim_at = clock_mono(w->clock) + trim_some(w, &trimmer);
             pthread_mutex_lock(&w->lock);
             continue;
         }

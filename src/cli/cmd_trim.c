@@ -1,9 +1,11 @@
 /* cmd_trim.c: outbox trim, which deletes old events that no consumer needs. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
+#include "store/trimming.h"
 
 /* set_older_than takes any duration, 0s included, so it notes that one was given. */
 static int set_older_than(void *field, const char *value, const struct option_def *o,
@@ -28,23 +30,29 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
+/* rest lets others go first. */
+static void rest(int64_t ns)
+{
+    struct timespec ts = {ns / 1000000000, ns % 1000000000};
+    if (ns > 0)
+        nanosleep(&ts, NULL);
+}
+
 /* trim_all trims until nothing is left to do, or says what that would delete. Each step is a short
  * transaction of its own; what is kept, and why, is what the last step says. */
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
                     struct error *err)
 {
-    struct trim_request step = *req;
+    struct trimming pace = {0};
     struct trim_result one;
     if (req->dry_run)
         return st->ops->trim(st, req, sum, err);
     *sum = (struct trim_result){0};
-    step.max_rows = STORE_TRIM_ROWS;
     do {
-        int64_t began = clock_mono(&clock_system);
+        rest(pace.pause_ns);
         one = (struct trim_result){0};
-        if (st->ops->trim(st, &step, &one, err) != 0)
+        if (trimming_step(&pace, st, &clock_system, req, &one, err) != 0)
             return -1;
-        step.max_rows = store_trim_rows(step.max_rows, clock_mono(&clock_system) - began);
         sum->events += one.events;
         sum->keys += one.keys;
         sum->inbox += one.inbox;

@@ -15,6 +15,15 @@ extern const struct receiver_ops redis_receiver, redis_tls_receiver, redis_unix_
     redis_plus_unix_receiver, redis_sentinel_receiver, redis_sentinel_tls_receiver,
     redis_cluster_receiver, redis_cluster_tls_receiver;
 #endif
+#ifdef OUTBOX_NATS
+extern const struct sink_ops nats_ops, nats_tls_ops;
+#endif
+#ifdef OUTBOX_KAFKA
+extern const struct sink_ops kafka_ops, kafka_tls_ops;
+#endif
+#ifdef OUTBOX_RABBITMQ
+extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
+#endif
 extern const struct sink_ops http_ops, https_ops;
 
 #endif

@@ -2,8 +2,8 @@
  * and when, and what becomes of events whose server is away or sends them on.
  *
  * An event is sent to the server that has its slot as far as we know. A server that does not have
- * it names the one that does (MOVED, ASK), and the event goes there: no other event of its key is in
- * flight meanwhile, so the order is kept. */
+ * it names the one that does (MOVED, ASK), and the event goes there: no other event of its key is
+ * in flight meanwhile, so the order is kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

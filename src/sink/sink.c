@@ -20,6 +20,18 @@ const struct sink_ops *const sink_kinds[] = {
     &redis_cluster_ops,
     &redis_cluster_tls_ops,
 #endif
+#ifdef OUTBOX_RABBITMQ
+    &rabbitmq_ops,
+    &rabbitmq_tls_ops,
+#endif
+#ifdef OUTBOX_KAFKA
+    &kafka_ops,
+    &kafka_tls_ops,
+#endif
+#ifdef OUTBOX_NATS
+    &nats_ops,
+    &nats_tls_ops,
+#endif
 #ifdef OUTBOX_HTTP
     &https_ops,
     &http_ops,
@@ -44,9 +56,12 @@ static const struct {
     {"unix", "redis", "libhiredis-dev and libssl-dev"},
     {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
-    {"kafka", "kafka", NULL},
-    {"nats", "nats", NULL},
-    {"amqp", "rabbitmq", NULL},
+    {"kafka", "kafka", "librdkafka-dev"},
+    {"kafka+ssl", "kafka", "librdkafka-dev"},
+    {"nats", "nats", "libnats-dev"},
+    {"nats+tls", "nats", "libnats-dev"},
+    {"amqp", "rabbitmq", "librabbitmq-dev and libssl-dev"},
+    {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
 };
 
 /* list_kinds writes "stdout:, file:, exec:". */

@@ -389,6 +389,7 @@ struct trim_request {
     /* per call, so that nobody has to wait long; 0: STORE_TRIM_ROWS, or with dry_run, which looks
      * at no more of each kind, STORE_EXACT_ROWS */
     size_t max_rows;
+    int64_t after; /* what the call before, which said more, was through with; 0: look at all */
 };
 struct trim_result {
     /* how many were deleted by this call, or with dry_run would be by repeated calls */
@@ -399,6 +400,7 @@ struct trim_result {
     /* with dry_run: events is an estimate, and of the others there are at least so many */
     bool events_about, keys_more, inbox_more, receipts_more;
     bool more;            /* call again */
+    int64_t upto;         /* the events up to here were looked at; 0: the next call looks at all */
     int64_t kept_for_pin; /* events old enough but still needed; counted when more is false */
     bool kept_more;       /* not all of those were counted: there may be more */
     char pin[160];        /* who needs them: `consumer "search" (position 120)`; "": nobody */
@@ -712,9 +714,6 @@ enum order store_order_of(struct str name);
 uint64_t store_order_key(enum order order, uint64_t key);
 /* store_seq_of reads an event's id that is given as its seq; 0: it is none. */
 int64_t store_seq_of(const char *id);
-/* store_trim_rows gives the max_rows of the next call of trim, after one with `rows` that took so
- * many ns: as many as go in some 50 to 100 ms, but no fewer than STORE_TRIM_ROWS. */
-size_t store_trim_rows(size_t rows, int64_t took_ns);
 /* store_in_state says whether a delivery is what the query asks for; now_ms is the database's
  * clock. */
 bool store_in_state(const struct event_query *q, const struct delivery_info *d, int64_t now_ms);

@@ -306,7 +306,121 @@ static void dry_run_counts_no_more_than_it_is_told_and_says_so(void **state)
     assert_int_equal(dry_run(g, 3).events, 0);
 }
 
+#define WEEK (7 * 24 * 3600 * INT64_C(1000))
+#define HALF_A_MINUTE INT64_C(30000) /* as a relay looks */
+
+static int64_t trim_week(struct store_rig *g)
+{
+    struct error err;
+    struct trim_result t;
+    must(g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = WEEK}, &t, &err), &err);
+    return t.events;
+}
+
+static void events_kept_for_a_week_go_within_a_minute_of_their_time(void **state)
+{
+    struct store_rig *g = *state;
+    enum { N = 6 };
+    put(g->st, "c");
+    put(g->st, "d");
+    for (int i = 0; i < N; i++) {
+        emit(g->st, "1");
+        deliver(g, "c", 1);
+        deliver(g, "d", 1);
+        assert_int_equal(trim_week(g), 0);
+        pass(HALF_A_MINUTE);
+    }
+    pass(WEEK - N * HALF_A_MINUTE - 1);
+    assert_int_equal(trim_week(g), 0);
+    pass(2);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(trim_week(g), 1);
+        pass(HALF_A_MINUTE);
+    }
+}
+
+/* What all were done with before a consumer was there says nothing about that one. */
+static void consumer_made_anew_holds_events_that_all_others_had_long_ago(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    for (int i = 0; i < 3; i++) {
+        emit(g->st, "1");
+        deliver(g, "c", 1);
+        assert_int_equal(trim_week(g), 0);
+        pass(HALF_A_MINUTE);
+    }
+    pass(WEEK / 2);
+    put(g->st, "new"); /* from the beginning */
+    deliver(g, "new", 3);
+    assert_int_equal(trim_week(g), 0);
+    pass(WEEK - HALF_A_MINUTE);
+    assert_int_equal(trim_week(g), 0);
+    pass(HALF_A_MINUTE);
+    assert_int_equal(trim_week(g), 3);
+}
+
+static void events_that_are_delivered_again_are_kept_for_a_week_from_then_on(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    put(g->st, "c");
+    put(g->st, "again");
+    for (int i = 0; i < 3; i++) {
+        emit(g->st, "1");
+        deliver(g, "c", 1);
+        deliver(g, "again", 1);
+        assert_int_equal(trim_week(g), 0);
+        pass(HALF_A_MINUTE);
+    }
+    must(g->st->ops->consumer_remove(g->st, "again", true, &err), &err);
+    put(g->st, "again");
+    pass(WEEK / 2);
+    deliver(g, "again", 3);
+    assert_int_equal(trim_week(g), 0);
+    pass(WEEK - HALF_A_MINUTE);
+    assert_int_equal(trim_week(g), 0);
+    pass(HALF_A_MINUTE);
+    assert_int_equal(trim_week(g), 3);
+}
+
+static void trim_that_goes_on_does_not_look_at_what_it_left_behind(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct trim_result t;
+    struct trim_request req = {.older_than_ms = 1000, .max_rows = 2};
+    put(g->st, "c");
+    pass(5000);
+    emit(g->st, "young, by a clock that was wrong");
+    pass(-5000);
+    for (int i = 0; i < 5; i++)
+        emit(g->st, "1");
+    deliver(g, "c", 6);
+    trim(g, false);
+    pass(4000);
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    assert_true(t.more && t.upto > 0);
+    int64_t gone = t.events;
+    req.after = t.upto;
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    assert_true(t.upto > req.after);
+    gone += t.events;
+    req.after = t.upto;
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    assert_false(t.more);
+    gone += t.events;
+    pass(3000);
+    req.after = 0;
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    assert_int_equal(gone + t.events, 6);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(events_kept_for_a_week_go_within_a_minute_of_their_time),
+    ON_A_STORE(consumer_made_anew_holds_events_that_all_others_had_long_ago),
+    ON_A_STORE(events_that_are_delivered_again_are_kept_for_a_week_from_then_on),
+    ON_A_STORE(trim_that_goes_on_does_not_look_at_what_it_left_behind),
     ON_A_STORE(dry_run_counts_no_more_than_it_is_told_and_says_so),
     ON_A_STORE(trim_takes_old_events_that_everyone_is_past),
     ON_A_STORE(event_delivered_late_is_kept_for_the_retention_time_after_its_delivery),

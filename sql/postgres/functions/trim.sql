@@ -1,35 +1,39 @@
 -- trim: deletes up to max_rows of the oldest events that every consumer was done with `older_than`
 -- ago, and as many old idempotency keys, inbox rows (older than `inbox`, if that is given) and
--- receipts. Call it again while `more`. kept: events that were made so long ago, but are still
--- needed, among the next 10,000 (so many or more, if kept_more); pin: by whom. Both with the last
--- call. When a consumer was done with an event is told by samples, which this takes (see
--- note_passed): an event goes no sooner, and at most an interval of trimming later. No event goes
+-- receipts. Call it again while `more`, with `after` => what was `upto`: the events up to there
+-- were looked at, and their index entries may stay for as long as somebody holds a transaction
+-- open. kept: events that were made so long ago, but are still needed, among the next 10,000 (so
+-- many or more, if kept_more); pin: by whom. Both with the last call. When a consumer was done with
+-- an event is told by samples, which this takes (see note_passed): an event goes no sooner, and
+-- half a minute later at most if trim is called that often. No event goes
 -- that is younger than `older_than` by its own created_at, and one that is odd holds up no other.
 -- One whose created_at is ahead of the clock is as old as the next after it that is not. An
 -- idempotency key is kept for `older_than`, and as long as its event (see key_cutoff).
 CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAULT 1000,
-    inbox interval DEFAULT NULL,
+    inbox interval DEFAULT NULL, after bigint DEFAULT 0,
                                          OUT events bigint, OUT keys bigint, OUT inbox_rows bigint,
                                              OUT receipts bigint,
                                          OUT kept bigint, OUT kept_more boolean, OUT pin text,
-                                             OUT more boolean)
-LANGUAGE plpgsql VOLATILE SET jit = off AS $outbox$
+                                             OUT more boolean, OUT upto bigint)
+LANGUAGE plpgsql VOLATILE SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $outbox$
 DECLARE
     now timestamptz := @schema@._clock();
     cutoff timestamptz := now - older_than;
     inbox_cutoff timestamptz := now - coalesce(inbox, older_than);
+    every interval;      -- between samples of a consumer
     sure xid8;
     past bigint;         -- up to here,
     shown pg_snapshot;   -- and if this shows it, everybody was done with it at the time; NULL: all
     left_over bigint;    -- keys
     old bigint;          -- how many events are old enough
-    first bigint;        -- the first event of all
+    first bigint;        -- the first event past `after`
     last bigint;         -- the last of those that are old enough
     f record;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more
-            FROM @schema@._operator_trim(older_than, max_rows, inbox) t;
+        SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more, upto
+            FROM @schema@._operator_trim(older_than, max_rows, inbox, after) t;
         RETURN;
     END IF;
     IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
@@ -39,18 +43,21 @@ BEGIN
                 HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
     SELECT * INTO f FROM @schema@._floors() x ORDER BY x.floor LIMIT 1;
-    PERFORM @schema@._note_passed(now, cutoff, CASE WHEN older_than > interval '0'
-        THEN older_than / 168 ELSE interval '1 second' END);
+    every := CASE WHEN older_than > interval '0' THEN older_than / 168 ELSE interval '1 second' END;
+    IF after = 0 OR @schema@._sample_due('', f.floor,
+                                         now - least(every, interval '30 seconds')) THEN
+        PERFORM @schema@._note_passed(now, cutoff, every);
+    END IF;
     SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;
     IF older_than <= interval '0' THEN -- what they are done with now
         past := f.floor;
         shown := NULL;
     END IF;
     sure := @schema@._surely_done();
-    first := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
+    first := (SELECT e.seq FROM @schema@.event e WHERE e.seq > after ORDER BY e.seq LIMIT 1);
     SELECT count(*), max(o.seq) INTO old, last
     FROM (SELECT x.seq FROM (SELECT e.seq, e.created_at, e.xid FROM @schema@.event e
-        WHERE e.seq <= least(f.floor, past)
+        WHERE e.seq >= first AND e.seq <= least(f.floor, past)
                              ORDER BY e.seq LIMIT 100000) x
           WHERE x.created_at < cutoff AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown))
               LIMIT max_rows) o;
@@ -68,6 +75,7 @@ BEGIN
         SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM forgotten) INTO events, keys;
     END IF;
     more := old >= max_rows AND events > 0;
+    upto := coalesce(last, after);
     kept := 0;
     kept_more := false;
     pin := '';
@@ -92,12 +100,14 @@ BEGIN
         DELETE FROM @schema@.adopted_row x WHERE x.seq <= last AND NOT EXISTS (SELECT 1
             FROM @schema@.event e WHERE e.seq = x.seq)
             AND NOT EXISTS (SELECT 1 FROM @schema@.dead d WHERE d.seq = x.seq);
+    END IF;
+    IF events > 0 AND after = 0 THEN
         DELETE FROM @schema@.former_filter x WHERE NOT EXISTS (SELECT 1 FROM @schema@.event e
             WHERE e.seq <= x.head)
             AND (x.head <= last OR EXISTS (SELECT 1 FROM @schema@.event e));
     END IF;
     left_over := 0;
-    IF EXISTS (SELECT 1 FROM @schema@.idempotency o WHERE o.at < cutoff) THEN
+    IF after = 0 AND EXISTS (SELECT 1 FROM @schema@.idempotency o WHERE o.at < cutoff) THEN
         WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(
                 SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < @schema@._key_cutoff(cutoff)
                     ORDER BY o.at LIMIT max_rows)) RETURNING 1)
@@ -113,9 +123,12 @@ BEGIN
                 LIMIT max_rows)) RETURNING 1)
     SELECT count(*) INTO receipts FROM gone;
     more := more OR greatest(left_over, inbox_rows, receipts) >= max_rows;
+    IF left_over >= max_rows THEN
+        upto := 0; -- the rest of them is the next call's, which has to look at the first events
+    END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.trim(interval, int, interval)
+COMMENT ON FUNCTION @schema@.trim(interval, int, interval, bigint)
     IS 'deletes what is old and needed by nobody';
 
 -- _key_cutoff: an idempotency key goes with its event. What is left, of events that somebody

@@ -1,50 +1,92 @@
--- _note_passed takes a sample of how far every consumer has got, unless the last sample is younger
--- than `every`. A sample says that at that time a consumer was done with the events up to seq that
--- `seen` shows. By these samples trim keeps events for some time after everybody has had them.
+-- _note_passed takes samples of how far consumers have got: of each, unless its last sample is
+-- younger than `every`, and of all of them together, unless that was done in the last half minute.
+-- A sample says that at that time a consumer, or '' for all that there were, was done with the
+-- events up to seq that `seen` shows. By these samples trim keeps events for some time after
+-- everybody has had them.
+--
+-- What all are done with is what counts, so those samples are close: an event goes in time. There
+-- are no more of them where there are more consumers. What single ones are done with counts once
+-- another is added or removed.
 --
 -- Samples that are no longer true are deleted: those ahead of where a consumer is now (its place
 -- went back), and those of consumers that are gone. Of the samples at or before `cutoff`, the last
--- one of each consumer tells all there is to know, and the others are deleted, too.
+-- one of each consumer tells all there is to know, and the others are deleted, too. From one sample
+-- to the next neither seq nor the time goes back.
 CREATE OR REPLACE FUNCTION @schema@._note_passed(
     now timestamptz, cutoff timestamptz, every interval) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
+    names text[];
+    floors bigint[];
+    lowest bigint;
     f record;
-    shown pg_snapshot;
 BEGIN
     -- A sample from the future was taken while the clock was wrong. All it proves is that the
     -- consumer has come that far by now.
     UPDATE @schema@.passed x SET at = now WHERE x.at > now;
 
-    FOR f IN SELECT c.name, coalesce(x.floor, 0) AS floor
-             FROM @schema@.consumer c LEFT JOIN @schema@._floors() x ON x.consumer = c.name LOOP
-        DELETE FROM @schema@.passed x WHERE x.consumer = f.name AND x.seq > f.floor;
-        -- Too early for a new one?
-        CONTINUE WHEN f.floor <= 0
-                   OR EXISTS (SELECT 1 FROM @schema@.passed x
-                              WHERE x.consumer = f.name AND x.at > now - every);
-        shown := @schema@._passed_snapshot(f.name, f.floor);
-        -- Would it say more than the last one? Not with the same seq, unless transactions that were
-        -- late then have ended since.
-        CONTINUE WHEN EXISTS (
-            SELECT 1 FROM @schema@.passed x
-            WHERE x.consumer = f.name AND x.seq = f.floor
-              AND NOT EXISTS (SELECT 1 FROM pg_snapshot_xip(x.seen) late
-                              WHERE pg_visible_in_snapshot(late, shown)));
-        INSERT INTO @schema@.passed (consumer, seq, seen, at) VALUES (f.name, f.floor, shown, now)
-        ON CONFLICT DO NOTHING;
-    END LOOP;
+    SELECT array_agg(c.name), array_agg(coalesce(x.floor, 0)),
+           coalesce(min(coalesce(x.floor, 0)), 0)
+    INTO names, floors, lowest
+    FROM @schema@.consumer c LEFT JOIN @schema@._floors() x ON x.consumer = c.name;
 
-    -- Samples of removed consumers, and all up to the cutoff but the last.
     DELETE FROM @schema@.passed x
-    WHERE NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = x.consumer)
-       OR EXISTS (SELECT 1 FROM @schema@.passed y
-                  WHERE y.consumer = x.consumer AND (y.seq, y.at) > (x.seq, x.at)
-                    AND y.at <= cutoff);
+    WHERE NOT EXISTS (SELECT 1 FROM unnest(names || ARRAY[''], floors || lowest) AS n (name, floor)
+                      WHERE n.name = x.consumer AND n.floor >= x.seq);
+
+    FOR f IN SELECT n.name, n.floor FROM unnest(names, floors) AS n (name, floor)
+             WHERE @schema@._sample_due(n.name, n.floor, now - every) LOOP
+        PERFORM @schema@._put_sample(f.name, f.floor, @schema@._passed_snapshot(f.name, f.floor),
+                                     now);
+    END LOOP;
+    IF @schema@._sample_due('', lowest, now - least(every, interval '30 seconds')) THEN
+        PERFORM @schema@._put_sample('', lowest, @schema@._common_snapshot(
+            (SELECT array_agg(@schema@._passed_snapshot(n.name, n.floor))
+             FROM unnest(names, floors) AS n (name, floor))), now);
+    END IF;
+
+    DELETE FROM @schema@.passed x
+    WHERE x.at <= cutoff
+      AND (SELECT y.at FROM @schema@.passed y
+           WHERE y.consumer = x.consumer AND (y.seq, y.at) > (x.seq, x.at)
+           ORDER BY y.seq, y.at LIMIT 1) <= cutoff;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._note_passed(timestamptz, timestamptz, interval) IS
-    'takes a sample of how far consumers have got';
+    'takes samples of how far consumers have got';
+
+-- _sample_due says whether a sample may tell something new: there is none since `since`, and none
+-- with the same seq that was taken while no transaction was late.
+CREATE OR REPLACE FUNCTION @schema@._sample_due(consumer text, floor bigint, since timestamptz)
+RETURNS boolean
+LANGUAGE sql STABLE AS $outbox$
+    SELECT _sample_due.floor > 0 AND NOT EXISTS (
+        SELECT 1 FROM (SELECT x.seq, x.seen, x.at FROM @schema@.passed x
+                       WHERE x.consumer = _sample_due.consumer
+                       ORDER BY x.seq DESC, x.at DESC LIMIT 1) last
+        WHERE last.at > _sample_due.since
+           OR last.seq = _sample_due.floor
+              AND pg_snapshot_xmin(last.seen) = pg_snapshot_xmax(last.seen))
+$outbox$;
+COMMENT ON FUNCTION @schema@._sample_due(text, bigint, timestamptz) IS
+    'whether a sample may tell something new';
+
+-- _put_sample keeps a sample, unless it says no more than the last one: with the same seq, and
+-- nothing that was late then has ended since.
+CREATE OR REPLACE FUNCTION @schema@._put_sample(
+    consumer text, floor bigint, shown pg_snapshot, now timestamptz) RETURNS void
+LANGUAGE sql VOLATILE AS $outbox$
+    INSERT INTO @schema@.passed (consumer, seq, seen, at)
+    SELECT _put_sample.consumer, _put_sample.floor, _put_sample.shown, _put_sample.now
+    WHERE NOT EXISTS (
+        SELECT 1 FROM @schema@.passed x
+        WHERE x.consumer = _put_sample.consumer AND x.seq = _put_sample.floor
+          AND NOT EXISTS (SELECT 1 FROM pg_snapshot_xip(x.seen) late
+                          WHERE pg_visible_in_snapshot(late, _put_sample.shown)))
+    ON CONFLICT DO NOTHING
+$outbox$;
+COMMENT ON FUNCTION @schema@._put_sample(text, bigint, pg_snapshot, timestamptz) IS
+    'keeps a sample, unless it tells nothing new';
 
 -- _passed_snapshot returns a snapshot: of the events up to a consumer's floor, what it shows is
 -- done with. For a lane between windows that is everything but what was running when the lane
@@ -97,19 +139,33 @@ COMMENT ON FUNCTION @schema@._common_snapshot(pg_snapshot[]) IS 'what all of the
 
 -- _passed_by returns what every consumer was done with at time `cutoff`: the events up to seq that
 -- `seen` shows. seq 0: nothing. Events before a consumer's start were never any of its business, so
--- they count as passed.
+-- they count as passed. A sample of all consumers is one of each that had a sample by then.
 CREATE OR REPLACE FUNCTION @schema@._passed_by(
     cutoff timestamptz, OUT seq bigint, OUT seen pg_snapshot)
 LANGUAGE sql STABLE AS $outbox$
+    WITH of_all AS MATERIALIZED (
+        -- The samples before the cutoff are few, those after it may be thousands.
+        SELECT y.seq, y.seen, y.at FROM @schema@.passed y
+        WHERE y.consumer = '' AND y.at <= cutoff
+          AND y.seq <= coalesce((SELECT z.seq FROM @schema@.passed z
+                                 WHERE z.consumer = '' AND z.at > cutoff
+                                 ORDER BY z.seq, z.at LIMIT 1), 9223372036854775807)
+        ORDER BY y.seq DESC, y.at DESC LIMIT 1)
     SELECT coalesce(min(x.seq), 0), @schema@._common_snapshot(array_agg(x.seen))
     FROM (SELECT greatest(p.seq, c.start_floor, 0) AS seq,
                  CASE WHEN p.seq >= coalesce(c.start_floor, 0) THEN p.seen
                       ELSE @schema@._all_but_running(c.start_seen) END AS seen
           FROM @schema@.consumer c
           LEFT JOIN @schema@._floors() f ON f.consumer = c.name
-          LEFT JOIN LATERAL (SELECT y.seq, y.seen FROM @schema@.passed y
+          LEFT JOIN LATERAL (SELECT y.seq, y.seen, y.at FROM @schema@.passed y
                              WHERE y.consumer = c.name AND y.at <= cutoff AND y.seq <= f.floor
-                             ORDER BY y.seq DESC, y.at DESC LIMIT 1) p ON true) x
+                             ORDER BY y.seq DESC, y.at DESC LIMIT 1) own ON true
+          LEFT JOIN LATERAL (SELECT o.seq, o.seen
+                             FROM (SELECT own.seq, own.seen, own.at WHERE own.at IS NOT NULL
+                                   UNION ALL
+                                   SELECT a.seq, a.seen, a.at FROM of_all a
+                                   WHERE a.at >= own.at AND a.seq <= f.floor) o
+                             ORDER BY o.seq DESC, o.at DESC LIMIT 1) p ON true) x
 $outbox$;
 COMMENT ON FUNCTION @schema@._passed_by(timestamptz) IS
     'what every consumer was done with at a time';

@@ -58,14 +58,16 @@ COMMENT ON FUNCTION @schema@._operator_remove(text, boolean) IS 'remove, for ope
 
 -- _operator_trim is trim, for operators. It concerns no consumer in particular.
 CREATE OR REPLACE FUNCTION @schema@._operator_trim(
-    older_than interval, max_rows int, inbox interval,
+    older_than interval, max_rows int, inbox interval, after bigint,
     OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
-    OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean)
+    OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean,
+    OUT upto bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     PERFORM @schema@._admit('operator', '');
-    SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more
-    FROM @schema@.trim(older_than, max_rows, inbox) t;
+    SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more, upto
+    FROM @schema@.trim(older_than, max_rows, inbox, after) t;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._operator_trim(interval, int, interval) IS 'trim, for operators';
+COMMENT ON FUNCTION @schema@._operator_trim(interval, int, interval, bigint) IS
+    'trim, for operators';

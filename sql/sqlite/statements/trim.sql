@@ -1,4 +1,8 @@
--- trim.sql: deleting what is old and no longer needed. PostgreSQL: trim.sql, floors.sql.
+-- trim.sql: deleting what is old and no longer needed. PostgreSQL: trim.sql, floors.sql,
+-- note_passed.sql.
+--
+-- Samples tell when a consumer was done with what. Those of the consumer '' are of all consumers
+-- that there were. From one sample to the next neither seq nor the time goes back.
 
 -- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,
 -- proves only that the consumer had come that far by now.
@@ -12,8 +16,9 @@ DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
 -- unless the last sample is recent.
 INSERT INTO outbox_passed (consumer, seq, at)
 SELECT :consumer, :floor, :now
- WHERE NOT EXISTS (SELECT 1 FROM outbox_passed
-                    WHERE consumer = :consumer AND (seq = :floor OR at > :now - :every));
+ WHERE NOT EXISTS (SELECT 1 FROM (SELECT seq, at FROM outbox_passed
+                                   WHERE consumer = :consumer ORDER BY seq DESC LIMIT 1)
+                    WHERE seq = :floor OR at > :now - :every);
 
 -- passed_long_ago (consumer text, cutoff int): of the samples up to the cutoff only the last one
 -- matters.
@@ -21,16 +26,29 @@ DELETE FROM outbox_passed
  WHERE consumer = :consumer
    AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
 
--- passed_by (consumer text, cutoff int, floor int): how far the consumer had come at the cutoff.
--- Events before its start never concerned it.
+-- passed_by_all (cutoff int): how far all consumers had come by the cutoff, and when. Samples from
+-- before it are few, those from after it may be thousands.
+SELECT seq, at FROM outbox_passed
+ WHERE consumer = '' AND at <= :cutoff
+   AND seq < coalesce((SELECT seq FROM outbox_passed WHERE consumer = '' AND at > :cutoff
+                        ORDER BY seq LIMIT 1), 9223372036854775807)
+ ORDER BY seq DESC LIMIT 1;
+
+-- passed_by (consumer text, cutoff int, floor int, all_seq int, all_at int): how far the consumer
+-- had come at the cutoff. Events before its start never concerned it. What all had come to counts
+-- for it if it had a sample by then.
 SELECT max(coalesce(start, 0),
-           coalesce((SELECT max(seq) FROM outbox_passed
-                      WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor), 0))
+           coalesce((SELECT max(seq, iif(:all_at >= at AND :all_seq <= :floor, :all_seq, 0))
+                       FROM outbox_passed
+                      WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor
+                      ORDER BY seq DESC LIMIT 1), 0))
   FROM outbox_consumer
  WHERE name = :consumer;
 
--- passed_events (past int, max int): events that every consumer was done with, oldest first.
-SELECT seq, created_at FROM outbox_event WHERE seq <= :past ORDER BY seq LIMIT :max;
+-- passed_events (after int, past int, max int): events that every consumer was done with, oldest
+-- first.
+SELECT seq, created_at FROM outbox_event
+ WHERE seq > :after AND seq <= :past ORDER BY seq LIMIT :max;
 
 -- last_old (past int, most int, cutoff int): the last of the events that every consumer was done
 -- with that is old enough by its own time, for a dry run.

@@ -6,14 +6,14 @@
 /* clang-format off */
 static const char dry_run_sql[] =
     "SELECT events, keys, inbox_rows, receipts, kept, pin, false, kept_more, "
-           "NOT events_exact, keys_more, inbox_more, receipts_more "
+           "NOT events_exact, keys_more, inbox_more, receipts_more, 0 "
     "FROM @schema@._trim_dry_run($1::bigint * interval '1 millisecond', "
                                 "nullif($2::bigint, 0) * interval '1 millisecond', $3::int)";
 static const char trim_sql[] =
     "SELECT events, keys, inbox_rows, receipts, kept, pin, more, kept_more, "
-           "false, false, false, false "
+           "false, false, false, false, upto "
     "FROM @schema@.trim($1::bigint * interval '1 millisecond', $2, "
-                       "nullif($3::bigint, 0) * interval '1 millisecond')";
+                       "nullif($3::bigint, 0) * interval '1 millisecond', $4)";
 /* clang-format on */
 
 static PGresult *dry_run(struct pg_store *st, const struct trim_request *req, struct error *err)
@@ -29,7 +29,7 @@ static PGresult *trim(struct pg_store *st, const struct trim_request *req, struc
     int64_t rows = STORE_TRIM_ROWS;
     if (req->max_rows)
         rows = (int64_t)req->max_rows;
-    return pg_query(st, err, trim_sql, "iii", req->older_than_ms, rows, req->inbox_ms);
+    return pg_query(st, err, trim_sql, "iiii", req->older_than_ms, rows, req->inbox_ms, req->after);
 }
 
 int pg_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
@@ -48,6 +48,7 @@ int pg_trim(struct store *base, const struct trim_request *req, struct trim_resu
                                 .receipts = pg_int(r, 0, 3),
                                 .kept_for_pin = pg_int(r, 0, 4),
                                 .more = pg_true(r, 0, 6),
+                                .upto = pg_int(r, 0, 12),
                                 .kept_more = pg_true(r, 0, 7),
                                 .events_about = pg_true(r, 0, 8),
                                 .keys_more = pg_true(r, 0, 9),

@@ -4,8 +4,10 @@
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-#define SAMPLES 168    /* taken while events are kept: one an hour if that is a week */
-#define LOOK_AT 100000 /* events that may stand before those that can go */
+#define SAMPLES 168  /* of a consumer while events are kept: one an hour if that is a week */
+#define EVERYBODY "" /* the name of samples of all consumers, */
+#define EVERYBODY_EVERY 30000 /* and the ms between them at most */
+#define LOOK_AT 100000        /* events that may stand before those that can go */
 #define COUNT_KEPT 10000
 #define PIN_TEXT sizeof(((struct trim_result *)0)->pin)
 
@@ -14,6 +16,7 @@
  * old as the next whose created_at is not. (1) past <= floor. */
 struct old {
     int64_t cutoff, now;
+    int64_t after; /* up to here events were looked at by an earlier call */
     int64_t floor; /* up to here nobody needs any event */
     int64_t past;  /* up to here every consumer was done at the cutoff */
     int64_t last;  /* the last event that is old enough */
@@ -22,29 +25,62 @@ struct old {
 
 /* ---- how far everybody is, and was ---- */
 
-/* note_passed samples how far a consumer has come, and drops samples that are no longer true or no
- * longer needed. */
-static int note_passed(struct sqlite_store *st, const struct consumer_info *c, const struct old *o,
-                       struct error *err)
+/* note_sample samples how far a consumer has come, or EVERYBODY, and drops samples that are no
+ * longer true or no longer needed. */
+static int note_sample(struct sqlite_store *st, const char *name, int64_t floor, int64_t every,
+                       const struct old *o, struct error *err)
 {
-    const char *name = c->spec.name;
-    int64_t every = (o->now - o->cutoff) / SAMPLES;
     if (sqlite_run(st, err, SQL(passed_by_now, .consumer = name, .now = o->now)) != 0)
         return -1;
-    if (sqlite_run(st, err, SQL(passed_too_far, .consumer = name, .floor = c->floor)) != 0)
+    if (sqlite_run(st, err, SQL(passed_too_far, .consumer = name, .floor = floor)) != 0)
         return -1;
-    bool begun = c->floor > 0;
+    bool begun = floor > 0;
     if (begun && sqlite_run(st, err,
-                            SQL(put_passed, .consumer = name, .floor = c->floor, .now = o->now,
+                            SQL(put_passed, .consumer = name, .floor = floor, .now = o->now,
                                 .every = every)) != 0)
         return -1;
     return sqlite_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
+/* note_samples takes a sample of each consumer now and then, and often one of what all are done
+ * with: an event goes by those, and so in time. There are no more of them where there are more
+ * consumers. Single ones count once another is added or removed. */
+static int note_samples(struct sqlite_store *st, const struct consumer_info *c, size_t n,
+                        const struct old *o, struct error *err)
+{
+    int64_t every = (o->now - o->cutoff) / SAMPLES;
+    int64_t lowest = n > 0 ? o->floor : 0;
+    for (size_t i = 0; i < n; i++)
+        if (note_sample(st, c[i].spec.name, c[i].floor, every, o, err) != 0)
+            return -1;
+    if (every > EVERYBODY_EVERY)
+        every = EVERYBODY_EVERY;
+    return note_sample(st, EVERYBODY, lowest, every, o, err);
+}
+
+/* What all consumers were done with by the cutoff, and when; 0: that is not known. */
+struct passed {
+    int64_t seq, at;
+};
+
+static int passed_by_all(struct sqlite_store *st, const struct old *o, struct passed *ret,
+                         struct error *err)
+{
+    sqlite3_stmt *q;
+    *ret = (struct passed){0};
+    int r = sqlite_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
+    if (r != 1)
+        return r;
+    ret->seq = sqlite3_column_int64(q, 0);
+    ret->at = sqlite3_column_int64(q, 1);
+    sqlite3_reset(q);
+    return 0;
+}
+
 /* passed_by tells how far a consumer had come at the cutoff; right now, if that is not in the
  * past. */
 static int passed_by(struct sqlite_store *st, const struct consumer_info *c, const struct old *o,
-                     int64_t *ret, struct error *err)
+                     const struct passed *all, int64_t *ret, struct error *err)
 {
     bool right_away = o->cutoff >= o->now;
     if (right_away) {
@@ -52,29 +88,23 @@ static int passed_by(struct sqlite_store *st, const struct consumer_info *c, con
         return 0;
     }
     *ret = 0;
-    return sqlite_value(
-        st, err, ret,
-        SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff, .floor = c->floor));
+    return sqlite_value(st, err, ret,
+                        SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff,
+                            .floor = c->floor, .all_seq = all->seq, .all_at = all->at));
 }
 
-/* hold_back lowers floor and past to where this consumer is and was; pin says who holds the
- * floor. */
-static int hold_back(struct sqlite_store *st, const struct consumer_info *c, bool note,
-                     struct old *o, char *pin, struct error *err)
+/* find_floor finds the lowest floor of all consumers; pin says who holds it. */
+static void find_floor(const struct consumer_info *c, size_t n, struct old *o, char *pin)
 {
-    int64_t past;
-    if (note && note_passed(st, c, o, err) != 0)
-        return -1;
-    if (passed_by(st, c, o, &past, err) != 0)
-        return -1;
-    if (past < o->past)
-        o->past = past;
-    if (c->floor >= o->floor)
-        return 0;
-    o->floor = c->floor;
-    snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin,
-             (long long)c->floor, c->paused ? ", paused" : "");
-    return 0;
+    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
+    o->floor = n > 0 ? INT64_MAX : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (c[i].floor >= o->floor)
+            continue;
+        o->floor = c[i].floor;
+        snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c[i].spec.name, c[i].floor_pin,
+                 (long long)c[i].floor, c[i].paused ? ", paused" : "");
+    }
 }
 
 /* hold_back_all finds floor and past over all consumers, which are read into a. */
@@ -82,17 +112,24 @@ static int hold_back_all(struct sqlite_store *st, bool note, struct arena *a, st
                          char *pin, struct error *err)
 {
     struct consumer_info *c;
+    struct passed all;
     size_t n;
-    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
     if (sqlite_consumer_floors(st, a, &c, &n, err) != 0)
         return -1;
-    o->floor = n > 0 ? INT64_MAX : 0;
+    find_floor(c, n, o, pin);
+    if (note && note_samples(st, c, n, o, err) != 0)
+        return -1;
+
+    if (passed_by_all(st, o, &all, err) != 0)
+        return -1;
     o->past = o->floor;
-    for (size_t i = 0; i < n; i++)
-        if (hold_back(st, &c[i], note, o, pin, err) != 0)
+    for (size_t i = 0; i < n; i++) {
+        int64_t past;
+        if (passed_by(st, &c[i], o, &all, &past, err) != 0)
             return -1;
-    if (o->past > o->floor)
-        o->past = o->floor;
+        if (past < o->past)
+            o->past = past;
+    }
     return 0;
 }
 
@@ -115,7 +152,8 @@ static int find_old(struct sqlite_store *st, struct old *o, int64_t max, int64_t
                     struct error *err)
 {
     int r = 0;
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(passed_events, .past = o->past, .max = look_at));
+    sqlite3_stmt *q = sqlite_rows(
+        st, err, SQL(passed_events, .after = o->after, .past = o->past, .max = look_at));
     o->last = 0;
     o->n = 0;
     while (o->n < max && (r = sqlite_step(st, q, err)) == 1) {
@@ -298,6 +336,7 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, st
         return -1;
     bool more_rest = t->keys >= max || t->inbox >= max || t->receipts >= max;
     t->more = more_events || more_rest;
+    t->upto = t->more ? o->last : 0;
     return 0;
 }
 
@@ -305,11 +344,13 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, st
 static int trim_locked(struct sqlite_store *st, const struct trim_request *req,
                        struct trim_result *t, struct error *err)
 {
-    struct old o = {.now = sqlite_now(st)}; /* the lock may have been waited for */
+    struct old o = {.now = sqlite_now(st), .after = req->after}; /* the lock may have been waited
+                                                                    for */
     o.cutoff = o.now - req->older_than_ms;
     if (sqlite_numbers_keep(st, err) != 0)
         return -1;
-    if (find_past(st, true, &o, t->pin, err) != 0)
+    bool first = req->after == 0;
+    if (find_past(st, first, &o, t->pin, err) != 0)
         return -1;
     return trim_some(st, req, &o, t, err);
 }

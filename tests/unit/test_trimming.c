@@ -1,0 +1,81 @@
+/* test_trimming.c: how large the steps of trimming are, where they begin, and how long others go
+ * first. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "store/trimming.h"
+
+#define AT INT64_C(1000000000)
+
+static void took(struct trimming *t, bool one_writer, int64_t ms, bool more, int64_t upto)
+{
+    struct trim_result res = {.more = more, .upto = upto};
+    trimming_took(t, one_writer, AT, ms * MS_NS, &res);
+}
+
+static void steps_grow_while_they_are_quick_and_shrink_when_slow(void **state)
+{
+    (void)state;
+    struct trimming t = {.rows = 1000};
+    for (int i = 0; i < 10; i++)
+        took(&t, false, 5, true, 1);
+    assert_int_equal(t.rows, 16000);
+    took(&t, false, 20, true, 1);
+    assert_int_equal(t.rows, 16000);
+    for (int i = 0; i < 10; i++)
+        took(&t, false, 100, true, 1);
+    assert_int_equal(t.rows, 1000);
+}
+
+static void where_one_writes_at_a_time_steps_are_short_and_pauses_as_long(void **state)
+{
+    (void)state;
+    struct trimming t = {.rows = 1000};
+    took(&t, true, 5, true, 1);
+    assert_int_equal(t.rows, 500);
+    assert_int_equal(t.pause_ns, 5 * MS_NS);
+    for (int i = 0; i < 10; i++)
+        took(&t, true, 5, true, 1);
+    assert_true(t.rows >= 200 && t.rows < 400);
+}
+
+static void a_step_begins_where_the_last_one_ended_while_there_is_more(void **state)
+{
+    (void)state;
+    struct trimming t = {.rows = 1000};
+    took(&t, false, 0, true, 70);
+    assert_int_equal(t.after, 70);
+    took(&t, false, 0, true, 90);
+    assert_int_equal(t.after, 90);
+    took(&t, false, 0, false, 95);
+    assert_int_equal(t.after, 0);
+}
+
+/* Somebody holds a transaction open: each look at all events walks over all that are gone. */
+static void a_look_at_all_events_that_takes_long_is_made_seldom(void **state)
+{
+    (void)state;
+    struct trimming t = {.rows = 1000};
+    struct trim_result through = {.upto = 50};
+    trimming_took(&t, false, AT, 1000 * MS_NS, &through);
+    assert_int_equal(t.after, 50);
+    trimming_took(&t, false, AT + 30000 * MS_NS, 5 * MS_NS, &through);
+    assert_int_equal(t.after, 50);
+    trimming_took(&t, false, AT + 101000 * MS_NS, 5 * MS_NS, &through);
+    assert_int_equal(t.after, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_grow_while_they_are_quick_and_shrink_when_slow),
+        cmocka_unit_test(where_one_writes_at_a_time_steps_are_short_and_pauses_as_long),
+        cmocka_unit_test(a_step_begins_where_the_last_one_ended_while_there_is_more),
+        cmocka_unit_test(a_look_at_all_events_that_takes_long_is_made_seldom),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
