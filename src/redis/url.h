@@ -32,8 +32,8 @@ int redis_url_parse(const char *text, const struct option_def *table, void *targ
 void redis_url_release(struct redis_url *u);
 
 /* redis_url_at makes the URL of another server with the same login: one that a cluster or a
- * Sentinel has named. `kind` is for the label: "redis" or "sentinel". ERR_NOMEM. The caller releases
- * *ret, also after an error. */
+ * Sentinel has named. `kind` is for the label: "redis" or "sentinel". ERR_NOMEM. The caller
+ * releases *ret, also after an error. */
 int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
                  struct redis_url *ret, struct error *err);
 
