@@ -15,7 +15,8 @@
 #define BYTES_ENOUGH ((size_t)6 << 20)     /* in flight; one event may be larger */
 #define CONNECT_MS 5000                    /* for one host, and for one question */
 #define CLOSE_MS 300                       /* how long close waits for the thread */
-#define RESEND_NS (2000 * MS_NS)           /* when an answer is missing that others have got */
+#define SILENCE_NS (5000 * MS_NS)          /* of a stream of our own */
+#define RESEND_NS (2000 * MS_NS)           /* when an answer is missing */
 #define RESEND_AFTER_MS 60000              /* circuit, lease and drain, besides the time limit */
 #define NO_TIME INT64_C(30000)             /* without a time limit of deliveries */
 
@@ -198,11 +199,15 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     return i;
 }
 
-/* is_missing says whether later events were answered, but not this one. JetStream sometimes never
- * answers, for one when a leader is killed. */
-static bool is_missing(const struct nats_sink *n, const struct flight *f)
+/* resend_at returns when to send a flight once more, if it has no answer by then. JetStream may
+ * never answer, for one because the leader was killed that had it. If others were answered since,
+ * this one is missing. If nobody was, only the oldest is sent again, to find out. */
+static int64_t resend_at(const struct nats_sink *n, const struct flight *f)
 {
-    return !n->set.exclusive && f->token && f->token < n->heard;
+    bool missing = f->asked < n->heard_at;
+    if (!f->token || !(missing || f == n->first))
+        return CLOCK_NEVER;
+    return f->asked + RESEND_NS;
 }
 
 /* ask_again sends what misses its answer once more. JetStream knows it by its id. */
@@ -213,7 +218,7 @@ static void ask_again(struct nats_sink *n, int64_t now)
     struct flight *f = n->first;
     while (f && f->since + RESEND_NS <= now) {
         struct flight *next = f->next;
-        bool due = is_missing(n, f) && f->asked + RESEND_NS <= now;
+        bool due = resend_at(n, f) <= now;
         if (due && send(n, f, f->token, &err) != 0)
             send_failed(n, f, &err);
         any = any || due;
@@ -223,13 +228,36 @@ static void ask_again(struct nats_sink *n, int64_t now)
         nats_link_flush(n->link);
 }
 
+/* silence_due returns when a stream of our own has been silent for too long: the chain that is in
+ * flight may be lost with its leader, and cannot be sent again without a look at what is there. */
+static int64_t silence_due(const struct nats_sink *n)
+{
+    if (!n->set.exclusive || !n->ready || !n->first)
+        return CLOCK_NEVER;
+    int64_t since = n->first->asked;
+    if (since < n->heard_at)
+        since = n->heard_at;
+    return since + SILENCE_NS;
+}
+
 /* oldest_due returns when the oldest event in flight will have waited for too long. */
 static int64_t oldest_due(const struct nats_sink *n)
 {
-    int64_t limit = n->base.cfg.timeout_ms;
+    int64_t limit = n->base.cfg.timeout_ms, silence = silence_due(n);
     if (limit <= 0 || !n->first)
-        return CLOCK_NEVER;
-    return n->first->since + limit * MS_NS;
+        return silence;
+    int64_t due = n->first->since + limit * MS_NS;
+    return due < silence ? due : silence;
+}
+
+/* patience_ms returns which of the two limits the oldest event has reached. */
+static long long patience_ms(const struct nats_sink *n, int64_t now)
+{
+    int64_t limit = n->base.cfg.timeout_ms;
+    bool timed_out = limit > 0 && now - n->first->since >= limit * MS_NS;
+    if (timed_out)
+        return (long long)limit;
+    return SILENCE_NS / MS_NS;
 }
 
 static void check_time(struct nats_sink *n)
@@ -238,13 +266,13 @@ static void check_time(struct nats_sink *n)
     struct error err;
     if (!n->link)
         return;
-    if (n->ready)
+    if (n->ready && !n->set.exclusive)
         ask_again(n, now);
     if (now < oldest_due(n))
         return;
     err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, ETIMEDOUT,
              "%s has not answered for %lld ms; %zu events were waiting", n->plan->url.label,
-             (long long)n->base.cfg.timeout_ms, n->count);
+             patience_ms(n, now), n->count);
     atomic_fetch_add(&n->plan->host, 1); /* another server may do better */
     nats_give_up(n, &err);
 }
@@ -270,9 +298,13 @@ static int64_t nats_deadline(struct sink *sk)
 {
     const struct nats_sink *n = (const struct nats_sink *)sk;
     int64_t due = oldest_due(n);
-    for (const struct flight *f = n->first; f && is_missing(n, f); f = f->next)
-        if (f->asked + RESEND_NS < due)
-            due = f->asked + RESEND_NS;
+    for (const struct flight *f = n->first; f && !n->set.exclusive; f = f->next) {
+        int64_t at = resend_at(n, f);
+        if (at == CLOCK_NEVER)
+            break;
+        if (at < due)
+            due = at;
+    }
     return due;
 }
 

@@ -194,8 +194,7 @@ void nats_answer_take(struct nats_sink *n, const struct nats_answer *a)
     bool ours = f && f->token == a->token;
     if (!ours) /* it was given up before */
         return;
-    if (a->token > n->heard)
-        n->heard = a->token;
+    n->heard_at = nats_now(n);
 
     switch (a->kind) {
     case NATS_STORED: stored(n, f, a); break;

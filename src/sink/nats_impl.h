@@ -61,7 +61,8 @@ struct nats_sink {
     struct flight *flights, *free, *first, *last;
     struct flight **by_token;
     size_t count, bytes;
-    uint64_t token, heard; /* the last one given, and the highest one answered */
+    uint64_t token;   /* the last one given */
+    int64_t heard_at; /* monotonic: when the last answer came */
 
     struct {
         bool anchored; /* the next message names the last id, not the last sequence */

@@ -9,6 +9,7 @@
 #include "sink/nats_reply.h"
 
 #define NO_STREAM 10059
+#define ASK_AGAIN_NS (500 * MS_NS)
 
 /* Receiving: these run in a thread of libnats. */
 
@@ -145,43 +146,71 @@ static bool has_tail(struct nats_link *l)
     return has;
 }
 
-/* await pumps until `here` says that it has come, for as long as a question may take. */
-static int await(struct nats_link *l, bool (*here)(struct nats_link *), const char *what,
+/* await pumps until `here` says that it has come, or until a time. *ret says which. */
+static int await(struct nats_link *l, bool (*here)(struct nats_link *), int64_t until, bool *ret,
                  struct error *err)
 {
-    int64_t until = clock_mono(&clock_system) + l->plan->timeout_ms * MS_NS;
     while (!here(l)) {
-        int64_t left_ms = (until - clock_mono(&clock_system)) / MS_NS;
-        if (left_ms <= 0)
-            return err_set(err, ERR_UNAVAILABLE,
-                           "%s has not answered %s for %lld ms; may the user ask it?",
-                           l->plan->url.label, what, (long long)l->plan->timeout_ms);
-        if (nats_pump(l, (int)left_ms + 1, err) != 0)
+        int64_t left = until - clock_mono(&clock_system);
+        if (left <= 0)
+            break;
+        if (nats_pump(l, (int)(left / MS_NS) + 1, err) != 0)
             return -1;
     }
+    *ret = here(l);
     return 0;
 }
 
-/* ask sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the
- * answer, which lives until the next question. */
-static int ask(struct nats_link *l, const char *what, struct str body, struct json *ret,
-               struct error *err)
+static int unanswered(const struct nats_link *l, const char *what, struct error *err)
 {
-    char subject[400], reply[sizeof l->inbox + 16];
+    return err_set(err, ERR_UNAVAILABLE,
+                   "%s has not answered %s for %lld ms: it has no leader, or the user may not ask",
+                   l->plan->url.label, what, (long long)l->plan->timeout_ms);
+}
+
+static void new_question(struct nats_link *l)
+{
     pthread_mutex_lock(&l->lock);
     natsMsg_Destroy(l->reply);
     l->reply = NULL;
     l->no_reply = false;
     l->asked++;
     pthread_mutex_unlock(&l->lock);
+}
 
-    snprintf(subject, sizeof subject, "%s.%s", l->plan->api, what);
+/* send_question asks for the reply under the number of the question. */
+static int send_question(struct nats_link *l, const char *subject, struct str body,
+                         struct error *err)
+{
+    char reply[sizeof l->inbox + 16];
     snprintf(reply, sizeof reply, "%s.q%u", l->inbox, l->asked);
     natsStatus s = natsConnection_PublishRequest(l->nc, subject, reply, body.p, (int)body.n);
     if (s != NATS_OK)
         return went_wrong(l, s, subject, err);
-    if (await(l, has_reply, subject, err) != 0)
-        return -1;
+    return 0;
+}
+
+/* ask sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the
+ * answer, which lives until the next question. A question that comes while there is no leader is
+ * never answered, so it is put again and again; the answer to any will do. */
+static int ask(struct nats_link *l, const char *what, struct str body, struct json *ret,
+               struct error *err)
+{
+    char subject[400];
+    int64_t now = clock_mono(&clock_system), until = now + l->plan->timeout_ms * MS_NS;
+    bool answered = false;
+    snprintf(subject, sizeof subject, "%s.%s", l->plan->api, what);
+    new_question(l);
+    while (!answered && now < until) {
+        int64_t next = now + ASK_AGAIN_NS;
+        if (send_question(l, subject, body, err) != 0)
+            return -1;
+        if (await(l, has_reply, next < until ? next : until, &answered, err) != 0)
+            return -1;
+        now = clock_mono(&clock_system);
+    }
+    if (!answered)
+        return unanswered(l, subject, err);
     if (l->no_reply)
         return err_set(err, ERR_UNAVAILABLE,
                        "%s: JetStream does not answer: it is switched off, or has no leader yet",
@@ -291,23 +320,41 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     return 0;
 }
 
+/* forget_consumer does not wait: if it is not heard, the consumer goes by itself after 5 s. */
+static void forget_consumer(struct nats_link *l, const char *name)
+{
+    char subject[600];
+    snprintf(subject, sizeof subject, "%s.CONSUMER.DELETE.%s.%s", l->plan->api,
+             l->plan->stream.name, name);
+    (void)natsConnection_Publish(l->nc, subject, NULL, 0);
+}
+
+/* await_tail waits for the last message that was asked for. */
+static int await_tail(struct nats_link *l, struct error *err)
+{
+    int64_t until = clock_mono(&clock_system) + l->plan->timeout_ms * MS_NS;
+    bool came;
+    if (await(l, has_tail, until, &came, err) != 0)
+        return -1;
+    if (!came)
+        return unanswered(l, "with the last messages of the stream", err);
+    return 0;
+}
+
 /* read_tail has the server send the headers of its last messages, by a consumer that is gone
  * afterwards. The subject is not one of INBOX.*: to send, the server wants somebody who listens to
  * that very subject. */
 static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
 {
-    char subject[sizeof l->inbox + 4], name[100], what[400];
+    char subject[sizeof l->inbox + 4], name[100];
     natsSubscription *sub = NULL;
-    struct json o;
     snprintf(subject, sizeof subject, "%s-t", l->inbox);
     int rc = subscribe(l, subject, on_tail, &sub, err);
     if (rc == 0)
         rc = make_consumer(l, from, name, err);
     if (rc == 0 && name[0]) {
-        rc = await(l, has_tail, "the last messages of the stream", err);
-        snprintf(what, sizeof what, "CONSUMER.DELETE.%s.%s", l->plan->stream.name, name);
-        if (rc == 0)
-            rc = ask(l, what, (struct str){0}, &o, err);
+        rc = await_tail(l, err);
+        forget_consumer(l, name);
     }
     natsSubscription_Destroy(sub);
     return rc;
