@@ -1,5 +1,5 @@
-/* nats_receive.c: reads a stream of JetStream from a sequence number on, through an ordered consumer
- * of libnats, which acknowledges nothing and begins again by itself where it was cut off. */
+/* nats_receive.c: reads a stream of JetStream from a sequence number on. An ordered consumer of
+ * libnats acknowledges nothing, and begins again by itself where it was cut off. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
