@@ -20,7 +20,8 @@ LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in fol
 STORES = "src/store"  # its folders are alternatives, and do not know each other
 
 # Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
-FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/redis": "redis_", "src/rabbit": "rabbit_", "src/rows": "rows_",
+FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/redis": "redis_",
+                 "src/rabbit": "rabbit_", "src/rows": "rows_",
                  "src/admin": "admin_", "src/api": "api_"}
 
 # Dumps, and migrations, which are never edited once they are released.

@@ -7,7 +7,8 @@ that says `# quick: no` is left out of a quick run. One that says `# clusters: y
 servers of a kind and breaks them.
 
 The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
-`&dbname=NAME` to it, makes a database of its own through `&dbname=postgres`, and drops it.
+`&dbname=NAME` to it, makes a database of its own through `&dbname=postgres`, and drops it. $OUTBOX_TEST_MARIADB is the same for
+MariaDB.
 """
 import argparse
 import concurrent.futures
@@ -24,6 +25,7 @@ import threading
 import time
 
 import inherited
+import mariadb_server
 import proof
 import rows
 import servers
@@ -484,8 +486,9 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     start = time.monotonic()
-    with servers.folder_for_all(), servers.Postgres() as postgres:
+    with servers.folder_for_all(), servers.Postgres() as postgres, mariadb_server.MariaDB() as mariadb:
         os.environ["OUTBOX_TEST_PG"] = postgres.url("")
+        os.environ["OUTBOX_TEST_MARIADB"] = mariadb.url("")
         if args.sim: return simulate(args)
         done = run_trees(args)
     if args.times: show_whole_time(start)

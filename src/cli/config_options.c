@@ -68,7 +68,9 @@ static const char *const color_names[] = {"auto", "always", "never", NULL};
 #define AT(field) .at = offsetof(struct settings, field)
 
 const struct option_def config_options[] = {
-    {"store", "URL", NULL, "database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH",
+    {"store", "URL", NULL,
+     "database that holds the outbox: postgres://USER@HOST/DB, mariadb://USER@HOST/DB or "
+     "sqlite:PATH",
      set_store, AT(store)},
     {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span,
      AT(busy_ms), .min = 1},

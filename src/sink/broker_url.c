@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/url.h"
 
 #define PATH_MAX_BYTES 2048
@@ -30,6 +31,32 @@ struct reading {
     void *target;
 };
 
+/* pattern_of returns the row of a table whose name ends with a star and stands for this name, as
+ * "rdkafka.*" does for "rdkafka.linger.ms"; NULL: there is none. */
+static const struct option_def *pattern_of(const struct option_def *table, const char *name)
+{
+    for (; table && table->name; table++) {
+        size_t n = strlen(table->name) - 1;
+        bool pattern = table->name[n] == '*';
+        if (pattern && strncmp(name, table->name, n) == 0)
+            return table;
+    }
+    return NULL;
+}
+
+/* set_pattern passes the rest of the name and the value, as "linger.ms=5", to such a row. */
+static int set_pattern(const struct option_def *o, void *target, const char *name,
+                       const char *value, struct error *err)
+{
+    struct buf text;
+    buf_init(&text, PATH_MAX_BYTES);
+    buf_addf(&text, "%s=%s", name + strlen(o->name) - 1, value);
+    const char *pair = buf_cstr(&text);
+    int rc = pair ? option_apply(o, target, pair, err) : err_nomem(err);
+    buf_release(&text);
+    return rc == 0 ? 0 : err_prefix(err, "%s", name);
+}
+
 /* set_parameter passes one name=value to our own table if that knows the name, else to the
  * caller's. Without a table of the caller our own suggests the nearest name. */
 static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
@@ -38,6 +65,9 @@ static int set_parameter(void *ctx, const char *name, const char *value, struct 
     bool ours = option_find(broker_url_options, name) != NULL;
     if (ours || !r->table)
         return option_set(broker_url_options, r->url, name, value, err);
+    const struct option_def *pattern = pattern_of(r->table, name);
+    if (pattern)
+        return set_pattern(pattern, r->target, name, value, err);
     return option_set(r->table, r->target, name, value, err);
 }
 

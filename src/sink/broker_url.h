@@ -24,12 +24,13 @@ struct broker_url {
 };
 
 /* broker_url_parse reads a URL. Parameters other than broker_url_options go into `target` through
- * `table`, which may be NULL. A host without a port has default_port, and no host at all means
- * 127.0.0.1. A password in the URL is refused: it would show up in ps, in the configuration and in
- * its copies. Its place is a file, or the environment variable password_env. Whether ca, cert and
- * key suit the scheme is for the caller to check; cert and key always come together. Fails with
- * ERR_CONFIG or ERR_NOMEM, and never repeats the URL. The caller releases *ret, also after an
- * error. */
+ * `table`, which may be NULL. A row of it whose name ends with a star stands for every name that
+ * begins so; its setter gets the rest: "linger.ms=5" for rdkafka.linger.ms=5 and "rdkafka.*". A
+ * host without a port has default_port, and no host at all means 127.0.0.1. A password in the URL
+ * is refused: it would show up in ps, in the configuration and in its copies. Its place is a file,
+ * or the environment variable password_env. Whether ca, cert and key suit the scheme is for the
+ * caller to check; cert and key always come together. Fails with ERR_CONFIG or ERR_NOMEM, and never
+ * repeats the URL. The caller releases *ret, also after an error. */
 int broker_url_parse(const char *text, const char *default_port, const char *password_env,
                      const struct option_def *table, void *target, struct broker_url *ret,
                      struct error *err);

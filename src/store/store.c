@@ -8,10 +8,17 @@
 #include "base/text.h"
 
 #define KINDS_MAX 8
+#define LIST_MAX 300
 
 extern const struct store_ops store_sqlite, store_postgres, store_postgresql;
+#ifdef OUTBOX_MARIADB
+extern const struct store_ops store_mariadb;
+#endif
 
 const struct store_ops *const store_kinds[] = {&store_sqlite, &store_postgres, &store_postgresql,
+#ifdef OUTBOX_MARIADB
+                                               &store_mariadb,
+#endif
                                                NULL};
 
 const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight",    "delivered",
@@ -31,6 +38,20 @@ const struct store_ops *store_kind(const char *url)
     return NULL;
 }
 
+/* list_kinds writes "sqlite:PATH or sqlite::memory:, postgres://...". A kind with two names is
+ * listed once. */
+static void list_kinds(char out[LIST_MAX])
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; store_kinds[i] && n < LIST_MAX; i++) {
+        bool again = i > 0 && strcmp(store_kinds[i]->synopsis, store_kinds[i - 1]->synopsis) == 0;
+        if (!again)
+            n += (size_t)snprintf(out + n, LIST_MAX - n, "%s%s", n ? ", " : "",
+                                  store_kinds[i]->synopsis);
+    }
+}
+
 int store_url_check(const char *url, struct error *err)
 {
     if (store_kind(url))
@@ -44,11 +65,17 @@ int store_url_check(const char *url, struct error *err)
     const char *names[KINDS_MAX] = {NULL};
     for (size_t i = 0; store_kinds[i]; i++)
         names[i] = store_kinds[i]->scheme;
-    char scheme[32], hint[TEXT_HINT];
+    char scheme[32], hint[TEXT_HINT], have[LIST_MAX];
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
+    list_kinds(have);
+    if (strcmp(scheme, "mariadb") == 0)
+        return err_set(err, ERR_CONFIG,
+                       "the mariadb store is not part of this build, which found no "
+                       "libmariadb-dev; it has: %s",
+                       have);
     text_hint(scheme, names, (struct text_hint){.after = ":"}, hint);
-    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s; this build has: %s, %s", scheme,
-                   hint, store_sqlite.synopsis, store_postgres.synopsis);
+    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s; this build has: %s", scheme,
+                   hint, have);
 }
 
 int store_open(const char *url, const struct store_options *opt, struct store **ret,

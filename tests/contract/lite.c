@@ -30,6 +30,11 @@ static struct store *open_at(const char *url, const struct store_options *opt)
     return st;
 }
 
+bool lite_sneak(struct store *st, const char *sql)
+{
+    return sqlite3_exec(sqlite_handle(st), sql, NULL, NULL, NULL) == SQLITE_OK;
+}
+
 struct store *lite_fresh(const struct store_options *opt)
 {
     char url[LITE_PATH + 8];

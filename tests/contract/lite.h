@@ -16,6 +16,7 @@ struct store *lite_fresh(const struct store_options *opt);
 void lite_clean(void);
 struct store *lite_memory(const struct store_options *opt);
 void lite_nothing(void);
+bool lite_sneak(struct store *st, const char *sql);
 
 /* lite_path names a file in the folder of the last lite_fresh; the outbox is "t.db". lite_url is
  * the outbox's URL. */

@@ -1,6 +1,18 @@
 #include "store_impl.h"
 
 static const struct store_case *the_case;
+
+bool sneak(struct store *st, const char *sql)
+{
+    return the_case->sneak(st, sql);
+}
+
+void unsettle(struct store *st)
+{
+    for (const char *const *sql = the_case->unsettling; *sql; sql++)
+        if (!sneak(st, *sql))
+            fail_msg("%s", *sql);
+}
 static struct test_clock own_clock = {1000000, 1700000000000};
 struct test_clock *store_now_at = &own_clock;
 

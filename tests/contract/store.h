@@ -12,6 +12,10 @@ struct store_case {
     struct store *(*fresh)(const struct store_options *opt);
     /* clean removes what fresh made, once all handles are closed. */
     void (*clean)(void);
+    /* sneak runs SQL on the store's own connection, as a handler could; false: it failed. */
+    bool (*sneak)(struct store *st, const char *sql);
+    /* unsettling is what a handler may do to the session; it ends with NULL. */
+    const char *const *unsettling;
 };
 
 /* store_suite_run runs the suite and then the parts that only this store has, as one group. It

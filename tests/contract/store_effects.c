@@ -1,11 +1,6 @@
 /* store_effects.c: the effects of handlers, their record and the settlement of the claim are one
  * transaction (G8). */
-#include "store/postgres/handle.h"
-#include "store/sqlite/handle.h"
 #include "store_impl.h"
-
-#include <libpq-fe.h>
-#include <sqlite3.h>
 
 /* worker gives a second handle, which handlers work on. */
 static struct store *worker(struct store_rig *g)
@@ -15,17 +10,6 @@ static struct store *worker(struct store_rig *g)
     must(g->st->ops->dup(g->st, &w, &err), &err);
     must(w->ops->lend(w, 0, &err), &err);
     return w;
-}
-
-/* sneak does what a handler should not: it uses the connection behind our back. */
-static bool sneak(struct store *w, const char *sql)
-{
-    if (sqlite_handle(w))
-        return sqlite3_exec(sqlite_handle(w), sql, NULL, NULL, NULL) == SQLITE_OK;
-    PGresult *r = PQexec(pg_handle(w), sql);
-    ExecStatusType s = PQresultStatus(r);
-    PQclear(r);
-    return s == PGRES_COMMAND_OK || s == PGRES_TUPLES_OK;
 }
 
 static bool is_handled(struct store *st, const char *handler, const char *key)
@@ -255,11 +239,7 @@ static void handle_survives_what_handlers_do_to_its_session(void **state)
     must(w->ops->begin(w, &err), &err);
     put_handled(w, "h", "k");
     must(w->ops->commit(w, &err), &err);
-    if (!sqlite_handle(w)) {
-        assert_true(sneak(w, "DISCARD ALL"));
-        assert_true(sneak(
-            w, "SET default_transaction_isolation = 'serializable'; SET search_path = nowhere"));
-    }
+    unsettle(w);
     must(w->ops->begin(w, &err), &err);
     assert_false(put_handled(w, "h", "k"));
     assert_true(settle_in(w, g));

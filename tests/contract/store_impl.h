@@ -13,6 +13,10 @@
 
 /* pass lets time go by on both clocks. */
 void pass(int64_t ms);
+/* sneak does what a handler should not: it uses the connection behind our back. unsettle does to
+ * its session what handlers do. */
+bool sneak(struct store *st, const char *sql);
+void unsettle(struct store *st);
 /* must fails the test with the text of err unless r is 0. */
 void must(int r, const struct error *err);
 

@@ -147,8 +147,11 @@ static void every_statement_fits_the_schema_and_has_its_parameters_in_order(void
 /* main takes the name of one test, or a pattern of names. Without one, all tests run. */
 int main(int argc, char **argv)
 {
-    static const struct store_case file = {"sqlite", lite_fresh, lite_clean},
-                                   memory = {"memory", lite_memory, lite_nothing};
+    static const char *const unsettling[] = {NULL};
+    static const struct store_case file = {"sqlite", lite_fresh, lite_clean, lite_sneak,
+                                           unsettling},
+                                   memory = {"memory", lite_memory, lite_nothing, lite_sneak,
+                                             unsettling};
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(delivery_view_shows_the_states),
         ON_A_STORE(bell_rings_for_a_commit_of_another_process_and_not_without),

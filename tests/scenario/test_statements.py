@@ -1,4 +1,4 @@
-"""scripts/statements, which makes C of SQLite's statements, refuses what would go wrong when it is run."""
+"""scripts/statements, which makes C of the statements of SQLite and MariaDB, refuses what would go wrong when it is run."""
 # build: plain
 import pathlib
 import subprocess
@@ -16,14 +16,19 @@ class Statements(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.header, self.source, self.sql = (pathlib.Path(folder.name, name) for name in ("a.h", "a.c", "a.sql"))
 
-    def make(self, text):
+    def make(self, text, store="sqlite"):
         self.sql.write_text(text)
-        return subprocess.run([ROOT / "scripts" / "statements", self.header, self.source, self.sql], capture_output=True, text=True)
+        return subprocess.run([ROOT / "scripts" / "statements", store, self.header, self.source, self.sql], capture_output=True, text=True)
 
     def test_a_statement_becomes_a_struct_with_its_parameters_in_the_order_of_their_use(self):
         self.assertEqual(self.make("-- About the file.\n\n" + DROP).returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n};", self.header.read_text())
         self.assertIn('"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
+
+    def test_for_mariadb_each_use_of_a_parameter_is_a_question_mark_and_tables_have_room_for_a_database(self):
+        self.assertEqual(self.make("-- twice (a int, b text): both.\nSELECT ':a' FROM outbox_t WHERE x = :b AND y = :a OR z = :b;\n", "mariadb").returncode, 0)
+        self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_parameters, 3', self.source.read_text())
+        self.assertEqual(self.source.read_text().count('{"b", \'s\''), 2)
 
     def test_what_several_have_in_common_is_put_in(self):
         self.assertEqual(self.make("-- @pair@: two.\na, b;\n\n-- both (): all.\nSELECT @pair@ FROM t WHERE c = ':no';\n").returncode, 0)

@@ -1,0 +1,249 @@
+-- The outbox in a MariaDB database, version 1. It shares the database with the application's own tables, because an event commits
+-- with the application's data.
+--
+-- To change anything here: add a file 0002_*.sql that alters what this one made, list it in sql/mariadb/meson.build, and never edit
+-- a migration that was released. A statement of MariaDB's that defines something commits by itself, so each one here can be run
+-- again: a migration that broke off is finished by the next `outbox init`. Times are milliseconds since 1970.
+--
+-- Texts compare byte by byte (utf8mb4_nopad_bin): in the others of MariaDB's collations 'a' = 'a ', or letters with and without an
+-- accent are the same. Columns are one character longer than what they may hold, so that a session without strict mode, which cuts
+-- off what is too long, breaks a limit.
+
+CREATE TABLE IF NOT EXISTS outbox_meta (
+    name  VARCHAR(63) NOT NULL PRIMARY KEY,
+    value VARCHAR(255) NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Events are only ever inserted, and trimmed from the old end. nr is the order of the inserts, not that of the commits: outbox_order
+-- has the latter. Any language may produce with a plain
+--     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
+-- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too.
+-- A constraint's name is what a producer reads when it is refused: which column, and what the limit is.
+CREATE TABLE IF NOT EXISTS outbox_event (
+    nr              BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT (LOWER(CONCAT(
+                        INSERT(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000), 12, '0'), 9, 0, '-'),
+                        '-7', INSERT(LPAD(HEX(UUID_SHORT() & 16777215), 6, '0'), 4, 0, '-8'), '-', HEX(RANDOM_BYTES(6))))),
+    type            VARCHAR(256) NOT NULL,
+    aggregate_type  VARCHAR(1025),
+    aggregate_id    VARCHAR(1025),
+    version         BIGINT,
+    payload         LONGTEXT NOT NULL DEFAULT 'null',
+    headers         MEDIUMTEXT,
+    tenant          VARCHAR(1025),
+    not_before      BIGINT,
+    created_at      BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
+    idempotency_key VARBINARY(1025),
+    UNIQUE KEY id (id),
+    UNIQUE KEY idempotency_key (idempotency_key),
+    CONSTRAINT `id: a UUID in 36 characters`
+        CHECK (id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$'),
+    CONSTRAINT `type: 1 to 255 bytes, no white space, no control character`
+        CHECK (OCTET_LENGTH(type) BETWEEN 1 AND 255 AND type NOT REGEXP
+            '[\\x{0}-\\x{20}\\x{7f}-\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]'),
+    CONSTRAINT `aggregate_type: 1 to 1024 bytes, no '/', no control character`
+        CHECK (OCTET_LENGTH(aggregate_type) BETWEEN 1 AND 1024 AND aggregate_type NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}/]'),
+    CONSTRAINT `aggregate_id: 1 to 1024 bytes, no control character`
+        CHECK (OCTET_LENGTH(aggregate_id) BETWEEN 1 AND 1024 AND aggregate_id NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]'),
+    CONSTRAINT `aggregate_type and aggregate_id: both or neither`
+        CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL)),
+    CONSTRAINT `payload: JSON, nested at most 31 deep, at most 64 MiB`
+        CHECK (JSON_VALID(payload) AND OCTET_LENGTH(payload) <= 67108864),
+    CONSTRAINT `headers: an object of at most 64 strings, at most 64 KiB`
+        CHECK (headers IS NULL OR JSON_VALID(headers) AND JSON_TYPE(headers) = 'OBJECT' AND OCTET_LENGTH(headers) <= 65536
+            AND JSON_LENGTH(headers) <= 64 AND (JSON_LENGTH(headers) = 0 OR JSON_COMPACT(JSON_EXTRACT(headers, '$.*')) REGEXP
+                '^\\[(?:"[^"\\\\]*+(?:\\\\.[^"\\\\]*+)*+",?)*+\\]$')),
+    CONSTRAINT `tenant: 1 to 1024 bytes, no control character`
+        CHECK (OCTET_LENGTH(tenant) BETWEEN 1 AND 1024 AND tenant NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]'),
+    CONSTRAINT `not_before: milliseconds, from 1970 to ten years ahead`
+        CHECK (not_before BETWEEN 0 AND created_at + 315619200000),
+    CONSTRAINT `created_at: milliseconds, from 1970 to 9999`
+        CHECK (created_at BETWEEN 0 AND 253402300799999),
+    CONSTRAINT `idempotency_key: 1 to 1024 bytes, UTF-8, no control character`
+        CHECK (idempotency_key IS NULL OR OCTET_LENGTH(idempotency_key) BETWEEN 1 AND 1024
+            AND idempotency_key = CAST(CONVERT(idempotency_key USING utf8mb4) AS BINARY)
+            AND CONVERT(idempotency_key USING utf8mb4) NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]')
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- A marker for each event that has no seq yet: a trigger writes it, in the producer's transaction.
+CREATE TABLE IF NOT EXISTS outbox_fresh (
+    nr BIGINT UNSIGNED NOT NULL PRIMARY KEY
+) ENGINE = InnoDB;
+
+-- The order in which events are handed out. Whoever holds the row of outbox_sequencer gives the markers that it sees a seq each, by nr,
+-- and deletes those markers. If A was committed before B was inserted, A.nr < B.nr, and who sees B sees A: so A.seq < B.seq. An event that
+-- commits late gets a late seq, and what has a seq stays in its place: nothing appears before what was read.
+CREATE TABLE IF NOT EXISTS outbox_order (
+    seq BIGINT NOT NULL PRIMARY KEY,
+    nr  BIGINT UNSIGNED NOT NULL,
+    UNIQUE KEY nr (nr)
+) ENGINE = InnoDB;
+
+-- One row. next: the seq that the next event gets. news: grows when somebody changes what a relay should look at.
+CREATE TABLE IF NOT EXISTS outbox_sequencer (
+    one  TINYINT NOT NULL PRIMARY KEY,
+    next BIGINT NOT NULL,
+    news BIGINT UNSIGNED NOT NULL DEFAULT 0
+) ENGINE = InnoDB;
+INSERT IGNORE INTO outbox_sequencer (one, next) VALUES (1, 1);
+
+CREATE TABLE IF NOT EXISTS outbox_consumer (
+    name       VARCHAR(63) NOT NULL PRIMARY KEY,
+    events     TEXT NOT NULL,      -- type patterns, '' for all
+    predicate  TEXT NOT NULL,      -- on the payload, '' for none
+    ordering   VARCHAR(6) NOT NULL CHECK (ordering IN ('none', 'key', 'global')),
+    lanes      INT NOT NULL,
+    retry      TEXT NOT NULL,
+    paused     TINYINT NOT NULL DEFAULT 0,
+    epoch      BIGINT NOT NULL DEFAULT 0,      -- grows with every claim: the fence
+    delivered  BIGINT NOT NULL DEFAULT 0,
+    created_at BIGINT NOT NULL,
+    start      BIGINT NOT NULL,                -- events up to here came before it, and were never its own
+    report     TEXT,                           -- what its relay last had to say
+    report_at  BIGINT
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Everything up to position has been handed out: it is in a claim, parked, dead, or delivered.
+CREATE TABLE IF NOT EXISTS outbox_lane (
+    consumer VARCHAR(63) NOT NULL,
+    lane     INT NOT NULL,
+    position BIGINT NOT NULL,
+    PRIMARY KEY (consumer, lane)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- A lease: the events of (from_seq, to_seq] in that lane, or the parked events that carry this epoch.
+CREATE TABLE IF NOT EXISTS outbox_claim (
+    consumer     VARCHAR(63) NOT NULL,
+    epoch        BIGINT NOT NULL,
+    lane         INT NOT NULL,
+    parked       TINYINT NOT NULL,
+    from_seq     BIGINT NOT NULL,
+    to_seq       BIGINT NOT NULL,
+    owner        VARCHAR(255) NOT NULL,
+    locked_until BIGINT NOT NULL,
+    lease        BIGINT NOT NULL,           -- its length: locked_until is never further ahead, whatever the clock did
+    PRIMARY KEY (consumer, epoch)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL).
+CREATE TABLE IF NOT EXISTS outbox_parked (
+    consumer      VARCHAR(63) NOT NULL,
+    seq           BIGINT NOT NULL,
+    key_hash      BIGINT NOT NULL,              -- what order goes by; 0: nothing
+    attempts      INT NOT NULL,
+    due_at        BIGINT,
+    wait          BIGINT NOT NULL DEFAULT 0,    -- what it was told to wait: due_at is never further ahead
+    careful       TINYINT NOT NULL DEFAULT 0,   -- was in flight when a worker vanished: alone, attempt counted first
+    is_delayed    TINYINT NOT NULL DEFAULT 0,   -- waits for its not_before
+    claim         BIGINT,                       -- epoch of the claim that holds it
+    error         TEXT,
+    failed_at     BIGINT,
+    failing_since BIGINT,
+    proven        TINYINT NOT NULL DEFAULT 0,   -- the failure is known to be the event's own
+    PRIMARY KEY (consumer, seq),
+    KEY due (consumer, claim, due_at, seq),
+    KEY by_key (consumer, key_hash, seq)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Dead letters: the whole event, so that trimming takes nothing away from it.
+CREATE TABLE IF NOT EXISTS outbox_dead (
+    consumer        VARCHAR(63) NOT NULL,
+    seq             BIGINT NOT NULL,
+    id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    type            VARCHAR(256) NOT NULL,
+    aggregate_type  VARCHAR(1025),
+    aggregate_id    VARCHAR(1025),
+    version         BIGINT,
+    payload         LONGTEXT NOT NULL,
+    headers         MEDIUMTEXT,
+    tenant          VARCHAR(1025),
+    not_before      BIGINT,
+    created_at      BIGINT NOT NULL,
+    idempotency_key VARBINARY(1025),
+    attempts        INT NOT NULL,
+    error           TEXT,
+    dead_at         BIGINT NOT NULL,
+    retrying        TINYINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (consumer, seq)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- The inbox: what a handler has taken effect for.
+CREATE TABLE IF NOT EXISTS outbox_handled (
+    handler     VARBINARY(1025) NOT NULL,
+    handled_key VARBINARY(1025) NOT NULL,
+    hash        BIGINT NOT NULL,
+    at          BIGINT NOT NULL,
+    PRIMARY KEY (handler, handled_key),
+    KEY at (at)
+) ENGINE = InnoDB;
+
+-- Optional record of deliveries, with the sink's own id.
+CREATE TABLE IF NOT EXISTS outbox_receipt (
+    consumer VARCHAR(63) NOT NULL,
+    seq      BIGINT NOT NULL,
+    event_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    sink_id  TEXT,
+    at       BIGINT NOT NULL,
+    PRIMARY KEY (consumer, seq),
+    KEY at (at)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- High-water marks: the last id in each stream that a consumer has written to; Redis writes it hi-lo.
+CREATE TABLE IF NOT EXISTS outbox_mark (
+    stream   VARBINARY(1025) NOT NULL,
+    consumer VARCHAR(63) NOT NULL,
+    hi       BIGINT NOT NULL,
+    lo       BIGINT NOT NULL,
+    at       BIGINT NOT NULL,
+    PRIMARY KEY (stream, consumer)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count.
+CREATE TABLE IF NOT EXISTS outbox_setting (
+    consumer   VARCHAR(63) NOT NULL,
+    generation INT NOT NULL,
+    events     TEXT NOT NULL,
+    predicate  TEXT NOT NULL,
+    ordering   VARCHAR(6) NOT NULL,
+    lanes      INT NOT NULL,
+    since      BIGINT NOT NULL,
+    by_whom    TEXT,               -- NULL: nobody wrote it down
+    PRIMARY KEY (consumer, generation)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, and the few
+-- that a worker left which vanished while the filter changed. Both are rare, and the row goes with its event.
+CREATE TABLE IF NOT EXISTS outbox_ended (
+    seq      BIGINT NOT NULL,
+    consumer VARCHAR(63) NOT NULL,
+    state    VARCHAR(12) NOT NULL CHECK (state IN ('dropped', 'skipped', 'delivered')),
+    PRIMARY KEY (seq, consumer)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Filters that a consumer had, each with the position of every lane when it was replaced: what was handed out by then was judged
+-- by it. n grows; of those that cover an event the first counts. low and high: the least and the greatest of the positions.
+-- epoch: claims up to it were made under this filter.
+CREATE TABLE IF NOT EXISTS outbox_former_filter (
+    consumer  VARCHAR(63) NOT NULL,
+    n         BIGINT NOT NULL,
+    lane      INT NOT NULL,
+    lanes     INT NOT NULL,
+    position  BIGINT NOT NULL,
+    low       BIGINT NOT NULL,
+    high      BIGINT NOT NULL,
+    epoch     BIGINT NOT NULL,
+    events    TEXT NOT NULL,
+    predicate TEXT NOT NULL,
+    PRIMARY KEY (consumer, n, lane)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- When a consumer got past an event is told by samples: at that time it was done with every event up to seq. Trimming takes one
+-- now and then, and forgets those nobody asks for any more. To lose samples keeps events longer, and deletes none too early.
+CREATE TABLE IF NOT EXISTS outbox_passed (
+    consumer VARCHAR(63) NOT NULL,
+    seq      BIGINT NOT NULL,
+    at       BIGINT NOT NULL,
+    PRIMARY KEY (consumer, seq)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+INSERT IGNORE INTO outbox_meta (name, value) VALUES ('trim', ''), ('identity', LOWER(HEX(RANDOM_BYTES(16))));

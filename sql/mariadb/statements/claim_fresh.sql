@@ -1,0 +1,35 @@
+-- claim_fresh.sql: handing out the events after a lane's position.
+
+-- lane_position (consumer text, lane int): events up to here have been handed out.
+SELECT position FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
+
+-- @chunk_columns@: a payload of more than :most bytes is left out, and read by itself if its event
+-- is wanted: so the size of an answer has a bound.
+o.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version,
+IF(OCTET_LENGTH(e.payload) <= :most, e.payload, NULL), e.headers, e.tenant, e.created_at,
+e.not_before, e.idempotency_key, OCTET_LENGTH(e.payload);
+
+-- fresh_events (position int, max int, most int): seq is commit order, so nothing can appear later
+-- before what was read.
+SELECT @chunk_columns@ FROM @events@ WHERE o.seq > :position ORDER BY o.seq LIMIT :max;
+
+-- range_events (from_seq int, to_seq int, max int, most int): the events of a fresh claim, among
+-- those of other lanes.
+SELECT @chunk_columns@ FROM @events@
+ WHERE o.seq > :from_seq AND o.seq <= :to_seq ORDER BY o.seq LIMIT :max;
+
+-- payload_of (seq int): a payload that was left out.
+SELECT e.payload FROM @events@ WHERE o.seq = :seq;
+
+-- parked_keys (consumer text): the keys of which something is parked, so that fresh events can wait
+-- behind it. The index has them in order.
+SELECT DISTINCT key_hash FROM outbox_parked WHERE consumer = :consumer LIMIT 1001;
+
+-- any_parked (consumer text): with a global order nothing fresh is handed out while anything is.
+SELECT 1 FROM outbox_parked WHERE consumer = :consumer LIMIT 1;
+
+-- key_parked (consumer text, key int): a fresh event waits for the parked events of its key.
+SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND key_hash = :key LIMIT 1;
+
+-- move_position (consumer text, lane int, position int): records how far events are handed out.
+UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;

@@ -1,0 +1,40 @@
+-- claim_parked.sql: handing out parked events that are due.
+
+-- next_due (consumer text, careful int): when the first parked event falls due. With careful = 0
+-- careful events are left out.
+SELECT due_at FROM outbox_parked
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND careful <= :careful
+ ORDER BY due_at LIMIT 1;
+
+-- careful_due (consumer text, now int): a caller that may not take a careful event now is told that
+-- one waits.
+SELECT 1 FROM outbox_parked
+ WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND careful = 1 LIMIT 1;
+
+-- pull_in (consumer text, now int): if the clock was ahead when events were parked, they still wait
+-- no longer than they were told to.
+UPDATE outbox_parked SET due_at = :now + wait
+ WHERE consumer = :consumer AND claim IS NULL AND is_delayed = 0 AND due_at > :now + wait;
+
+-- due_heads (consumer text, now int, careful int, max int): what is due, longest overdue first.
+SELECT @parked_columns@, careful FROM outbox_parked
+ WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND careful <= :careful
+ ORDER BY due_at, seq LIMIT :max;
+
+-- followers (consumer text, key int, seq int, max int): what is parked behind an event of its key,
+-- so that the key catches up in one claim. The last column says where to stop.
+SELECT @parked_columns@, careful OR claim IS NOT NULL OR due_at IS NOT NULL
+  FROM outbox_parked FORCE INDEX (by_key)
+ WHERE consumer = :consumer AND key_hash = :key AND seq > :seq ORDER BY seq LIMIT :max;
+
+-- one_event (seq int): the event of a parked row.
+SELECT @event_columns@ FROM @events@ WHERE o.seq = :seq;
+
+-- one_letter (consumer text, seq int): the same after the event was trimmed. A dead letter carries
+-- the whole event.
+SELECT @letter_columns@ FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
+
+-- take_parked (consumer text, seq int, epoch int): makes a row part of a claim. The attempt of a
+-- careful event is counted now, because the delivery may kill the process.
+UPDATE outbox_parked SET claim = :epoch, attempts = attempts + careful
+ WHERE consumer = :consumer AND seq = :seq;

@@ -1,0 +1,33 @@
+-- emit.sql: inserting events and inbox rows, on our connection or on the caller's.
+
+-- insert_event (type str, aggregate_type str, aggregate_id str, version opt, payload str,
+-- headers str, tenant str, not_before opt, idempotency_key str): the event, in whatever transaction
+-- is open. The server makes its id, so that ids of all ways in grow together.
+INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
+                          tenant, not_before, idempotency_key)
+VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
+        :tenant, :not_before, :idempotency_key)
+RETURNING id;
+
+-- insert_event_at (type str, aggregate_type str, aggregate_id str, version opt, payload str,
+-- headers str, tenant str, not_before opt, idempotency_key str, now int): the same by a clock that
+-- is not the server's.
+INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
+                          tenant, not_before, idempotency_key, created_at)
+VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
+        :tenant, :not_before, :idempotency_key, :now)
+RETURNING id;
+
+-- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str): whose
+-- idempotency key it is, and whether that event had the same content. A locking read sees what was
+-- committed by now, also in a transaction whose snapshot is older.
+SELECT e.id, e.type = :type AND e.aggregate_type <=> :aggregate_type
+             AND e.aggregate_id <=> :aggregate_id AND e.payload = :payload
+  FROM outbox_event e WHERE e.idempotency_key = :key LOCK IN SHARE MODE;
+
+-- handled_hash (handler str, key str): what the handler was given when it handled this key.
+SELECT hash FROM outbox_handled WHERE handler = :handler AND handled_key = :key LOCK IN SHARE MODE;
+
+-- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It
+-- commits together with the effect.
+INSERT INTO outbox_handled (handler, handled_key, hash, at) VALUES (:handler, :key, :hash, :now);

@@ -1,0 +1,96 @@
+-- inspect.sql: which state an event is in for a consumer.
+
+-- event_by_seq (seq int): the event with this number.
+SELECT @event_columns@ FROM @events@ WHERE o.seq = :seq;
+
+-- event_by_id (id text): the event with this id.
+SELECT @event_columns@ FROM outbox_event e STRAIGHT_JOIN outbox_order o ON o.nr = e.nr
+ WHERE e.id = :id;
+
+-- events_forwards (low int, high int, max int): the events with low < seq <= high, oldest first.
+SELECT @event_columns@ FROM @events@
+ WHERE o.seq > :low AND o.seq <= :high ORDER BY o.seq LIMIT :max;
+
+-- events_backwards (low int, high int, max int): newest first.
+SELECT @event_columns@ FROM @events@
+ WHERE o.seq > :low AND o.seq <= :high ORDER BY o.seq DESC LIMIT :max;
+
+-- @exceptional@: events that may be in a state because something is recorded about them: that they
+-- are parked, dead, ended, or in a claim.
+(SELECT DISTINCT seq FROM (
+    SELECT p.seq FROM outbox_parked p
+     WHERE (:consumer IS NULL OR p.consumer = :consumer)
+       AND CASE :state WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
+                                               OR p.due_at <= :now
+                       WHEN 'in-flight' THEN p.claim IS NOT NULL
+                       WHEN 'pending' THEN p.attempts = 0 AND p.failing_since IS NULL
+                       WHEN 'failed' THEN p.attempts > 0 OR p.failing_since IS NOT NULL
+                       ELSE 0 END
+    UNION ALL
+    SELECT d.seq FROM outbox_dead d
+     WHERE (:consumer IS NULL OR d.consumer = :consumer) AND :state = 'expired' AND d.retrying = 0
+    UNION ALL
+    SELECT x.seq FROM outbox_ended x
+     WHERE (:consumer IS NULL OR x.consumer = :consumer) AND :state = x.state
+    UNION ALL
+    SELECT r.seq FROM outbox_claim k JOIN outbox_order r ON r.seq > k.from_seq AND r.seq <= k.to_seq
+     WHERE (:consumer IS NULL OR k.consumer = :consumer) AND k.parked = 0
+       AND IF(k.locked_until > :now, :state = 'in-flight', :state IN ('pending', 'unprocessed')))
+    noted WHERE seq > :low AND seq <= :high) x;
+
+-- exceptional_forwards (low int, high int, state text, consumer text, now int, max int): oldest
+-- first; consumer NULL: of any.
+SELECT @event_columns@
+  FROM @exceptional@ STRAIGHT_JOIN outbox_order o ON o.seq = x.seq
+  STRAIGHT_JOIN outbox_event e ON e.nr = o.nr
+ ORDER BY o.seq LIMIT :max;
+
+-- exceptional_backwards (low int, high int, state text, consumer text, now int, max int): newest
+-- first.
+SELECT @event_columns@
+  FROM @exceptional@ STRAIGHT_JOIN outbox_order o ON o.seq = x.seq
+  STRAIGHT_JOIN outbox_event e ON e.nr = o.nr
+ ORDER BY o.seq DESC LIMIT :max;
+
+-- consumer_start (consumer text): events up to here came before the consumer.
+SELECT start FROM outbox_consumer WHERE name = :consumer;
+
+-- former_filters (consumer text): events were judged by the filter that was in force when they were
+-- handed out.
+SELECT n, lane, lanes, position, events, predicate FROM outbox_former_filter
+ WHERE consumer = :consumer ORDER BY n, lane;
+
+-- has_receipts (consumer text): spares a query per event where there are none.
+SELECT EXISTS (SELECT 1 FROM outbox_receipt WHERE consumer = :consumer);
+
+-- count_ended (consumer text): spares a query per event where there are none.
+SELECT count(*) FROM outbox_ended WHERE consumer = :consumer;
+
+-- count_claims (): spares a query per event where nobody claims anything.
+SELECT count(*) FROM outbox_claim;
+
+-- exception_of (consumer text, seq int, now int): the parked row or the dead letter of an event.
+-- Most events have neither.
+SELECT p.attempts, p.due_at,
+       EXISTS (SELECT 1 FROM outbox_claim k
+                WHERE k.consumer = :consumer AND k.epoch = p.claim AND k.locked_until > :now),
+       p.error, 0, p.failing_since IS NOT NULL
+  FROM outbox_parked p
+ WHERE p.consumer = :consumer AND p.seq = :seq
+UNION ALL
+SELECT attempts, NULL, 0, error, 1, 0
+  FROM outbox_dead
+ WHERE consumer = :consumer AND seq = :seq AND retrying = 0;
+
+-- receipt_of (consumer text, seq int, event_id str): the id guards against a number that was given
+-- twice.
+SELECT at, sink_id FROM outbox_receipt
+ WHERE consumer = :consumer AND seq = :seq AND event_id = :event_id;
+
+-- ended_state (consumer text, seq int): the recorded end of a single event; see put_ended.
+SELECT state FROM outbox_ended WHERE seq = :seq AND consumer = :consumer;
+
+-- claim_over (consumer text, lane int, seq int, now int, live int, expired int): live or expired,
+-- whichever the fresh claim over this event is; NULL if no claim spans it.
+SELECT max(IF(locked_until > :now, :live, :expired)) FROM outbox_claim
+ WHERE consumer = :consumer AND parked = 0 AND lane = :lane AND from_seq < :seq AND to_seq >= :seq;

@@ -1,0 +1,46 @@
+-- listing.sql: consumers as operators see them.
+
+-- count_consumers (): how much room list_consumers needs.
+SELECT count(*) FROM outbox_consumer;
+
+-- list_consumers (name text): the one named, or all of them if name is NULL.
+SELECT name, events, predicate, ordering, lanes, retry, paused, created_at, delivered, report,
+       report_at
+  FROM outbox_consumer
+ WHERE :name IS NULL OR name = :name
+ ORDER BY name;
+
+-- lowest_position (consumer text, lanes int): a consumer that has lost the row of a lane may need
+-- every event.
+SELECT CASE WHEN count(*) < :lanes THEN 0 ELSE min(position) END FROM outbox_lane
+ WHERE consumer = :consumer;
+
+-- count_waiting (consumer text, now int): parked events that no live claim holds.
+SELECT count(*) FROM outbox_parked p
+ WHERE p.consumer = :consumer
+   AND NOT EXISTS (SELECT 1 FROM outbox_claim k
+                    WHERE k.consumer = :consumer AND k.epoch = p.claim AND k.locked_until > :now);
+
+-- count_dead (consumer text): dead letters that were not sent back.
+SELECT count(*) FROM outbox_dead WHERE consumer = :consumer AND retrying = 0;
+
+-- next_retry (consumer text): when the first parked event falls due.
+SELECT min(due_at) FROM outbox_parked
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL;
+
+-- live_owner (consumer text, now int): who is delivering; the newest claim speaks for all.
+SELECT owner FROM outbox_claim
+ WHERE consumer = :consumer AND locked_until > :now ORDER BY epoch DESC LIMIT 1;
+
+-- last_failure (consumer text): why the event that failed last did.
+SELECT error, failed_at FROM outbox_parked
+ WHERE consumer = :consumer AND failed_at IS NOT NULL ORDER BY failed_at DESC LIMIT 1;
+
+-- claim_floor (consumer text): a fresh claim needs the events of its range until it is settled.
+SELECT min(from_seq) FROM outbox_claim WHERE consumer = :consumer AND parked = 0;
+
+-- parked_floor (consumer text): a parked event is needed until it is over, unless a dead letter
+-- carries a copy of it.
+SELECT min(seq) - 1 FROM outbox_parked p
+ WHERE consumer = :consumer
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = :consumer AND d.seq = p.seq);

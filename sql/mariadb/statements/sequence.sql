@@ -1,0 +1,35 @@
+-- sequence.sql: giving events their seq, in the order of their commits. See outbox_order in
+-- sql/mariadb/0001_outbox.sql for why this is exact.
+
+-- probe (): what a turn asks first: the state of the sequencer, and whether any marker waits.
+SELECT next, news, EXISTS (SELECT 1 FROM outbox_fresh) FROM outbox_sequencer WHERE one = 1;
+
+-- lock_sequencer (): whoever has this row sequences, until it commits.
+SELECT next, news FROM outbox_sequencer WHERE one = 1 FOR UPDATE;
+
+-- read_next (): the same without a lock.
+SELECT next FROM outbox_sequencer WHERE one = 1;
+
+-- give_seq (next int, max int): one statement with a read view of its own, after the lock. Under
+-- READ COMMITTED it locks no marker, so it waits for nobody.
+INSERT INTO outbox_order (seq, nr)
+SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY nr), nr
+  FROM (SELECT nr FROM outbox_fresh ORDER BY nr LIMIT :max) fresh;
+
+-- drop_markers (next int, after int): exactly those that got a seq. A range of markers would wait
+-- for one in it that is not committed, and then swallow it.
+DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.nr = o.nr
+ WHERE o.seq >= :next AND o.seq < :after;
+
+-- set_next (next int): the seq that the next event gets.
+UPDATE outbox_sequencer SET next = :next WHERE one = 1;
+
+-- forget_reused (): if somebody emptied outbox_event, its numbers began again. What an earlier
+-- event had under such a number is gone.
+DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
+
+-- ring (): tells relays that something changed that is no event.
+UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
+
+-- wait (next int, news int, patience int): see outbox_wait in sql/mariadb/functions.sql.
+CALL outbox_wait(:next, :news, :patience);

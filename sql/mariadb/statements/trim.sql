@@ -1,0 +1,86 @@
+-- trim.sql: deleting what is old and no longer needed.
+
+-- lock_trim (): one trims at a time.
+SELECT 1 FROM outbox_meta WHERE name = 'trim' FOR UPDATE;
+
+-- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,
+-- proves only that the consumer had come that far by now.
+UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
+
+-- passed_too_far (consumer text, floor int): a sample beyond the consumer's floor is no longer
+-- true: its position went back.
+DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
+
+-- put_passed (consumer text, floor int, now int, every int): samples how far a consumer has come,
+-- unless the last sample is recent.
+INSERT INTO outbox_passed (consumer, seq, at)
+SELECT :consumer, :floor, :now FROM DUAL
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_passed
+                    WHERE consumer = :consumer AND (seq = :floor OR at > :now - :every));
+
+-- passed_long_ago (consumer text, cutoff int): of the samples up to the cutoff only the last one
+-- matters.
+DELETE FROM outbox_passed
+ WHERE consumer = :consumer
+   AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
+
+-- passed_by (consumer text, cutoff int, floor int): how far the consumer had come at the cutoff.
+-- Events before its start never concerned it.
+SELECT greatest(start, coalesce((SELECT max(seq) FROM outbox_passed
+                                  WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor),
+                                0))
+  FROM outbox_consumer
+ WHERE name = :consumer;
+
+-- passed_events (past int, max int): events that every consumer was done with, oldest first.
+SELECT o.seq, e.created_at FROM @events@ WHERE o.seq <= :past ORDER BY o.seq LIMIT :max;
+
+-- last_old (past int, most int, cutoff int): the last of the events that every consumer was done
+-- with that is old enough by its own time, for a dry run.
+SELECT max(seq)
+  FROM (SELECT o.seq, e.created_at FROM @events@
+         WHERE o.seq <= :past ORDER BY o.seq DESC LIMIT :most) passed
+ WHERE created_at < :cutoff;
+
+-- count_kept (floor int, most int, cutoff int): tells the operator how much a slow consumer holds
+-- back.
+SELECT count(*)
+  FROM (SELECT e.created_at FROM @events@ WHERE o.seq > :floor ORDER BY o.seq LIMIT :most) kept
+ WHERE created_at < :cutoff;
+
+-- @going@: the events that go. One whose created_at is ahead of the clock counts as old as the next
+-- event whose created_at is not.
+o.seq <= :last AND (e.created_at < :cutoff OR e.created_at > :now);
+
+-- count_going (last int, cutoff int, now int): for a dry run.
+SELECT count(*) FROM @events@ WHERE @going@;
+
+-- count_going_keys (last int, cutoff int, now int): an idempotency key goes with its event.
+SELECT count(*) FROM @events@ WHERE @going@ AND e.idempotency_key IS NOT NULL;
+
+-- drop_going (last int, cutoff int, now int): deletes them, with their place in the order.
+DELETE o, e FROM @events@ WHERE @going@;
+
+-- drop_places (last int): the places of events that somebody deleted by hand.
+DELETE o FROM outbox_order o LEFT JOIN outbox_event e ON e.nr = o.nr
+ WHERE o.seq <= :last AND e.nr IS NULL;
+
+-- count_old_inbox (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 FROM outbox_handled WHERE at < :cutoff LIMIT :most) old;
+
+-- drop_old_inbox (cutoff int, max int): forgets what was handled longer ago than the inbox is kept.
+DELETE FROM outbox_handled WHERE at < :cutoff ORDER BY at LIMIT :max;
+
+-- count_old_receipts (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 FROM outbox_receipt WHERE at < :cutoff LIMIT :most) old;
+
+-- drop_old_receipts (cutoff int, max int): deletes the oldest receipts from before the cutoff.
+DELETE FROM outbox_receipt WHERE at < :cutoff ORDER BY at LIMIT :max;
+
+-- drop_ended (last int): what is recorded about a single event goes with it.
+DELETE x FROM outbox_ended x LEFT JOIN outbox_order o ON o.seq = x.seq
+ WHERE x.seq <= :last AND o.seq IS NULL;
+
+-- drop_former_filters (last int): so does a filter that judged only events that are gone.
+DELETE FROM outbox_former_filter
+ WHERE high < coalesce((SELECT min(seq) FROM outbox_order), :last + 1);

@@ -1,0 +1,238 @@
+/* kafka_impl.h: what the files of the Kafka sink share: kafka.c (the sink), kafka_settings.c (its
+ * URL), kafka_message.c (what is sent), kafka_producer.c (the library and its threads),
+ * kafka_report.c (what the answers mean for the events), kafka_fate.c (the table of answers) and
+ * kafka_topic.c (whether the topic is there, and safe). */
+#ifndef SINK_KAFKA_IMPL_H
+#define SINK_KAFKA_IMPL_H
+
+#include <librdkafka/rdkafka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "event/message.h"
+#include "event/template.h"
+#include "sink/broker_url.h"
+#include "sink/sink.h"
+#include "sink/streams.h"
+
+#define KAFKA_WINDOW 8192 /* deliveries in flight; a power of two */
+#define KAFKA_TEXT 400    /* what the library says, on one line */
+#define KAFKA_TOPIC_MAX 249
+
+/* A property that is passed on to the library. Strings are owned. */
+struct kafka_property {
+    char *name, *value;
+};
+
+struct kafka_properties {
+    struct kafka_property *list;
+    size_t n;
+};
+
+enum kafka_sasl { KAFKA_SASL_DEFAULT, KAFKA_SASL_PLAIN, KAFKA_SASL_256, KAFKA_SASL_512 };
+
+/* What the URL says besides where the brokers are. Strings are owned. */
+struct kafka_settings {
+    enum message_format format;
+    char *source;         /* of CloudEvents; NULL: made of the consumer's name */
+    enum kafka_sasl sasl; /* how to log in; counts only with a user */
+    bool create;          /* make topics that are not there */
+    int partitions, replicas;
+    struct kafka_properties properties;
+};
+
+/* kafka_settings_read reads a URL into *s and *u, which the caller releases, also after an error.
+ * Errors: ERR_CONFIG, ERR_NOMEM. */
+int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker_url *u,
+                        struct error *err);
+void kafka_settings_release(struct kafka_settings *s);
+/* kafka_settings_topic returns the template of the topic. */
+const char *kafka_settings_topic(const struct kafka_settings *s, const struct broker_url *u);
+
+/* What an answer of the library or of a broker means. */
+enum kafka_fate {
+    KAFKA_STORED,
+    KAFKA_AWAY,    /* nothing speaks against the event: the sink is down */
+    KAFKA_WITH,    /* it came back because another one did, which has the reason */
+    KAFKA_REFUSED, /* one of those that travelled together can never pass */
+    KAFKA_TOPIC,   /* its topic takes nothing, which concerns no event of another topic */
+    KAFKA_SETUP,   /* no waiting can help */
+};
+
+/* A row of the table that docs/kafka.md has for people. */
+struct kafka_answer {
+    rd_kafka_resp_err_t code;
+    enum kafka_fate fate;
+    const char *advice; /* NULL: none */
+};
+
+extern const struct kafka_answer kafka_fate_table[];
+extern const size_t kafka_fate_rows;
+
+/* kafka_fate_of looks an answer up. One that is not in the table means KAFKA_AWAY: nothing is
+ * buried for a reason nobody has thought of. */
+const struct kafka_answer *kafka_fate_of(rd_kafka_resp_err_t code);
+/* kafka_fate_text writes what an answer says: its name, its meaning, and the advice. */
+void kafka_fate_text(rd_kafka_resp_err_t code, char out[KAFKA_TEXT]);
+
+/* What is known of the topic. */
+struct kafka_topic_facts {
+    rd_kafka_resp_err_t err;
+    int partitions, replicas; /* the fewest replicas that a partition has */
+    int brokers;
+    int min_insync; /* 0: not known */
+    bool unclean;   /* a replica that is behind may become the leader */
+};
+
+/* A producer, and the look at the topic that began with it. (1) `check` is joined before the
+ * producer is destroyed. (2) `facts` may be read once `checked` is set. */
+struct kafka_producer {
+    rd_kafka_t *rk;
+    rd_kafka_queue_t *queue;
+    rd_kafka_topic_t *topic; /* NULL: the name is a template */
+    int fd;                  /* an eventfd: there is something in the queue, or `checked` */
+    bool single;             /* it sends each message by itself, at once */
+    bool checking;
+    pthread_t check;
+    atomic_bool checked;
+    atomic_bool quit; /* the check is to end */
+    struct kafka_topic_facts facts;
+    /* what kafka_topic_check goes by */
+    const struct kafka_settings *set;
+    char topic_name[KAFKA_TOPIC_MAX + 1];
+    int64_t patience_ms;
+};
+
+/* Producers that are being destroyed, each by a thread, because that may take its time. */
+#define KAFKA_RETIRED 16
+struct kafka_retired {
+    pthread_t thread;
+    atomic_bool gone;
+    bool used;
+    struct kafka_producer *p;
+};
+
+enum slot_state {
+    SLOT_WAITING,  /* to be handed to the producer */
+    SLOT_SENT,     /* with the producer */
+    SLOT_STORED,   /* the brokers have it */
+    SLOT_REFUSED,  /* it was refused, alone or in company */
+    SLOT_BACK,     /* it came back; nothing speaks against it */
+    SLOT_NO_TOPIC, /* its topic takes nothing */
+    SLOT_UNFIT,    /* it can never pass */
+    SLOT_CUT,      /* one before it in its chain was not delivered */
+};
+
+/* A delivery in flight. d == NULL once it is answered for. */
+struct slot {
+    struct delivery *d;
+    enum slot_state state;
+    bool chained;
+    bool unasked; /* SLOT_UNFIT: known without the brokers */
+    rd_kafka_resp_err_t err;
+    int32_t partition;
+    int64_t offset;
+    int64_t since; /* monotonic: when it was taken */
+    size_t bytes;
+    char *topic; /* of a template, owned; NULL: the one topic there is */
+    char *why;   /* of SLOT_UNFIT, owned; NULL: `err` says it */
+};
+
+/* (1) slots[first..next) are in flight, indexes modulo KAFKA_WINDOW; slots[sent..next) wait to be
+ * handed to the producer. (2) `out` of them are SLOT_SENT. (3) While `breaking`, nothing is handed
+ * over: a delivery has failed, so everything behind it comes back, and the producer is replaced
+ * once it has, or at break_by. (4) Below `singly_to`, one is handed over at a time: one of those is
+ * known to be refused, and the others are innocent. */
+struct kafka_sink {
+    struct sink base;
+    struct kafka_settings set;
+    struct broker_url url;
+    struct template *name;
+    bool fixed; /* every event goes to the same topic */
+    char topic[KAFKA_TOPIC_MAX + 1];
+    struct message_style style;
+    char source[300];
+    struct streams streams;
+    struct kafka_producer *p; /* NULL: there is none now */
+    struct kafka_retired retired[KAFKA_RETIRED];
+    struct slot *slots;
+    size_t first, sent, next, out;
+    size_t bytes; /* of what is in flight */
+    size_t singly_to;
+    bool breaking;
+    int64_t break_by;
+    rd_kafka_resp_err_t broken_by;
+    int64_t away_since;       /* monotonic: since when no broker has been reached; 0: one is */
+    char trouble[KAFKA_TEXT]; /* what the library said last about a connection */
+    int64_t batch_bytes;      /* of a request; smaller once a broker refused one as too large */
+    bool told_facts;
+    struct buf topic_name, text;
+    char caution[3][500]; /* each text has an address of its own */
+    size_t n_caution;
+};
+
+static inline int64_t kafka_now(const struct kafka_sink *k)
+{
+    return clock_mono(k->base.cfg.clock);
+}
+
+static inline size_t kafka_inflight(const struct kafka_sink *k)
+{
+    return k->next - k->first;
+}
+
+/* kafka_singly says whether one is handed over at a time. */
+static inline bool kafka_singly(const struct kafka_sink *k)
+{
+    return k->sent < k->singly_to;
+}
+
+static inline struct slot *kafka_slot(const struct kafka_sink *k, size_t i)
+{
+    return &k->slots[i & (KAFKA_WINDOW - 1)];
+}
+
+/* kafka_message_topic returns the topic that an event goes to, borrowed until the next call; NULL
+ * with ERR_INVALID if no name can be made for it. */
+const char *kafka_message_topic(struct kafka_sink *k, const struct event *ev, struct error *err);
+/* kafka_message_produce hands the event of a slot to the producer. ERR_INVALID if it cannot be
+ * expressed; else `native` is the library's code. */
+int kafka_message_produce(struct kafka_sink *k, size_t i, struct error *err);
+
+/* kafka_producer_new makes a producer, which connects by itself. It reads the password, so that one
+ * can be rotated. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
+int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct error *err);
+/* kafka_producer_retire takes the producer from the sink. What it has not sent it will not send,
+ * and what comes back from it is not heard. */
+void kafka_producer_retire(struct kafka_sink *k);
+/* kafka_producer_room says whether one more can be retired. */
+bool kafka_producer_room(struct kafka_sink *k);
+/* kafka_producer_join waits until all retired ones are gone. */
+void kafka_producer_join(struct kafka_sink *k);
+/* kafka_producer_conf fills a configuration with all that a connection needs. */
+int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struct error *err);
+/* kafka_producer_ring wakes whoever polls the producer's descriptor. Any thread. */
+void kafka_producer_ring(const struct kafka_producer *p);
+
+/* kafka_topic_check asks about the topic, makes it if it should, and fills p->facts. It waits, so
+ * it has a thread. */
+void kafka_topic_check(struct kafka_producer *p);
+/* kafka_topic_caution writes what in the facts may lose events; "": nothing. */
+void kafka_topic_caution(const struct kafka_sink *k, const struct kafka_topic_facts *f, char *out,
+                         size_t size);
+
+/* kafka_report_hear takes what the producer has to say. */
+void kafka_report_hear(struct kafka_sink *k);
+/* kafka_report_back notes that a delivery came back with this code. */
+void kafka_report_back(struct kafka_sink *k, struct slot *s, rd_kafka_resp_err_t code);
+/* kafka_report_unfit notes that the event at index i can never pass, known without asking. */
+void kafka_report_unfit(struct kafka_sink *k, size_t i, const char *why);
+/* kafka_report_down ends everything in flight, in order: what is stored as delivered, the rest with
+ * this status; and retires the producer. */
+void kafka_report_down(struct kafka_sink *k, enum sink_status status, const char *why);
+/* kafka_report_settle replaces a producer that broke, and decides what becomes of what came back.
+ * kafka_report_answer answers for what is known. */
+void kafka_report_settle(struct kafka_sink *k);
+void kafka_report_answer(struct kafka_sink *k);
+
+#endif

@@ -1,0 +1,179 @@
+/* kafka_settings.c: the parameters in the URL of a Kafka sink. */
+#include <stdlib.h>
+
+#include "base/text.h"
+#include "sink/kafka_impl.h"
+
+#define PASSWORD_ENV "OUTBOX_KAFKA_PASSWORD"
+#define DEFAULT_PORT "9092"
+#define PARTITIONS_MAX 10000
+#define REPLICAS_MAX 100
+
+static const char *const mechanisms[] = {"default", "plain", "scram-sha-256", "scram-sha-512",
+                                         NULL};
+
+/* Properties that are not passed on, by how their names begin, and why. */
+static const struct {
+    const char *begins, *why;
+} refused[] = {
+    {"acks", "every event is confirmed by all replicas in sync"},
+    {"request.required.acks", "every event is confirmed by all replicas in sync"},
+    {"enable.idempotence", "without it events would be repeated and change places"},
+    {"enable.gapless.guarantee", "without it events would overtake one that failed"},
+    {"message.timeout.ms", "the consumer's timeout is what counts"},
+    {"delivery.timeout.ms", "the consumer's timeout is what counts"},
+    {"max.in.flight", "more in flight would change the order of events"},
+    {"retries", "fewer retries would break up batches"},
+    {"message.send.max.retries", "fewer retries would break up batches"},
+    {"queuing.strategy", "it would change the order of events"},
+    {"delivery.report.only.error", "no event would ever count as delivered"},
+    {"transactional.id", "a producer of that name elsewhere would end ours"},
+    {"bootstrap.servers", "the hosts of the URL are what counts"},
+    {"metadata.broker.list", "the hosts of the URL are what counts"},
+    {"security.protocol", "write kafka+ssl:// for TLS, and USER@ to log in"},
+    {"sasl.username", "write USER@ before the host"},
+    {"sasl.password", "a password belongs into password-file=FILE or " PASSWORD_ENV},
+    {"sasl.mechanism", "write sasl=MECHANISM"},
+    {"enable.ssl.certificate.verification", "certificates are always verified; ca=FILE names ours"},
+    {"ssl.endpoint.identification.algorithm", "the names in certificates are always verified"},
+    {"ssl.key.p", "a secret does not belong in a URL; use cert=FILE and key=FILE"},
+    {"ssl.keystore.password", "a secret does not belong in a URL; use cert=FILE and key=FILE"},
+    {"sasl.oauthbearer.client.secret", "a secret does not belong in a URL"},
+    {"plugin.library.paths", "it would run code from elsewhere"},
+    {"test.", "it would deliver to nobody"},
+    {"log", "the relay does the logging"},
+    {"opaque", "it is not for people"},
+    {"enabled_events", "it is not for people"},
+};
+
+static int check_property(const char *name, const char *value, struct error *err)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        if (strncmp(name, refused[i].begins, strlen(refused[i].begins)) == 0)
+            return err_set(err, ERR_CONFIG, "%s cannot be set: %s", name, refused[i].why);
+    }
+    bool random = strcmp(name, "partitioner") == 0 && strcmp(value, "random") == 0;
+    if (random)
+        return err_set(err, ERR_CONFIG,
+                       "partitioner=random would put events of one key into several partitions");
+    return 0;
+}
+
+/* try_property asks the library whether it knows such a property, and takes such a value. */
+static int try_property(const char *name, const char *value, struct error *err)
+{
+    char said[KAFKA_TEXT];
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_res_t rc = rd_kafka_conf_set(conf, name, value, said, sizeof said);
+    rd_kafka_conf_destroy(conf);
+    if (rc == RD_KAFKA_CONF_OK)
+        return 0;
+    text_clean(said, sizeof said, said, strlen(said));
+    return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
+}
+
+static int keep_property(struct kafka_properties *all, const char *name, const char *value,
+                         struct error *err)
+{
+    struct kafka_property *more = reallocarray(all->list, all->n + 1, sizeof *more);
+    if (!more)
+        return err_nomem(err);
+    all->list = more;
+    struct kafka_property one = {strdup(name), strdup(value)};
+    if (!one.name || !one.value) {
+        free(one.name);
+        free(one.value);
+        return err_nomem(err);
+    }
+    more[all->n++] = one;
+    return 0;
+}
+
+/* set_property takes "linger.ms=5", the rest of a parameter whose name begins with "rdkafka.". */
+static int set_property(void *field, const char *value, const struct option_def *o,
+                        struct error *err)
+{
+    (void)o;
+    char name[200];
+    const char *equals = strchr(value, '=');
+    if (!equals || equals == value || (size_t)(equals - value) >= sizeof name)
+        return err_set(err, ERR_CONFIG, "write rdkafka.PROPERTY=VALUE");
+    memcpy(name, value, (size_t)(equals - value));
+    name[equals - value] = '\0';
+
+    if (check_property(name, equals + 1, err) != 0)
+        return -1;
+    if (try_property(name, equals + 1, err) != 0)
+        return -1;
+    return keep_property(field, name, equals + 1, err);
+}
+
+static const struct option_def options[] = {
+    {"format", "FORMAT", "plain", "how an event becomes a message; see docs/formats.md",
+     option_choice, .at = offsetof(struct kafka_settings, format), .names = message_formats},
+    {"source", "URI", NULL, "source of CloudEvents; made of the consumer's name if not given",
+     option_copy, .at = offsetof(struct kafka_settings, source)},
+    {"sasl", "MECHANISM", "default",
+     "how to log in: plain, scram-sha-256 or scram-sha-512; with TLS plain if not given, without "
+     "it scram-sha-512",
+     option_choice, .at = offsetof(struct kafka_settings, sasl), .names = mechanisms},
+    {"create", NULL, "no", "make a topic that is not there", option_bool,
+     .at = offsetof(struct kafka_settings, create)},
+    {"partitions", "N", "1", "how many partitions a topic is made with", option_int,
+     .at = offsetof(struct kafka_settings, partitions), .min = 1, .max = PARTITIONS_MAX},
+    {"replicas", "N", "0", "how many replicas it is made with; 0: the brokers' default", option_int,
+     .at = offsetof(struct kafka_settings, replicas), .max = REPLICAS_MAX},
+    {"rdkafka.*", "VALUE", NULL,
+     "any property of librdkafka that takes nothing from the guarantees", set_property,
+     .at = offsetof(struct kafka_settings, properties)},
+    {NULL},
+};
+
+const char *kafka_settings_topic(const struct kafka_settings *s, const struct broker_url *u)
+{
+    bool routed = s->format == MESSAGE_DEBEZIUM && u->path[0] == '\0';
+    return routed ? "outbox.event.{aggregate_type}" : u->path;
+}
+
+static int check(const struct kafka_settings *s, const struct broker_url *u, struct error *err)
+{
+    bool tls = strcmp(u->scheme, "kafka+ssl") == 0;
+    bool has_files = u->ca || u->cert || u->key;
+    if (has_files && !tls)
+        return err_set(err, ERR_CONFIG,
+                       "ca, cert and key are for kafka+ssl://, which is kafka:// with TLS");
+    if (kafka_settings_topic(s, u)[0] == '\0')
+        return err_set(err, ERR_CONFIG,
+                       "which topic? write kafka://HOST:PORT/TOPIC, where TOPIC may "
+                       "have " TEMPLATE_FIELDS ": kafka://HOST/events.{aggregate_type}");
+    bool has_password = u->password_file || u->password;
+    if (u->user && !has_password)
+        return err_set(err, ERR_CONFIG,
+                       "a user needs a password, from password-file=FILE or " PASSWORD_ENV);
+    return 0;
+}
+
+int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker_url *u,
+                        struct error *err)
+{
+    *s = (struct kafka_settings){0};
+    *u = (struct broker_url){0};
+    if (option_defaults(options, s, err) != 0)
+        return -1;
+    if (broker_url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err) != 0)
+        return err_prefix(err, "kafka sink");
+    if (check(s, u, err) != 0)
+        return err_prefix(err, "kafka sink");
+    return 0;
+}
+
+void kafka_settings_release(struct kafka_settings *s)
+{
+    for (size_t i = 0; i < s->properties.n; i++) {
+        free(s->properties.list[i].name);
+        free(s->properties.list[i].value);
+    }
+    free(s->properties.list);
+    free(s->source);
+    *s = (struct kafka_settings){0};
+}

@@ -1,0 +1,178 @@
+/* kafka_topic.c: whether the topic is there and keeps what it is given; makes it if it should. All
+ * of this waits for brokers, so it runs in a thread of its own, or in a probe. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sink/kafka_impl.h"
+
+#define SLICE_MS 100 /* of waiting: then it may be time to end */
+
+/* is_over says whether a look is to end: nobody wants to know any more, or it took too long. */
+static bool is_over(const struct kafka_producer *p, int64_t began)
+{
+    int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
+    return atomic_load(&p->quit) || ms >= p->patience_ms;
+}
+
+/* ask sends an admin request through `send`, and waits for its answer; NULL if none comes. */
+typedef void send_fn(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
+                     rd_kafka_queue_t *queue);
+
+static rd_kafka_event_t *ask(struct kafka_producer *p, rd_kafka_admin_op_t op, send_fn *send)
+{
+    char said[KAFKA_TEXT];
+    rd_kafka_AdminOptions_t *how = rd_kafka_AdminOptions_new(p->rk, op);
+    rd_kafka_queue_t *queue = rd_kafka_queue_new(p->rk);
+    rd_kafka_AdminOptions_set_request_timeout(how, (int)p->patience_ms, said, sizeof said);
+    send(p, how, queue);
+    int64_t began = clock_mono(&clock_system);
+    rd_kafka_event_t *answer = NULL;
+    while (!answer && !is_over(p, began))
+        answer = rd_kafka_queue_poll(queue, SLICE_MS);
+    rd_kafka_queue_destroy(queue);
+    rd_kafka_AdminOptions_destroy(how);
+    return answer;
+}
+
+/* ---- making it ---- */
+
+static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
+                        rd_kafka_queue_t *queue)
+{
+    char said[KAFKA_TEXT];
+    int replicas = p->set->replicas > 0 ? p->set->replicas : -1;
+    rd_kafka_NewTopic_t *t = rd_kafka_NewTopic_new(p->topic_name, p->set->partitions, replicas,
+                                                   said, sizeof said);
+    if (!t)
+        return;
+    rd_kafka_CreateTopics(p->rk, &t, 1, how, queue);
+    rd_kafka_NewTopic_destroy(t);
+}
+
+/* create makes the topic. One that somebody else has just made will do. */
+static rd_kafka_resp_err_t create(struct kafka_producer *p)
+{
+    rd_kafka_event_t *answer = ask(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
+    if (!answer)
+        return RD_KAFKA_RESP_ERR__TIMED_OUT;
+    rd_kafka_resp_err_t code = rd_kafka_event_error(answer);
+    const rd_kafka_CreateTopics_result_t *made = rd_kafka_event_CreateTopics_result(answer);
+    size_t n = 0;
+    const rd_kafka_topic_result_t **each = NULL;
+    if (made)
+        each = rd_kafka_CreateTopics_result_topics(made, &n);
+    if (n > 0)
+        code = rd_kafka_topic_result_error(each[0]);
+    rd_kafka_event_destroy(answer);
+    if (code == RD_KAFKA_RESP_ERR_TOPIC_ALREADY_EXISTS)
+        return RD_KAFKA_RESP_ERR_NO_ERROR;
+    return code;
+}
+
+/* ---- looking at it ---- */
+
+static void note_partitions(const rd_kafka_metadata_topic_t *t, struct kafka_topic_facts *f)
+{
+    f->partitions = t->partition_cnt;
+    f->replicas = 0;
+    for (int i = 0; i < t->partition_cnt; i++) {
+        int replicas = t->partitions[i].replica_cnt;
+        if (i == 0 || replicas < f->replicas)
+            f->replicas = replicas;
+    }
+}
+
+static rd_kafka_resp_err_t look(struct kafka_producer *p, struct kafka_topic_facts *f)
+{
+    const rd_kafka_metadata_t *md;
+    int64_t began = clock_mono(&clock_system);
+    rd_kafka_resp_err_t code;
+    do
+        code = rd_kafka_metadata(p->rk, 0, p->topic, &md, SLICE_MS);
+    while (code != RD_KAFKA_RESP_ERR_NO_ERROR && !is_over(p, began));
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return code;
+    f->brokers = md->broker_cnt;
+    if (md->topic_cnt > 0) {
+        code = md->topics[0].err;
+        note_partitions(&md->topics[0], f);
+    }
+    rd_kafka_metadata_destroy(md);
+    return code;
+}
+
+static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
+                          rd_kafka_queue_t *queue)
+{
+    rd_kafka_ConfigResource_t *c = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC,
+                                                               p->topic_name);
+    rd_kafka_DescribeConfigs(p->rk, &c, 1, how, queue);
+    rd_kafka_ConfigResource_destroy(c);
+}
+
+static void note_config(const char *name, const char *value, struct kafka_topic_facts *f)
+{
+    if (strcmp(name, "min.insync.replicas") == 0)
+        f->min_insync = atoi(value);
+    if (strcmp(name, "unclean.leader.election.enable") == 0)
+        f->unclean = strcmp(value, "true") == 0;
+}
+
+/* describe notes the settings of the topic that decide whether a confirmed event can get lost. Not
+ * everybody may read them; then nothing is said about them. */
+static void describe(struct kafka_producer *p, struct kafka_topic_facts *f)
+{
+    rd_kafka_event_t *answer = ask(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
+    if (!answer)
+        return;
+    size_t n = 0, n_entries = 0;
+    const rd_kafka_DescribeConfigs_result_t *all = rd_kafka_event_DescribeConfigs_result(answer);
+    const rd_kafka_ConfigResource_t **each = NULL;
+    if (all)
+        each = rd_kafka_DescribeConfigs_result_resources(all, &n);
+    const rd_kafka_ConfigEntry_t **entries = NULL;
+    if (n > 0)
+        entries = rd_kafka_ConfigResource_configs(each[0], &n_entries);
+    for (size_t i = 0; i < n_entries; i++) {
+        const char *value = rd_kafka_ConfigEntry_value(entries[i]);
+        if (value)
+            note_config(rd_kafka_ConfigEntry_name(entries[i]), value, f);
+    }
+    rd_kafka_event_destroy(answer);
+}
+
+void kafka_topic_check(struct kafka_producer *p)
+{
+    struct kafka_topic_facts *f = &p->facts;
+    f->err = look(p, f);
+    bool missing = f->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
+                   f->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
+    if (missing && p->set->create) {
+        f->err = create(p);
+        if (f->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+            f->err = look(p, f);
+    }
+    if (f->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+        describe(p, f);
+}
+
+void kafka_topic_caution(const struct kafka_sink *k, const struct kafka_topic_facts *f, char *out,
+                         size_t size)
+{
+    out[0] = '\0';
+    if (f->replicas == 1 && f->brokers > 1)
+        snprintf(out, size,
+                 "topic %s has one replica of a partition: with its broker's disk its events are "
+                 "lost (raise the replication factor)",
+                 k->topic);
+    else if (f->replicas > 1 && f->min_insync == 1)
+        snprintf(out, size,
+                 "topic %s has min.insync.replicas=1: an event that only the leader has counts as "
+                 "delivered, and is lost with it (set 2)",
+                 k->topic);
+    else if (f->unclean)
+        snprintf(out, size,
+                 "topic %s has unclean.leader.election.enable=true: a replica that is behind may "
+                 "become the leader, and delivered events are lost (set false)",
+                 k->topic);
+}

@@ -1,0 +1,117 @@
+/* claim.c: claims as such: their epochs and leases. */
+#include "store/mariadb/claim.h"
+
+#include <string.h>
+
+#include "mdb_sql.h"
+
+#define EPOCH_RANDOM 20 /* bits */
+
+/* mdb_claim_next_epoch counts the claims in the upper bits and fills the lower bits at random. A
+ * database that was set back to an older copy counts the same numbers again; the random bits keep a
+ * claim made before that from being mistaken for one made after it. */
+int64_t mdb_claim_next_epoch(struct mdb_store *st, int64_t last)
+{
+    int64_t count = (last >> EPOCH_RANDOM) + 1;
+    int64_t random = (int64_t)(rng_next(&st->rng) & ((1 << EPOCH_RANDOM) - 1));
+    return (count << EPOCH_RANDOM) | random;
+}
+
+/* ---- what there is ---- */
+
+static bool is_known(const struct claim_request *req, int64_t epoch)
+{
+    for (size_t i = 0; i < req->n_known; i++)
+        if (req->known[i] == epoch)
+            return true;
+    return false;
+}
+
+static struct claim read_claim(const struct claiming *k, const struct mdb_rows *q)
+{
+    enum { EPOCH, LANE, PARKED, FROM, TO, OWNER, UNTIL, LEASE };
+    int64_t epoch = mdb_int(q, EPOCH);
+    return (struct claim){
+        .epoch = epoch,
+        .lane = (int)mdb_int(q, LANE),
+        .parked = mdb_int(q, PARKED) != 0,
+        .from = mdb_int(q, FROM),
+        .to = mdb_int(q, TO),
+        .until = mdb_int(q, UNTIL),
+        .lease = mdb_int(q, LEASE),
+        .others = !str_is(mdb_text(q, OWNER), k->req->owner),
+        .known = is_known(k->req, epoch),
+    };
+}
+
+int mdb_claim_list(struct claiming *k, struct error *err)
+{
+    struct mdb_rows *q = mdb_rows(k->st, err, SQL(all_claims, .consumer = k->req->consumer));
+    if (!q)
+        return -1;
+    size_t n = (size_t)mysql_num_rows(q->res);
+    k->claims = NULL;
+    k->n_claims = 0;
+    if (n > 0)
+        k->claims = arena_zalloc(k->a, n, sizeof *k->claims);
+    if (n > 0 && !k->claims) {
+        mdb_done(q);
+        return err_nomem(err);
+    }
+    while (mdb_step(&q) == 1)
+        k->claims[k->n_claims++] = read_claim(k, q);
+    return 0;
+}
+
+void mdb_claim_over(struct claiming *k, int64_t epoch)
+{
+    for (size_t i = 0; i < k->n_claims; i++)
+        if (k->claims[i].epoch == epoch)
+            k->claims[i].over = true;
+}
+
+/* ---- making one ---- */
+
+int mdb_claim_record(struct claiming *k, struct error *err)
+{
+    k->b->epoch = k->epoch;
+    struct mdb_sql_put_claim claim = {
+        .consumer = k->req->consumer,
+        .epoch = k->epoch,
+        .lane = k->b->lane,
+        .parked = k->b->parked,
+        .from_seq = k->b->from,
+        .to_seq = k->b->to,
+        .owner = k->req->owner,
+        .now = k->now,
+        .lease = k->req->lease_ms,
+    };
+    if (mdb_run(k->st, err, SQL(set_epoch, .consumer = claim.consumer, .epoch = k->epoch)) != 0)
+        return -1;
+    return mdb_run(k->st, err, &mdb_sql_put_claim, &claim);
+}
+
+void mdb_claim_wait(struct claiming *k, int64_t at)
+{
+    int64_t wait = at > k->now ? at - k->now : 0;
+    bool sooner = k->hint->wait_ms < 0 || wait < k->hint->wait_ms;
+    if (sooner)
+        k->hint->wait_ms = wait;
+}
+
+int mdb_extend(struct store *base, const char *consumer, const char *owner, const struct batch *b,
+               int64_t lease_ms, bool *ret_lost, struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    struct mdb_sql_extend_claim args = {
+        .consumer = consumer,
+        .epoch = b->epoch,
+        .owner = owner,
+        .now = mdb_now(st),
+        .lease = lease_ms,
+    };
+    if (mdb_run(st, err, &mdb_sql_extend_claim, &args) != 0)
+        return -1;
+    *ret_lost = st->changed == 0;
+    return 0;
+}

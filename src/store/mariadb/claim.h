@@ -1,0 +1,68 @@
+/* claim.h: what the files share that hand out work: turn.c, claim.c, claim_fresh.c, claim_parked.c
+ * and take_over.c. Everything here runs inside the transaction of a turn, which has the consumer's
+ * row. */
+#ifndef STORE_MARIADB_CLAIM_H
+#define STORE_MARIADB_CLAIM_H
+
+#include "store/mariadb/mariadb.h"
+
+/* A claim of the consumer, whoever has it. */
+struct claim {
+    int64_t epoch, from, to, until, lease;
+    int lane;
+    bool parked;
+    bool others; /* its owner is not the caller */
+    bool known;  /* the caller still has it in hand: it may settle it, however late */
+    bool over;   /* it was settled or taken over in this turn */
+};
+
+/* A chunk of events that were read in seq order. */
+struct chunk {
+    struct event *ev; /* those that are wanted */
+    size_t n, scanned;
+    size_t bytes;
+    int64_t from, to; /* looked at (from, to], by seq */
+};
+
+/* A claim in the making. (1) b->n > 0 once something was claimed. */
+struct claiming {
+    struct mdb_store *st;
+    const struct claim_request *req;
+    struct arena *a; /* the batch lives there */
+    struct batch *b;
+    struct claim_hint *hint;
+    int64_t now;
+    int64_t epoch; /* of the claim that is being made */
+    struct claim *claims;
+    size_t n_claims;
+};
+
+/* mdb_claim_list reads the consumer's claims. */
+int mdb_claim_list(struct claiming *k, struct error *err);
+/* mdb_claim_over notes that a claim is over. */
+void mdb_claim_over(struct claiming *k, int64_t epoch);
+/* mdb_claim_record writes the claim k->b with its new epoch. */
+int mdb_claim_record(struct claiming *k, struct error *err);
+/* mdb_claim_next_epoch gives the epoch after last. */
+int64_t mdb_claim_next_epoch(struct mdb_store *st, int64_t last);
+/* mdb_claim_wait has the hint say that it pays to ask again at that time, or earlier. */
+void mdb_claim_wait(struct claiming *k, int64_t at);
+
+/* mdb_fresh_claim claims fresh events into k->b, if there are any. */
+int mdb_fresh_claim(struct claiming *k, struct error *err);
+/* mdb_fresh_wanted adds the rows of q that the lane and the filter want to c: until there are max
+ * of them, or they have max_bytes. Releases q, which may be NULL: it failed. The events live in
+ * k->a. */
+int mdb_fresh_wanted(struct claiming *k, struct mdb_rows *q, int lane, size_t max, struct chunk *c,
+                     struct error *err);
+/* mdb_fresh_inline is how large a payload may be that comes with its row. */
+int64_t mdb_fresh_inline(const struct claim_request *req);
+
+/* mdb_parked_claim claims parked events that are due into k->b, if there are any. */
+int mdb_parked_claim(struct claiming *k, struct error *err);
+
+/* mdb_take_over dissolves every claim whose lease ran out into careful parked events. Where order
+ * matters, a claim waits until the earlier ones of its lane are over. */
+int mdb_take_over(struct claiming *k, struct error *err);
+
+#endif

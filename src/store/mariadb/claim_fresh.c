@@ -1,0 +1,284 @@
+/* claim_fresh.c: handing out the events after a lane's position. */
+#include "mdb_sql.h"
+#include "store/mariadb/claim.h"
+
+/* events looked at per claim at least, so that a filter that rarely matches still gets on */
+#define SCAN_MIN 10000
+#define CHUNK_MAX 2000 /* rows per answer */
+/* bytes of a payload that comes with its row, whatever the request allows */
+#define INLINE_MIN 4096
+#define MANY_KEYS 1000
+
+/* ---- reading ---- */
+
+int64_t mdb_fresh_inline(const struct claim_request *req)
+{
+    size_t each = req->max_bytes / (req->max_events ? req->max_events : 1);
+    return each > INLINE_MIN ? (int64_t)each : INLINE_MIN;
+}
+
+/* wanted_by_type looks at the row in place, so that events that are skipped are never copied. */
+static bool wanted_by_type(const struct mdb_rows *q, const struct claim_request *req, int lane)
+{
+    if (req->lanes > 1) {
+        uint64_t key = event_key(mdb_text(q, 3), mdb_text(q, 4));
+        if (event_lane(key, mdb_int(q, 0), req->lanes) != lane)
+            return false;
+    }
+    return filter_type(req->filter, mdb_text(q, 2));
+}
+
+/* read_payload reads a payload that did not come with its row. */
+static int read_payload(struct claiming *k, struct event *ev, struct error *err)
+{
+    struct mdb_rows *q;
+    bool ok = true;
+    int r = mdb_row(k->st, &q, err, SQL(payload_of, .seq = ev->seq));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return err_fate(err, ERR_CONFLICT, FATE_RETRY, 0,
+                        "%s: event %lld was deleted while it was read", k->st->shown,
+                        (long long)ev->seq);
+    ev->payload = mdb_copy(q, 0, k->a, &ok);
+    mdb_done(q);
+    return ok ? 0 : err_nomem(err);
+}
+
+/* take reads the event of a row into *ev; *ret_wanted: the filter wants it. */
+static int take(struct claiming *k, const struct mdb_rows *q, struct event *ev, bool *ret_wanted,
+                struct error *err)
+{
+    const struct filter *f = k->req->filter;
+    bool here = !mdb_null(q, 6), asks = filter_has_where(f);
+    *ret_wanted = true;
+    if (here && asks && !filter_payload(f, mdb_text(q, 6))) {
+        *ret_wanted = false;
+        return 0;
+    }
+    if (!mdb_event_row(q, k->a, ev))
+        return err_nomem(err);
+    if (here)
+        return 0;
+    if (read_payload(k, ev, err) != 0)
+        return -1;
+    if (asks)
+        *ret_wanted = filter_payload(f, ev->payload);
+    return 0;
+}
+
+int mdb_fresh_wanted(struct claiming *k, struct mdb_rows *q, int lane, size_t max, struct chunk *c,
+                     struct error *err)
+{
+    int r = q ? 0 : -1;
+    while (r == 0 && c->n < max && c->bytes < k->req->max_bytes) {
+        bool wanted;
+        if (mdb_step(&q) != 1)
+            return 0;
+        c->to = mdb_int(q, 0);
+        c->scanned++;
+        if (!wanted_by_type(q, k->req, lane))
+            continue;
+        r = take(k, q, &c->ev[c->n], &wanted, err);
+        if (r == 0 && wanted) {
+            c->bytes += event_bytes(&c->ev[c->n]);
+            c->n++;
+        }
+    }
+    mdb_done(q);
+    return r;
+}
+
+static size_t lesser(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* read_after reads events after a position, an answer at a time: until there are enough, or enough
+ * were looked at. */
+static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *ret,
+                      struct error *err)
+{
+    size_t most = k->req->max_events;
+    size_t scan = most > SCAN_MIN ? most : SCAN_MIN;
+    struct chunk c = {.from = from, .to = from};
+    c.ev = arena_alloc(k->a, most * sizeof *c.ev);
+    if (!c.ev)
+        return err_nomem(err);
+
+    size_t asked, before;
+    do {
+        before = c.scanned;
+        asked = lesser(lesser(most, CHUNK_MAX), scan - c.scanned);
+        struct mdb_rows *q = mdb_rows(k->st, err,
+                                      SQL(fresh_events, .position = c.to, .max = (int64_t)asked,
+                                          .most = mdb_fresh_inline(k->req)));
+        if (mdb_fresh_wanted(k, q, lane, most, &c, err) != 0)
+            return -1;
+    } while (c.scanned - before == asked && c.n < most && c.bytes < k->req->max_bytes &&
+             c.scanned < scan);
+    *ret = c;
+    return 0;
+}
+
+/* ---- claiming ---- */
+
+/* any_parked says whether anything of the consumer is parked. */
+static int any_parked(struct claiming *k, bool *ret, struct error *err)
+{
+    int64_t parked = 0;
+    if (mdb_value(k->st, err, &parked, SQL(any_parked, .consumer = k->req->consumer)) != 0)
+        return -1;
+    *ret = parked != 0;
+    return 0;
+}
+
+/* lane_free says whether the caller may take fresh events of the lane now. Where order matters, a
+ * lane belongs to one worker at a time. That worker may hold several claims of it if it knows of
+ * all of them: a claim whose answer got lost, or that ran out and could not be taken over yet,
+ * holds events that must go first. With a global order nothing may be parked, either. */
+static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
+{
+    *ret = true;
+    if (k->req->order == ORDER_NONE)
+        return 0;
+    for (size_t i = 0; i < k->n_claims; i++) {
+        const struct claim *c = &k->claims[i];
+        bool in_the_way = !c->over && !c->parked && c->lane == lane && !c->known;
+        if (!in_the_way)
+            continue;
+        k->hint->busy = true;
+        mdb_claim_wait(k, c->until);
+        *ret = false;
+    }
+    if (k->req->order != ORDER_GLOBAL)
+        return 0;
+    bool parked;
+    if (any_parked(k, &parked, err) != 0)
+        return -1;
+    if (parked)
+        *ret = false;
+    return 0;
+}
+
+/* The keys of which something is parked. */
+struct keys {
+    int64_t *key;
+    size_t n;
+    bool too_many; /* they are asked for one by one */
+};
+
+static int read_keys(struct claiming *k, struct keys *ret, struct error *err)
+{
+    struct mdb_rows *q = mdb_rows(k->st, err, SQL(parked_keys, .consumer = k->req->consumer));
+    if (!q)
+        return -1;
+    size_t n = (size_t)mysql_num_rows(q->res);
+    *ret = (struct keys){.too_many = n > MANY_KEYS};
+    if (n == 0 || ret->too_many) {
+        mdb_done(q);
+        return 0;
+    }
+    ret->key = arena_alloc(k->a, n * sizeof *ret->key);
+    if (!ret->key) {
+        mdb_done(q);
+        return err_nomem(err);
+    }
+    while (mdb_step(&q) == 1)
+        ret->key[ret->n++] = mdb_int(q, 0);
+    return 0;
+}
+
+/* is_held says whether something of the key is parked. */
+static int is_held(struct claiming *k, const struct keys *keys, int64_t key, bool *ret,
+                   struct error *err)
+{
+    int64_t held = 0;
+    *ret = false;
+    if (key == 0)
+        return 0;
+    for (size_t i = 0; i < keys->n && !*ret; i++)
+        *ret = keys->key[i] == key;
+    if (!keys->too_many)
+        return 0;
+    if (mdb_value(k->st, err, &held, SQL(key_parked, .consumer = k->req->consumer, .key = key)) !=
+        0)
+        return -1;
+    *ret = held != 0;
+    return 0;
+}
+
+/* mark_held flags the events that may not be delivered yet. */
+static int mark_held(struct claiming *k, struct error *err)
+{
+    struct keys keys;
+    for (size_t i = 0; i < k->b->n; i++)
+        k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
+    if (k->req->order != ORDER_KEY)
+        return 0;
+
+    if (read_keys(k, &keys, err) != 0)
+        return -1;
+    bool none = keys.n == 0 && !keys.too_many;
+    for (size_t i = 0; !none && i < k->b->n; i++) {
+        struct event *ev = &k->b->ev[i];
+        if (is_held(k, &keys, (int64_t)ev->key, &ev->behind, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int say_lost(const struct claiming *k, int lane, struct error *err)
+{
+    const char *name = k->req->consumer;
+    return err_fate(err, ERR_CONFIG, FATE_RETRY, 0,
+                    "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
+                    "outbox_lane is gone; restore it, or run `outbox consumers remove %s` and "
+                    "start the consumer again where you want it",
+                    k->st->shown, name, lane, name);
+}
+
+/* claim_lane claims fresh events of one lane. The position moves past skipped events even if none
+ * is wanted. */
+static int claim_lane(struct claiming *k, int lane, struct error *err)
+{
+    bool ours;
+    int64_t position = -1;
+    struct chunk c = {0};
+    if (lane_free(k, lane, &ours, err) != 0)
+        return -1;
+    if (!ours)
+        return 0;
+    if (mdb_value(k->st, err, &position,
+                  SQL(lane_position, .consumer = k->req->consumer, .lane = lane)) != 0)
+        return -1;
+    if (position < 0)
+        return say_lost(k, lane, err);
+    if (read_after(k, lane, position, &c, err) != 0)
+        return -1;
+    if (c.scanned == 0)
+        return 0;
+
+    if (mdb_run(k->st, err,
+                SQL(move_position, .consumer = k->req->consumer, .lane = lane, .position = c.to)) !=
+        0)
+        return -1;
+    k->hint->skipped += c.scanned - c.n;
+    if (c.n == 0)
+        return 0;
+
+    *k->b = (struct batch){.ev = c.ev, .n = c.n, .lane = lane, .from = position, .to = c.to};
+    if (mark_held(k, err) != 0)
+        return -1;
+    return mdb_claim_record(k, err);
+}
+
+int mdb_fresh_claim(struct claiming *k, struct error *err)
+{
+    for (int i = 0; i < k->req->lanes && k->b->n == 0; i++) {
+        int lane = (k->req->lane_hint + i) % k->req->lanes;
+        if (claim_lane(k, lane, err) != 0)
+            return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,233 @@
+/* connect.c: connecting and reconnecting, the session's settings, and the server's clock. */
+#include "store/mariadb/mariadb.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mdb_sql.h"
+
+#define CONNECT_SECONDS 10
+#define CLOCK_EVERY (1000 * MS_NS) /* how long a reading of the server's clock is gone on from */
+
+/* Settings for our own statements, whatever the server or the account has. */
+static const char settings_sql[] =
+    "SET SESSION autocommit = 1, "
+    "sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', "
+    "time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', tx_read_only = 0, "
+    "max_statement_time = 0, foreign_key_checks = 1, unique_checks = 1, timestamp = DEFAULT, "
+    "sql_select_limit = DEFAULT, innodb_lock_wait_timeout = %d, wait_timeout = 2147483, "
+    "idle_transaction_timeout = 0, max_error_count = 64, in_predicate_conversion_threshold = 0";
+
+static pthread_once_t library_once = PTHREAD_ONCE_INIT;
+
+/* start_library does what the first mysql_init of a process does otherwise, and not for two threads
+ * at once. */
+static void start_library(void)
+{
+    mysql_library_init(0, NULL, NULL);
+}
+
+/* ---- options ---- */
+
+static bool is_here(const struct mdb_url *u)
+{
+    if (!u->host || strcmp(u->host, "localhost") == 0 || strcmp(u->host, "::1") == 0)
+        return true;
+    struct in_addr a;
+    return inet_pton(AF_INET, u->host, &a) == 1 && ntohl(a.s_addr) >> 24 == 127;
+}
+
+static enum mdb_tls tls_of(const struct mdb_url *u)
+{
+    if (u->tls != MDB_TLS_DEFAULT)
+        return u->tls;
+    bool named = u->ca || u->cert || u->key;
+    return is_here(u) && !named ? MDB_TLS_OFF : MDB_TLS_VERIFY;
+}
+
+static void set_tls(MYSQL *db, const struct mdb_url *u)
+{
+    enum mdb_tls tls = tls_of(u);
+    my_bool on = tls != MDB_TLS_OFF, verify = tls == MDB_TLS_VERIFY;
+    if (!on)
+        return;
+    mysql_ssl_set(db, u->key, u->cert, u->ca, NULL, NULL);
+    mysql_optionsv(db, MYSQL_OPT_SSL_ENFORCE, &on);
+    mysql_optionsv(db, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
+}
+
+/* set_my_cnf lets ~/.my.cnf say what the URL does not: a user, a password. */
+static void set_my_cnf(MYSQL *db)
+{
+    char path[4096];
+    const char *home = getenv("HOME");
+    if (!home)
+        return;
+    snprintf(path, sizeof path, "%s/.my.cnf", home);
+    if (access(path, R_OK) != 0)
+        return;
+    mysql_optionsv(db, MYSQL_READ_DEFAULT_FILE, path);
+    mysql_optionsv(db, MYSQL_READ_DEFAULT_GROUP, "client");
+}
+
+static void set_options(struct mdb_store *st, MYSQL *db)
+{
+    unsigned connect = CONNECT_SECONDS;
+    unsigned answer = (unsigned)((st->url.answer_ms + 999) / 1000);
+    my_bool no = 0;
+    unsigned long packet = 1024UL * 1024 * 1024;
+    set_my_cnf(db);
+    mysql_optionsv(db, MYSQL_OPT_CONNECT_TIMEOUT, &connect);
+    mysql_optionsv(db, MYSQL_OPT_READ_TIMEOUT, &answer);
+    mysql_optionsv(db, MYSQL_OPT_WRITE_TIMEOUT, &answer);
+    mysql_optionsv(db, MYSQL_OPT_RECONNECT, &no);
+    mysql_optionsv(db, MYSQL_OPT_MAX_ALLOWED_PACKET, &packet);
+    mysql_optionsv(db, MYSQL_SET_CHARSET_NAME, "utf8mb4");
+    mysql_optionsv(db, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "outbox");
+    /* A server must not be able to have the client send it a file. */
+    unsigned local_infile = 0;
+    mysql_optionsv(db, MYSQL_OPT_LOCAL_INFILE, &local_infile);
+    set_tls(db, &st->url);
+}
+
+/* ---- connecting ---- */
+
+static int set_up(struct mdb_store *st, MYSQL *db, struct error *err)
+{
+    char text[sizeof settings_sql + 32];
+    int64_t seconds = st->opt.busy_ms / 1000;
+    snprintf(text, sizeof text, settings_sql, (int)(seconds > 0 ? seconds : 1));
+    if (mysql_query(db, text) != 0)
+        return mdb_fail(st, db, err);
+    if (mysql_set_character_set(db, "utf8mb4") != 0)
+        return mdb_fail(st, db, err);
+    return 0;
+}
+
+static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
+{
+    const struct mdb_url *u = &st->url;
+    char *password = NULL;
+    if (mdb_url_password(u, &password, err) != 0)
+        return NULL;
+    /* Matched rows count as changed, as in every other database. */
+    MYSQL *made = mysql_real_connect(db, u->host, u->user, password, u->database, u->port,
+                                     u->socket, CLIENT_FOUND_ROWS | CLIENT_MULTI_RESULTS);
+    if (password)
+        explicit_bzero(password, strlen(password));
+    free(password);
+    if (!made)
+        mdb_fail(st, db, err);
+    return made;
+}
+
+MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
+{
+    pthread_once(&library_once, start_library);
+    MYSQL *db = mysql_init(NULL);
+    if (!db) {
+        err_nomem(err);
+        return NULL;
+    }
+    set_options(st, db);
+    if (!real_connect(st, db, err) || set_up(st, db, err) != 0) {
+        mysql_close(db);
+        return NULL;
+    }
+    return db;
+}
+
+/* check_server refuses a server on which the outbox would not be exact. */
+static int check_server(struct mdb_store *st, struct error *err)
+{
+    struct mdb_rows *q;
+    if (!mariadb_connection(st->db) || mysql_get_server_version(st->db) < 100600)
+        return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
+                        "%s: this server is %s; an outbox needs MariaDB 10.6 or later", st->shown,
+                        mysql_get_server_info(st->db));
+    if (mdb_row(st, &q, err, SQL(server)) != 1)
+        return -1;
+    bool logs = mdb_int(q, 1) != 0 && str_is(mdb_text(q, 2), "STATEMENT");
+    bool galera = str_is(mdb_text(q, 3), "ON") || str_is(mdb_text(q, 3), "1");
+    mdb_done(q);
+    if (galera)
+        return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
+                        "%s: this server is a node of a Galera cluster, where numbers do not grow "
+                        "in the order of commits: an outbox there would lose the order of keys, "
+                        "and is refused",
+                        st->shown);
+    if (logs)
+        return err_fate(err, ERR_CONFIG, FATE_RETRY, 0,
+                        "%s: this server logs statements (binlog_format=STATEMENT), with which "
+                        "READ COMMITTED cannot write: set binlog_format to ROW or MIXED",
+                        st->shown);
+    return 0;
+}
+
+/* refresh sets the session up anew after handlers have had it. */
+static int refresh(struct mdb_store *st, struct error *err)
+{
+    if (!st->dirty || st->in_tx)
+        return 0;
+    if (set_up(st, st->db, err) != 0)
+        return -1;
+    st->dirty = false;
+    return 0;
+}
+
+int mdb_connect(struct mdb_store *st, struct error *err)
+{
+    if (st->db)
+        return refresh(st, err);
+    st->db = mdb_dial(st, err);
+    if (!st->db)
+        return -1;
+    st->dirty = false;
+    st->clock.mono = 0;
+    if (check_server(st, err) != 0) {
+        mdb_disconnect(st);
+        return -1;
+    }
+    return 0;
+}
+
+void mdb_disconnect(struct mdb_store *st)
+{
+    if (st->db)
+        mysql_close(st->db);
+    st->db = NULL;
+}
+
+/* ---- the clock ---- */
+
+static bool by_server(const struct mdb_store *st)
+{
+    return st->opt.clock == &clock_system;
+}
+
+void mdb_heard(struct mdb_store *st, int64_t wall)
+{
+    st->clock.wall = wall;
+    st->clock.mono = clock_mono(&clock_system);
+}
+
+/* mdb_now goes on from a recent reading of the server's clock by our own steady one, so that a
+ * change of this machine's time changes nothing. */
+int64_t mdb_now(struct mdb_store *st)
+{
+    if (st->turn_now)
+        return st->turn_now;
+    if (!by_server(st))
+        return clock_wall(st->opt.clock);
+
+    int64_t mono = clock_mono(&clock_system), wall = 0;
+    bool recent = st->clock.mono && mono - st->clock.mono < CLOCK_EVERY;
+    if (!recent && mdb_value(st, NULL, &wall, SQL(clock)) == 0 && wall)
+        mdb_heard(st, wall);
+    if (!st->clock.mono)
+        return clock_wall(&clock_system);
+    return st->clock.wall + (clock_mono(&clock_system) - st->clock.mono) / MS_NS;
+}

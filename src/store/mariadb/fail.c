@@ -1,0 +1,114 @@
+/* fail.c: what MariaDB's errors mean to us. */
+#include <errmsg.h>
+#include <mysqld_error.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/mariadb/mariadb.h"
+
+/* What an error of the server or of its client library is to us. */
+struct meaning {
+    unsigned native;
+    enum err_code code;
+    enum fate fate;
+};
+
+static const struct meaning meanings[] = {
+    {ER_LOCK_DEADLOCK, ERR_BUSY, FATE_RETRY},
+    {ER_LOCK_WAIT_TIMEOUT, ERR_BUSY, FATE_RETRY},
+    {ER_CHECKREAD, ERR_BUSY, FATE_RETRY},
+    {ER_STATEMENT_TIMEOUT, ERR_BUSY, FATE_RETRY},
+    {ER_QUERY_INTERRUPTED, ERR_BUSY, FATE_RETRY},
+    {ER_CON_COUNT_ERROR, ERR_UNAVAILABLE, FATE_RETRY},
+    {ER_TOO_MANY_USER_CONNECTIONS, ERR_UNAVAILABLE, FATE_RETRY},
+    {ER_USER_LIMIT_REACHED, ERR_UNAVAILABLE, FATE_RETRY},
+    {ER_SERVER_SHUTDOWN, ERR_UNAVAILABLE, FATE_RETRY},
+    {ER_NORMAL_SHUTDOWN, ERR_UNAVAILABLE, FATE_RETRY},
+    {ER_CONNECTION_KILLED, ERR_UNAVAILABLE, FATE_RETRY},
+    {ER_NEW_ABORTING_CONNECTION, ERR_UNAVAILABLE, FATE_RETRY},
+    {ER_DISK_FULL, ERR_FULL, FATE_RETRY},
+    {ER_RECORD_FILE_FULL, ERR_FULL, FATE_RETRY},
+    {ER_OPTION_PREVENTS_STATEMENT, ERR_READONLY, FATE_RETRY},
+    {ER_READ_ONLY_MODE, ERR_READONLY, FATE_RETRY},
+    {ER_OPEN_AS_READONLY, ERR_READONLY, FATE_RETRY},
+    {ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ERR_READONLY, FATE_RETRY},
+    {ER_TABLEACCESS_DENIED_ERROR, ERR_READONLY, FATE_FATAL},
+    {ER_COLUMNACCESS_DENIED_ERROR, ERR_READONLY, FATE_FATAL},
+    {ER_PROCACCESS_DENIED_ERROR, ERR_READONLY, FATE_FATAL},
+    {ER_SPECIFIC_ACCESS_DENIED_ERROR, ERR_READONLY, FATE_FATAL},
+    {ER_ACCESS_DENIED_ERROR, ERR_CONFIG, FATE_RETRY},
+    {ER_ACCESS_DENIED_NO_PASSWORD_ERROR, ERR_CONFIG, FATE_RETRY},
+    {ER_DBACCESS_DENIED_ERROR, ERR_CONFIG, FATE_RETRY},
+    {ER_BAD_DB_ERROR, ERR_CONFIG, FATE_RETRY},
+    {ER_NO_SUCH_TABLE, ERR_NOTOURS, FATE_FATAL},
+    {ER_SP_DOES_NOT_EXIST, ERR_NOTOURS, FATE_FATAL},
+    {ER_BAD_FIELD_ERROR, ERR_NEWER, FATE_FATAL},
+    {ER_CONSTRAINT_FAILED, ERR_INVALID, FATE_REJECT},
+    {ER_BAD_NULL_ERROR, ERR_INVALID, FATE_REJECT},
+    {ER_DATA_TOO_LONG, ERR_INVALID, FATE_REJECT},
+    {ER_TRUNCATED_WRONG_VALUE_FOR_FIELD, ERR_INVALID, FATE_REJECT},
+    {ER_NET_PACKET_TOO_LARGE, ERR_INVALID, FATE_REJECT},
+    {CR_NET_PACKET_TOO_LARGE, ERR_INVALID, FATE_REJECT},
+    {ER_TOO_BIG_ROWSIZE, ERR_INVALID, FATE_REJECT},
+    {ER_DUP_ENTRY, ERR_CONFLICT, FATE_RETRY},
+    {ER_BINLOG_STMT_MODE_AND_ROW_ENGINE, ERR_CONFIG, FATE_RETRY},
+    {CR_OUT_OF_MEMORY, ERR_NOMEM, FATE_RETRY},
+    {ER_OUTOFMEMORY, ERR_NOMEM, FATE_RETRY},
+};
+
+bool mdb_is_lost(unsigned code)
+{
+    switch (code) {
+    case CR_SERVER_GONE_ERROR:
+    case CR_SERVER_LOST:
+    case CR_COMMANDS_OUT_OF_SYNC:
+    case CR_MALFORMED_PACKET:
+    case ER_SERVER_SHUTDOWN:
+    case ER_NORMAL_SHUTDOWN:
+    case ER_CONNECTION_KILLED:
+    case ER_NEW_ABORTING_CONNECTION: return true;
+    default: return false;
+    }
+}
+
+static struct meaning meaning_of(unsigned native)
+{
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (meanings[i].native == native)
+            return meanings[i];
+    bool clients = native >= CR_MIN_ERROR && native <= CR_MAX_ERROR;
+    if (clients)
+        return (struct meaning){native, ERR_UNAVAILABLE, FATE_RETRY};
+    return (struct meaning){native, ERR_INTERNAL, FATE_FATAL};
+}
+
+/* advice_for says what to do, where the server's own words do not. */
+static const char *advice_for(unsigned native)
+{
+    switch (native) {
+    case ER_NO_SUCH_TABLE:
+    case ER_SP_DOES_NOT_EXIST: return "; make an outbox with `outbox init`";
+    case ER_BAD_FIELD_ERROR: return "; bring the outbox up to date with `outbox migrate up`";
+    case ER_LOCK_DEADLOCK:
+    case ER_LOCK_WAIT_TIMEOUT: return "; try again";
+    case ER_NET_PACKET_TOO_LARGE:
+    case CR_NET_PACKET_TOO_LARGE: return "; raise max_allowed_packet on the server";
+    case ER_OPTION_PREVENTS_STATEMENT:
+    case ER_READ_ONLY_MODE:
+        return "; a replica can be read only: use the server that is written to";
+    case ER_BINLOG_STMT_MODE_AND_ROW_ENGINE:
+        return "; set binlog_format to ROW or MIXED on the server";
+    default: return "";
+    }
+}
+
+int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err)
+{
+    unsigned native = db ? mysql_errno(db) : CR_OUT_OF_MEMORY;
+    const char *said = db ? mysql_error(db) : "out of memory";
+    struct meaning m = meaning_of(native);
+    if (m.code == ERR_NOMEM)
+        return err_nomem(err);
+    return err_fate(err, m.code, m.fate, (int)native, "%s: %.300s%s", st->shown, said,
+                    advice_for(native));
+}

@@ -1,0 +1,149 @@
+/* open.c: handles on an outbox in MariaDB, and the table of what this store can do. */
+#include <stdio.h>
+#include <string.h>
+
+#include "store/mariadb/handle.h"
+#include "store/mariadb/mariadb.h"
+
+#define STATEMENT_MAX (1 << 28) /* bytes */
+
+static struct mdb_store *store_new(const struct store_options *opt)
+{
+    struct mdb_store *st = calloc(1, sizeof *st);
+    if (!st)
+        return NULL;
+    st->base.ops = &store_mariadb;
+    st->base.caps = store_mariadb.caps;
+    st->opt = *opt;
+    st->looked = -1;
+    if (!st->opt.clock)
+        st->opt.clock = &clock_system;
+    if (!st->opt.busy_ms)
+        st->opt.busy_ms = 5000;
+    if (!st->opt.payload_max)
+        st->opt.payload_max = EVENT_PAYLOAD_MAX;
+    buf_init(&st->text, STATEMENT_MAX);
+    rng_seed_os(&st->rng);
+    return st;
+}
+
+static void mdb_close_store(struct store *base)
+{
+    struct mdb_store *st = mdb_of(base);
+    mdb_bell_release(st);
+    mdb_disconnect(st);
+    mdb_url_release(&st->url);
+    if (st->url_text)
+        explicit_bzero(st->url_text, strlen(st->url_text));
+    free(st->url_text);
+    free(st->shown);
+    free(st->quoted);
+    buf_release(&st->text);
+    free(st);
+}
+
+/* name_store makes the name that messages give this database, and the one that statements do. */
+static int name_store(struct mdb_store *st, struct error *err)
+{
+    const char *host = st->url.host ? st->url.host : "";
+    struct buf b;
+    if (asprintf(&st->shown, "mariadb:%s%s%s", host, *host ? "/" : "", st->url.database) < 0)
+        st->shown = NULL;
+    buf_init(&b, 4096);
+    buf_addc(&b, '`');
+    for (const char *p = st->url.database; *p; p++) {
+        if (*p == '`')
+            buf_addc(&b, '`');
+        buf_addc(&b, *p);
+    }
+    buf_adds(&b, "`.");
+    const char *text = buf_cstr(&b);
+    st->quoted = text ? strdup(text) : NULL;
+    buf_release(&b);
+    return st->shown && st->quoted ? 0 : err_nomem(err);
+}
+
+static int open_there(struct mdb_store *st, const char *url, struct error *err)
+{
+    bool as_it_is = st->opt.create || st->opt.any_version;
+    st->url_text = strdup(url);
+    if (!st->url_text)
+        return err_nomem(err);
+    if (mdb_url_read(url, &st->url, err) != 0)
+        return -1;
+    if (name_store(st, err) != 0)
+        return -1;
+    if (mdb_connect(st, err) != 0)
+        return -1;
+    return as_it_is ? 0 : mdb_schema_check(st, err);
+}
+
+static int mdb_open(const char *url, const struct store_options *opt, struct store **ret,
+                    struct error *err)
+{
+    struct mdb_store *st = store_new(opt);
+    if (!st)
+        return err_nomem(err);
+    if (open_there(st, url, err) != 0) {
+        mdb_close_store(&st->base);
+        return -1;
+    }
+    *ret = &st->base;
+    return 0;
+}
+
+static int mdb_dup(struct store *base, struct store **ret, struct error *err)
+{
+    const struct mdb_store *from = mdb_of(base);
+    return mdb_open(from->url_text, &from->opt, ret, err);
+}
+
+const struct store_ops store_mariadb = {
+    .scheme = "mariadb",
+    .synopsis = "mariadb://USER@HOST/DB",
+    .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE | STORE_REMOTE,
+    .open = mdb_open,
+    .close = mdb_close_store,
+    .dup = mdb_dup,
+    .init = mdb_init,
+    .schema_status = mdb_schema_status,
+    .ddl = mdb_ddl,
+    .doctor = mdb_doctor,
+    .begin = mdb_begin,
+    .commit = mdb_commit,
+    .rollback = mdb_rollback,
+    .emit = mdb_emit,
+    .consumer_put = mdb_consumer_put,
+    .consumer_list = mdb_consumer_list,
+    .consumer_history = mdb_consumer_history,
+    .consumer_gauge = mdb_consumer_gauge,
+    .consumer_specs = mdb_consumer_specs,
+    .consumer_pause = mdb_consumer_pause,
+    .consumer_remove = mdb_consumer_remove,
+    .consumer_report = mdb_consumer_report,
+    .turn = mdb_turn,
+    .look = mdb_look,
+    .extend = mdb_extend,
+    .lend = mdb_lend,
+    .savepoint = mdb_savepoint,
+    .tx_state = mdb_tx_state,
+    .settle = mdb_settle_here,
+    .handled = mdb_handled,
+    .handled_put = mdb_handled_put,
+    .bell_fd = mdb_bell_fd,
+    .bell_clear = mdb_bell_clear,
+    .handle_once = mdb_handle_once,
+    .info = mdb_info,
+    .events = mdb_events,
+    .dead = mdb_dead,
+    .dead_retry = mdb_dead_retry,
+    .retry_now = mdb_retry_now,
+    .dead_drop = mdb_dead_drop,
+    .trim = mdb_trim,
+    .marks = mdb_marks,
+};
+
+struct st_mysql *mdb_handle(struct store *st)
+{
+    return st->ops == &store_mariadb ? mdb_of(st)->db : NULL;
+}

@@ -1,0 +1,266 @@
+/* schema.c: the tables of an outbox: which version is there, and bringing it up to ours. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "mdb_sql.h"
+
+extern const char *const mdb_schema[];
+extern const char *const mdb_functions[];
+
+#define INIT_SECONDS 600 /* how long init waits for another, unless the options say */
+
+/* ---- versions ---- */
+
+static int has_table(struct mdb_store *st, const char *name, int64_t *ret, struct error *err)
+{
+    return mdb_value(st, err, ret, SQL(has_table, .schema = st->url.database, .name = name));
+}
+
+/* read_version reads the schema version; 0: the database has no outbox, or half of one. */
+static int read_version(struct mdb_store *st, int64_t *ret, struct error *err)
+{
+    int64_t event = 0, meta = 0;
+    *ret = 0;
+    if (has_table(st, "outbox_event", &event, err) != 0)
+        return -1;
+    if (has_table(st, "outbox_meta", &meta, err) != 0)
+        return -1;
+    if (event && !meta)
+        return err_set(err, ERR_NOTOURS,
+                       "%s: has a table outbox_event that is not ours (no outbox_meta beside it); "
+                       "use another database",
+                       st->shown);
+    if (!meta)
+        return 0;
+    return mdb_value(st, err, ret, SQL(schema_version));
+}
+
+/* known_version is read_version, but refuses an outbox made by a newer program. */
+static int known_version(struct mdb_store *st, int64_t *ret, struct error *err)
+{
+    if (read_version(st, ret, err) != 0)
+        return -1;
+    if (*ret > MDB_SCHEMA_VERSION)
+        return err_set(err, ERR_NEWER,
+                       "%s: the outbox in it has version %lld, this program knows up to %d; use a "
+                       "newer outbox",
+                       st->shown, (long long)*ret, MDB_SCHEMA_VERSION);
+    return 0;
+}
+
+int mdb_schema_check(struct mdb_store *st, struct error *err)
+{
+    int64_t version;
+    if (known_version(st, &version, err) != 0)
+        return -1;
+    if (version == 0)
+        return err_set(err, ERR_NOTOURS,
+                       "%s: no outbox in this database; make one with `outbox init`", st->shown);
+    if (version < MDB_SCHEMA_VERSION)
+        return err_set(
+            err, ERR_NOTOURS,
+            "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
+            st->shown, (long long)version);
+    return 0;
+}
+
+/* functions_hash tells builds apart whose triggers, procedures or views differ. */
+static void functions_hash(char out[32])
+{
+    uint64_t h = hash_end(hash_add(HASH_INIT, str_of(mdb_functions[0])));
+    snprintf(out, 32, "%016llx", (unsigned long long)h);
+}
+
+static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
+{
+    char ours[32];
+    struct mdb_rows *q;
+    functions_hash(ours);
+    int r = mdb_row(st, &q, err, SQL(meta, .name = "functions"));
+    if (r < 0)
+        return -1;
+    *ret = r == 1 && str_is(mdb_text(q, 0), ours);
+    if (r == 1)
+        mdb_done(q);
+    return 0;
+}
+
+int mdb_schema_status(struct store *base, struct schema_status *ret, struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    int64_t there;
+    bool same = true;
+    if (read_version(st, &there, err) != 0)
+        return -1;
+    if (there == MDB_SCHEMA_VERSION && same_functions(st, &same, err) != 0)
+        return -1;
+    *ret = (struct schema_status){
+        .there = there,
+        .known = MDB_SCHEMA_VERSION,
+        .functions = same ? FUNCTIONS_SAME : FUNCTIONS_OLDER,
+    };
+    return 0;
+}
+
+/* ---- scripts ---- */
+
+/* next_line gives the next line of a script, without its end; false: there is none. */
+static bool next_line(const char **at, struct str *ret)
+{
+    if (!**at)
+        return false;
+    size_t n = strcspn(*at, "\n");
+    *ret = (struct str){*at, n};
+    *at += n;
+    if (**at == '\n')
+        ++*at;
+    return true;
+}
+
+static bool ends_with(struct str line, const char *end)
+{
+    size_t n = strlen(end);
+    return line.n >= n && memcmp(line.p + line.n - n, end, n) == 0;
+}
+
+static bool starts_with(struct str line, const char *start)
+{
+    size_t n = strlen(start);
+    return line.n >= n && memcmp(line.p, start, n) == 0;
+}
+
+/* run_text runs one statement of a script. */
+static int run_text(struct mdb_store *st, struct buf *b, struct error *err)
+{
+    const char *text = buf_cstr(b);
+    if (!text)
+        return err_nomem(err);
+    int r = mdb_exec(st, text, err);
+    buf_clear(b);
+    return r;
+}
+
+/* run_lines runs a script as the command-line client does: a statement ends at the end of a line,
+ * with a semicolon or what DELIMITER says. */
+static int run_lines(struct mdb_store *st, const char *script, struct buf *b, struct error *err)
+{
+    static const char delimiter[] = "DELIMITER ";
+    const char *at = script, *end = ";";
+    struct str line;
+    while (next_line(&at, &line)) {
+        bool outside = b->n == 0;
+        if (outside && (line.n == 0 || starts_with(line, "--")))
+            continue;
+        if (outside && starts_with(line, delimiter)) {
+            end = line.p[strlen(delimiter)] == ';' ? ";" : "//";
+            continue;
+        }
+        bool last = ends_with(line, end);
+        buf_add(b, line.p, line.n - (last ? strlen(end) : 0));
+        buf_addc(b, '\n');
+        if (last && run_text(st, b, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int run_script(struct mdb_store *st, const char *script, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    int r = run_lines(st, script, &b, err);
+    buf_release(&b);
+    return r;
+}
+
+/* ---- making ---- */
+
+/* migrate runs the migrations that are missing. Each can be run again, so one that broke off is
+ * finished by the next. */
+static int migrate(struct mdb_store *st, int64_t version, struct error *err)
+{
+    char text[16], hash[32];
+    for (; version < MDB_SCHEMA_VERSION; version++)
+        if (run_script(st, mdb_schema[version], err) != 0)
+            return -1;
+    if (run_script(st, mdb_functions[0], err) != 0)
+        return -1;
+    snprintf(text, sizeof text, "%d", MDB_SCHEMA_VERSION);
+    functions_hash(hash);
+    if (mdb_run(st, err, SQL(put_meta, .name = "functions", .value = hash)) != 0)
+        return -1;
+    return mdb_run(st, err, SQL(put_meta, .name = "schema_version", .value = text));
+}
+
+/* init_locked reads the version again: another process may have been first. */
+static int init_locked(struct mdb_store *st, bool *ret_created, struct error *err)
+{
+    int64_t version;
+    bool same = false;
+    if (known_version(st, &version, err) != 0)
+        return -1;
+    if (version == MDB_SCHEMA_VERSION && same_functions(st, &same, err) != 0)
+        return -1;
+    *ret_created = !same;
+    return same ? 0 : migrate(st, version, err);
+}
+
+int mdb_init(struct store *base, bool *ret_created, struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    int64_t got = 0, seconds = st->opt.lock_ms ? st->opt.lock_ms / 1000 : INIT_SECONDS;
+    char name[64];
+    uint64_t h = hash_end(hash_add(HASH_INIT, str_of(st->url.database)));
+    snprintf(name, sizeof name, "outbox init %016llx", (unsigned long long)h);
+    if (mdb_value(st, err, &got, SQL(lock_init, .name = name, .patience = seconds)) != 0)
+        return -1;
+    if (!got)
+        return err_fate(err, ERR_BUSY, FATE_RETRY, 0,
+                        "%s: another `outbox init` is at work there for too long", st->shown);
+    int r = init_locked(st, ret_created, err);
+    int64_t ignored = 0;
+    mdb_value(st, NULL, &ignored, SQL(unlock_init, .name = name));
+    return r;
+}
+
+/* ---- the script itself ---- */
+
+/* drop_made appends a DROP for each object of a kind that a script creates, in reverse order of
+ * what needs what. */
+static void drop_made(const char *script, const char *mark, const char *kind, struct buf *to)
+{
+    const char *p = script;
+    while ((p = strstr(p, mark))) {
+        p += strlen(mark);
+        buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
+    }
+}
+
+int mdb_ddl(const struct ddl_request *req, struct error *err)
+{
+    if (req->url) {
+        struct mdb_url u;
+        if (mdb_url_read(req->url, &u, err) != 0)
+            return -1;
+        mdb_url_release(&u);
+    }
+    char hash[32];
+    functions_hash(hash);
+    for (int i = 0; i < MDB_SCHEMA_VERSION; i++)
+        buf_adds(req->up, mdb_schema[i]);
+    buf_adds(req->up, "\n");
+    buf_adds(req->up, mdb_functions[0]);
+    buf_addf(req->up,
+             "\nREPLACE INTO outbox_meta (name, value) VALUES ('functions', '%s'), "
+             "('schema_version', '%d');\n",
+             hash, MDB_SCHEMA_VERSION);
+
+    drop_made(mdb_functions[0], "INVOKER VIEW ", "VIEW", req->down);
+    drop_made(mdb_functions[0], "OR REPLACE PROCEDURE ", "PROCEDURE", req->down);
+    for (int i = 0; i < MDB_SCHEMA_VERSION; i++)
+        drop_made(mdb_schema[i], "CREATE TABLE IF NOT EXISTS ", "TABLE", req->down);
+
+    bool failed = req->up->failed || req->down->failed;
+    return failed ? err_nomem(err) : 0;
+}

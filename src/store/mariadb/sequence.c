@@ -1,0 +1,124 @@
+/* sequence.c: giving events their place in the order of commits; see outbox_order in
+ * sql/mariadb/0001_outbox.sql. */
+#include <mysqld_error.h>
+
+#include "mdb_sql.h"
+
+#define SEQUENCE_MAX \
+    5000 /* events per transaction: others wait for the sequencer's row meanwhile */
+#define TRIES 3
+
+/* What a look at the sequencer tells. */
+struct sequencer {
+    int64_t next, news;
+    bool markers; /* some event has no seq yet */
+};
+
+static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
+{
+    struct mdb_rows *q;
+    int r = mdb_row(st, &q, err, SQL(probe));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
+                        "%s: the row of outbox_sequencer is gone; restore it from a backup",
+                        st->shown);
+    *ret = (struct sequencer){mdb_int(q, 0), mdb_int(q, 1), mdb_int(q, 2) != 0};
+    mdb_done(q);
+    return 0;
+}
+
+/* give gives a seq to up to SEQUENCE_MAX events, inside a transaction. */
+static int give(struct mdb_store *st, bool *ret_more, struct error *err)
+{
+    int64_t next = 0;
+    if (mdb_value(st, err, &next, SQL(lock_sequencer)) != 0)
+        return -1;
+    if (mdb_run(st, err, SQL(give_seq, .next = next, .max = SEQUENCE_MAX)) != 0)
+        return -1;
+    int64_t n = st->changed;
+    *ret_more = n == SEQUENCE_MAX;
+    if (n == 0)
+        return 0;
+    if (mdb_run(st, err, SQL(drop_markers, .next = next, .after = next + n)) != 0)
+        return -1;
+    if (st->changed != n)
+        return err_fate(err, ERR_CONFLICT, FATE_RETRY, 0,
+                        "%s: markers of outbox_fresh vanished while they were sequenced",
+                        st->shown);
+    return mdb_run(st, err, SQL(set_next, .next = next + n));
+}
+
+/* forget_reused makes way for numbers that began again. */
+static int forget_reused(struct mdb_store *st, struct error *err)
+{
+    int64_t ignored = 0;
+    if (mdb_begin(&st->base, err) != 0)
+        return -1;
+    if (mdb_value(st, err, &ignored, SQL(lock_sequencer)) != 0 ||
+        mdb_run(st, err, SQL(forget_reused)) != 0) {
+        mdb_rollback(&st->base);
+        return -1;
+    }
+    return mdb_commit(&st->base, err);
+}
+
+static int give_committed(struct mdb_store *st, bool *ret_more, struct error *err)
+{
+    if (mdb_begin(&st->base, err) != 0)
+        return -1;
+    if (give(st, ret_more, err) != 0) {
+        mdb_rollback(&st->base);
+        return -1;
+    }
+    return mdb_commit(&st->base, err);
+}
+
+/* give_some is give_committed, tried again where that can help. */
+static int give_some(struct mdb_store *st, bool *ret_more, struct error *err)
+{
+    struct error why;
+    for (int i = 0; i < TRIES; i++) {
+        if (give_committed(st, ret_more, &why) == 0)
+            return 0;
+        if (why.native == ER_DUP_ENTRY) {
+            if (forget_reused(st, err) != 0)
+                return -1;
+        } else if (why.native != ER_LOCK_DEADLOCK) {
+            break;
+        }
+    }
+    if (err)
+        *err = why;
+    return -1;
+}
+
+int mdb_sequence(struct mdb_store *st, struct error *err)
+{
+    struct sequencer s = {0};
+    struct error why;
+    bool more = true;
+    if (probe(st, &s, err) != 0)
+        return -1;
+    st->bell.next = s.next;
+    st->bell.news = s.news;
+    if (!s.markers)
+        return 0;
+    while (more) {
+        if (give_some(st, &more, &why) == 0)
+            continue;
+        if (why.code == ERR_READONLY)
+            return 0; /* what has its seq can be looked at */
+        if (err)
+            *err = why;
+        return -1;
+    }
+    return mdb_value(st, err, &st->bell.next, SQL(read_next));
+}
+
+/* mdb_news is best effort: without it, a relay notices at its next sweep. */
+void mdb_news(struct mdb_store *st)
+{
+    mdb_run(st, NULL, SQL(ring));
+}

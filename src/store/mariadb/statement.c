@@ -1,0 +1,295 @@
+/* statement.c: statements as text, their values, and rows as events. Nothing is prepared on the
+ * server: that would be lost with the connection, and nothing may stay behind on the caller's. */
+#include "store/mariadb/mariadb.h"
+
+#include <string.h>
+
+/* ---- writing ---- */
+
+static void add_hex(struct buf *b, struct str s)
+{
+    static const char digits[] = "0123456789abcdef";
+    buf_adds(b, "_utf8mb4 X'");
+    char *to = buf_reserve(b, 2 * s.n);
+    for (size_t i = 0; to && i < s.n; i++) {
+        *to++ = digits[(unsigned char)s.p[i] >> 4];
+        *to++ = digits[(unsigned char)s.p[i] & 15];
+    }
+    if (to)
+        b->n += 2 * s.n;
+    buf_addc(b, '\'');
+}
+
+/* add_quoted doubles quotes and backslashes: our sessions are never in NO_BACKSLASH_ESCAPES. */
+static void add_quoted(struct buf *b, struct str s)
+{
+    buf_expect(b, s.n + 2);
+    buf_addc(b, '\'');
+    const char *p = s.p, *end = s.p + s.n;
+    while (p < end) {
+        const char *stop = p;
+        while (stop < end && *stop != '\'' && *stop != '\\' && *stop != '\0')
+            stop++;
+        buf_add(b, p, (size_t)(stop - p));
+        if (stop == end)
+            break;
+        buf_addc(b, '\\');
+        buf_addc(b, *stop ? *stop : '0');
+        p = stop + 1;
+    }
+    buf_addc(b, '\'');
+}
+
+static void add_text(struct buf *b, enum mdb_literals how, struct str s)
+{
+    if (!s.p)
+        buf_adds(b, "NULL");
+    else if (how == MDB_HEX)
+        add_hex(b, s);
+    else
+        add_quoted(b, s);
+}
+
+static void add_value(struct buf *b, enum mdb_literals how, char type, const void *arg)
+{
+    const char *text;
+    const int64_t *number;
+    switch (type) {
+    case 'i': buf_addi64(b, *(const int64_t *)arg); break;
+    case 't': add_text(b, how, *(const struct str *)arg); break;
+    case 's':
+        text = *(const char *const *)arg;
+        add_text(b, how, text ? str_of(text) : (struct str){0});
+        break;
+    case 'o':
+        number = *(const int64_t *const *)arg;
+        if (number)
+            buf_addi64(b, *number);
+        else
+            buf_adds(b, "NULL");
+        break;
+    }
+}
+
+void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct mdb_sql *sql,
+               const void *args, struct buf *b)
+{
+    const struct mdb_sql_parameter *p = sql->parameter;
+    const char *at = sql->text;
+    for (;;) {
+        size_t n = strcspn(at, "?\1");
+        buf_add(b, at, n);
+        at += n;
+        if (!*at)
+            return;
+        if (*at == '?') {
+            add_value(b, how, p->type, (const char *)args + p->at);
+            p++;
+        } else {
+            buf_adds(b, st->quoted);
+        }
+        at++;
+    }
+}
+
+/* ---- asking ---- */
+
+/* skip_rest reads what follows an answer: a CALL gives a status behind its rows. */
+static void skip_rest(MYSQL *db)
+{
+    while (mysql_next_result(db) == 0) {
+        MYSQL_RES *more = mysql_store_result(db);
+        if (more)
+            mysql_free_result(more);
+    }
+}
+
+int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
+            struct mdb_rows **ret, struct error *err)
+{
+    struct mdb_rows *q = calloc(1, sizeof *q);
+    if (!q)
+        return err_nomem(err);
+    bool failed = mysql_real_query(db, text, n) != 0;
+    if (!failed) {
+        q->res = mysql_store_result(db);
+        failed = !q->res && mysql_errno(db) != 0;
+    }
+    if (failed) {
+        mdb_fail(st, db, err);
+        free(q);
+        return -1;
+    }
+    if (mysql_more_results(db))
+        skip_rest(db);
+    *ret = q;
+    return 0;
+}
+
+/* note_end forgets a connection that broke. Inside a transaction it stays, so that nothing goes on
+ * as if it were still open. */
+static void note_end(struct mdb_store *st)
+{
+    bool lost = mdb_is_lost(mysql_errno(st->db));
+    if (lost && !st->in_tx)
+        mdb_disconnect(st);
+}
+
+static struct mdb_rows *ask(struct mdb_store *st, const char *text, size_t n, struct error *err)
+{
+    struct mdb_rows *q;
+    struct error why;
+    if (mdb_ask(st, st->db, text, n, &q, &why) != 0) {
+        if (err)
+            *err = why;
+        note_end(st);
+        return NULL;
+    }
+    st->changed = 0;
+    if (!q->res) {
+        st->changed = (int64_t)mysql_affected_rows(st->db);
+        st->wrote = st->wrote || st->changed > 0;
+    }
+    return q;
+}
+
+struct mdb_rows *mdb_rows(struct mdb_store *st, struct error *err, const struct mdb_sql *sql,
+                          const void *args)
+{
+    if (mdb_connect(st, err) != 0)
+        return NULL;
+    buf_clear(&st->text);
+    mdb_write(st, st->lent ? MDB_HEX : MDB_QUOTED, sql, args, &st->text);
+    if (st->text.failed) {
+        err_nomem(err);
+        return NULL;
+    }
+    return ask(st, st->text.p, st->text.n, err);
+}
+
+void mdb_done(struct mdb_rows *q)
+{
+    if (!q)
+        return;
+    if (q->res)
+        mysql_free_result(q->res);
+    free(q);
+}
+
+int mdb_step(struct mdb_rows **at)
+{
+    struct mdb_rows *q = *at;
+    if (!q)
+        return -1;
+    q->row = q->res ? mysql_fetch_row(q->res) : NULL;
+    if (!q->row) {
+        mdb_done(q);
+        *at = NULL;
+        return 0;
+    }
+    q->size = mysql_fetch_lengths(q->res);
+    return 1;
+}
+
+int mdb_row(struct mdb_store *st, struct mdb_rows **ret, struct error *err,
+            const struct mdb_sql *sql, const void *args)
+{
+    *ret = mdb_rows(st, err, sql, args);
+    return mdb_step(ret);
+}
+
+int mdb_run(struct mdb_store *st, struct error *err, const struct mdb_sql *sql, const void *args)
+{
+    struct mdb_rows *q = mdb_rows(st, err, sql, args);
+    if (!q)
+        return -1;
+    mdb_done(q);
+    return 0;
+}
+
+int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struct mdb_sql *sql,
+              const void *args)
+{
+    struct mdb_rows *q;
+    int r = mdb_row(st, &q, err, sql, args);
+    if (r <= 0)
+        return r;
+    if (!mdb_null(q, 0))
+        *ret = mdb_int(q, 0);
+    mdb_done(q);
+    return 0;
+}
+
+int mdb_values(struct mdb_store *st, struct error *err, const struct mdb_number *wanted, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (mdb_value(st, err, wanted[i].to, wanted[i].sql, wanted[i].args) != 0)
+            return -1;
+    return 0;
+}
+
+int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
+{
+    if (mdb_connect(st, err) != 0)
+        return -1;
+    struct mdb_rows *q = ask(st, text, strlen(text), err);
+    mdb_done(q);
+    return q ? 0 : -1;
+}
+
+/* ---- rows ---- */
+
+struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok)
+{
+    struct str s = mdb_text(q, col);
+    if (!s.p)
+        return s;
+    s.p = arena_bytes(a, s.p, s.n);
+    if (!s.p)
+        *ok = false;
+    return s;
+}
+
+/* keep copies s to *at, with a NUL behind it, and moves *at past both. */
+static struct str keep(struct str s, char **at)
+{
+    if (!s.p)
+        return s;
+    memcpy(*at, s.p, s.n);
+    (*at)[s.n] = '\0';
+    s.p = *at;
+    *at += s.n + 1;
+    return s;
+}
+
+#define TEXTS 8 /* columns of an event that are text */
+
+/* mdb_event_row copies all texts of the row into one allocation, because this is where a drain
+ * spends its time. */
+bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev)
+{
+    static const int columns[TEXTS] = {1, 2, 3, 4, 6, 7, 8, 11};
+    struct str *to[TEXTS] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,
+                             &ev->payload, &ev->headers, &ev->tenant,         &ev->idempotency_key};
+    struct str s[TEXTS];
+    size_t size = 0;
+    for (int i = 0; i < TEXTS; i++) {
+        s[i] = mdb_text(q, columns[i]);
+        size += s[i].n + 1;
+    }
+    *ev = (struct event){
+        .seq = mdb_int(q, 0),
+        .has_version = !mdb_null(q, 5),
+        .version = mdb_int(q, 5),
+        .created_at = mdb_int(q, 9),
+        .not_before = mdb_int(q, 10),
+    };
+
+    char *at = arena_raw(a, size);
+    if (!at)
+        return false;
+    for (int i = 0; i < TEXTS; i++)
+        *to[i] = keep(s[i], &at);
+    ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
+    return true;
+}

@@ -1,0 +1,348 @@
+/* trim.c: deleting what is old and no longer needed, a little at a time. */
+#include <stdio.h>
+
+#include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
+
+#define SAMPLES 168    /* taken while events are kept: one an hour if that is a week */
+#define LOOK_AT 100000 /* events that may stand before those that can go */
+#define COUNT_KEPT 10000
+#define PIN_TEXT sizeof(((struct trim_result *)0)->pin)
+
+/* Which events may go: those up to past, unless their own created_at is younger than cutoff. A
+ * young one among old ones holds up no other. One whose created_at is ahead of the clock counts as
+ * old as the next whose created_at is not. (1) past <= floor. */
+struct old {
+    int64_t cutoff, now;
+    int64_t floor; /* up to here nobody needs any event */
+    int64_t past;  /* up to here every consumer was done at the cutoff */
+    int64_t last;  /* the last event that is old enough */
+    int64_t n;     /* how many are */
+};
+
+/* ---- how far everybody is, and was ---- */
+
+/* note_passed samples how far a consumer has come, and drops samples that are no longer true or no
+ * longer needed. */
+static int note_passed(struct mdb_store *st, const struct consumer_info *c, const struct old *o,
+                       struct error *err)
+{
+    const char *name = c->spec.name;
+    int64_t every = (o->now - o->cutoff) / SAMPLES;
+    if (mdb_run(st, err, SQL(passed_by_now, .consumer = name, .now = o->now)) != 0)
+        return -1;
+    if (mdb_run(st, err, SQL(passed_too_far, .consumer = name, .floor = c->floor)) != 0)
+        return -1;
+    bool begun = c->floor > 0;
+    if (begun && mdb_run(st, err,
+                         SQL(put_passed, .consumer = name, .floor = c->floor, .now = o->now,
+                             .every = every)) != 0)
+        return -1;
+    return mdb_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
+}
+
+/* passed_by tells how far a consumer had come at the cutoff; right now, if that is not in the
+ * past. */
+static int passed_by(struct mdb_store *st, const struct consumer_info *c, const struct old *o,
+                     int64_t *ret, struct error *err)
+{
+    bool right_away = o->cutoff >= o->now;
+    if (right_away) {
+        *ret = c->floor;
+        return 0;
+    }
+    *ret = 0;
+    return mdb_value(
+        st, err, ret,
+        SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff, .floor = c->floor));
+}
+
+/* hold_back lowers floor and past to where this consumer is and was; pin says who holds the
+ * floor. */
+static int hold_back(struct mdb_store *st, const struct consumer_info *c, bool note, struct old *o,
+                     char *pin, struct error *err)
+{
+    int64_t past;
+    if (note && note_passed(st, c, o, err) != 0)
+        return -1;
+    if (passed_by(st, c, o, &past, err) != 0)
+        return -1;
+    if (past < o->past)
+        o->past = past;
+    if (c->floor >= o->floor)
+        return 0;
+    o->floor = c->floor;
+    snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin,
+             (long long)c->floor, c->paused ? ", paused" : "");
+    return 0;
+}
+
+/* The consumers, with what they still needed at one moment. From then on a floor only goes up. */
+struct floors {
+    struct arena a;
+    struct consumer_info *c;
+    size_t n;
+};
+
+/* floors_read reads them in a snapshot: outside of a transaction. floors_release releases them,
+ * also after a failure. */
+static int floors_read(struct mdb_store *st, struct floors *f, struct error *err)
+{
+    arena_init(&f->a, 0);
+    return mdb_consumer_floors(st, &f->a, &f->c, &f->n, err);
+}
+
+static void floors_release(struct floors *f)
+{
+    arena_release(&f->a);
+}
+
+/* find_past sets o->floor and o->past; pin says who holds the floor. note: samples are taken. */
+static int find_past(struct mdb_store *st, const struct floors *f, bool note, struct old *o,
+                     char *pin, struct error *err)
+{
+    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
+    o->floor = f->n > 0 ? INT64_MAX : 0;
+    o->past = o->floor;
+    for (size_t i = 0; i < f->n; i++)
+        if (hold_back(st, &f->c[i], note, o, pin, err) != 0)
+            return -1;
+    if (o->past > o->floor)
+        o->past = o->floor;
+    return 0;
+}
+
+/* ---- what may go ---- */
+
+/* find_old looks for up to max events that are old enough and were passed by everybody long enough
+ * ago, among the first look_at. */
+static int find_old(struct mdb_store *st, struct old *o, int64_t max, int64_t look_at,
+                    struct error *err)
+{
+    int r = 0;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(passed_events, .past = o->past, .max = look_at));
+    o->last = 0;
+    o->n = 0;
+    while (o->n < max && (r = mdb_step(&q)) == 1) {
+        if (mdb_int(q, 1) >= o->cutoff)
+            continue;
+        o->last = mdb_int(q, 0);
+        o->n++;
+    }
+    mdb_done(q);
+    return r < 0 ? -1 : 0;
+}
+
+/* count_kept counts events that are old enough but beyond the floor, among the next `most`. */
+static int count_kept(struct mdb_store *st, const struct old *o, int64_t most,
+                      struct trim_result *t, struct error *err)
+{
+    t->kept_for_pin = 0;
+    if (mdb_value(st, err, &t->kept_for_pin,
+                  SQL(count_kept, .floor = o->floor, .most = most, .cutoff = o->cutoff)) != 0)
+        return -1;
+    t->kept_more = t->kept_for_pin >= most;
+    if (t->kept_for_pin == 0)
+        t->pin[0] = '\0';
+    return 0;
+}
+
+/* inbox_cutoff is the time before which inbox rows may go. */
+static int64_t inbox_cutoff(struct mdb_store *st, const struct trim_request *req)
+{
+    int64_t kept_ms = req->inbox_ms ? req->inbox_ms : req->older_than_ms;
+    return mdb_now(st) - kept_ms;
+}
+
+/* trim_rest deletes what does not go with an event: inbox rows and receipts. */
+static int trim_rest(struct mdb_store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
+                     struct trim_result *t, struct error *err)
+{
+    if (mdb_run(st, err, SQL(drop_old_inbox, .cutoff = inbox_cut, .max = max)) != 0)
+        return -1;
+    t->inbox = st->changed;
+    if (mdb_run(st, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max)) != 0)
+        return -1;
+    t->receipts = st->changed;
+    return 0;
+}
+
+static int count_going_keys(struct mdb_store *st, const struct old *o, int64_t *ret,
+                            struct error *err)
+{
+    return mdb_value(st, err, ret,
+                     SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
+}
+
+/* find_last finds the last event that is old enough: among the last `most` that everybody is done
+ * with, or, if those are all too young by their own time, among the first, where trim_some
+ * looks. */
+static int find_last(struct mdb_store *st, struct old *o, int64_t most, struct error *err)
+{
+    int64_t first = 0;
+    o->last = 0;
+    if (mdb_value(st, err, &o->last,
+                  SQL(last_old, .past = o->past, .most = most, .cutoff = o->cutoff)) != 0)
+        return -1;
+    if (o->last == 0 && find_old(st, o, INT64_MAX, most, err) != 0)
+        return -1;
+    if (mdb_value(st, err, &first, SQL(first_event)) != 0)
+        return -1;
+    o->n = o->last ? o->last - first + 1 : 0;
+    return 0;
+}
+
+/* count_events counts the events that would go, or takes the number of their numbers if those are
+ * more than `most`; then o->last becomes the last whose key is counted. */
+static int count_events(struct mdb_store *st, struct old *o, int64_t most, struct trim_result *t,
+                        struct error *err)
+{
+    if (find_last(st, o, most, err) != 0)
+        return -1;
+    t->events_about = o->n > most;
+    if (t->events_about) {
+        t->events = o->n;
+        o->last -= o->n - most;
+        return 0;
+    }
+    return mdb_value(st, err, &t->events,
+                     SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
+}
+
+/* count_keys counts the idempotency keys that would go. */
+static int count_keys(struct mdb_store *st, const struct old *o, struct trim_result *t,
+                      struct error *err)
+{
+    if (count_going_keys(st, o, &t->keys, err) != 0)
+        return -1;
+    t->keys_more = t->events_about && t->keys > 0;
+    return 0;
+}
+
+/* count_all counts what repeated calls would delete, up to so many of each kind. */
+static int count_all(struct mdb_store *st, const struct trim_request *req, struct old *o,
+                     struct trim_result *t, struct error *err)
+{
+    int64_t most = req->max_rows ? (int64_t)req->max_rows : STORE_EXACT_ROWS;
+    if (count_events(st, o, most, t, err) != 0)
+        return -1;
+    if (count_kept(st, o, most, t, err) != 0)
+        return -1;
+    if (count_keys(st, o, t, err) != 0)
+        return -1;
+    if (mdb_value(st, err, &t->inbox,
+                  SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)) != 0)
+        return -1;
+    if (mdb_value(st, err, &t->receipts,
+                  SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)) != 0)
+        return -1;
+    t->inbox_more = t->inbox >= most;
+    t->receipts_more = t->receipts >= most;
+    return 0;
+}
+
+/* trim_records deletes what is recorded about events that are gone, and about the filters that
+ * judged them. */
+static int trim_records(struct mdb_store *st, int64_t last, struct error *err)
+{
+    if (mdb_run(st, err, SQL(drop_ended, .last = last)) != 0)
+        return -1;
+    return mdb_run(st, err, SQL(drop_former_filters, .last = last));
+}
+
+/* trim_events deletes the events that find_old found, with their keys and records. */
+static int trim_events(struct mdb_store *st, const struct old *o, struct trim_result *t,
+                       struct error *err)
+{
+    if (o->n == 0)
+        return 0;
+    if (count_going_keys(st, o, &t->keys, err) != 0)
+        return -1;
+    if (mdb_value(st, err, &t->events,
+                  SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
+        return -1;
+    if (mdb_run(st, err, SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
+        return -1;
+    if (mdb_run(st, err, SQL(drop_places, .last = o->last)) != 0)
+        return -1;
+    return trim_records(st, o->last, err);
+}
+
+/* trim_some deletes up to max_rows of each kind. */
+static int trim_some(struct mdb_store *st, const struct trim_request *req, struct old *o,
+                     struct trim_result *t, struct error *err)
+{
+    int64_t max = req->max_rows ? (int64_t)req->max_rows : STORE_TRIM_ROWS;
+    if (find_old(st, o, max, LOOK_AT, err) != 0)
+        return -1;
+    if (trim_events(st, o, t, err) != 0)
+        return -1;
+
+    bool more_events = o->n == max;
+    if (more_events)
+        t->pin[0] = '\0';
+    else if (count_kept(st, o, COUNT_KEPT, t, err) != 0)
+        return -1;
+    if (trim_rest(st, o->cutoff, inbox_cutoff(st, req), max, t, err) != 0)
+        return -1;
+    bool more_rest = t->keys >= max || t->inbox >= max || t->receipts >= max;
+    t->more = more_events || more_rest;
+    return 0;
+}
+
+/* trim_locked runs in a transaction; one trims at a time. */
+static int trim_locked(struct mdb_store *st, const struct floors *f, const struct trim_request *req,
+                       struct trim_result *t, struct error *err)
+{
+    int64_t ignored = 0;
+    if (mdb_value(st, err, &ignored, SQL(lock_trim)) != 0)
+        return -1;
+    struct old o = {.now = mdb_now(st)}; /* the lock may have been waited for */
+    o.cutoff = o.now - req->older_than_ms;
+    if (find_past(st, f, true, &o, t->pin, err) != 0)
+        return -1;
+    return trim_some(st, req, &o, t, err);
+}
+
+static int trim_dry(struct mdb_store *st, const struct floors *f, const struct trim_request *req,
+                    struct trim_result *t, struct error *err)
+{
+    struct old o = {.now = mdb_now(st)};
+    o.cutoff = o.now - req->older_than_ms;
+    if (find_past(st, f, false, &o, t->pin, err) != 0)
+        return -1;
+    return count_all(st, req, &o, t, err);
+}
+
+static int trim_for_real(struct mdb_store *st, const struct floors *f,
+                         const struct trim_request *req, struct trim_result *t, struct error *err)
+{
+    if (mdb_begin(&st->base, err) != 0)
+        return -1;
+    if (trim_locked(st, f, req, t, err) != 0) {
+        mdb_rollback(&st->base);
+        return -1;
+    }
+    return mdb_commit(&st->base, err);
+}
+
+int mdb_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
+             struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    struct trim_result t = {0};
+    struct floors f;
+    int r = mdb_sequence(st, err);
+    if (r != 0)
+        return -1;
+    r = floors_read(st, &f, err);
+    if (r == 0 && req->dry_run)
+        r = trim_dry(st, &f, req, &t, err);
+    else if (r == 0)
+        r = trim_for_real(st, &f, req, &t, err);
+    floors_release(&f);
+    if (r != 0)
+        return -1;
+    *ret = t;
+    return 0;
+}

@@ -1,0 +1,224 @@
+/* turn.c: a turn of a worker, in one transaction: it takes over what expired, settles what the
+ * worker has delivered, and claims what comes next. The transaction begins with the lock of the
+ * consumer's row, so the turns of a consumer come one after the other, and never wait for those of
+ * another. */
+#include <mysqld_error.h>
+
+#include "mdb_sql.h"
+#include "store/mariadb/claim.h"
+
+#define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
+#define TRIES 4       /* of a turn that the server picked to end a deadlock */
+
+/* What a turn works on: a settlement, a claim, or both. */
+struct turn {
+    struct claiming k;
+    const struct settlement *s; /* NULL: nothing to settle */
+    bool lost;                  /* the claim that s settles was no longer ours */
+};
+
+static bool is_claiming(const struct claim_request *req)
+{
+    return req && req->max_events > 0;
+}
+
+/* ---- what may have changed since the last turn ---- */
+
+/* check_version notices a migration that ran meanwhile. What the worker has in hand is still
+ * settled then, so that nothing is delivered again, but nothing is claimed. With nothing to settle
+ * it is an error, which ends the worker. */
+static int check_version(const struct turn *t, int64_t there, struct error *err)
+{
+    if (there == MDB_SCHEMA_VERSION || t->s)
+        return 0;
+    return err_fate(err, ERR_NEWER, FATE_FATAL, 0,
+                    "%s: this outbox has version %lld; this program knows %d: update it, or run "
+                    "`outbox migrate up`",
+                    t->k.st->shown, (long long)there, MDB_SCHEMA_VERSION);
+}
+
+/* same_settings compares the row of consumer_state with the request. */
+static bool same_settings(const struct mdb_rows *q, const struct claim_request *req)
+{
+    const char *events = req->events ? req->events : "";
+    const char *where = req->where ? req->where : "";
+    if (!str_is(mdb_text(q, 2), store_order_names[req->order]))
+        return false;
+    if (mdb_int(q, 3) != req->lanes)
+        return false;
+    return str_is(mdb_text(q, 4), events) && str_is(mdb_text(q, 5), where);
+}
+
+/* set_now fixes the turn's time: a claim is alive for all its steps, or for none. */
+static void set_now(struct turn *t, int64_t server)
+{
+    struct mdb_store *st = t->k.st;
+    mdb_heard(st, server);
+    st->turn_now = mdb_now(st);
+    t->k.now = st->turn_now;
+}
+
+/* lock_consumer reads the consumer's row, which somebody may have paused, removed or changed
+ * meanwhile, and keeps it. With other settings than the registered ones nothing may be claimed or
+ * taken over: events that only the new filter wants would be skipped for good. */
+static int lock_consumer(struct turn *t, const char *name, int64_t *ret_version, struct error *err)
+{
+    struct claiming *k = &t->k;
+    struct mdb_rows *q;
+    int r = mdb_row(k->st, &q, err, SQL(consumer_state, .consumer = name));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
+                        "consumer \"%s\" is not registered; it may have been removed", name);
+    set_now(t, mdb_int(q, 6));
+    *ret_version = mdb_int(q, 7);
+    k->epoch = mdb_claim_next_epoch(k->st, mdb_int(q, 1));
+    if (k->req) {
+        k->hint->paused = mdb_int(q, 0) != 0;
+        k->hint->changed = !same_settings(q, k->req);
+    }
+    mdb_done(q);
+    return 0;
+}
+
+/* ---- claiming ---- */
+
+/* await_claims notes when claims run out that can be taken over then: those of others, and our own
+ * that we don't know of, because the answer got lost. */
+static void await_claims(struct claiming *k)
+{
+    for (size_t i = 0; i < k->n_claims; i++) {
+        const struct claim *c = &k->claims[i];
+        bool forgotten = c->until > k->now && !c->known;
+        if (!c->over && (c->others || forgotten))
+            mdb_claim_wait(k, c->until);
+    }
+}
+
+static bool any_claim(const struct claiming *k)
+{
+    for (size_t i = 0; i < k->n_claims; i++)
+        if (!k->claims[i].over)
+            return true;
+    return false;
+}
+
+/* look_through finds out whether anything is left for this consumer at all, after no fresh event
+ * was found. */
+static int look_through(struct claiming *k, struct error *err)
+{
+    int64_t left = 0;
+    if (mdb_value(k->st, err, &left,
+                  SQL(anything_parked, .consumer = k->req->consumer, .now = k->now)) != 0)
+        return -1;
+    k->hint->through = !left && !any_claim(k) && k->hint->skipped == 0;
+    await_claims(k);
+    return 0;
+}
+
+/* claim_fresh claims fresh events, unless a careful one waits until nothing is being delivered. */
+static int claim_fresh(struct claiming *k, struct error *err)
+{
+    bool careful_waits = k->hint->careful && k->req->careful == CAREFUL_WAIT;
+    if (careful_waits)
+        return 0;
+    return mdb_fresh_claim(k, err);
+}
+
+/* claim_next claims parked or fresh events. It tries first what the request wants first. */
+static int claim_next(struct claiming *k, struct error *err)
+{
+    typedef int claim_kind(struct claiming *, struct error *);
+    static claim_kind *const parked_first[] = {mdb_parked_claim, claim_fresh};
+    static claim_kind *const fresh_first[] = {claim_fresh, mdb_parked_claim};
+    if (k->hint->paused)
+        return 0;
+
+    claim_kind *const *kinds = k->req->parked_first ? parked_first : fresh_first;
+    for (int i = 0; i < 2 && k->b->n == 0; i++)
+        if (kinds[i](k, err) != 0)
+            return -1;
+    if (k->b->n > 0)
+        return 0;
+    return look_through(k, err);
+}
+
+/* ---- the turn ---- */
+
+/* steps takes the steps of a turn. Their order matters: what an expired claim held must be parked
+ * before what waits behind it. */
+static int steps(struct turn *t, struct error *err)
+{
+    struct claiming *k = &t->k;
+    const char *name = k->req ? k->req->consumer : t->s->consumer;
+    int64_t version = 0;
+    if (lock_consumer(t, name, &version, err) != 0)
+        return -1;
+    if (check_version(t, version, err) != 0)
+        return -1;
+    bool fit = k->req && !k->hint->changed && version == MDB_SCHEMA_VERSION;
+    if (fit && mdb_claim_list(k, err) != 0)
+        return -1;
+    if (fit && mdb_take_over(k, err) != 0)
+        return -1;
+    if (t->s && mdb_settle(k->st, t->s, &t->lost, err) != 0)
+        return -1;
+    if (!fit || !is_claiming(k->req))
+        return 0;
+
+    if (t->s && !t->lost)
+        mdb_claim_over(k, t->s->b->epoch);
+    if (claim_next(k, err) != 0)
+        return -1;
+    if (k->hint->busy) /* nobody rings when another worker settles */
+        mdb_claim_wait(k, k->now + BUSY_AGAIN);
+    return 0;
+}
+
+/* make makes the turn in a transaction, which is committed only if anything was written. */
+static int make(struct turn *t, struct error *err)
+{
+    struct mdb_store *st = t->k.st;
+    if (mdb_begin(&st->base, err) != 0)
+        return -1;
+    int r = steps(t, err);
+    st->turn_now = 0;
+    if (r == 0 && st->wrote)
+        return mdb_commit(&st->base, err);
+    mdb_rollback(&st->base);
+    return r;
+}
+
+int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
+             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+             struct claim_hint *ret_hint, struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    struct error why;
+    if (st->in_tx)
+        return err_set(err, ERR_MISUSE,
+                       "a claim inside an open transaction would not be durable: refused");
+    if (is_claiming(req) && mdb_sequence(st, err) != 0)
+        return -1;
+
+    for (int i = 0; i < TRIES; i++) {
+        struct batch b = {0};
+        struct claim_hint hint = {.wait_ms = -1};
+        struct turn t = {.k = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint}, .s = s};
+        if (make(&t, &why) == 0) {
+            if (ret_lost)
+                *ret_lost = t.lost;
+            if (req) {
+                *ret_batch = b;
+                *ret_hint = hint;
+            }
+            return 0;
+        }
+        if (why.native != ER_LOCK_DEADLOCK)
+            break;
+    }
+    if (err)
+        *err = why;
+    return -1;
+}

@@ -1,0 +1,289 @@
+/* url.c: what a mariadb: URL says, and where the password comes from. */
+#include "store/mariadb/mariadb.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/small_file.h"
+#include "base/text.h"
+
+#define ANSWER_MS 60000
+#define PASSWORD_MAX 1024
+#define DATABASE_MAX 64 /* characters of a name in MariaDB */
+
+static int not_understood(struct error *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "the mariadb: URL cannot be understood: it is mariadb://USER@HOST:PORT/DB, with "
+                   "special characters as %%XX (also in a password), and ?socket=PATH instead of "
+                   "HOST:PORT for a server on this machine");
+}
+
+/* ---- percent-encoding ---- */
+
+static int hex_digit(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = memchr(digits, tolower((unsigned char)c), 16);
+    return at ? (int)(at - digits) : -1;
+}
+
+/* decode_byte returns the byte that %XX at p stands for; 0 if it is malformed, or a control
+ * character. */
+static char decode_byte(const char *p, const char *end)
+{
+    if (end - p < 3)
+        return 0;
+    int high = hex_digit(p[1]);
+    int low = hex_digit(p[2]);
+    if (high < 0 || low < 0)
+        return 0;
+    int byte = high * 16 + low;
+    return byte < ' ' ? 0 : (char)byte;
+}
+
+/* decode copies n bytes at p, percent-decoded. Returns NULL if they are malformed, or memory is
+ * short. */
+static char *decode(const char *p, size_t n)
+{
+    char *out = malloc(n + 1);
+    char *to = out;
+    if (!out)
+        return NULL;
+    for (const char *end = p + n; p < end;) {
+        char byte = *p;
+        size_t taken = 1;
+        if (byte == '%') {
+            byte = decode_byte(p, end);
+            taken = 3;
+        }
+        if ((unsigned char)byte < ' ') {
+            free(out);
+            return NULL;
+        }
+        *to++ = byte;
+        p += taken;
+    }
+    *to = '\0';
+    return out;
+}
+
+/* ---- the parts ---- */
+
+static int read_tls(const char *value, enum mdb_tls *ret, struct error *err)
+{
+    static const char *const names[] = {"off", "on", "verify"};
+    static const enum mdb_tls means[] = {MDB_TLS_OFF, MDB_TLS_ON, MDB_TLS_VERIFY};
+    for (size_t i = 0; i < 3; i++)
+        if (strcmp(value, names[i]) == 0) {
+            *ret = means[i];
+            return 0;
+        }
+    return err_set(err, ERR_CONFIG,
+                   "tls=%.40s in the store's URL: it is off, on (encrypted, whoever answers) or "
+                   "verify (encrypted, and the certificate is checked)",
+                   value);
+}
+
+/* take_value gives a parameter its value, which is owned. */
+static int take_value(struct mdb_url *u, const char *name, size_t n, char *value, struct error *err)
+{
+    static const char *const names[] = {"socket", "password-file", "tls-ca", "tls-cert", "tls-key"};
+    char **const to[] = {&u->socket, &u->password_file, &u->ca, &u->cert, &u->key};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (n != strlen(names[i]) || strncmp(name, names[i], n) != 0)
+            continue;
+        free(*to[i]);
+        *to[i] = value;
+        return 0;
+    }
+
+    int r;
+    if (n == 3 && strncmp(name, "tls", n) == 0)
+        r = read_tls(value, &u->tls, err);
+    else if (n == 14 && strncmp(name, "answer-timeout", n) == 0)
+        r = text_duration(value, &u->answer_ms, err);
+    else if (n == 6 && strncmp(name, "tenant", n) == 0)
+        r = err_set(err, ERR_CONFIG,
+                    "tenant= in the store's URL: MariaDB has no row-level security, so a tenant "
+                    "cannot be kept apart there; give each tenant a database, or use PostgreSQL");
+    else
+        r = err_set(err, ERR_CONFIG,
+                    "\"%.*s\" in the store's URL is not known; a mariadb: URL takes socket, "
+                    "password-file, tls, tls-ca, tls-cert, tls-key and answer-timeout",
+                    n < 40 ? (int)n : 40, name);
+    free(value);
+    return r;
+}
+
+static int read_query(struct mdb_url *u, const char *p, struct error *err)
+{
+    while (*p) {
+        size_t n = strcspn(p, "&");
+        size_t name = strcspn(p, "=&");
+        char *value = name < n ? decode(p + name + 1, n - name - 1) : NULL;
+        bool usable = value && *value;
+        if (!usable) {
+            free(value);
+            return not_understood(err);
+        }
+        if (take_value(u, p, name, value, err) != 0)
+            return -1;
+        p += n;
+        if (*p == '&')
+            p++;
+    }
+    return 0;
+}
+
+static int read_port(const char *p, size_t n, unsigned *ret, struct error *err)
+{
+    char digits[8] = {0};
+    char *end;
+    if (n == 0 || n >= sizeof digits)
+        return not_understood(err);
+    memcpy(digits, p, n);
+    unsigned long port = strtoul(digits, &end, 10);
+    if (*end || port < 1 || port > 65535)
+        return not_understood(err);
+    *ret = (unsigned)port;
+    return 0;
+}
+
+/* read_user reads USER or USER:PASSWORD. */
+static int read_user(struct mdb_url *u, const char *p, size_t n, struct error *err)
+{
+    const char *colon = memchr(p, ':', n);
+    size_t user = colon ? (size_t)(colon - p) : n;
+    u->user = decode(p, user);
+    if (colon)
+        u->password = decode(colon + 1, n - user - 1);
+    bool whole = u->user && *u->user && (!colon || u->password);
+    return whole ? 0 : not_understood(err);
+}
+
+/* read_host reads HOST, HOST:PORT or [ADDRESS]:PORT; nothing is fine. */
+static int read_host(struct mdb_url *u, const char *p, size_t n, struct error *err)
+{
+    size_t host = n;
+    const char *close = n && *p == '[' ? memchr(p, ']', n) : NULL;
+    const char *from = close ? close : p;
+    const char *colon = memrchr(from, ':', n - (size_t)(from - p));
+    if (colon) {
+        host = (size_t)(colon - p);
+        if (read_port(colon + 1, n - host - 1, &u->port, err) != 0)
+            return -1;
+    }
+    if (close) {
+        p++;
+        host = (size_t)(close - p);
+    }
+    if (host == 0)
+        return 0;
+    u->host = decode(p, host);
+    return u->host ? 0 : not_understood(err);
+}
+
+static int read_database(struct mdb_url *u, const char *p, size_t n, struct error *err)
+{
+    u->database = decode(p, n);
+    bool usable = u->database && *u->database;
+    if (!usable)
+        return err_set(err, ERR_CONFIG,
+                       "the mariadb: URL names no database: write mariadb://USER@HOST/DB, with the "
+                       "database that your own tables are in");
+    if (strlen(u->database) > (size_t)DATABASE_MAX * 4)
+        return err_set(err, ERR_CONFIG, "the database's name in the store's URL is too long");
+    return 0;
+}
+
+static int read_parts(struct mdb_url *u, const char *p, struct error *err)
+{
+    size_t n = strcspn(p, "?");
+    const char *at = memrchr(p, '@', n);
+    if (at) {
+        if (read_user(u, p, (size_t)(at - p), err) != 0)
+            return -1;
+        n -= (size_t)(at + 1 - p);
+        p = at + 1;
+    }
+    const char *slash = memchr(p, '/', n);
+    if (!slash)
+        return read_database(u, p, 0, err);
+    if (read_host(u, p, (size_t)(slash - p), err) != 0)
+        return -1;
+    if (read_database(u, slash + 1, n - (size_t)(slash + 1 - p), err) != 0)
+        return -1;
+    return p[n] == '?' ? read_query(u, p + n + 1, err) : 0;
+}
+
+int mdb_url_read(const char *url, struct mdb_url *ret, struct error *err)
+{
+    static const char start[] = "mariadb://";
+    struct mdb_url u = {.answer_ms = ANSWER_MS};
+    int r = not_understood(err);
+    if (strncmp(url, start, strlen(start)) == 0)
+        r = read_parts(&u, url + strlen(start), err);
+    if (r == 0 && u.host && u.socket)
+        r = err_set(err, ERR_CONFIG, "the mariadb: URL names a host and a socket: take one");
+    if (r != 0) {
+        mdb_url_release(&u);
+        return -1;
+    }
+    *ret = u;
+    return 0;
+}
+
+static void forget(char *secret)
+{
+    if (secret)
+        explicit_bzero(secret, strlen(secret));
+    free(secret);
+}
+
+void mdb_url_release(struct mdb_url *u)
+{
+    forget(u->password);
+    free(u->user);
+    free(u->host);
+    free(u->socket);
+    free(u->database);
+    free(u->password_file);
+    free(u->ca);
+    free(u->cert);
+    free(u->key);
+    *u = (struct mdb_url){0};
+}
+
+/* ---- the password ---- */
+
+static int read_password_file(const char *path, char **ret, struct error *err)
+{
+    char text[PASSWORD_MAX + 1];
+    ssize_t n = small_file_read(path, text, PASSWORD_MAX);
+    if (n < 0)
+        return err_errno(err, ERR_CONFIG, errno, "cannot read the password file %s", path);
+    if (n == PASSWORD_MAX)
+        return err_set(err, ERR_CONFIG, "the password in %s is too long", path);
+    text[n] = '\0';
+    text[strcspn(text, "\r\n")] = '\0';
+    *ret = strdup(text);
+    explicit_bzero(text, sizeof text);
+    return *ret ? 0 : err_nomem(err);
+}
+
+int mdb_url_password(const struct mdb_url *u, char **ret, struct error *err)
+{
+    static const char *const variables[] = {"OUTBOX_MARIADB_PASSWORD", "MYSQL_PWD"};
+    const char *found = u->password;
+    *ret = NULL;
+    if (!found && u->password_file)
+        return read_password_file(u->password_file, ret, err);
+    for (size_t i = 0; !found && i < 2; i++)
+        found = getenv(variables[i]);
+    if (!found)
+        return 0;
+    *ret = strdup(found);
+    return *ret ? 0 : err_nomem(err);
+}

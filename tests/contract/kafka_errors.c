@@ -1,0 +1,211 @@
+/* kafka_errors.c: what becomes of events when a broker refuses, moves, cuts off or is silent. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kafka_peer.h"
+
+#define TOO_LARGE RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE
+#define CUT RD_KAFKA_RESP_ERR__TRANSPORT
+
+static void note_id(void *ctx, const rd_kafka_message_t *m)
+{
+    sink_arrivals_add(ctx, kafka_header(m, "id"), (struct str){m->payload, m->len});
+}
+
+/* assert_stored_once checks that exactly the delivered ones are in the topic, once, in order. */
+static void assert_stored_once(struct peer *p)
+{
+    struct sink_arrivals got = {0};
+    kafka_read(p->topic, note_id, &got);
+    size_t n = 0;
+    for (size_t i = 0; i < p->rig.n; i++) {
+        if (p->rig.items[i]->status != SINK_DELIVERED)
+            continue;
+        assert_true(n < got.n);
+        assert_string_equal(got.a[n].id, p->rig.items[i]->id);
+        n++;
+    }
+    assert_int_equal(got.n, n);
+    sink_arrivals_release(&got);
+}
+
+/* ready has the producer connected, so that what follows goes in one batch. */
+static void ready(struct peer *p)
+{
+    open_with(p, "rdkafka.linger.ms=100");
+    assert_int_equal(run_one(p, "\"first\"")->status, SINK_DELIVERED);
+}
+
+static void refusal_of_a_batch_hits_only_the_guilty_event(void **state)
+{
+    struct peer *p = *state;
+    ready(p);
+    /* The batch is refused; sent one by one, the fourth is refused again. */
+    tell("errors %d %d 0 0 0 %d", API_PRODUCE, TOO_LARGE, TOO_LARGE);
+    sink_rig_add_many(&p->rig, 50, 64);
+    sink_rig_run(&p->rig);
+    for (size_t i = 1; i < p->rig.n; i++) {
+        struct sink_item *it = p->rig.items[i];
+        assert_int_equal(it->status, i == 4 ? SINK_REJECT : SINK_DELIVERED);
+        assert_int_equal(it->order, i);
+    }
+    sink_assert_says(p->rig.items[4], "max.message.bytes");
+    assert_false(p->rig.items[4]->unasked);
+    assert_stored_once(p);
+}
+
+static void batch_of_innocents_passes_in_smaller_ones(void **state)
+{
+    struct peer *p = *state;
+    ready(p);
+    tell("errors %d %d", API_PRODUCE, TOO_LARGE);
+    sink_rig_add_many(&p->rig, 50, 64);
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    assert_stored_once(p);
+}
+
+static void nothing_behind_a_refused_batch_is_stored_before_it(void **state)
+{
+    struct peer *p = *state;
+    ready(p);
+    tell("errors %d %d", API_PRODUCE, RD_KAFKA_RESP_ERR_INVALID_RECORD);
+    sink_rig_add_many(&p->rig, 3000, 512); /* several batches */
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    assert_stored_once(p);
+}
+
+static void trouble_that_passes_repeats_and_loses_nothing(void **state)
+{
+    struct peer *p = *state;
+    ready(p);
+    tell("errors %d %d %d %d", API_PRODUCE, CUT, RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+         RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS);
+    sink_rig_add_many(&p->rig, 500, 64);
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    assert_stored_once(p);
+}
+
+/* The producer is dead then, for good; another takes its place. */
+static void fatal_error_of_the_producer_is_down_and_heals(void **state)
+{
+    struct peer *p = *state;
+    ready(p);
+    tell("errors %d %d", API_PRODUCE, RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER);
+    sink_rig_add_many(&p->rig, 10, 64);
+    sink_rig_run(&p->rig);
+    for (size_t i = 1; i < p->rig.n; i++) {
+        bool fine = p->rig.items[i]->status == SINK_DOWN;
+        fine = fine || p->rig.items[i]->status == SINK_DELIVERED;
+        assert_true(fine);
+    }
+    sink_rig_passes_again(&p->rig);
+}
+
+static void silent_broker_is_down_in_time_and_nothing_waits_for_it(void **state)
+{
+    struct peer *p = *state;
+    char path[128];
+    snprintf(path, sizeof path, "%s", p->topic);
+    open_topic(p, path);
+    assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
+    sink_rig_release(&p->rig);
+    sink_rig_init(&p->rig);
+
+    sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 2000});
+    assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
+    tell("rtt 1 30000");
+    sink_rig_add_many(&p->rig, 10, 64);
+    int64_t began = clock_mono(&clock_system), slowest = 0;
+    while (p->rig.answered < p->rig.n) {
+        int64_t at = clock_mono(&clock_system);
+        sink_rig_submit(&p->rig);
+        p->rig.sk->ops->drive(p->rig.sk);
+        int64_t took = clock_mono(&clock_system) - at;
+        slowest = took > slowest ? took : slowest;
+        if (p->rig.answered < p->rig.n)
+            sink_rig_wait(&p->rig);
+    }
+    int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
+    assert_in_range(ms, 1900, 6000);
+    assert_in_range(slowest / MS_NS, 0, 500);
+    for (size_t i = 1; i < p->rig.n; i++) {
+        assert_int_equal(p->rig.items[i]->status, SINK_DOWN);
+        sink_assert_says(p->rig.items[i], "has not confirmed for 2000 ms");
+    }
+    tell("rtt 1 0");
+    sink_rig_passes_again(&p->rig);
+}
+
+static void missing_topic_of_a_template_holds_up_no_other(void **state)
+{
+    struct peer *p = *state;
+    tell("topic absent-%s 1", p->topic);
+    tell("topic-error absent-%s %d", p->topic, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    open_topic(p, "{type}");
+    assert_false(p->rig.sk->ops->caps & SINK_FAILSTOP);
+    char absent[80];
+    snprintf(absent, sizeof absent, "absent-%s", p->topic);
+    for (int i = 0; i < 6; i++) {
+        struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+        it->ev.type = str_of(i % 2 ? absent : p->topic);
+    }
+    sink_rig_run(&p->rig);
+    for (size_t i = 0; i < p->rig.n; i++)
+        assert_int_equal(p->rig.items[i]->status, i % 2 ? SINK_LATER : SINK_DELIVERED);
+    sink_assert_says(p->rig.items[1], "create=on");
+    assert_true(p->rig.items[1]->retry_after_ms >= 1000);
+    tell("topic-error absent-%s 0", p->topic);
+}
+
+static void missing_topic_is_down_for_all(void **state)
+{
+    struct peer *p = *state;
+    tell("topic-error %s %d", p->topic, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    open_topic(p, p->topic);
+    sink_rig_add_many(&p->rig, 3, 64);
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DOWN);
+    sink_assert_says(p->rig.items[0], "create=on");
+    tell("topic-error %s 0", p->topic);
+    sink_rig_passes_again(&p->rig);
+}
+
+static void chain_stays_in_order_behind_a_refusal(void **state)
+{
+    struct peer *p = *state;
+    open_topic(p, "{type}?rdkafka.linger.ms=50");
+    struct sink_item *first = sink_rig_add(&p->rig, "\"first\"", 0);
+    first->ev.type = str_of(p->topic);
+    sink_rig_run(&p->rig);
+    tell("errors %d %d 0 %d", API_PRODUCE, TOO_LARGE, TOO_LARGE);
+    for (int i = 0; i < 5; i++) {
+        struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+        it->ev.type = str_of(p->topic);
+        it->d.chained = i > 0;
+    }
+    sink_rig_run(&p->rig);
+    /* The second of the chain is refused alone, so none behind it takes effect. */
+    static const enum sink_status want[] = {SINK_DELIVERED, SINK_DELIVERED, SINK_REJECT,
+                                            SINK_CANCELLED, SINK_CANCELLED, SINK_CANCELLED};
+    for (size_t i = 0; i < p->rig.n; i++)
+        assert_int_equal(p->rig.items[i]->status, want[i]);
+    assert_stored_once(p);
+}
+
+static const struct CMUnitTest tests[] = {
+    OWN(refusal_of_a_batch_hits_only_the_guilty_event),
+    OWN(batch_of_innocents_passes_in_smaller_ones),
+    OWN(nothing_behind_a_refused_batch_is_stored_before_it),
+    OWN(trouble_that_passes_repeats_and_loses_nothing),
+    OWN(fatal_error_of_the_producer_is_down_and_heals),
+    OWN(silent_broker_is_down_in_time_and_nothing_waits_for_it),
+    OWN(missing_topic_of_a_template_holds_up_no_other),
+    OWN(missing_topic_is_down_for_all),
+    OWN(chain_stays_in_order_behind_a_refusal),
+};
+
+const struct suite_part kafka_errors_tests = SUITE_PART(tests);

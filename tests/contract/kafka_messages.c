@@ -1,0 +1,120 @@
+/* kafka_messages.c: what a message of Kafka looks like: topic, key, partition, headers, receipt. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kafka_peer.h"
+
+struct seen {
+    size_t n, without_key, partitions;
+    int32_t last;
+    char key[64], value[512], type[64], content_type[64];
+};
+
+static void note(void *ctx, const rd_kafka_message_t *m)
+{
+    struct seen *s = ctx;
+    struct str type = kafka_header(m, "type"), content = kafka_header(m, "content-type");
+    if (s->n == 0 || m->partition != s->last)
+        s->partitions++;
+    s->last = m->partition;
+    s->n++;
+    if (!m->key)
+        s->without_key++;
+    snprintf(s->key, sizeof s->key, "%.*s", (int)m->key_len, m->key ? (char *)m->key : "");
+    snprintf(s->value, sizeof s->value, "%.*s", (int)m->len, (char *)m->payload);
+    snprintf(s->type, sizeof s->type, "%.*s", (int)type.n, type.p ? type.p : "");
+    snprintf(s->content_type, sizeof s->content_type, "%.*s", (int)content.n,
+             content.p ? content.p : "");
+}
+
+static void event_without_a_key_has_none(void **state)
+{
+    struct peer *p = *state;
+    struct seen seen = {0};
+    char wide[80];
+    snprintf(wide, sizeof wide, "wide-%s", p->topic);
+    tell("topic %s 4", wide);
+    open_topic(p, wide);
+    for (int i = 0; i < 200; i++) {
+        struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+        it->ev.aggregate_type = it->ev.aggregate_id = (struct str){0};
+        if (i % 40 == 0)
+            sink_rig_run(&p->rig); /* the library sticks to a partition for a while */
+    }
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    kafka_read(wide, note, &seen);
+    assert_int_equal(seen.n, 200);
+    assert_int_equal(seen.without_key, 200);
+    assert_true(seen.partitions > 1); /* an empty key would have put all into one */
+}
+
+static void receipt_and_mark_name_the_place(void **state)
+{
+    struct peer *p = *state;
+    char receipt[96];
+    const struct hwm *marks;
+    open_topic(p, p->topic);
+    for (int i = 0; i < 3; i++) {
+        snprintf(receipt, sizeof receipt, "%s/0/%d", p->topic, i);
+        assert_string_equal(run_one(p, "1")->receipt, receipt);
+    }
+    assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &marks), 1);
+    snprintf(receipt, sizeof receipt, "%s/0", p->topic);
+    assert_true(str_is(marks[0].stream, receipt));
+    assert_int_equal(marks[0].hi, 3); /* where a reader would go on */
+    p->rig.sk->ops->marks_kept(p->rig.sk);
+    assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &marks), 0);
+}
+
+static void message_is_what_the_format_says(void **state)
+{
+    struct peer *p = *state;
+    struct seen seen = {0};
+    open_with(p, "format=plain");
+    struct sink_item *it = sink_rig_add(&p->rig, "{\"a\": 1}", 0);
+    it->ev.aggregate_type = STR("order");
+    it->ev.aggregate_id = STR("42");
+    sink_rig_run(&p->rig);
+    kafka_read(p->topic, note, &seen);
+    assert_string_equal(seen.key, "42");
+    assert_string_equal(seen.value, "{\"a\": 1}");
+    assert_string_equal(seen.content_type, "application/json");
+    assert_true(str_is(it->ev.type, seen.type));
+}
+
+static void topic_of_a_template_has_only_what_kafka_allows(void **state)
+{
+    struct peer *p = *state;
+    char topic[96];
+    snprintf(topic, sizeof topic, "a_20b_2Fc.%s", p->topic);
+    tell("topic %s 1", topic);
+    open_topic(p, "{tenant}.{type}");
+    struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+    it->ev.tenant = STR("a b/c");
+    it->ev.type = str_of(p->topic);
+    struct sink_item *none = sink_rig_add(&p->rig, "2", 0);
+    none->ev.type = str_of(p->topic);
+    struct sink_item *far = sink_rig_add(&p->rig, "3", 0);
+    char longest[300];
+    memset(longest, 'x', sizeof longest);
+    far->ev.tenant = (struct str){longest, 250};
+    far->ev.type = str_of(p->topic);
+    sink_rig_run(&p->rig);
+    assert_int_equal(it->status, SINK_DELIVERED);
+    assert_int_equal(kafka_count(topic), 1);
+    assert_int_equal(none->status, SINK_REJECT);
+    assert_int_equal(far->status, SINK_REJECT);
+    sink_assert_says(far, "249");
+    assert_true(far->unasked && none->unasked);
+}
+
+static const struct CMUnitTest tests[] = {
+    OWN(event_without_a_key_has_none),
+    OWN(receipt_and_mark_name_the_place),
+    OWN(message_is_what_the_format_says),
+    OWN(topic_of_a_template_has_only_what_kafka_allows),
+};
+
+const struct suite_part kafka_messages_tests = SUITE_PART(tests);
