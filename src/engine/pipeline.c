@@ -124,10 +124,16 @@ static bool keeps_lease(const struct pipeline *p)
     return pipeline_leased(p) && !p->standby.code;
 }
 
+/* is_attended says whether the sink has a connection to keep. */
+static bool is_attended(const struct pipeline *p)
+{
+    return (sink_caps(p->sk) & SINK_ATTENDED) && !p->standby.code;
+}
+
 /* awaits_sink says whether the sink has anything to do for us. */
 static bool awaits_sink(const struct pipeline *p)
 {
-    return hand_flying(&p->hand) > 0 || keeps_lease(p);
+    return hand_flying(&p->hand) > 0 || keeps_lease(p) || is_attended(p);
 }
 
 /* stands_by says whether newer settings are in force and everything claimed under ours is settled.

@@ -77,6 +77,10 @@ enum {
      * SINK_DOWN, SINK_FATAL or SINK_CANCELLED. If submit takes only the beginning of a chain, the
      * rest is offered again after that has ended. Other sinks never see a chained delivery. */
     SINK_CHAINS = 2,
+
+    /* The sink keeps a connection that needs looking after, so it is driven (drive, fds, deadline)
+     * even with nothing in flight. */
+    SINK_ATTENDED = 4,
 };
 
 struct sink;
