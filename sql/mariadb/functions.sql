@@ -125,8 +125,8 @@ SELECT CONVERT(idempotency_key USING utf8mb4) AS idempotency_key, id AS event_id
 -- handed out. SQL alone cannot look into a payload as predicates do, nor tell the lane of a key.
 -- Where it would have to, it says `unknown`: of an event that a consumer with a predicate is past
 -- (delivered or skipped), and, with several lanes, of one that some lanes are past and others are
--- not, or that a claim of some lane spans. `outbox events` is exact in both. An expired claim counts
--- as none: its events are pending, or failed if they had failed before.
+-- not, or that a claim of some lane spans. `outbox events` is exact in both. An expired claim
+-- counts as none: its events are pending, or failed if they had failed before.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_delivery AS
 SELECT v.seq, v.event_id, v.type, v.consumer,
        CASE
@@ -225,8 +225,8 @@ SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts,
        created_at
   FROM outbox_dead WHERE retrying = 0;
 
--- What was delivered, as long as the event is kept. Where a predicate decides, which SQL cannot ask,
--- a receipt tells.
+-- What was delivered, as long as the event is kept. Where a predicate decides, which SQL cannot
+-- ask, a receipt tells.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_published AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
   FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq

@@ -40,7 +40,8 @@ SELECT seq, at FROM outbox_passed
 -- had come at the cutoff. Events before its start never concerned it. What all had come to counts
 -- for it if it had a sample by then.
 SELECT greatest(start,
-                coalesce((SELECT greatest(seq, IF(:all_at >= at AND :all_seq <= :floor, :all_seq, 0))
+                coalesce((SELECT greatest(seq, IF(:all_at >= at AND :all_seq <= :floor,
+                                                  :all_seq, 0))
                             FROM outbox_passed
                            WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor
                            ORDER BY seq DESC LIMIT 1), 0))

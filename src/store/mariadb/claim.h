@@ -32,7 +32,7 @@ struct claiming {
     struct batch *b;
     struct claim_hint *hint;
     int64_t now;
-    int64_t epoch; /* of the claim that is being made */
+    int64_t epoch;        /* of the claim that is being made */
     struct claim *claims; /* freed at the end of the turn */
     size_t n_claims;
 };
