@@ -1,5 +1,6 @@
 /* claim_fresh.c: handing out the events after a lane's position. */
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 #include "store/mariadb/claim.h"
 
 /* events looked at per claim at least, so that a filter that rarely matches still gets on */

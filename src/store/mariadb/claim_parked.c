@@ -1,5 +1,6 @@
 /* claim_parked.c: handing out parked events that are due, with those of their key behind them. */
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 #include "store/mariadb/claim.h"
 
 struct parked_row {

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 #include "store/mariadb/inspect.h"
 
 #define LIST_EVENTS 100 /* unless the query says otherwise */

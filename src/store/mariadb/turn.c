@@ -5,6 +5,7 @@
 #include <mysqld_error.h>
 
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 #include "store/mariadb/claim.h"
 
 #define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
