@@ -116,6 +116,20 @@ packages_webhooks() {
     fi
 }
 
+# packages_nats gets node's modules nats and cloudevents, which read what we write to NATS; a minute at most.
+packages_nats() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/nats
+    command -v node >/dev/null || return 0
+    NODE_PATH=$cache/node_modules node -e "require('nats'); require('cloudevents')" 2>/dev/null && return 0
+    if ! command -v npm >/dev/null; then packages_lack "node's modules nats and cloudevents" "there is no npm to get them with"
+    else
+        mkdir -p "$cache" 2>/dev/null && echo "getting node's modules nats and cloudevents into $cache" >&2 &&
+            timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
+                --fetch-timeout=20000 nats@2 cloudevents@8 >/dev/null 2>&1 </dev/null ||
+            packages_lack "node's modules nats and cloudevents" "npm cannot get them from here"
+    fi
+}
+
 # packages_kafka gets Apache Kafka (tests/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
 # into folders of their own beside those. Kafka gets three minutes, the modules a minute.
 packages_kafka() { # root of the tree
