@@ -1,8 +1,8 @@
 /* take_over.c: what becomes of claims whose lease ran out. Their events become careful parked ones:
  * any of them may have killed the process that had it. */
 #include "mdb_sql.h"
-#include "store/mariadb/mariadb.h"
 #include "store/mariadb/claim.h"
+#include "store/mariadb/mariadb.h"
 
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */
