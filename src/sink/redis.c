@@ -132,8 +132,8 @@ static void redis_marks_kept(struct sink *sk)
     streams_kept(&((struct redis_sink *)sk)->streams);
 }
 
-/* redis_settled has Redis forget the ids of events that will not be sent again. Those that go to one
- * stream are forgotten together. */
+/* redis_settled has Redis forget the ids of events that will not be sent again. Those that go to
+ * one stream are forgotten together. */
 static void redis_settled(struct sink *sk, const struct event *const *ev, size_t n)
 {
     struct redis_sink *r = (struct redis_sink *)sk;

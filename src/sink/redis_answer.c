@@ -182,11 +182,13 @@ static void run_replied(struct redis_node *n, size_t at, size_t count, const red
         run_stopped(n, at + ids, at + count, reply);
 }
 
-/* only_of returns the one reply of a script that was given one event; else the reply itself. */
-static const redisReply *only_of(const redisReply *reply)
+/* only_of returns the reply to one event: with dedupe, that was given to a script. */
+static const redisReply *only_of(const struct redis_node *n, const redisReply *reply)
 {
     bool one = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1;
-    return one ? reply->element[0] : reply;
+    if (n->sink->set.dedupe && one)
+        return reply->element[0];
+    return reply;
 }
 
 /* append_replied takes the reply to what has appended one event, or a run of them. */
@@ -198,7 +200,7 @@ static void append_replied(struct redis_node *n, struct request *q, const redisR
     if (refused && redis_map_redirect(n, at, q->run, reply->str))
         return;
     if (q->run == 1) {
-        xadd_replied(n, q, only_of(reply));
+        xadd_replied(n, q, only_of(n, reply));
         return;
     }
     run_replied(n, at, q->run, reply);

@@ -6,8 +6,8 @@
 
 #define SEEN "outbox:seen:{s}:search:s"
 
-/* start_over opens the sink anew, as another relay would that knows nothing of the first. Events get
- * the same ids again. */
+/* start_over opens the sink anew, as another relay would that knows nothing of the first. Events
+ * get the same ids again. */
 static void start_over(struct peer *p, const char *query)
 {
     sink_rig_release(&p->rig);
