@@ -79,6 +79,7 @@ static void start(struct live *l, enum order order, bool chain, struct keymap *m
         struct item *before = NULL;
         *it = (struct item){.live = l, .d = {.ev = &l->b.ev[i]}, .state = ITEM_READY};
         it->d.attempt = it->d.ev->attempts + 1;
+        it->d.again = l->b.careful;
         if (by_key)
             it->key = store_order_key(order, it->d.ev->key);
         if (it->key)

@@ -16,11 +16,13 @@
 #define NAME_MAX_BYTES ((size_t)4 << 10) /* of a topic, before it is found to be too long */
 #define AWAY_NS (1000 * MS_NS) /* how long no broker may be reachable before the sink is down */
 
+#define PROBE_SLICE_MS 200
 #define CLOSING_NS (50 * MS_NS) /* how often to look whether former producers are gone */
 
 static bool is_open(const struct slot *s)
 {
-    return s->state == SLOT_WAITING || s->state == SLOT_SENT;
+    bool with_us = s->state == SLOT_WAITING || s->state == SLOT_LOOKING;
+    return with_us || s->state == SLOT_SENT;
 }
 
 /* ---- sending ---- */
@@ -79,9 +81,17 @@ static void pump(struct kafka_sink *k)
             return;
         if (!leave_singly(k))
             return;
+        if (kafka_slot(k, k->sent)->state == SLOT_LOOKING)
+            return;
         if (kafka_slot(k, k->sent)->state != SLOT_WAITING) {
             k->sent++;
             continue;
+        }
+        struct slot *s = kafka_slot(k, k->sent);
+        if (kafka_look_needed(k, s)) {
+            if (kafka_look_begin(k, s, &err) != 0)
+                kafka_report_down(k, SINK_DOWN, err.text);
+            return; /* nothing overtakes it meanwhile */
         }
         if (connect_if_need_be(k, &err) != 0) {
             enum sink_status status = err.code == ERR_CONFIG ? SINK_FATAL : SINK_DOWN;
@@ -116,6 +126,7 @@ static int take(struct kafka_sink *k, struct delivery *d, const char *topic)
         .since = kafka_now(k),
         .bytes = event_bytes(d->ev),
         .offset = -1,
+        .doubtful = k->set.dedupe && d->again,
     };
     if (!k->fixed) {
         s->topic = strdup(topic);
@@ -222,6 +233,7 @@ static void kafka_drive(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     kafka_report_hear(k);
+    kafka_look_end(k);
     kafka_report_settle(k);
     pump(k);
     kafka_report_answer(k);
@@ -232,10 +244,12 @@ static void kafka_drive(struct sink *sk)
 static size_t kafka_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    if (!k->p || max == 0)
-        return 0;
-    out[0] = (struct pollfd){.fd = k->p->fd, .events = POLLIN};
-    return 1;
+    size_t n = 0;
+    if (k->p && n < max)
+        out[n++] = (struct pollfd){.fd = k->p->fd, .events = POLLIN};
+    if (k->tail && n < max)
+        out[n++] = (struct pollfd){.fd = k->tail_fd, .events = POLLIN};
+    return n;
 }
 
 static int64_t kafka_deadline(struct sink *sk)
@@ -246,7 +260,7 @@ static int64_t kafka_deadline(struct sink *sk)
         at = away;
     if (k->breaking && k->break_by < at)
         at = k->break_by;
-    bool no_producer = !k->p && kafka_inflight(k) > 0;
+    bool no_producer = !k->p && !k->tail && kafka_inflight(k) > 0;
     if (no_producer && kafka_now(k) + CLOSING_NS < at)
         at = kafka_now(k) + CLOSING_NS;
     return at;
@@ -289,6 +303,9 @@ static void kafka_close(struct sink *sk)
     struct kafka_sink *k = (struct kafka_sink *)sk;
     kafka_producer_retire(k);
     kafka_producer_join(k);
+    kafka_tail_free(k->tail);
+    if (k->tail_fd >= 0)
+        close(k->tail_fd);
     streams_release(&k->streams);
     template_free(k->name);
     buf_release(&k->topic_name);
@@ -325,6 +342,9 @@ static int set_topic(struct kafka_sink *k, struct error *err)
     if (template_new(text, &k->name, err) != 0)
         return err_prefix(err, "kafka sink: topic");
     k->fixed = template_fixed(k->name);
+    if (!k->fixed && k->set.dedupe)
+        return err_set(err, ERR_CONFIG,
+                       "kafka sink: dedupe looks into one topic; the name of this one has fields");
     if (!k->fixed)
         return 0;
     if (!kafka_message_topic(k, &(struct event){0}, err)) {
@@ -356,27 +376,44 @@ static int set_up(struct kafka_sink *k, struct error *err)
 
 static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err);
 
+/* ask_topic asks for the topic until there is an answer, the time is over, or no broker can be
+ * reached. */
+static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
+{
+    const rd_kafka_metadata_t *md;
+    int64_t until = kafka_now(k) + timeout_ms * MS_NS;
+    rd_kafka_resp_err_t code;
+    do {
+        code = rd_kafka_metadata(k->p->rk, 0, k->p->topic, &md, PROBE_SLICE_MS);
+        kafka_report_hear(k);
+        bool away = k->away_since && kafka_now(k) >= k->away_since + AWAY_NS / 2;
+        if (away)
+            break;
+    } while (code != RD_KAFKA_RESP_ERR_NO_ERROR && kafka_now(k) < until);
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return code;
+    if (k->fixed && md->topic_cnt > 0)
+        code = md->topics[0].err;
+    rd_kafka_metadata_destroy(md);
+    return code;
+}
+
 static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     char said[KAFKA_TEXT];
-    const rd_kafka_metadata_t *md;
     if (connect_if_need_be(k, err) != 0)
         return -1;
     if (!k->p)
         return err_set(err, ERR_BUSY, "%s: former connections are being closed", k->url.label);
-    rd_kafka_resp_err_t code = rd_kafka_metadata(k->p->rk, 0, k->p->topic, &md, (int)timeout_ms);
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        if (k->fixed && md->topic_cnt > 0)
-            code = md->topics[0].err;
-        rd_kafka_metadata_destroy(md);
-    }
-    bool missing = code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR || (missing && k->set.create))
+
+    rd_kafka_resp_err_t code = ask_topic(k, timeout_ms);
+    bool made_later = code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && k->set.create;
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR || made_later)
         return 0;
-    kafka_report_hear(k); /* it may know more */
     kafka_fate_text(code, said);
-    if (k->trouble[0] != '\0' && kafka_fate_of(code)->fate == KAFKA_AWAY)
+    bool about_connection = k->trouble[0] != '\0' && kafka_fate_of(code)->fate == KAFKA_AWAY;
+    if (about_connection)
         return err_set(err, ERR_UNAVAILABLE, "%s: %s", k->url.label, k->trouble);
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }
@@ -418,6 +455,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     if (!k)
         return err_nomem(err);
     k->base = (struct sink){.ops = ops, .cfg = *cfg};
+    k->tail_fd = -1;
     buf_init(&k->topic_name, NAME_MAX_BYTES);
     buf_init(&k->text, TEXT_MAX);
     if (set_up(k, err) != 0) {

@@ -16,6 +16,14 @@ const struct receiver_ops *const receive_kinds[] = {
     &redis_cluster_receiver,
     &redis_cluster_tls_receiver,
 #endif
+#ifdef OUTBOX_NATS
+    &nats_receiver,
+    &nats_tls_receiver,
+#endif
+#ifdef OUTBOX_KAFKA
+    &kafka_receiver,
+    &kafka_tls_receiver,
+#endif
     NULL,
 };
 

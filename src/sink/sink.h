@@ -25,6 +25,9 @@ struct delivery {
     /* it may only take effect after the delivery before it in the same call of submit did; see
      * SINK_CHAINS */
     bool chained;
+    /* it may have taken effect already: a worker vanished with it, or a sink gave it back without
+     * having heard how it ended */
+    bool again;
 };
 
 /* How one delivery ended. */
