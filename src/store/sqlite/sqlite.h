@@ -339,6 +339,7 @@ int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool
                         struct error *err);
 int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
 int sqlite_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
+void sqlite_consumer_forget(struct store *st, const char *name);
 int sqlite_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
 
 int sqlite_consumer_history(struct store *st, const char *name, struct arena *a,
