@@ -1,16 +1,15 @@
-/* redis_drain MODE SOURCE SERVER[,SERVER...] STREAM: ceilings for a relay that drains to a Redis stream, with
- * none of our code. Batches of 1,000; each event is an XADD with the envelope that the relay
- * writes; a batch's position is recorded once Redis has answered for all of it.
+/* redis_drain MODE SOURCE SERVER[,SERVER...] STREAM: ceilings for a relay that drains to a Redis
+ * stream, with none of our code. Batches of 1,000; each event is an XADD with the envelope that the
+ * relay writes; a batch's position is recorded once Redis has answered for all of it.
  *   postgres     seq > position from outbox.event; the next batch is read, and the position of the
- *   last one committed, while
- *                Redis is at work on this one. It would lose what commits late, has no leases, no
- *                retries, no key order to
- *                keep after a failure, and no second reader in mind
+ *                last one committed, while Redis is at work on this one. It would lose what commits
+ *                late, has no leases, no retries, no key order to keep after a failure, and no
+ *                second reader in mind
  *   sqlite       the same from a SQLite file, in one thread
- * A server is the path of a socket, or a port. With several they are the masters of a cluster with
- * equal shares of the slots, and the stream's name is STREAM and the aggregate's type.
  *   skip-locked  as queue tables do: claims rows of bench_queue by their status, adds them, and
- *   marks them done */
+ *                marks them done
+ * A server is the path of a socket, or a port. With several they are the masters of a cluster with
+ * equal shares of the slots, and the stream's name is STREAM and the aggregate's type. */
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <netinet/in.h>
