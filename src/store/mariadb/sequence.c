@@ -3,6 +3,7 @@
 #include <mysqld_error.h>
 
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 #define SEQUENCE_MAX \
     5000 /* events per transaction: others wait for the sequencer's row meanwhile */
@@ -101,6 +102,9 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
     bool more = true;
     if (probe(st, &s, err) != 0)
         return -1;
+    bool new = s.markers || s.next != st->bell.next || s.news != st->bell.news;
+    if (new)
+        st->bell.active = clock_mono(&clock_system);
     st->bell.next = s.next;
     st->bell.news = s.news;
     if (!s.markers)

@@ -6,6 +6,7 @@
 
 #include "mdb_sql.h"
 #include "store/mariadb/claim.h"
+#include "store/mariadb/mariadb.h"
 
 #define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
 #define TRIES 4       /* of a turn that the server picked to end a deadlock */
@@ -184,6 +185,7 @@ static int make(struct turn *t, struct error *err)
         return -1;
     int r = steps(t, err);
     st->turn_now = 0;
+    free(t->k.claims);
     if (r == 0 && st->wrote)
         return mdb_commit(&st->base, err);
     mdb_rollback(&st->base);
