@@ -27,6 +27,7 @@ struct rabbitmq_settings {
     char *routing_key; /* template */
     enum message_format format;
     char *source; /* of CloudEvents; NULL: the default */
+    char *ce_prefix;
     enum rabbitmq_unroutable unroutable;
     enum rabbitmq_auth auth;
     int64_t heartbeat_ms; /* 0: none */
