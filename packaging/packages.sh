@@ -4,11 +4,11 @@
 # To build and to run the demo.
 packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev
     libcurl4-openssl-dev libssl-dev libmicrohttpd-dev libhiredis-dev librdkafka-dev
-    libmariadb-dev librabbitmq-dev)
+    libmariadb-dev librabbitmq-dev libnats-dev)
 # Besides those, to test and to lint. The servers among them are run privately, from their binaries: what Debian sets up
 # when they are installed is neither used nor touched.
 packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2 mariadb-server
-    python3-pymysql redis-server rabbitmq-server
+    python3-pymysql redis-server nats-server rabbitmq-server
     erlang-base python3-pika openssl
     clang-format cppcheck faketime)
 # Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of

@@ -232,16 +232,23 @@ static void tell_config_file(const struct telling *t)
     tell(t, path, text);
 }
 
-/* password_file copies the path of password-file=PATH in a URL; false if there is none. */
-static bool password_file(const char *url, char out[PATH_SIZE])
+/* Parameters of a sink's URL that name a file with a secret. */
+static const char *const secret_files[] = {
+    "password-file=", "token-file=", "creds-file=", "nkey-file=", NULL};
+
+/* secret_file copies the path of one of them, such as password-file=PATH; false if the URL has
+ * none. A sink logs in in one way, so there is at most one. */
+static bool secret_file(const char *url, char out[PATH_SIZE])
 {
-    static const char name[] = "password-file=";
-    const char *at = strstr(url, name);
-    if (!at)
-        return false;
-    at += sizeof(name) - 1;
-    snprintf(out, PATH_SIZE, "%.*s", (int)strcspn(at, "& \t"), at);
-    return true;
+    for (size_t i = 0; secret_files[i]; i++) {
+        const char *at = strstr(url, secret_files[i]);
+        if (!at)
+            continue;
+        at += strlen(secret_files[i]);
+        snprintf(out, PATH_SIZE, "%.*s", (int)strcspn(at, "& \t"), at);
+        return true;
+    }
+    return false;
 }
 
 static void tell_secret_file(const struct telling *t, const char *consumer, const char *where,
@@ -274,7 +281,7 @@ static void tell_secret_files(const struct telling *t, const char *consumer)
 
     char path[PATH_SIZE];
     const struct given *sink = option_of(t, consumer, "sink");
-    if (sink && password_file(sink->value, path))
+    if (sink && secret_file(sink->value, path))
         tell_secret_file(t, consumer, sink->where, path);
 }
 
@@ -299,15 +306,20 @@ static bool is_secret(const struct given *g)
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if (strstr(g->def->name, names[i]))
             return true;
-    return config_secret(g->value) || password_file(g->value, path);
+    return config_secret(g->value) || secret_file(g->value, path);
 }
 
 /* holds_secrets reports whether we may hold a secret: one we were given, or one that libpq found by
  * itself (~/.pgpass). */
 static bool holds_secrets(const struct config *c, const struct settings *s)
 {
-    static const char *const variables[] = {"PGPASSWORD", "OUTBOX_REDIS_PASSWORD",
-                                            "OUTBOX_MARIADB_PASSWORD", "MYSQL_PWD", NULL};
+    static const char *const variables[] = {"PGPASSWORD",
+                                            "OUTBOX_REDIS_PASSWORD",
+                                            "OUTBOX_NATS_PASSWORD",
+                                            "OUTBOX_NATS_TOKEN",
+                                            "OUTBOX_MARIADB_PASSWORD",
+                                            "MYSQL_PWD",
+                                            NULL};
     bool uses_libpq = s->store && strncmp(s->store, "sqlite:", 7) != 0;
     if (uses_libpq)
         return true;

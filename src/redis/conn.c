@@ -138,9 +138,16 @@ static int start(struct redis_conn *c, struct error *err)
     return 0;
 }
 
-int redis_conn_open(struct redis_conn *c, struct error *err)
+void redis_conn_hold(struct redis_conn *c)
 {
     redis_conn_close(c);
+    change_state(c, REDIS_HELD);
+}
+
+int redis_conn_open(struct redis_conn *c, struct error *err)
+{
+    if (c->state != REDIS_HELD)
+        redis_conn_close(c);
     if (start(c, err) == 0)
         return 0;
     if (!err->fate)

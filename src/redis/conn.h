@@ -16,20 +16,22 @@
 /* How far a connection has got. */
 enum redis_state {
     REDIS_CLOSED,
+    REDIS_HELD,       /* commands are queued; where to is not known yet */
     REDIS_CONNECTING, /* the socket, and TLS */
-    REDIS_GREETING,   /* AUTH, SELECT, CLIENT SETNAME are being answered */
+    REDIS_GREETING,   /* AUTH, SELECT, CLIENT SETNAME, ROLE are being answered */
     REDIS_READY,
 };
 
 /* The commands that a connection begins with. */
-enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREETINGS };
+enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREET_ROLE, GREETINGS };
 
-/* (1) state == REDIS_CLOSED if and only if the wire is closed. (2) out[sent..n) is still to be
+/* (1) The wire is closed if and only if state <= REDIS_HELD. (2) out[sent..n) is still to be
  * written, and is kept back until REDIS_READY. (3) greet[greet_sent..n) is still to be written of
  * the greeting. (4) asked[greeted..n_asked) of the greeting is still to be answered. */
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
+    bool master_only; /* give up on a server that is not a master; set by whoever wants that */
     enum redis_state state;
     struct wire wire;
     redisReader *reader;
@@ -49,9 +51,11 @@ void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const ch
                      size_t out_max, size_t in_max);
 void redis_conn_release(struct redis_conn *c);
 
-/* redis_conn_open starts to connect. Commands may be queued at once; they are sent after the
- * greeting. It blocks while the host's name is looked up, and for nothing else. On failure the
- * connection is closed: ERR_UNAVAILABLE, ERR_NOMEM. */
+/* redis_conn_hold lets commands be queued in a closed connection, for a later redis_conn_open. */
+void redis_conn_hold(struct redis_conn *c);
+/* redis_conn_open starts to connect, with what was queued while it was held. Commands may be
+ * queued at once; they are sent after the greeting. It blocks while the host's name is looked up,
+ * and for nothing else. On failure the connection is closed: ERR_UNAVAILABLE, ERR_NOMEM. */
 int redis_conn_open(struct redis_conn *c, struct error *err);
 /* redis_conn_close drops the connection and everything that was queued. */
 void redis_conn_close(struct redis_conn *c);

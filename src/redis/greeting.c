@@ -43,6 +43,8 @@ int redis_greeting_make(struct redis_conn *c, struct error *err)
     greet_auth(c);
     greet_select(c);
     greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
+    if (c->master_only)
+        greet(c, GREET_ROLE, 1, (const char *[]){"ROLE"});
     if (c->greet.failed)
         return err_nomem(err);
     return 0;
@@ -50,10 +52,12 @@ int redis_greeting_make(struct redis_conn *c, struct error *err)
 
 /* is_harmless says whether we can work although the server refused a command of the greeting: a
  * connection without a name is as good, unless the server would refuse everything in the same way.
- * NOPERM is about CLIENT alone, which no delivery needs. */
+ * NOPERM is about CLIENT or ROLE alone, which no delivery needs: a replica says so at the first
+ * write. */
 static bool is_harmless(enum redis_greeting what, const char *said)
 {
-    if (what != GREET_NAME)
+    bool needed = what == GREET_AUTH || what == GREET_SELECT;
+    if (needed)
         return false;
     if (strncmp(said, "NOPERM", 6) == 0)
         return true;
@@ -64,8 +68,10 @@ static bool is_harmless(enum redis_greeting what, const char *said)
 static int refused(const struct redis_conn *c, enum redis_greeting what, const redisReply *r,
                    struct error *err)
 {
-    static const char *const names[] = {
-        [GREET_AUTH] = "AUTH", [GREET_SELECT] = "SELECT", [GREET_NAME] = "CLIENT SETNAME"};
+    static const char *const names[] = {[GREET_AUTH] = "AUTH",
+                                        [GREET_SELECT] = "SELECT",
+                                        [GREET_NAME] = "CLIENT SETNAME",
+                                        [GREET_ROLE] = "ROLE"};
     char text[REDIS_TEXT];
     redis_conn_text(c, r, text);
 
@@ -76,9 +82,22 @@ static int refused(const struct redis_conn *c, enum redis_greeting what, const r
                     text);
 }
 
+/* check_role refuses a server that is not a master: a Sentinel may be late to know. */
+static int check_role(const struct redis_conn *c, const redisReply *r, struct error *err)
+{
+    bool told = r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+                r->element[0]->type == REDIS_REPLY_STRING;
+    bool master = told && strcmp(r->element[0]->str, "master") == 0;
+    if (master)
+        return 0;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s is not a master now", c->url->label);
+}
+
 int redis_greeting_answered(struct redis_conn *c, const redisReply *r, struct error *err)
 {
     enum redis_greeting what = c->asked[c->greeted++];
+    if (what == GREET_ROLE && r->type != REDIS_REPLY_ERROR)
+        return check_role(c, r, err);
     if (r->type != REDIS_REPLY_ERROR)
         return 0;
     if (is_harmless(what, r->str))

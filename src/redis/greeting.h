@@ -1,4 +1,4 @@
-/* greeting.h: what a connection begins with: AUTH, SELECT and CLIENT SETNAME. */
+/* greeting.h: what a connection begins with: AUTH, SELECT, CLIENT SETNAME and ROLE. */
 #ifndef REDIS_GREETING_H
 #define REDIS_GREETING_H
 

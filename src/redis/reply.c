@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define HALF_MAX 20 /* digits of 64 bits */
-#define CLUSTER "this is a cluster, whose streams are on several servers: not supported"
+#define CLUSTER "this is a server of a cluster: write redis-cluster://HOST:PORT,.../?stream=NAME"
 #define NO_ID "no id is left above its last one: XSETID sets that back, or name another stream"
 
 /* What errors mean, by the words they begin with; the first row that fits counts. */

@@ -179,6 +179,37 @@ void redis_url_release(struct redis_url *u)
     *u = (struct redis_url){0};
 }
 
+static int copy_text(char **to, const char *from, struct error *err)
+{
+    if (!from)
+        return 0;
+    return option_copy(to, from, NULL, err);
+}
+
+int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
+                 struct redis_url *ret, struct error *err)
+{
+    *ret = (struct redis_url){.tls = like->tls, .db = like->db};
+    const struct {
+        char **to;
+        const char *from;
+    } texts[] = {
+        {&ret->host, host},
+        {&ret->port, port},
+        {&ret->user, like->user},
+        {&ret->password_file, like->password_file},
+        {&ret->password, like->password},
+        {&ret->ca, like->ca},
+        {&ret->cert, like->cert},
+        {&ret->key, like->key},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (copy_text(texts[i].to, texts[i].from, err) != 0)
+            return -1;
+    snprintf(ret->label, sizeof ret->label, "%s at %.200s:%.10s", kind, host, port);
+    return 0;
+}
+
 char *redis_url_password(const struct redis_url *u, struct error *err)
 {
     return url_password(u->password_file, u->password, err);

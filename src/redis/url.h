@@ -31,6 +31,12 @@ int redis_url_parse(const char *text, const struct option_def *table, void *targ
                     struct redis_url *ret, struct error *err);
 void redis_url_release(struct redis_url *u);
 
+/* redis_url_at makes the URL of another server with the same login: one that a cluster or a
+ * Sentinel has named. `kind` is for the label: "redis" or "sentinel". ERR_NOMEM. The caller
+ * releases *ret, also after an error. */
+int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
+                 struct redis_url *ret, struct error *err);
+
 /* redis_url_options lists the parameters that are about the connection. */
 extern const struct option_def redis_url_options[];
 

@@ -9,8 +9,14 @@
 extern const struct sink_ops exec_ops, file_ops, stdout_ops;
 #ifdef OUTBOX_REDIS
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;
+extern const struct sink_ops redis_sentinel_ops, redis_sentinel_tls_ops, redis_cluster_ops,
+    redis_cluster_tls_ops;
 extern const struct receiver_ops redis_receiver, redis_tls_receiver, redis_unix_receiver,
-    redis_plus_unix_receiver;
+    redis_plus_unix_receiver, redis_sentinel_receiver, redis_sentinel_tls_receiver,
+    redis_cluster_receiver, redis_cluster_tls_receiver;
+#endif
+#ifdef OUTBOX_NATS
+extern const struct sink_ops nats_ops, nats_tls_ops;
 #endif
 #ifdef OUTBOX_KAFKA
 extern const struct sink_ops kafka_ops, kafka_tls_ops;

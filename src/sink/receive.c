@@ -11,6 +11,10 @@ const struct receiver_ops *const receive_kinds[] = {
     &redis_tls_receiver,
     &redis_unix_receiver,
     &redis_plus_unix_receiver,
+    &redis_sentinel_receiver,
+    &redis_sentinel_tls_receiver,
+    &redis_cluster_receiver,
+    &redis_cluster_tls_receiver,
 #endif
     NULL,
 };

@@ -165,10 +165,11 @@ static void add_head(struct buf *b, size_t args)
     ADD(b, "\r\n");
 }
 
-int redis_command_xadd(struct redis_sink *r, const struct delivery *d, const struct stream *st,
+int redis_command_xadd(struct redis_node *n, const struct delivery *d, const struct stream *st,
                        struct error *err)
 {
-    struct buf *b = &r->conn.out;
+    struct redis_sink *r = n->sink;
+    struct buf *b = &n->conn.out;
     struct str name = {st->name, st->n};
     struct entry e;
     size_t before = b->n;
@@ -221,13 +222,14 @@ static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_
     return 0;
 }
 
-int redis_command_run(struct redis_sink *r, struct delivery *const *d, size_t *n,
+int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
                       const struct stream *st, struct error *err)
 {
-    struct buf *b = &r->conn.out;
+    struct redis_sink *r = n->sink;
+    struct buf *b = &n->conn.out;
     struct str name = {st->name, st->n};
     size_t before = b->n;
-    size_t args = add_entries(r, d, n, name, err);
+    size_t args = add_entries(r, d, count, name, err);
     if (args == 0)
         return -1;
 

@@ -1,19 +1,34 @@
-/* redis_impl.h: what the files of the Redis sink share: redis.c (sending), redis_command.c
- * (what is sent), redis_answer.c (what replies mean), redis_lease.c and redis_settings.c. */
+/* redis_impl.h: what the files of the Redis sink share: redis.c (the whole), redis_route.c and
+ * redis_map.c (which server), redis_node.c (sending to one), redis_command.c (what is sent),
+ * redis_answer.c (what replies mean), redis_lease.c and redis_settings.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
 #include "event/message.h"
 #include "event/template.h"
+#include "redis/cluster.h"
 #include "redis/conn.h"
+#include "redis/sentinel.h"
 #include "sink/sink.h"
 #include "sink/streams.h"
 
 #define REDIS_ID 48       /* an id, "18446744073709551615-18446744073709551615", and its NUL */
-#define REDIS_WINDOW 4096 /* requests in flight; a power of two */
+#define REDIS_WINDOW 4096 /* requests in flight at a server; a power of two */
+#define REDIS_RUN 256     /* events of one script */
 
-/* What the URL says besides where the server is. Strings are owned. */
+/* How to find the server: it is named, Sentinels know it, or the stream's name decides. */
+enum redis_kind { REDIS_SINGLE, REDIS_SENTINEL, REDIS_CLUSTER };
+
+/* What the URL says. Strings are owned. (1) seed[0..n_seeds) are the Sentinels, or servers of the
+ * cluster; none for a single server. (2) url has the login, and the address of a single server. */
 struct redis_settings {
+    enum redis_kind kind;
+    struct redis_url url;
+    struct redis_url *seed;
+    size_t n_seeds;
+    char *master; /* its name at the Sentinels */
+    int64_t db;
+    char *sentinel_user, *sentinel_password_file;
     char *stream;              /* template of the stream's name */
     int64_t maxlen, maxage_ms; /* 0: no limit; at most one of them is set */
     int64_t replicas, replicas_wait_ms;
@@ -23,14 +38,19 @@ struct redis_settings {
     char *source; /* of CloudEvents; NULL: the usual one */
 };
 
-/* redis_settings_read reads a URL into *s and *u, which the caller releases, also after an error.
- * Errors: ERR_CONFIG, ERR_NOMEM. */
-int redis_settings_read(const char *url, struct redis_settings *s, struct redis_url *u,
-                        struct error *err);
+/* redis_settings_read reads a URL into *s, which the caller releases, also after an error. Errors:
+ * ERR_CONFIG, ERR_NOMEM. */
+int redis_settings_read(const char *url, struct redis_settings *s, struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
-/* What a reply will be about: an event, replicas, or the lease. */
-enum request_kind { REQUEST_XADD, REQUEST_WAIT, REQUEST_EXTEND, REQUEST_TAKE };
+/* What a reply will be about: an event, replicas, the lease, or that a slot is on its way. */
+enum request_kind {
+    REQUEST_XADD,
+    REQUEST_WAIT,
+    REQUEST_EXTEND,
+    REQUEST_TAKE,
+    REQUEST_ASKING,
+};
 
 /* A request whose reply is awaited. (1) d == NULL: it is not for an event, or the event has been
  * answered for. (2) With replicas, an XADD that succeeded is `added`, and stays until the WAIT
@@ -43,6 +63,7 @@ struct request {
     struct stream *stream;
     int64_t since; /* monotonic: when it was queued */
     size_t run;    /* how many events the reply is for; 1 without a script */
+    unsigned hops; /* how often a server of the cluster has sent it on to another */
     char id[REDIS_ID];
 };
 
@@ -70,37 +91,64 @@ struct redis_suspect {
     int cuts;
 };
 
-/* (1) ring[first..next) is in flight, and ring[first..heard) of it has been replied to but waits
- * for a WAIT; indexes are modulo REDIS_WINDOW. (2) `events` counts the deliveries in flight that
- * have not been answered for. (3) Nothing is in flight while the connection is closed. */
-struct redis_sink {
-    struct sink base;
-    struct redis_settings set;
+/* One server: the connection to it, and what is in flight there. (1) ring[first..next) is in
+ * flight, and ring[first..heard) of it has been replied to but waits for a WAIT; indexes are modulo
+ * REDIS_WINDOW. (2) `events` counts the deliveries in flight that have not been answered for.
+ * (3) Nothing is in flight while the connection is closed. */
+struct redis_node {
+    struct redis_sink *sink;
     struct redis_url url;
-    struct template *name;
-    bool fixed; /* every event goes to the same stream */
-    struct streams streams;
     struct redis_conn conn;
-    char client[80];
     struct request *ring;
     size_t first, heard, next;
     size_t events;
     bool unwaited; /* an XADD was queued since the last WAIT */
     bool stale;    /* reconnect once nothing is in flight */
     bool alone;    /* the last event sent is large: no other is sent while it is in flight */
+    struct redis_suspect suspect;
+    /* Of a cluster. */
+    int64_t good_at;  /* monotonic: when it last did what it was asked; 0: never */
+    int64_t retry_at; /* monotonic: no connection is tried before then */
+    int64_t retry_ms; /* the last pause; 0: the last connection was good */
+    bool owns;        /* it has slots, as far as we know */
+    char why[300];    /* why it is away */
+};
+
+/* Which server of a cluster has which slot, and how we find out. (1) owner[slot] - 1 is an index of
+ * a node; 0: nobody knows. */
+struct redis_map {
+    uint16_t owner[REDIS_SLOTS];
+    struct redis_conn conn; /* open while a server is asked: node[at] */
+    size_t at;
+    bool wanted, asking, known;
+    int64_t since, next; /* monotonic: when it was asked, and when to ask again */
+};
+
+struct redis_sink {
+    struct sink base;
+    struct redis_settings set;
+    struct template *name;
+    bool fixed; /* every event goes to the same stream */
+    struct streams streams;
+    struct redis_node **node; /* one, unless it is a cluster */
+    size_t n_nodes;
+    struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
+    int64_t changes;                /* of the master that we have followed */
+    int64_t watch_at;               /* monotonic: when to ask a Sentinel again to tell us */
+    struct redis_map *map;          /* REDIS_CLUSTER only */
+    char client[80];
     struct message_style style;
     struct buf stream_name, envelope;
     struct buf args;      /* of a script */
     int64_t scripts_from; /* monotonic: no scripts before then, because the server refuses them */
     char caution[160];
     char no_scripts[512]; /* the caution once it did; "" if never */
-    struct redis_suspect suspect;
     struct redis_lease lease;
 };
 
-static inline size_t redis_inflight(const struct redis_sink *r)
+static inline size_t redis_inflight(const struct redis_node *n)
 {
-    return r->next - r->first;
+    return n->next - n->first;
 }
 
 static inline int64_t redis_now(const struct redis_sink *r)
@@ -108,9 +156,9 @@ static inline int64_t redis_now(const struct redis_sink *r)
     return clock_mono(r->base.cfg.clock);
 }
 
-static inline struct request *redis_at(const struct redis_sink *r, size_t i)
+static inline struct request *redis_at(const struct redis_node *n, size_t i)
 {
-    return &r->ring[i & (REDIS_WINDOW - 1)];
+    return &n->ring[i & (REDIS_WINDOW - 1)];
 }
 
 static inline bool redis_limited(const struct redis_sink *r)
@@ -118,24 +166,86 @@ static inline bool redis_limited(const struct redis_sink *r)
     return r->set.maxlen || r->set.maxage_ms;
 }
 
+/* redis_node_new makes a node for a server, whose URL it takes over, also on failure: ERR_NOMEM. */
+int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_node **ret,
+                   struct error *err);
+void redis_node_free(struct redis_node *n);
+
+/* redis_node_connect connects if there is no connection, or the server has closed an idle one. */
+int redis_node_connect(struct redis_node *n, struct error *err);
+/* redis_node_has_room says whether an event may be sent now. */
+bool redis_node_has_room(const struct redis_node *n, const struct event *ev);
+/* redis_node_send queues the first of `count` deliveries, with as many of its chain as go into one
+ * script. *ret is their number. On failure nothing is queued: ERR_UNAVAILABLE, ERR_NOMEM, or
+ * ERR_INVALID if the first cannot be expressed. */
+int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t count,
+                    struct stream *st, size_t *ret, struct error *err);
+/* redis_node_drive writes, reads, and gives up what has waited for too long. */
+void redis_node_drive(struct redis_node *n);
+/* redis_node_deadline returns when redis_node_drive wants to be called. */
+int64_t redis_node_deadline(const struct redis_node *n);
+/* redis_node_cancel ends everything in flight. */
+void redis_node_cancel(struct redis_node *n);
+
+/* redis_route_add makes a node with that address and our login. */
+int redis_route_add(struct redis_sink *r, const char *host, const char *port, struct error *err);
+/* redis_route_init makes the nodes that are known from the URL. */
+int redis_route_init(struct redis_sink *r, struct error *err);
+void redis_route_release(struct redis_sink *r);
+/* redis_route_of returns the node that a key belongs to, as far as we know. */
+struct redis_node *redis_route_of(struct redis_sink *r, struct str key);
+/* redis_route_open opens the connection of a node, or holds it until a Sentinel has said where. */
+int redis_route_open(struct redis_node *n, struct error *err);
+/* redis_route_drive follows what Sentinels and the cluster say about who is where. */
+void redis_route_drive(struct redis_sink *r);
+/* redis_route_busy says whether anything is in flight. */
+bool redis_route_busy(const struct redis_sink *r);
+size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t max);
+int64_t redis_route_deadline(const struct redis_sink *r);
+/* redis_route_lost notes that the connection of a node has failed. */
+void redis_route_lost(struct redis_node *n, const struct error *err);
+/* redis_route_probe asks whoever has to be asked before the first event, and waits for it. */
+int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
+
+#define REDIS_AWAY_MS 250 /* how long an event waits whose server is away, while others work */
+
+/* The same for a cluster: redis_map_init makes the nodes of the URL, and so on. */
+int redis_map_init(struct redis_sink *r, struct error *err);
+void redis_map_release(struct redis_sink *r);
+struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot);
+int redis_map_open(struct redis_node *n, struct error *err);
+void redis_map_lost(struct redis_node *n, const struct error *err);
+/* redis_map_good notes that a node does what it is asked. */
+void redis_map_good(struct redis_node *n);
+void redis_map_drive(struct redis_sink *r);
+int64_t redis_map_deadline(const struct redis_sink *r);
+int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
+/* redis_map_fate says what an event has to wait for whose server is away: for the sink, or only for
+ * this server (SINK_LATER). */
+enum sink_status redis_map_fate(const struct redis_node *n);
+/* redis_map_redirect sends the `count` events from ring[at] on to the server that an error names;
+ * false if it names none. */
+bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const char *said);
+
 /* redis_command_xadd queues the XADD of one event, redis_command_run a script that appends the
- * first *n events to one stream; it makes *n smaller if it meets one that cannot be expressed. On
+ * first *count events to one stream; it makes that smaller if it meets one that cannot be
+ * expressed. On
  * failure they queue nothing: ERR_NOMEM, or ERR_INVALID if the first cannot be expressed. */
-int redis_command_xadd(struct redis_sink *r, const struct delivery *d, const struct stream *st,
+int redis_command_xadd(struct redis_node *n, const struct delivery *d, const struct stream *st,
                        struct error *err);
-int redis_command_run(struct redis_sink *r, struct delivery *const *d, size_t *n,
+int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
                       const struct stream *st, struct error *err);
 
-/* redis_push takes the next place in the ring; there must be one. */
-struct request *redis_push(struct redis_sink *r, enum request_kind kind);
+/* redis_node_push takes the next place in the ring; there must be one. */
+struct request *redis_node_push(struct redis_node *n, enum request_kind kind);
 
 /* redis_answer_reply takes the next reply, and calls done for the events it decides. It is a
  * redis_reply_fn. */
-void redis_answer_reply(void *sink, redisReply *reply);
+void redis_answer_reply(void *node, redisReply *reply);
 /* redis_answer_lost ends everything in flight because the connection failed, and closes it. */
-void redis_answer_lost(struct redis_sink *r, const struct error *err);
+void redis_answer_lost(struct redis_node *n, const struct error *err);
 /* redis_answer_cancelled does the same on behalf of cancel. */
-void redis_answer_cancelled(struct redis_sink *r, const char *why);
+void redis_answer_cancelled(struct redis_node *n, const char *why);
 
 /* redis_lease_init draws the token. Without a lease in the settings all of these do nothing, and
  * the lease is always held. */

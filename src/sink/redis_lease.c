@@ -20,6 +20,12 @@
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 " \
     "end"
 
+/* lease_node returns the server that has the key, as far as we know. */
+static struct redis_node *lease_node(struct redis_sink *r)
+{
+    return redis_route_of(r, str_of(r->set.lease));
+}
+
 int redis_lease_init(struct redis_sink *r, struct error *err)
 {
     char *token = r->lease.token;
@@ -57,8 +63,8 @@ static void queue_extend(struct redis_sink *r)
     char ttl[24];
     snprintf(ttl, sizeof ttl, "%lld", (long long)r->set.lease_ms);
     const char *argv[] = {how, script, "1", r->set.lease, r->lease.token, ttl};
-    if (redis_conn_add(&r->conn, 6, argv, NULL) == 0)
-        redis_push(r, REQUEST_EXTEND);
+    if (redis_conn_add(&lease_node(r)->conn, 6, argv, NULL) == 0)
+        redis_node_push(lease_node(r), REQUEST_EXTEND);
 }
 
 /* queue_take sets the key if it is free. EX takes whole seconds, so they are rounded up. */
@@ -67,15 +73,15 @@ static void queue_take(struct redis_sink *r)
     char ttl[24];
     snprintf(ttl, sizeof ttl, "%lld", (long long)((r->set.lease_ms + 999) / 1000));
     const char *argv[] = {"SET", r->set.lease, r->lease.token, "NX", "EX", ttl};
-    if (redis_conn_add(&r->conn, 6, argv, NULL) == 0)
-        redis_push(r, REQUEST_TAKE);
+    if (redis_conn_add(&lease_node(r)->conn, 6, argv, NULL) == 0)
+        redis_node_push(lease_node(r), REQUEST_TAKE);
 }
 
-static bool is_due(const struct redis_sink *r, int64_t now)
+static bool is_due(struct redis_sink *r, int64_t now)
 {
     if (!r->set.lease || r->lease.asking != LEASE_NOTHING)
         return false;
-    bool has_room = redis_inflight(r) + 2 <= REDIS_WINDOW;
+    bool has_room = redis_inflight(lease_node(r)) + 2 <= REDIS_WINDOW;
     return has_room && now >= r->lease.next;
 }
 
@@ -99,7 +105,8 @@ void redis_lease_drive(struct redis_sink *r)
     int64_t now = redis_now(r);
     if (!is_due(r, now))
         return;
-    if (r->conn.state == REDIS_CLOSED && redis_conn_open(&r->conn, &err) != 0) {
+    bool closed = lease_node(r)->conn.state == REDIS_CLOSED;
+    if (closed && redis_node_connect(lease_node(r), &err) != 0) {
         r->lease.next = now + AGAIN_NS;
         return;
     }
@@ -209,12 +216,12 @@ void redis_lease_release(struct redis_sink *r)
     redisReply *reply = NULL;
     if (!r->set.lease || !redis_lease_held(r))
         return;
-    bool reachable = r->conn.state == REDIS_READY && redis_inflight(r) == 0;
+    bool reachable = lease_node(r)->conn.state == REDIS_READY && redis_inflight(lease_node(r)) == 0;
     if (!reachable)
         return;
 
     const char *argv[] = {"EVAL", RELEASE, "1", r->set.lease, r->lease.token};
-    if (redis_conn_call(&r->conn, 5, argv, NULL, RELEASE_MS, -1, &reply, &err) == 0)
+    if (redis_conn_call(&lease_node(r)->conn, 5, argv, NULL, RELEASE_MS, -1, &reply, &err) == 0)
         freeReplyObject(reply);
     r->lease.until = 0;
 }

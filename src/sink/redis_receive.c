@@ -6,12 +6,10 @@
 #include "redis/reply.h"
 #include "sink/kinds.h"
 #include "sink/receive.h"
-#include "sink/redis_impl.h"
+#include "sink/redis_peers.h"
 
-#define OUT_MAX ((size_t)1 << 20)
-#define IN_MAX ((size_t)256 << 20)
+#define PATTERN_MAX ((size_t)1 << 20)
 #define COUNT_TEXT "200"         /* entries to read at once */
-#define ANSWER_MS 10000          /* of one command */
 #define PAUSE_MS 20              /* between looks at streams that have nothing new */
 #define SEARCH_NS (1000 * MS_NS) /* between looks for streams that are new */
 #define AGAIN_MS 200             /* before another try, if the server is away */
@@ -27,8 +25,7 @@ struct source {
 struct redis_receiver {
     struct receiver base;
     struct redis_settings set;
-    struct redis_url url;
-    struct redis_conn conn;
+    struct redis_peers peers;
     bool fixed;
     struct buf pattern;
     struct source *source;
@@ -38,22 +35,6 @@ struct redis_receiver {
     const redisReply *entries;
     size_t at;
 };
-
-static int ask(struct redis_receiver *rc, int argc, const char **argv, redisReply **ret,
-               struct error *err)
-{
-    char said[REDIS_TEXT];
-    if (redis_conn_call(&rc->conn, argc, argv, NULL, ANSWER_MS, rc->base.cfg.wake, ret, err) != 0)
-        return -1;
-    if ((*ret)->type != REDIS_REPLY_ERROR)
-        return 0;
-    redis_conn_text(&rc->conn, *ret, said);
-    if (redis_reconnects((*ret)->str))
-        redis_conn_close(&rc->conn);
-    freeReplyObject(*ret);
-    *ret = NULL;
-    return err_set(err, ERR_UNAVAILABLE, "%s: %s", rc->url.label, said);
-}
 
 static size_t count_of(const redisReply *r)
 {
@@ -73,7 +54,7 @@ static int last_of(struct redis_receiver *rc, const char *stream, char id[REDIS_
 {
     redisReply *r = NULL;
     const char *argv[] = {"XREVRANGE", stream, "+", "-", "COUNT", "1"};
-    if (ask(rc, 6, argv, &r, err) != 0)
+    if (redis_peers_ask(&rc->peers, stream, 6, argv, &r, err) != 0)
         return -1;
     snprintf(id, REDIS_ID, "0-0");
     if (count_of(r) == 1 && is_pair(r->element[0]))
@@ -127,27 +108,37 @@ static int add_found(struct redis_receiver *rc, const redisReply *names, const c
     return 0;
 }
 
-/* search looks for streams whose names fit the template. */
-static int search(struct redis_receiver *rc, const char *from, struct error *err)
+/* search_at looks at one server for streams whose names fit the template. */
+static int search_at(struct redis_receiver *rc, size_t peer, const char *from, struct error *err)
 {
     char cursor[32] = "0";
     do {
         redisReply *r = NULL;
         const char *argv[] = {"SCAN",  cursor, "MATCH", buf_cstr(&rc->pattern),
                               "COUNT", "1000", "TYPE",  "stream"};
-        if (ask(rc, 8, argv, &r, err) != 0)
+        if (redis_peers_ask_at(&rc->peers, peer, 8, argv, &r, err) != 0)
             return -1;
-        int rc_ = err_set(err, ERR_UNAVAILABLE, "%s gave no such answer to SCAN as Redis gives",
-                          rc->url.label);
+        int failed = err_set(err, ERR_UNAVAILABLE, "%s gave no such answer to SCAN as Redis gives",
+                             rc->peers.peer[peer]->url.label);
         snprintf(cursor, sizeof cursor, "0");
         if (is_pair(r)) {
             snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
-            rc_ = add_found(rc, r->element[1], from, err);
+            failed = add_found(rc, r->element[1], from, err);
         }
         freeReplyObject(r);
-        if (rc_ != 0)
+        if (failed)
             return -1;
     } while (strcmp(cursor, "0") != 0);
+    return 0;
+}
+
+static int search(struct redis_receiver *rc, const char *from, struct error *err)
+{
+    if (redis_peers_locate(&rc->peers, err) != 0)
+        return -1;
+    for (size_t i = 0; i < rc->peers.n; i++)
+        if (rc->peers.peer[i]->owns && search_at(rc, i, from, err) != 0)
+            return -1;
     rc->search_at = clock_mono(&clock_system) + SEARCH_NS;
     return 0;
 }
@@ -164,7 +155,7 @@ static int read_source(struct redis_receiver *rc, struct error *err)
     rc->reply = NULL;
     rc->entries = NULL;
     rc->at = 0;
-    if (ask(rc, 6, argv, &rc->reply, err) != 0)
+    if (redis_peers_ask(&rc->peers, s->name, 6, argv, &rc->reply, err) != 0)
         return -1;
     bool some = count_of(rc->reply) == 1 && is_pair(rc->reply->element[0]);
     if (some)
@@ -279,9 +270,8 @@ static void redis_close(struct receiver *base)
         free(rc->source[i].name);
     free(rc->source);
     buf_release(&rc->pattern);
-    redis_conn_release(&rc->conn);
+    redis_peers_release(&rc->peers);
     redis_settings_release(&rc->set);
-    redis_url_release(&rc->url);
     free(rc);
 }
 
@@ -300,7 +290,7 @@ static int set_up(struct redis_receiver *rc, struct error *err)
     struct template *name;
     if (check_from(rc->base.cfg.from, err) != 0)
         return -1;
-    if (redis_settings_read(rc->base.cfg.url, &rc->set, &rc->url, err) != 0)
+    if (redis_settings_read(rc->base.cfg.url, &rc->set, err) != 0)
         return -1;
     if (template_new(rc->set.stream, &name, err) != 0)
         return err_prefix(err, "redis: stream");
@@ -323,8 +313,8 @@ static int redis_open(const struct receiver_config *cfg, struct receiver **ret, 
     if (!rc)
         return err_nomem(err);
     rc->base = (struct receiver){ops, *cfg};
-    buf_init(&rc->pattern, OUT_MAX);
-    redis_conn_init(&rc->conn, &rc->url, "outbox:receive", OUT_MAX, IN_MAX);
+    buf_init(&rc->pattern, PATTERN_MAX);
+    redis_peers_init(&rc->peers, &rc->set, cfg->wake);
     if (set_up(rc, err) != 0) {
         redis_close(&rc->base);
         return -1;
@@ -341,3 +331,7 @@ RECEIVER(redis_receiver, "redis");
 RECEIVER(redis_tls_receiver, "rediss");
 RECEIVER(redis_unix_receiver, "unix");
 RECEIVER(redis_plus_unix_receiver, "redis+unix");
+RECEIVER(redis_sentinel_receiver, "redis-sentinel");
+RECEIVER(redis_sentinel_tls_receiver, "rediss-sentinel");
+RECEIVER(redis_cluster_receiver, "redis-cluster");
+RECEIVER(redis_cluster_tls_receiver, "rediss-cluster");

@@ -7,18 +7,34 @@
 #include "sink/kinds.h"
 
 const struct sink_ops *const sink_kinds[] = {
-    &stdout_ops,   &file_ops,         &exec_ops,
+    &stdout_ops,
+    &file_ops,
+    &exec_ops,
 #ifdef OUTBOX_REDIS
-    &redis_ops,    &redis_tls_ops,    &redis_unix_ops, &redis_plus_unix_ops,
+    &redis_ops,
+    &redis_tls_ops,
+    &redis_unix_ops,
+    &redis_plus_unix_ops,
+    &redis_sentinel_ops,
+    &redis_sentinel_tls_ops,
+    &redis_cluster_ops,
+    &redis_cluster_tls_ops,
 #endif
 #ifdef OUTBOX_RABBITMQ
-    &rabbitmq_ops, &rabbitmq_tls_ops,
+    &rabbitmq_ops,
+    &rabbitmq_tls_ops,
 #endif
 #ifdef OUTBOX_KAFKA
-    &kafka_ops,    &kafka_tls_ops,
+    &kafka_ops,
+    &kafka_tls_ops,
+#endif
+#ifdef OUTBOX_NATS
+    &nats_ops,
+    &nats_tls_ops,
 #endif
 #ifdef OUTBOX_HTTP
-    &https_ops,    &http_ops,
+    &https_ops,
+    &http_ops,
 #endif
     NULL,
 };
@@ -32,25 +48,30 @@ static const struct {
 } absent[] = {
     {"redis", "redis", "libhiredis-dev and libssl-dev"},
     {"rediss", "redis", "libhiredis-dev and libssl-dev"},
+    {"redis-sentinel", "redis", "libhiredis-dev and libssl-dev"},
+    {"rediss-sentinel", "redis", "libhiredis-dev and libssl-dev"},
+    {"redis-cluster", "redis", "libhiredis-dev and libssl-dev"},
+    {"rediss-cluster", "redis", "libhiredis-dev and libssl-dev"},
     {"redis+unix", "redis", "libhiredis-dev and libssl-dev"},
     {"unix", "redis", "libhiredis-dev and libssl-dev"},
     {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"kafka", "kafka", "librdkafka-dev"},
     {"kafka+ssl", "kafka", "librdkafka-dev"},
-    {"nats", "nats", NULL},
+    {"nats", "nats", "libnats-dev"},
+    {"nats+tls", "nats", "libnats-dev"},
     {"amqp", "rabbitmq", "librabbitmq-dev and libssl-dev"},
     {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
 };
 
-/* list_kinds writes "stdout:, file:PATH, exec:COMMAND". */
+/* list_kinds writes "stdout:, file:, exec:". */
 static void list_kinds(char *out, size_t size)
 {
     const char *between = "";
     size_t n = 0;
     out[0] = '\0';
     for (size_t i = 0; sink_kinds[i] && n < size; i++) {
-        n += (size_t)snprintf(out + n, size - n, "%s%s", between, sink_kinds[i]->synopsis);
+        n += (size_t)snprintf(out + n, size - n, "%s%s:", between, sink_kinds[i]->scheme);
         between = ", ";
     }
 }

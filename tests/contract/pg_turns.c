@@ -16,12 +16,18 @@ struct company {
     struct arena a[MANY];
     struct batch b[MANY]; /* in hand */
     struct shared_turn t[MANY];
+    bool apart; /* their turns are made one by one */
 };
+
+/* The next company makes its turns one by one: what is said of all holds for each. */
+static bool next_apart;
 
 static struct company *assemble(struct store_rig *g)
 {
     struct company *c = calloc(1, sizeof *c);
     c->g = g;
+    c->apart = next_apart;
+    next_apart = false;
     for (size_t i = 0; i < MANY; i++) {
         snprintf(c->name[i], sizeof c->name[i], "c%zu", i);
         put(g->st, c->name[i]);
@@ -52,7 +58,9 @@ static size_t all_turn(struct company *c)
         if (c->b[i].n > 0)
             c->t[i].s = &c->s[i];
     }
-    must(c->g->st->ops->turns(c->g->st, c->t, MANY, &err), &err);
+    size_t n = c->apart ? 1 : MANY;
+    for (size_t i = 0; i < MANY; i += n)
+        must(c->g->st->ops->turns(c->g->st, &c->t[i], n, &err), &err);
     for (size_t i = 0; i < MANY; i++) {
         made += c->t[i].made;
         if (c->t[i].made)
@@ -324,6 +332,86 @@ static void late_commit_is_handed_out_in_company_too(void **state)
     dismiss(c);
 }
 
+/* ---- the same, one by one ---- */
+
+#define ALONE(claim) \
+    static void claim##_alone(void **state) \
+    { \
+        next_apart = true; \
+        claim(state); \
+    }
+ALONE(nobody_else_gets_what_was_claimed_in_company)
+ALONE(each_filter_gets_its_own)
+ALONE(what_waits_for_its_time_is_told)
+ALONE(one_that_is_not_simple_is_left_alone_and_the_others_are_made)
+ALONE(backlog_is_left_to_a_turn_of_its_own)
+ALONE(batch_that_gets_too_large_ends_there_and_the_rest_comes_next)
+ALONE(numbers_that_begin_again_are_left_to_a_turn_of_its_own)
+ALONE(late_commit_is_handed_out_in_company_too)
+
+static void turn_alone_settles_and_hands_out_in_one_transaction(void **state)
+{
+    next_apart = true;
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    emit(c->g->st, "a");
+    emit(c->g->st, "b");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 2);
+    assert_string_equal(c->b[0].ev[1].aggregate_id.p, "b");
+    assert_true(c->t[0].hint.quiet);
+    int64_t before = pg_number(db, "SELECT epoch FROM claim WHERE consumer = 'c0'");
+    emit(c->g->st, "c");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 1);
+    assert_true(c->b[0].epoch > before);
+    assert_int_equal(look(c->g, "c0").claims, 1);
+    assert_int_equal(look(c->g, "c0").delivered, 3);
+
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 0);
+    assert_true(c->t[0].hint.through);
+    assert_int_equal(look(c->g, "c0").claims, 0);
+    assert_int_equal(look(c->g, "c0").delivered, 4);
+    PQfinish(db);
+    dismiss(c);
+}
+
+/* The answer brings few and small events along. */
+static void events_that_are_many_or_large_are_handed_out_alone_as_well(void **state)
+{
+    next_apart = true;
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    pg_do(db, "INSERT INTO event (type) SELECT 'x' FROM generate_series(1, 9)");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 9);
+    pg_do(db,
+          "INSERT INTO event (type, payload) VALUES ('x', '1'), "
+          "('x', to_json((SELECT string_agg(md5(n::text), '') FROM generate_series(1, 999) n)))");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 2);
+    assert_int_equal(c->b[0].ev[1].payload.n, 999 * 32 + 2);
+    assert_int_equal(c->b[0].ev[1].seq, c->b[0].ev[0].seq + 1);
+    PQfinish(db);
+    dismiss(c);
+}
+
+/* An event with a number that the consumer is past, of a transaction that it has not seen. */
+static void number_from_before_is_left_to_a_turn_of_its_own(void **state)
+{
+    next_apart = true;
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), MANY);
+    pg_do(db, "DELETE FROM event WHERE seq = 1");
+    pg_do(db, "INSERT INTO event (seq, type) OVERRIDING SYSTEM VALUE VALUES (1, 'x')");
+    assert_int_equal(all_turn(c), 0);
+    PQfinish(db);
+    dismiss(c);
+}
+
 /* ---- looks ---- */
 
 static bool rings(struct store *st, int ms)
@@ -429,6 +517,17 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own),
     ON_A_STORE(epochs_that_are_behind_fail_all_and_are_put_right_alone),
     ON_A_STORE(late_commit_is_handed_out_in_company_too),
+    ON_A_STORE(nobody_else_gets_what_was_claimed_in_company_alone),
+    ON_A_STORE(each_filter_gets_its_own_alone),
+    ON_A_STORE(what_waits_for_its_time_is_told_alone),
+    ON_A_STORE(one_that_is_not_simple_is_left_alone_and_the_others_are_made_alone),
+    ON_A_STORE(backlog_is_left_to_a_turn_of_its_own_alone),
+    ON_A_STORE(batch_that_gets_too_large_ends_there_and_the_rest_comes_next_alone),
+    ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own_alone),
+    ON_A_STORE(late_commit_is_handed_out_in_company_too_alone),
+    ON_A_STORE(turn_alone_settles_and_hands_out_in_one_transaction),
+    ON_A_STORE(events_that_are_many_or_large_are_handed_out_alone_as_well),
+    ON_A_STORE(number_from_before_is_left_to_a_turn_of_its_own),
     ON_A_STORE(look_shows_each_commit_once),
     ON_A_STORE(many_at_once_concern_everybody),
     ON_A_STORE(call_for_everybody_is_told_from_a_ring_for_an_event),

@@ -1,72 +1,25 @@
 #include "redis_server.h"
 
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "peer_server.h"
 #include "sink.h"
 
-#define NOBODY 65534
 #define START_MAX 6000 /* tries of 10 ms */
-
-/* free_port gives a port below those that the kernel hands out to clients, so that nobody gets it
- * by chance, even while the server is down. */
-static int free_port(void)
-{
-    for (unsigned i = (unsigned)getpid();; i++) {
-        int port = 10000 + (int)(i * 7919 % 22000);
-        struct sockaddr_in sa = {.sin_family = AF_INET,
-                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                 .sin_port = htons((uint16_t)port)};
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        assert_true(fd >= 0);
-        bool is_free = bind(fd, (struct sockaddr *)&sa, sizeof sa) == 0;
-        close(fd);
-        if (is_free)
-            return port;
-    }
-}
-
-static void make_certificates(const struct redis_server *s)
-{
-    char command[1024];
-    snprintf(command, sizeof command,
-             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
-             "-days 2 -subj /CN=test-ca "
-             "-keyout ca.key -out ca.crt 2>/dev/null && openssl req -newkey ec -pkeyopt "
-             "ec_paramgen_curve:prime256v1 "
-             "-nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1,DNS:localhost -keyout "
-             "server.key -out s.csr "
-             "2>/dev/null && openssl x509 -req -in s.csr -CA ca.crt -CAkey ca.key -CAcreateserial "
-             "-days 2 "
-             "-copy_extensions copy -out server.crt 2>/dev/null && chmod 644 *.key",
-             s->dir);
-    assert_int_equal(system(command), 0);
-}
-
-static void become_nobody(void)
-{
-    if (geteuid() != 0)
-        return;
-    if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0)
-        _exit(126);
-}
 
 static void exec_server(const struct redis_server *s)
 {
     char port[16], log[96];
     snprintf(port, sizeof port, "%d", s->port);
     snprintf(log, sizeof log, "%s/log", s->dir);
-    become_nobody();
+    peer_server_become_nobody();
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* after the change of user, which clears it */
     char cert[96], key[96], ca[96];
     snprintf(cert, sizeof cert, "%s/server.crt", s->dir);
@@ -126,15 +79,11 @@ static bool answers(struct redis_server *s)
 void redis_server_start(struct redis_server *s, bool tls)
 {
     if (!s->dir[0]) {
-        strcpy(s->dir, "/tmp/obrdXXXXXX");
-        assert_non_null(mkdtemp(s->dir));
-        assert_int_equal(chmod(s->dir, 0755), 0);
-        if (geteuid() == 0)
-            assert_int_equal(chown(s->dir, NOBODY, NOBODY), 0);
+        peer_server_folder(s->dir, "/tmp/obrdXXXXXX");
         snprintf(s->socket, sizeof s->socket, "%s/s", s->dir);
         if (tls)
-            make_certificates(s);
-        s->port = tls ? free_port() : 0;
+            peer_server_certificates(s->dir);
+        s->port = tls ? peer_server_port() : 0;
     }
     fflush(NULL);
     s->pid = fork();

@@ -259,7 +259,7 @@ class Moods(Mood, Case):
         other("CLUSTER", "ADDSLOTSRANGE", slot, slot)
         wait_until(lambda: self.moved(cluster))
         with self.start(cluster.url("stream=s")) as relay:
-            self.down(relay, "this is a cluster")
+            self.down(relay, "a server of a cluster")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
     @staticmethod

@@ -8,11 +8,11 @@
 static bool reads(const char *text)
 {
     struct redis_settings s;
-    struct redis_url u = {0};
     struct error err = {0};
-    bool good = redis_settings_read(text, &s, &u, &err) == 0;
+    bool good = redis_settings_read(text, &s, &err) == 0;
     if (good) {
         struct template *t = NULL;
+        const struct redis_url u = s.url;
         MUST(u.path ? u.path[0] == '/'
                     : u.host && u.host[0] && u.port && atoi(u.port) > 0 && atoi(u.port) < 65536);
         MUST(u.label[0] && !strpbrk(u.label, "\r\n") && u.db >= 0 && s.stream);
@@ -26,7 +26,6 @@ static bool reads(const char *text)
         MUST(!strstr(err.text, SECRET));
     }
     redis_settings_release(&s);
-    redis_url_release(&u);
     return good;
 }
 

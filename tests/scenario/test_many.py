@@ -8,6 +8,8 @@ import time
 import unittest
 import urllib.parse
 
+import psycopg2
+
 import proxy
 import servers
 from company import Together
@@ -141,6 +143,17 @@ class Many(Together, PgCase):
         with self.many(6, "--store", store) as relay:
             for t in ("a", "b"): self.emit(t)
             self.wait_for(6, ["a", "b"], relay)
+        self.emit("c")
+        (version,), = self.sql("SELECT value::int FROM outbox.meta WHERE name = 'schema_version'")
+        turn = {"place": 0, "consumer": "c1", "owner": "w", "epoch": 0, "tried": 0, "max_events": 9, "lease_ms": 60000, "known": [],
+                "ordering": "key", "events": "", "predicate": ""}
+        with contextlib.closing(psycopg2.connect(store)) as db, db.cursor() as role:
+            role.execute("SELECT e.type, e.n FROM outbox._single_turn(ROW(0, 'c0', 'w', 0, 0, NULL, 9, 60000, false, '{}', 'key', '', '')"
+                         "::outbox._simple, %s) e", [version])
+            self.assertEqual(role.fetchall(), [("c", 1)])
+            db.commit()
+            role.execute("SELECT t.n FROM outbox._turns(%s::json, %s) t", [json.dumps([turn]), version])
+            self.assertEqual(role.fetchall(), [(1,)])
 
 
 

@@ -85,20 +85,25 @@ static int leave(const struct from *f, int r, struct error *err)
 /* ---- claims ---- */
 
 /* in_company makes a turn as a relay of many consumers does, in half of the cases where the store
- * can: by turns, and by turn if it is not simple. */
+ * can: by turns, and by turn if it is not simple. A store of many writers has one way for a single
+ * turn and another for several; so half of these are asked for twice, and it makes one of them. */
 static int in_company(struct store *st, const struct settlement *s, bool *ret_lost,
                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                       struct claim_hint *ret_hint, struct error *err)
 {
-    struct shared_turn t = {.s = s, .req = req, .a = a};
+    struct shared_turn t[] = {{.s = s, .req = req, .a = a}, {.s = s, .req = req, .a = a}};
     bool tried = real->turns && req->max_events > 0 && rng_below(&world->rng, 2) == 0;
-    if (tried && real->turns(st, &t, 1, err) != 0)
+    bool one_writer = (st->caps & STORE_ONE_WRITER) != 0;
+    size_t n = 1;
+    if (tried && !one_writer)
+        n += rng_below(&world->rng, 2);
+    if (tried && real->turns(st, t, n, err) != 0)
         return -1;
-    if (!t.made)
+    if (!t[0].made)
         return real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
-    *ret_lost = t.lost;
-    *ret_batch = t.batch;
-    *ret_hint = t.hint;
+    *ret_lost = t[0].lost;
+    *ret_batch = t[0].batch;
+    *ret_hint = t[0].hint;
     return 0;
 }
 

@@ -17,6 +17,7 @@
  *   emit.c         inserting events and inbox rows
  *   turn.c         settling and claiming
  *   turns.c        the same for several consumers at once
+ *   single.c       and for one that has little to do
  *   look.c         what is new, for a relay of many consumers
  *   read.c         reading the events of a claim
  *   ahead.c        reading those of the next ones, ahead of their claims
@@ -252,6 +253,8 @@ PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const 
 /* pg_exec is pg_query without rows. *ret_n (ret_n may be NULL) is how many rows it changed. */
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
             const char *fmt, ...);
+/* pg_rows is pg_query with rows in binary form. */
+PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 /* pg_start sends a statement as pg_query does, and pg_finish waits for its rows. In between the
  * caller can do something else. */
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
@@ -355,9 +358,26 @@ void pg_add_marks(struct buf *b, const struct settlement *s);
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err);
 
-/* ---- turns.c, look.c ---- */
+/* ---- turns.c, single.c, look.c ---- */
+
+/* What the server says of a simple turn. The texts belong to the result. */
+struct pg_simple_answer {
+    bool made;     /* it was simple, by single.c */
+    int64_t epoch; /* of the new claim */
+    int64_t n;     /* its events; 0: there is no claim */
+    bool more;     /* the consumer has other claims */
+    const char *seen, *target;
+    int64_t floor, window_end;
+    int64_t now_ms; /* the database's clock */
+};
 
 int pg_turns(struct store *st, struct shared_turn *t, size_t n, struct error *err);
+/* pg_pulls_in says whether it is time to look at all parked events, whenever they are due. */
+bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
+/* pg_single makes the turn, if it is simple. The first *ret_came rows of the result, which the
+ * caller clears, have the events of the claim; 0: they have to be read. NULL: it failed. */
+PGresult *pg_single(struct pg_store *st, const struct shared_turn *t, struct pg_simple_answer *ret,
+                    int *ret_came, struct error *err);
 int pg_look(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
             struct glance *ret, struct error *err);
 

@@ -167,10 +167,10 @@ static PGresult *take(struct pg_store *st, PGconn *db, PGresult *r, struct error
 }
 
 /* run sends a statement and waits for its rows. */
-static PGresult *run(struct pg_store *st, const char *sql, const struct params *p,
+static PGresult *run(struct pg_store *st, const char *sql, const struct params *p, int binary,
                      struct error *err)
 {
-    if (send_statement(st, PG_MAIN, sql, p, 0, err) != 0)
+    if (send_statement(st, PG_MAIN, sql, p, binary, err) != 0)
         return NULL;
     PGresult *r = pg_last_result(st, st->db);
     pg_path_restore(st);
@@ -186,7 +186,17 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
     va_start(ap, fmt);
     collect(&p, fmt, ap);
     va_end(ap);
-    return run(st, sql, &p, err);
+    return run(st, sql, &p, 0, err);
+}
+
+PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
+{
+    struct params p;
+    va_list ap;
+    va_start(ap, fmt);
+    collect(&p, fmt, ap);
+    va_end(ap);
+    return run(st, sql, &p, 1, err);
 }
 
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
@@ -225,7 +235,7 @@ int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *
     va_start(ap, fmt);
     collect(&p, fmt, ap);
     va_end(ap);
-    PGresult *r = run(st, sql, &p, err);
+    PGresult *r = run(st, sql, &p, 0, err);
     if (!r)
         return -1;
     if (ret_n)

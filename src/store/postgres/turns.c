@@ -1,6 +1,7 @@
 /* turns.c: turns of several consumers at once. sql/postgres/internal/turns.sql decides which of
  * them are simple, and makes those; this file has the call, and hands each consumer its share of
- * the events, which are read once for all that stand at the same place. */
+ * the events, which are read once for all that stand at the same place. A turn that is asked for
+ * alone is made by single.c, where the events come with the answer. */
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -19,7 +20,7 @@ static const char turns_sql[] = PG_NAMED
 /* One consumer's part of the call. */
 struct part {
     struct shared_turn *turn;
-    int row;      /* of the answer */
+    struct pg_simple_answer answer;
     size_t cap;   /* room in turn->batch.ev */
     size_t bytes; /* of the events in it */
     int64_t last; /* seq of the last event that was looked at */
@@ -54,8 +55,7 @@ static void add_known(struct buf *b, const struct claim_request *req)
     buf_addc(b, ']');
 }
 
-/* pulls_in says whether it is time to look at all parked events, whenever they are due. */
-static bool pulls_in(struct pg_store *st, const struct claim_request *req)
+bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
 {
     return pull_due(&pg_memo(st, req)->pull, clock_mono(st->opt.clock));
 }
@@ -76,7 +76,7 @@ static void add_turn(struct pg_store *st, struct buf *b, size_t place, const str
     add_name(b, "events", req->events);
     add_name(b, "predicate", req->where);
     add_known(b, req);
-    if (pulls_in(st, req))
+    if (pg_pulls_in(st, req))
         buf_adds(b, ",\"pull_in\":true");
     if (s && s->n_marks > 0) {
         buf_adds(b, ",\"marks\":");
@@ -125,29 +125,41 @@ static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n,
 
 /* ---- the answer ---- */
 
+/* read_answer reads what the server said of one turn. */
+static struct pg_simple_answer read_answer(const PGresult *r, int row)
+{
+    return (struct pg_simple_answer){.epoch = pg_int(r, row, A_EPOCH),
+                                     .n = pg_int(r, row, A_N),
+                                     .more = pg_true(r, row, A_MORE),
+                                     .seen = pg_str(r, row, A_SEEN),
+                                     .floor = pg_int(r, row, A_FLOOR),
+                                     .target = pg_str(r, row, A_TARGET),
+                                     .window_end = pg_int(r, row, A_WINDOW_END),
+                                     .now_ms = pg_int(r, row, A_NOW_MS)};
+}
+
 /* take_answer fills in what the server said of one turn; the events are read later. */
-static void take_answer(struct pg_store *st, struct part *p, const PGresult *r, int row)
+static void take_answer(struct pg_store *st, struct part *p)
 {
     struct shared_turn *t = p->turn;
     t->made = true;
-    if (pulls_in(st, t->req)) /* and nothing is parked */
+    if (pg_pulls_in(st, t->req)) /* and nothing is parked */
         pull_done(&pg_memo(st, t->req)->pull, clock_mono(st->opt.clock));
     t->batch = (struct batch){0};
     t->hint = (struct claim_hint){.wait_ms = -1};
-    if (pg_int(r, row, A_N) > 0) {
-        t->batch.epoch = pg_int(r, row, A_EPOCH);
-        t->batch.to = pg_int(r, row, A_WINDOW_END);
+    if (p->answer.n > 0) {
+        t->batch.epoch = p->answer.epoch;
+        t->batch.to = p->answer.window_end;
         t->hint.quiet = true;
     } else {
-        t->hint.through = !pg_true(r, row, A_MORE);
+        t->hint.through = !p->answer.more;
     }
 }
 
-/* same_place says whether the claims of two rows are of the same window. */
-static bool same_place(const PGresult *r, int a, int b)
+/* same_place says whether two claims are of the same window. */
+static bool same_place(const struct part *a, const struct part *b)
 {
-    return pg_int(r, a, A_FLOOR) == pg_int(r, b, A_FLOOR) &&
-           strcmp(pg_str(r, a, A_SEEN), pg_str(r, b, A_SEEN)) == 0;
+    return a->answer.floor == b->answer.floor && strcmp(a->answer.seen, b->answer.seen) == 0;
 }
 
 /* make_room makes room for one more event. */
@@ -167,8 +179,14 @@ static int make_room(struct part *p, struct error *err)
     return 0;
 }
 
+/* A row that has an event. */
+struct row {
+    const PGresult *r;
+    int i;
+};
+
 /* offer gives a consumer the event in the row, if it wants it. ev is the same event, to look at. */
-static int offer(struct part *p, const PGresult *row, const struct event *ev, int64_t now_ms,
+static int offer(struct part *p, struct row row, const struct event *ev, int64_t now_ms,
                  struct error *err)
 {
     const struct claim_request *req = p->turn->req;
@@ -189,7 +207,7 @@ static int offer(struct part *p, const PGresult *row, const struct event *ev, in
     if (make_room(p, err) != 0)
         return -1;
     struct event *kept = &b->ev[b->n];
-    if (!pg_event_row(row, 0, p->turn->a, kept))
+    if (!pg_event_row(row.r, row.i, p->turn->a, kept))
         return err_nomem(err);
     kept->delayed = kept->not_before > now_ms;
     p->bytes += event_bytes(kept);
@@ -197,30 +215,33 @@ static int offer(struct part *p, const PGresult *row, const struct event *ev, in
     return 0;
 }
 
-/* The claims of one place, and a place to look at their events. */
+/* The claims, and a place to look at their events. */
 struct reading {
     struct pg_store *st;
-    const PGresult *r;
     struct part *part;
     size_t n;
-    int first; /* row of the answer that says which window */
+    const struct part *first; /* of those at the place that is read: says which window */
     struct arena look;
 };
 
+/* concerns says whether a part has a claim at the place that is read. */
+static bool concerns(const struct reading *g, const struct part *p)
+{
+    return p->answer.n > 0 && same_place(p, g->first);
+}
+
 /* offer_row offers an event to every consumer that stands there. */
-static int offer_row(struct reading *g, const PGresult *row, struct error *err)
+static int offer_row(struct reading *g, struct row row, struct error *err)
 {
     struct event ev;
-    int64_t now_ms = pg_int(g->r, g->first, A_NOW_MS);
     arena_reset(&g->look);
-    if (!pg_event_row(row, 0, &g->look, &ev))
+    if (!pg_event_row(row.r, row.i, &g->look, &ev))
         return err_nomem(err);
     for (size_t i = 0; i < g->n; i++) {
         struct part *p = &g->part[i];
-        bool has_claim = pg_int(g->r, p->row, A_N) > 0;
-        if (!has_claim || !same_place(g->r, p->row, g->first))
+        if (!concerns(g, p))
             continue;
-        if (offer(p, row, &ev, now_ms, err) != 0)
+        if (offer(p, row, &ev, g->first->answer.now_ms, err) != 0)
             return -1;
     }
     return 0;
@@ -231,8 +252,7 @@ static bool all_cut(const struct reading *g)
 {
     for (size_t i = 0; i < g->n; i++) {
         const struct part *p = &g->part[i];
-        bool has_claim = pg_int(g->r, p->row, A_N) > 0;
-        if (has_claim && !p->cut && same_place(g->r, p->row, g->first))
+        if (concerns(g, p) && !p->cut)
             return false;
     }
     return true;
@@ -241,16 +261,15 @@ static bool all_cut(const struct reading *g)
 /* read_place reads the events of one window for all who have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
-    struct pg_window w = {.seen = pg_str(g->r, g->first, A_SEEN),
-                          .target = pg_str(g->r, g->first, A_TARGET),
-                          .floor = pg_int(g->r, g->first, A_FLOOR),
-                          .to = pg_int(g->r, g->first, A_WINDOW_END)};
+    const struct pg_simple_answer *at = &g->first->answer;
+    struct pg_window w = {
+        .seen = at->seen, .target = at->target, .floor = at->floor, .to = at->window_end};
     if (pg_read_all(g->st, &w, SIZE_MAX >> 1, err) != 0)
         return -1;
     PGresult *row;
     int more;
     while ((more = pg_next_row(g->st, PG_MAIN, &row, err)) == 1) {
-        int result = offer_row(g, row, err);
+        int result = offer_row(g, (struct row){row, 0}, err);
         PQclear(row);
         if (result != 0 || all_cut(g)) {
             pg_stop(g->st, PG_MAIN);
@@ -264,8 +283,8 @@ static int read_place(struct reading *g, struct error *err)
 static bool seen_before(const struct reading *g, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
-        bool has_claim = pg_int(g->r, g->part[k].row, A_N) > 0;
-        if (has_claim && same_place(g->r, g->part[k].row, g->part[i].row))
+        bool has_claim = g->part[k].answer.n > 0;
+        if (has_claim && same_place(&g->part[k], &g->part[i]))
             return true;
     }
     return false;
@@ -274,11 +293,22 @@ static bool seen_before(const struct reading *g, size_t i)
 static int read_events(struct reading *g, struct error *err)
 {
     for (size_t i = 0; i < g->n; i++) {
-        bool has_claim = pg_int(g->r, g->part[i].row, A_N) > 0;
+        bool has_claim = g->part[i].answer.n > 0;
         if (!has_claim || seen_before(g, i))
             continue;
-        g->first = g->part[i].row;
+        g->first = &g->part[i];
         if (read_place(g, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* take_events hands out events that came with the answer. */
+static int take_events(struct reading *g, const PGresult *r, int rows, struct error *err)
+{
+    g->first = g->part;
+    for (int i = 0; i < rows && !all_cut(g); i++) {
+        if (offer_row(g, (struct row){r, i}, err) != 0)
             return -1;
     }
     return 0;
@@ -333,14 +363,19 @@ static void put_back(struct pg_store *st, struct part *p)
     settle_alone(st, p, 1, &ignored);
 }
 
-/* hand_out reads the events of all claims, and hands them out. Whatever happens, what was settled
- * is settled, so there is no error here: see claim_hint.unread. */
-static void hand_out(struct pg_store *st, const PGresult *r, struct part *part, size_t n)
+/* hand_out hands out the events of all claims: the first `came` rows of r, or else they are read.
+ * Whatever happens, what was settled is settled, so there is no error here: see
+ * claim_hint.unread. */
+static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGresult *r, int came)
 {
     struct error ignored;
-    struct reading g = {.st = st, .r = r, .part = part, .n = n};
+    struct reading g = {.st = st, .part = part, .n = n};
+    int result;
     arena_init(&g.look, 0);
-    int result = read_events(&g, &ignored);
+    if (came > 0)
+        result = take_events(&g, r, came, &ignored);
+    else
+        result = read_events(&g, &ignored);
     arena_release(&g.look);
     for (size_t i = 0; i < n; i++) {
         struct shared_turn *t = part[i].turn;
@@ -352,15 +387,26 @@ static void hand_out(struct pg_store *st, const PGresult *r, struct part *part, 
     }
 }
 
-int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
+/* make_single makes a turn by itself, if it is simple. */
+static int make_single(struct pg_store *st, struct shared_turn *t, struct error *err)
 {
-    struct pg_store *st = pg_of(base);
-    struct error why = {0};
-    for (size_t i = 0; i < n; i++)
-        t[i].made = false;
-    if (pg_check_open(st, err) != 0)
+    struct part p = {.turn = t};
+    int came;
+    PGresult *r = pg_single(st, t, &p.answer, &came, err);
+    if (!r)
         return -1;
+    if (p.answer.made) {
+        take_answer(st, &p);
+        hand_out(st, &p, 1, r, came);
+    }
+    PQclear(r);
+    return 0;
+}
 
+/* make_together makes the simple ones of n turns. */
+static int make_together(struct pg_store *st, struct shared_turn *t, size_t n, struct error *err)
+{
+    struct error why = {0};
     PGresult *r = ask(st, t, n, &why);
     if (!r && why.code) {
         *err = why;
@@ -370,12 +416,31 @@ int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *
     struct part *part = calloc((size_t)rows + 1, sizeof *part);
     int result = part ? 0 : err_nomem(err);
     for (int i = 0; result == 0 && i < rows; i++) {
-        part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .row = i};
-        take_answer(st, &part[i], r, i);
+        part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .answer = read_answer(r, i)};
+        take_answer(st, &part[i]);
     }
     if (result == 0)
-        hand_out(st, r, part, (size_t)rows);
+        hand_out(st, part, (size_t)rows, NULL, 0);
     free(part);
     PQclear(r);
     return result;
+}
+
+/* is_single says whether a turn has company neither in this call nor among its own claims. */
+static bool is_single(const struct shared_turn *t, size_t n)
+{
+    size_t own = n == 1 && t->s ? 1 : 0;
+    return n == 1 && is_simple(t) && t->req->n_known <= own;
+}
+
+int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    for (size_t i = 0; i < n; i++)
+        t[i].made = false;
+    if (pg_check_open(st, err) != 0)
+        return -1;
+    if (is_single(t, n))
+        return make_single(st, t, err);
+    return make_together(st, t, n, err);
 }

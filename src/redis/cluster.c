@@ -1,0 +1,147 @@
+#include "redis/cluster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+/* crc16 is that of XMODEM: polynomial 0x1021, from 0, bit by bit. Names of streams are short. */
+static unsigned crc16(struct str s)
+{
+    unsigned crc = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        crc ^= (unsigned)(unsigned char)s.p[i] << 8;
+        for (int bit = 0; bit < 8; bit++) {
+            unsigned shifted = crc << 1;
+            bool carry = crc & 0x8000;
+            crc = (carry ? shifted ^ 0x1021 : shifted) & 0xffff;
+        }
+    }
+    return crc;
+}
+
+struct str redis_cluster_tag(struct str key)
+{
+    const char *open = key.n ? memchr(key.p, '{', key.n) : NULL;
+    if (!open)
+        return key;
+    struct str rest = {open + 1, key.n - (size_t)(open + 1 - key.p)};
+    const char *close = rest.n ? memchr(rest.p, '}', rest.n) : NULL;
+    bool empty = !close || close == rest.p;
+    if (empty)
+        return key;
+    return (struct str){rest.p, (size_t)(close - rest.p)};
+}
+
+unsigned redis_cluster_slot(struct str key)
+{
+    return crc16(redis_cluster_tag(key)) % REDIS_SLOTS;
+}
+
+/* set_address checks an address from a server before anyone connects to it. */
+static bool set_address(struct redis_address *a, struct str host, const char *port)
+{
+    struct error err;
+    int64_t number;
+    bool sound = host.n > 0 && host.n < sizeof a->host && text_plain(host);
+    if (!sound || text_int(port, 1, 65535, &number, &err) != 0)
+        return false;
+    memcpy(a->host, host.p, host.n);
+    a->host[host.n] = '\0';
+    snprintf(a->port, sizeof a->port, "%d", (int)number);
+    return true;
+}
+
+/* read_address reads HOST:PORT, where an IPv6 address has no brackets, and may be followed by
+ * @BUS-PORT. */
+static bool read_address(const char *text, const char *asked_host, struct redis_address *ret)
+{
+    char port[8] = "";
+    const char *colon = strrchr(text, ':');
+    if (!colon)
+        return false;
+    struct str host = {text, (size_t)(colon - text)};
+    bool unknown = host.n == 0 || str_is(host, "?");
+    if (unknown)
+        host = str_of(asked_host);
+    size_t digits = strspn(colon + 1, "0123456789");
+    if (digits == 0 || digits >= sizeof port)
+        return false;
+    memcpy(port, colon + 1, digits);
+    return set_address(ret, host, port);
+}
+
+bool redis_cluster_redirect(const char *text, const char *asked_host, struct redis_redirect *ret)
+{
+    char where[REDIS_CLUSTER_HOST + 16];
+    unsigned slot;
+    bool moved = strncmp(text, "MOVED ", 6) == 0;
+    bool ask = strncmp(text, "ASK ", 4) == 0;
+    if (!moved && !ask)
+        return false;
+
+    const char *rest = text + (moved ? 6 : 4);
+    char *end;
+    unsigned long number = strtoul(rest, &end, 10);
+    bool sound = end != rest && *end == ' ' && number < REDIS_SLOTS;
+    if (!sound || strlen(end + 1) >= sizeof where)
+        return false;
+    slot = (unsigned)number;
+    snprintf(where, sizeof where, "%s", end + 1);
+
+    struct redis_address to;
+    if (!read_address(where, asked_host, &to))
+        return false;
+    *ret = (struct redis_redirect){.ask = ask, .slot = slot, .to = to};
+    return true;
+}
+
+static bool is_slot(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_INTEGER && r->integer >= 0 && r->integer < REDIS_SLOTS;
+}
+
+/* read_master reads the first server of a range: [host or nil, port, ...]. */
+static bool read_master(const redisReply *r, const char *asked_host, struct redis_address *ret)
+{
+    char port[24];
+    bool server = r->type == REDIS_REPLY_ARRAY && r->elements >= 2 &&
+                  r->element[1]->type == REDIS_REPLY_INTEGER;
+    if (!server)
+        return false;
+    struct str host = str_of(asked_host);
+    const redisReply *named = r->element[0];
+    bool known = named->type == REDIS_REPLY_STRING && named->len > 0 &&
+                 strcmp(named->str, "?") != 0;
+    if (known)
+        host = (struct str){named->str, named->len};
+    snprintf(port, sizeof port, "%lld", r->element[1]->integer);
+    return set_address(ret, host, port);
+}
+
+static int odd(struct error *err)
+{
+    return err_set(err, ERR_UNAVAILABLE, "no such answer to CLUSTER SLOTS as Redis gives");
+}
+
+int redis_cluster_slots(const redisReply *reply, const char *asked_host, redis_slots_fn *take,
+                        void *ctx, struct error *err)
+{
+    if (reply->type != REDIS_REPLY_ARRAY)
+        return odd(err);
+    for (size_t i = 0; i < reply->elements; i++) {
+        const redisReply *range = reply->element[i];
+        struct redis_address master;
+        bool sound = range->type == REDIS_REPLY_ARRAY && range->elements >= 3 &&
+                     is_slot(range->element[0]) && is_slot(range->element[1]) &&
+                     read_master(range->element[2], asked_host, &master);
+        if (!sound)
+            return odd(err);
+        int rc = take(ctx, (unsigned)range->element[0]->integer,
+                      (unsigned)range->element[1]->integer, &master, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}

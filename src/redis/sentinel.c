@@ -1,0 +1,196 @@
+#include "redis/sentinel.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+#define ASK_NS (1000 * MS_NS) /* how long one sentinel may take to answer */
+#define OUT_MAX 4096
+#define IN_MAX ((size_t)1 << 20)
+
+void redis_sentinel_init(struct redis_sentinel *s, const struct redis_url *url, size_t n,
+                         const char *master, const char *name)
+{
+    *s = (struct redis_sentinel){.url = url, .n = n, .master = master};
+    redis_conn_init(&s->conn, url, name, OUT_MAX, IN_MAX);
+}
+
+void redis_sentinel_release(struct redis_sentinel *s)
+{
+    redis_conn_release(&s->conn);
+}
+
+/* change_state is the only function that sets the state. Whoever is neither asked nor listened to
+ * has no connection. */
+static void change_state(struct redis_sentinel *s, enum sentinel_state to)
+{
+    bool open = to == SENTINEL_ASKING || to == SENTINEL_TOLD;
+    if (!open)
+        redis_conn_close(&s->conn);
+    s->state = to;
+}
+
+static void ask_next(struct redis_sentinel *s, int64_t now);
+
+/* failed goes on to the next sentinel after one that is away, or does not know the master. */
+static void failed(struct redis_sentinel *s, int64_t now)
+{
+    redis_conn_close(&s->conn);
+    s->at = (s->at + 1) % s->n;
+    if (s->asked >= s->n)
+        change_state(s, SENTINEL_NOBODY);
+    else
+        ask_next(s, now);
+}
+
+/* ask_next asks url[at]. A change that falls between the two commands is
+ * noticed by the greeting, which asks the server for its role. */
+static void ask_next(struct redis_sentinel *s, int64_t now)
+{
+    const char *subscribe[] = {"SUBSCRIBE", "+switch-master"};
+    const char *get[] = {"SENTINEL", "GET-MASTER-ADDR-BY-NAME", s->master};
+    s->asked++;
+    s->since = now;
+    s->answered = false;
+    s->conn.url = &s->url[s->at];
+    change_state(s, SENTINEL_ASKING);
+    if (redis_conn_open(&s->conn, &s->why) != 0) {
+        failed(s, now);
+        return;
+    }
+    bool queued = redis_conn_add(&s->conn, 3, get, NULL) == 0 &&
+                  redis_conn_add(&s->conn, 2, subscribe, NULL) == 0;
+    if (!queued) {
+        err_nomem(&s->why);
+        failed(s, now);
+    }
+}
+
+void redis_sentinel_ask(struct redis_sentinel *s, int64_t now)
+{
+    bool busy = s->state == SENTINEL_ASKING || s->state == SENTINEL_TOLD;
+    if (busy)
+        return;
+    s->asked = 0;
+    ask_next(s, now);
+}
+
+void redis_sentinel_doubt(struct redis_sentinel *s)
+{
+    s->at = (s->at + 1) % s->n;
+    change_state(s, SENTINEL_SILENT);
+}
+
+/* Replies */
+
+static bool is_text(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_STRING;
+}
+
+/* tell notes where the master is; false if that is no address. */
+static bool tell(struct redis_sentinel *s, const char *host, const char *port)
+{
+    struct error err;
+    int64_t number;
+    bool sound = *host && strlen(host) < sizeof s->told.host && text_plain(str_of(host)) &&
+                 text_int(port, 1, 65535, &number, &err) == 0;
+    if (!sound)
+        return false;
+    snprintf(s->told.host, sizeof s->told.host, "%s", host);
+    snprintf(s->told.port, sizeof s->told.port, "%d", (int)number);
+    return true;
+}
+
+/* take_address takes the answer about the master: a host and a port, or nothing. */
+static void take_address(struct redis_sentinel *s, const redisReply *r)
+{
+    char said[REDIS_TEXT];
+    const struct redis_url *u = s->conn.url;
+    bool pair = r->type == REDIS_REPLY_ARRAY && r->elements == 2 && is_text(r->element[0]) &&
+                is_text(r->element[1]);
+    s->answered = true;
+    if (pair && tell(s, r->element[0]->str, r->element[1]->str)) {
+        change_state(s, SENTINEL_TOLD);
+        return;
+    }
+    if (r->type == REDIS_REPLY_ERROR) {
+        redis_conn_text(&s->conn, r, said);
+        err_fate(&s->why, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s: %s", u->label, said);
+    } else {
+        err_fate(&s->why, ERR_UNAVAILABLE, FATE_DOWN, 0,
+                 "%s does not know a master \"%.100s\": is that the name that it monitors?",
+                 u->label, s->master);
+    }
+}
+
+/* take_news takes what a sentinel publishes: "NAME OLD-HOST OLD-PORT HOST PORT". */
+static void take_news(struct redis_sentinel *s, const redisReply *r)
+{
+    bool message = r->type == REDIS_REPLY_ARRAY && r->elements == 3 && is_text(r->element[0]) &&
+                   is_text(r->element[2]) && strcmp(r->element[0]->str, "message") == 0;
+    if (!message)
+        return;
+
+    char text[4 * REDIS_HOST_MAX], *rest = text;
+    const char *word[5] = {"", "", "", "", ""};
+    snprintf(text, sizeof text, "%s", r->element[2]->str);
+    for (size_t i = 0; i < 5 && rest; i++)
+        word[i] = strsep(&rest, " ");
+    bool ours = strcmp(word[0], s->master) == 0;
+    if (ours && tell(s, word[3], word[4]))
+        s->changes++;
+}
+
+static void take_reply(void *ctx, redisReply *r)
+{
+    struct redis_sentinel *s = ctx;
+    if (!s->answered)
+        take_address(s, r);
+    else
+        take_news(s, r);
+    freeReplyObject(r);
+}
+
+/* gone is called when the connection is lost. One that told us of changes is missed, but what it
+ * told last still stands. */
+static void gone(struct redis_sentinel *s, int64_t now)
+{
+    if (s->state == SENTINEL_TOLD) {
+        s->at = (s->at + 1) % s->n;
+        change_state(s, SENTINEL_SILENT);
+    } else {
+        failed(s, now);
+    }
+}
+
+void redis_sentinel_drive(struct redis_sentinel *s, int64_t now)
+{
+    bool open = s->state == SENTINEL_ASKING || s->state == SENTINEL_TOLD;
+    if (!open)
+        return;
+    if (redis_conn_drive(&s->conn, take_reply, s, &s->why) != 0) {
+        gone(s, now);
+        return;
+    }
+    if (s->state != SENTINEL_ASKING)
+        return;
+    if (s->answered) {
+        failed(s, now); /* it does not know */
+        return;
+    }
+    if (now - s->since < ASK_NS)
+        return;
+    err_fate(&s->why, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not answered", s->conn.url->label);
+    failed(s, now);
+}
+
+int64_t redis_sentinel_deadline(const struct redis_sentinel *s)
+{
+    if (s->state != SENTINEL_ASKING)
+        return CLOCK_NEVER;
+    return s->since + ASK_NS;
+}

@@ -1,0 +1,234 @@
+/* nats_connect.c: how a link connects to a server and logs in. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/small_file.h"
+#include "base/text.h"
+#include "sink/nats_link_impl.h"
+#include "sink/nats_reply.h"
+
+#define SECRET_MAX 4096
+
+/* libnats calls these as it begins and ends to use the socket, and to want to write. */
+
+static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock fd)
+{
+    struct nats_link *l = loop;
+    (void)nc;
+    *user = l;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    pthread_mutex_lock(&l->lock);
+    l->fd = fd;
+    l->want_write = false;
+    pthread_mutex_unlock(&l->lock);
+    return NATS_OK;
+}
+
+/* stops_reading is called before the socket is closed: from then on it may be somebody else's. */
+static natsStatus stops_reading(void *user, bool add)
+{
+    struct nats_link *l = user;
+    if (add)
+        return NATS_OK;
+    pthread_mutex_lock(&l->lock);
+    l->fd = -1;
+    pthread_mutex_unlock(&l->lock);
+    return NATS_OK;
+}
+
+static natsStatus wants_write(void *user, bool add)
+{
+    struct nats_link *l = user;
+    pthread_mutex_lock(&l->lock);
+    l->want_write = add;
+    pthread_mutex_unlock(&l->lock);
+    return NATS_OK;
+}
+
+static natsStatus detached(void *user)
+{
+    (void)user;
+    return NATS_OK;
+}
+
+/* on_error is called by a thread of libnats. Only what the user may not do comes back this way, and
+ * nowhere else; all else also ends the connection. */
+static void on_error(natsConnection *nc, natsSubscription *sub, natsStatus s, void *closure)
+{
+    struct nats_link *l = closure;
+    const char *said = NULL;
+    (void)sub;
+    if (s != NATS_NOT_PERMITTED || natsConnection_GetLastError(nc, &said) == NATS_OK)
+        return;
+    char *subject = nats_reply_subject(said);
+    if (subject)
+        nats_push(l, (struct nats_answer){.kind = NATS_NOT_ALLOWED, .text = subject});
+}
+
+static void on_closed(natsConnection *nc, void *closure)
+{
+    (void)nc;
+    nats_let_go(closure);
+}
+
+/* read_secret reads the first line of a file; the caller wipes it. */
+static int read_secret(const char *path, char out[SECRET_MAX], struct error *err)
+{
+    ssize_t n = small_file_read(path, out, SECRET_MAX);
+    if (n < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not read %s", path);
+    if (n == SECRET_MAX)
+        return err_set(err, ERR_UNAVAILABLE, "%s is too long", path);
+    out[n] = '\0';
+    out[strcspn(out, "\r\n")] = '\0';
+    return 0;
+}
+
+static int failed(struct nats_link *l, natsStatus s, const char *what, struct error *err)
+{
+    char said[200];
+    nats_said(s, said, sizeof said);
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s: %s", l->plan->url.label, what,
+                    said);
+}
+
+static int set_token(struct nats_link *l, natsOptions *o, struct error *err)
+{
+    const struct nats_plan *p = l->plan;
+    char token[SECRET_MAX];
+    natsStatus s;
+    if (p->token_file) {
+        if (read_secret(p->token_file, token, err) != 0)
+            return -1;
+        s = natsOptions_SetToken(o, token);
+        explicit_bzero(token, sizeof token);
+    } else {
+        s = natsOptions_SetToken(o, p->token);
+    }
+    if (s != NATS_OK)
+        return failed(l, s, "token", err);
+    return 0;
+}
+
+static int set_password(struct nats_link *l, natsOptions *o, struct error *err)
+{
+    char *password = broker_url_password(&l->plan->url, err);
+    if (!password && err->code)
+        return -1;
+    natsStatus s = natsOptions_SetUserInfo(o, l->plan->url.user, password ? password : "");
+    if (password)
+        explicit_bzero(password, strlen(password));
+    free(password);
+    if (s != NATS_OK)
+        return failed(l, s, "user", err);
+    return 0;
+}
+
+/* set_login sets what we log in with. The files are read anew for each connection. */
+static int set_login(struct nats_link *l, natsOptions *o, struct error *err)
+{
+    const struct nats_plan *p = l->plan;
+    natsStatus s = NATS_OK;
+    if (p->creds_file)
+        s = natsOptions_SetUserCredentialsFromFiles(o, p->creds_file, NULL);
+    if (p->nkey)
+        s = natsOptions_SetNKeyFromSeed(o, p->nkey, p->nkey_file);
+    if (s != NATS_OK)
+        return failed(l, s, "credentials", err);
+
+    bool has_token = p->token_file || p->token;
+    if (p->url.user)
+        return set_password(l, o, err);
+    if (has_token)
+        return set_token(l, o, err);
+    return 0;
+}
+
+/* set_tls wants a certificate that is good for this very host, which libnats checks only if it is
+ * told the name. */
+static int set_tls(struct nats_link *l, natsOptions *o, const char *host, struct error *err)
+{
+    const struct broker_url *u = &l->plan->url;
+    if (!l->plan->tls)
+        return 0;
+    natsStatus s = natsOptions_SetSecure(o, true);
+    if (s == NATS_OK)
+        s = natsOptions_SetExpectedHostname(o, host);
+    if (s == NATS_OK && u->ca)
+        s = natsOptions_LoadCATrustedCertificates(o, u->ca);
+    if (s == NATS_OK && u->cert)
+        s = natsOptions_LoadCertificatesChain(o, u->cert, u->key);
+    if (s != NATS_OK)
+        return failed(l, s, "TLS", err);
+    return 0;
+}
+
+/* set_behaviour takes from libnats what it would do on its own: reconnecting, timers, a thread that
+ * flushes, other servers than the one it was given. */
+static int set_behaviour(struct nats_link *l, natsOptions *o, const char *address,
+                         struct error *err)
+{
+    const natsStatus all[] = {
+        natsOptions_SetURL(o, address),
+        natsOptions_SetName(o, l->plan->client),
+        natsOptions_SetTimeout(o, l->plan->timeout_ms),
+        natsOptions_SetAllowReconnect(o, false),
+        natsOptions_SetIgnoreDiscoveredServers(o, true),
+        natsOptions_SetPingInterval(o, 0),
+        natsOptions_SetSendAsap(o, true),
+        natsOptions_SetErrorHandler(o, on_error, l),
+        natsOptions_SetClosedCB(o, on_closed, l),
+        natsOptions_SetEventLoop(o, l, attached, stops_reading, wants_write, detached),
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i] != NATS_OK)
+            return failed(l, all[i], "options", err);
+    return 0;
+}
+
+static int try_options(struct nats_link *l, natsOptions *o, const struct broker_host *h,
+                       struct error *err)
+{
+    char address[300];
+    bool is_v6 = strchr(h->host, ':') != NULL;
+    snprintf(address, sizeof address, is_v6 ? "nats://[%.250s]:%.10s" : "nats://%.250s:%.10s",
+             h->host, h->port);
+    if (set_behaviour(l, o, address, err) != 0)
+        return -1;
+    if (set_tls(l, o, h->host, err) != 0)
+        return -1;
+    if (set_login(l, o, err) != 0)
+        return -1;
+
+    /* The callback for the end of the connection has a reference, and comes if there was one. */
+    nats_hold(l);
+    natsStatus s = natsConnection_Connect(&l->nc, o);
+    if (s == NATS_OK)
+        return 0;
+    nats_let_go(l);
+    l->nc = NULL;
+    char said[200];
+    nats_said(s, said, sizeof said);
+    const char *advice = "";
+    bool wants_tls = s == NATS_SECURE_CONNECTION_REQUIRED || s == NATS_SSL_ERROR;
+    if (wants_tls && !l->plan->tls) /* libnats then tries TLS, with the system's certificates */
+        advice = "; write nats+tls://";
+    if (s == NATS_SECURE_CONNECTION_WANTED)
+        advice = "; the server has no TLS: write nats://, or set it up";
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "nats at %.200s:%.10s: %s%s", h->host,
+                    h->port, said, advice);
+}
+
+int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err)
+{
+    natsOptions *o = NULL;
+    *err = (struct error){0};
+    natsStatus s = natsOptions_Create(&o);
+    if (s != NATS_OK)
+        return failed(l, s, "options", err);
+    int rc = try_options(l, o, h, err);
+    natsOptions_Destroy(o);
+    return rc;
+}

@@ -1,0 +1,444 @@
+#include "sink/nats_link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "sink/nats_link_impl.h"
+#include "sink/nats_reply.h"
+
+#define BUFFERED_ENOUGH (1 << 20) /* bytes that libnats holds before it is given more */
+
+/* The plan */
+
+struct nats_plan *nats_plan_new(void)
+{
+    struct nats_plan *plan = calloc(1, sizeof *plan);
+    if (plan)
+        atomic_store(&plan->refs, 1);
+    return plan;
+}
+
+void nats_plan_release(struct nats_plan *plan)
+{
+    if (!plan || atomic_fetch_sub(&plan->refs, 1) > 1)
+        return;
+    char *const all[] = {plan->creds_file, plan->nkey,        plan->nkey_file,     plan->token_file,
+                         plan->api,        plan->stream.name, plan->stream.subject};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
+    if (plan->token)
+        explicit_bzero(plan->token, strlen(plan->token));
+    free(plan->token);
+    broker_url_release(&plan->url);
+    free(plan);
+}
+
+/* Lifetime */
+
+static void free_queue(struct nats_queue *q)
+{
+    for (size_t i = q->first; i < q->n; i++)
+        natsMsg_Destroy(q->at[i].msg);
+    free(q->at);
+}
+
+static void forget_answers(struct nats_answers *a)
+{
+    for (size_t i = 0; i < a->n; i++)
+        free(a->at[i].text);
+    a->n = 0;
+}
+
+static void free_link(struct nats_link *l)
+{
+    if (l->news_fd >= 0)
+        close(l->news_fd);
+    if (l->wake_fd >= 0)
+        close(l->wake_fd);
+    forget_answers(&l->reading);
+    forget_answers(&l->answers);
+    free(l->reading.at);
+    free(l->answers.at);
+    free_queue(&l->sending);
+    free_queue(&l->outgoing);
+    natsMsg_Destroy(l->reply);
+    nats_stream_release(&l->stream);
+    pthread_cond_destroy(&l->ended_cond);
+    pthread_mutex_destroy(&l->lock);
+    nats_plan_release(l->plan);
+    free(l);
+}
+
+void nats_hold(struct nats_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->refs++;
+    pthread_mutex_unlock(&l->lock);
+}
+
+void nats_let_go(struct nats_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    int left = --l->refs;
+    pthread_mutex_unlock(&l->lock);
+    if (left == 0)
+        free_link(l);
+}
+
+static void ring(int fd)
+{
+    while (eventfd_write(fd, 1) != 0 && errno == EINTR)
+        continue;
+}
+
+static void quiet(int fd)
+{
+    eventfd_t n;
+    (void)eventfd_read(fd, &n);
+}
+
+/* The thread's side */
+
+void nats_said(natsStatus s, char *out, size_t size)
+{
+    const char *said = nats_GetLastError(NULL);
+    if (!said || !*said)
+        said = natsStatus_GetText(s);
+    text_clean(out, size, said, strlen(said));
+}
+
+void nats_push(struct nats_link *l, struct nats_answer a)
+{
+    pthread_mutex_lock(&l->lock);
+    struct nats_answers *all = &l->answers;
+    if (all->n == all->cap) {
+        size_t cap = all->cap ? all->cap * 2 : 256;
+        struct nats_answer *more = reallocarray(all->at, cap, sizeof *more);
+        if (!more) { /* the sink's own deadline takes care of the event */
+            pthread_mutex_unlock(&l->lock);
+            free(a.text);
+            return;
+        }
+        all->at = more;
+        all->cap = cap;
+    }
+    bool first = all->n == 0;
+    all->at[all->n++] = a;
+    pthread_mutex_unlock(&l->lock);
+    if (first)
+        ring(l->news_fd);
+}
+
+static void set_state(struct nats_link *l, enum nats_link_state state, const struct error *err)
+{
+    pthread_mutex_lock(&l->lock);
+    l->state = state;
+    if (err)
+        l->lost = *err;
+    pthread_mutex_unlock(&l->lock);
+    ring(l->news_fd);
+}
+
+/* gone says why the connection is no longer there. */
+static int gone(struct nats_link *l, struct error *err)
+{
+    const char *said = NULL;
+    natsStatus s = natsConnection_GetLastError(l->nc, &said);
+    char text[200];
+    if (!said || !*said)
+        said = s == NATS_OK ? "the connection was closed" : natsStatus_GetText(s);
+    text_clean(text, sizeof text, said, strlen(said));
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s", l->plan->url.label, text);
+}
+
+static bool is_dropped(struct nats_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    bool dropped = l->dropped;
+    pthread_mutex_unlock(&l->lock);
+    return dropped;
+}
+
+int nats_pump(struct nats_link *l, int timeout_ms, struct error *err)
+{
+    pthread_mutex_lock(&l->lock);
+    struct pollfd fds[] = {{.fd = l->wake_fd, .events = POLLIN}, {.fd = l->fd, .events = POLLIN}};
+    if (l->want_write)
+        fds[1].events |= POLLOUT;
+    pthread_mutex_unlock(&l->lock);
+
+    if (poll(fds, 2, timeout_ms) < 0)
+        return 0;
+    if (fds[0].revents)
+        quiet(l->wake_fd);
+    if (is_dropped(l))
+        return err_set(err, ERR_UNAVAILABLE, "given up");
+    if (fds[1].revents & POLLOUT)
+        natsConnection_ProcessWriteEvent(l->nc);
+    if (fds[1].revents & ~POLLOUT)
+        natsConnection_ProcessReadEvent(l->nc);
+    if (natsConnection_IsClosed(l->nc))
+        return gone(l, err);
+    return 0;
+}
+
+/* take_over takes what the sink has queued, once everything taken before is sent. Returns whether
+ * there is anything to send. */
+static bool take_over(struct nats_link *l)
+{
+    struct nats_queue *q = &l->sending;
+    if (q->first < q->n)
+        return true;
+    q->first = 0;
+    q->n = 0;
+    pthread_mutex_lock(&l->lock);
+    struct nats_queue empty = *q;
+    *q = l->outgoing;
+    l->outgoing = empty;
+    pthread_mutex_unlock(&l->lock);
+    return q->n > 0;
+}
+
+static void publish(struct nats_link *l, struct nats_outgoing *o)
+{
+    natsStatus s = natsConnection_PublishMsg(l->nc, o->msg);
+    natsMsg_Destroy(o->msg);
+    if (s == NATS_MAX_PAYLOAD)
+        nats_push(l, (struct nats_answer){.token = o->token, .kind = NATS_TOO_LARGE});
+    /* Any other failure is that of the connection, which the next nats_pump tells. */
+}
+
+/* send_some hands messages to libnats, which copies them into its buffer: no more of them than are
+ * soon written. */
+static void send_some(struct nats_link *l)
+{
+    while (natsConnection_Buffered(l->nc) < BUFFERED_ENOUGH && take_over(l))
+        publish(l, &l->sending.at[l->sending.first++]);
+}
+
+/* serve carries messages until the connection is gone. If some are left, libnats has a full buffer,
+ * and the socket says when there is room again. */
+static void serve(struct nats_link *l, struct error *err)
+{
+    do {
+        send_some(l);
+    } while (nats_pump(l, -1, err) == 0);
+}
+
+/* connect_any tries the hosts in turn, beginning with the one after the last that failed. */
+static int connect_any(struct nats_link *l, struct error *err)
+{
+    const struct broker_url *u = &l->plan->url;
+    for (size_t i = 0; i < u->n_hosts; i++) {
+        size_t host = atomic_load(&l->plan->host) % u->n_hosts;
+        if (is_dropped(l))
+            return err_set(err, ERR_UNAVAILABLE, "given up");
+        if (nats_connect_host(l, &u->hosts[host], err) == 0)
+            return 0;
+        atomic_fetch_add(&l->plan->host, 1);
+    }
+    return -1;
+}
+
+/* disconnect ends the connection without sending what libnats still holds. Closing it by the
+ * library's own function would try to send that first, for half a second. */
+static void disconnect(struct nats_link *l)
+{
+    if (!l->nc)
+        return;
+    pthread_mutex_lock(&l->lock);
+    int fd = l->fd;
+    pthread_mutex_unlock(&l->lock);
+    if (fd >= 0) {
+        shutdown(fd, SHUT_RDWR);
+        natsConnection_ProcessReadEvent(l->nc);
+    }
+    natsSubscription_Destroy(l->sub);
+    natsConnection_Destroy(l->nc);
+    l->sub = NULL;
+    l->nc = NULL;
+}
+
+static void end(struct nats_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->ended = true;
+    pthread_cond_broadcast(&l->ended_cond);
+    pthread_mutex_unlock(&l->lock);
+    atomic_fetch_sub(&l->plan->threads, 1);
+    nats_let_go(l);
+}
+
+static void *run(void *arg)
+{
+    struct nats_link *l = arg;
+    struct error err = {0};
+    bool ready = connect_any(l, &err) == 0 && nats_prepare(l, &err) == 0;
+    if (ready) {
+        set_state(l, NATS_READY, NULL);
+        serve(l, &err);
+    }
+    if (l->nc) /* another server may do better */
+        atomic_fetch_add(&l->plan->host, 1);
+    set_state(l, NATS_LOST, &err);
+    disconnect(l);
+    nats_ReleaseThreadMemory();
+    end(l);
+    return NULL;
+}
+
+/* The sink's side */
+
+static struct nats_link *new_link(struct nats_plan *plan)
+{
+    struct nats_link *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->plan = plan;
+    atomic_fetch_add(&plan->refs, 1);
+    l->refs = 1;
+    l->fd = -1;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->ended_cond, NULL);
+    l->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return l;
+}
+
+/* spawn starts the thread. It takes no signals, nor do those that libnats starts from it: they
+ * belong to the host program. */
+static int spawn(struct nats_link *l)
+{
+    sigset_t all, old;
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&thread, &attr, run, l);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    return rc;
+}
+
+int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error *err)
+{
+    if (atomic_load(&plan->threads) >= NATS_LINKS_MAX)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "%s: %d attempts to connect are still waiting for an answer",
+                       plan->url.label, NATS_LINKS_MAX);
+    struct nats_link *l = new_link(plan);
+    if (!l)
+        return err_nomem(err);
+
+    bool has_fds = l->news_fd >= 0 && l->wake_fd >= 0;
+    int rc = has_fds ? 0 : EMFILE;
+    if (rc == 0) {
+        l->refs++;
+        atomic_fetch_add(&plan->threads, 1);
+        rc = spawn(l);
+    }
+    if (rc == 0) {
+        *ret = l;
+        return 0;
+    }
+    if (has_fds) {
+        l->refs--;
+        atomic_fetch_sub(&plan->threads, 1);
+    }
+    err_errno(err, ERR_UNAVAILABLE, rc, "%s: could not start a thread", plan->url.label);
+    nats_let_go(l);
+    return -1;
+}
+
+static void wait_for_end(struct nats_link *l, int64_t wait_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + wait_ms * MS_NS;
+    until.tv_sec += ns / (1000 * MS_NS);
+    until.tv_nsec = ns % (1000 * MS_NS);
+    while (!l->ended)
+        if (pthread_cond_timedwait(&l->ended_cond, &l->lock, &until) != 0)
+            break;
+}
+
+void nats_link_drop(struct nats_link *l, int64_t wait_ms)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->dropped = true;
+    if (l->fd >= 0) /* whatever libnats waits for on it ends now */
+        shutdown(l->fd, SHUT_RDWR);
+    ring(l->wake_fd);
+    if (wait_ms > 0)
+        wait_for_end(l, wait_ms);
+    pthread_mutex_unlock(&l->lock);
+    nats_let_go(l);
+}
+
+int nats_link_fd(const struct nats_link *l)
+{
+    return l->news_fd;
+}
+
+void nats_link_news(struct nats_link *l, struct nats_news *ret)
+{
+    quiet(l->news_fd);
+    forget_answers(&l->reading);
+    pthread_mutex_lock(&l->lock);
+    struct nats_answers read = l->reading;
+    l->reading = l->answers;
+    l->answers = read;
+    *ret = (struct nats_news){
+        .state = l->state,
+        .answers = l->reading.at,
+        .n = l->reading.n,
+        .lost = l->lost,
+        .stream = &l->stream,
+        .max_payload = l->max_payload,
+    };
+    pthread_mutex_unlock(&l->lock);
+}
+
+void nats_link_reply(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX])
+{
+    snprintf(out, NATS_REPLY_MAX, "%s.%llu", l->inbox, (unsigned long long)token);
+}
+
+int nats_link_send(struct nats_link *l, uint64_t token, natsMsg *msg)
+{
+    int rc = 0;
+    pthread_mutex_lock(&l->lock);
+    struct nats_queue *q = &l->outgoing;
+    if (q->n == q->cap) {
+        size_t cap = q->cap ? q->cap * 2 : 256;
+        struct nats_outgoing *more = reallocarray(q->at, cap, sizeof *more);
+        if (more) {
+            q->at = more;
+            q->cap = cap;
+        } else {
+            rc = -1;
+        }
+    }
+    if (rc == 0)
+        q->at[q->n++] = (struct nats_outgoing){token, msg};
+    pthread_mutex_unlock(&l->lock);
+    return rc;
+}
+
+void nats_link_flush(struct nats_link *l)
+{
+    ring(l->wake_fd);
+}

@@ -1,0 +1,72 @@
+/* nats_link_impl.h: what the files of a link share: nats_link.c (the thread and its queues),
+ * nats_connect.c (logging in) and nats_prepare.c (questions about the stream). */
+#ifndef SINK_NATS_LINK_IMPL_H
+#define SINK_NATS_LINK_IMPL_H
+
+#include <pthread.h>
+
+#include "sink/nats_link.h"
+
+struct nats_outgoing {
+    uint64_t token;
+    natsMsg *msg;
+};
+
+/* at[first..n) is still to be sent. */
+struct nats_queue {
+    struct nats_outgoing *at;
+    size_t first, n, cap;
+};
+
+struct nats_answers {
+    struct nats_answer *at;
+    size_t n, cap;
+};
+
+/* (1) `refs` counts the sink, the thread, and the callbacks that libnats may still make. (2) What
+ * stands below `lock` is guarded by it; what stands above does not change, or belongs to the thread
+ * alone. (3) fd >= 0 while the socket is libnats' to use; it is closed only after fd is -1. */
+struct nats_link {
+    struct nats_plan *plan;
+    int news_fd, wake_fd; /* eventfds: for the sink, and for the thread */
+    char inbox[64];       /* answers come to inbox.TOKEN */
+    natsConnection *nc;
+    natsSubscription *sub;
+    struct nats_queue sending;   /* taken over from `outgoing` */
+    struct nats_answers reading; /* the sink's, see nats_news */
+    unsigned asked;              /* number of the last question */
+
+    pthread_mutex_t lock;
+    pthread_cond_t ended_cond;
+    int refs;
+    int fd;
+    bool want_write, dropped, ended;
+    enum nats_link_state state;
+    struct error lost;
+    struct nats_queue outgoing;
+    struct nats_answers answers;
+    natsMsg *reply; /* to the question `asked` */
+    bool no_reply;  /* there is nobody to answer it */
+    struct nats_tail *tail;
+    bool tail_done;
+    struct nats_stream stream;
+    int64_t max_payload;
+};
+
+/* nats_connect_host connects to one of the plan's hosts. ERR_UNAVAILABLE. */
+int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err);
+/* nats_prepare finds out about the stream, once connected. ERR_UNAVAILABLE, ERR_NOMEM. */
+int nats_prepare(struct nats_link *l, struct error *err);
+
+/* nats_pump lets libnats read and write, and waits for at most timeout_ms (-1: for ever) until
+ * there is something to do. ERR_UNAVAILABLE once the connection is gone or dropped. */
+int nats_pump(struct nats_link *l, int timeout_ms, struct error *err);
+/* nats_hold adds a reference for a callback, nats_let_go takes one away. */
+void nats_hold(struct nats_link *l);
+void nats_let_go(struct nats_link *l);
+/* nats_push queues an answer for the sink. It takes the text over. */
+void nats_push(struct nats_link *l, struct nats_answer a);
+/* nats_said writes what libnats says went wrong, fit for a log. */
+void nats_said(natsStatus s, char *out, size_t size);
+
+#endif

@@ -1,0 +1,410 @@
+/* nats_prepare.c: what a link asks the server before the first event: whether the stream is there
+ * and takes our subjects, and what its last messages were. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "sink/nats_link_impl.h"
+#include "sink/nats_reply.h"
+
+#define NO_STREAM 10059
+#define ASK_AGAIN_NS (500 * MS_NS)
+
+/* Receiving: these run in a thread of libnats. */
+
+/* keep_reply keeps the reply to our last question, and drops one to an older question. */
+static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
+{
+    pthread_mutex_lock(&l->lock);
+    bool ours = nats_reply_token(number) == l->asked && !l->reply && !l->no_reply;
+    if (ours && natsMsg_IsNoResponders(msg)) {
+        l->no_reply = true;
+    } else if (ours) {
+        l->reply = msg;
+        msg = NULL;
+    }
+    pthread_mutex_unlock(&l->lock);
+    natsMsg_Destroy(msg);
+    nats_link_flush(l);
+}
+
+/* note_tail notes the id of one of the stream's last messages. */
+static void note_tail(struct nats_link *l, natsMsg *msg)
+{
+    uint64_t seq, pending;
+    const char *id = NULL, *place = natsMsg_GetReply(msg);
+    bool of_stream = place && nats_reply_place(place, &seq, &pending);
+    if (of_stream)
+        (void)natsMsgHeader_Get(msg, "Nats-Msg-Id", &id);
+
+    pthread_mutex_lock(&l->lock);
+    if (of_stream && l->tail && id)
+        nats_tail_add(l->tail, str_of(id), seq);
+    if (of_stream && pending == 0)
+        l->tail_done = true;
+    pthread_mutex_unlock(&l->lock);
+    natsMsg_Destroy(msg);
+    if (of_stream && pending > 0)
+        return;
+    nats_link_flush(l);
+}
+
+static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
+{
+    struct nats_answer a = {.kind = NATS_NOBODY};
+    if (!natsMsg_IsNoResponders(msg))
+        a = nats_reply_ack((struct str){natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg)});
+    a.token = nats_reply_token(token);
+    natsMsg_Destroy(msg);
+    if (a.token)
+        nats_push(l, a);
+    else
+        free(a.text);
+}
+
+/* on_answer tells apart what comes to the inbox: INBOX.q1 answers a question, INBOX.17 answers for
+ * an event. */
+static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
+{
+    struct nats_link *l = closure;
+    const char *rest = natsMsg_GetSubject(msg) + strlen(l->inbox) + 1;
+    (void)nc;
+    (void)sub;
+    if (*rest == 'q')
+        keep_reply(l, rest + 1, msg);
+    else
+        note_ack(l, rest, msg);
+}
+
+/* on_tail takes a message of the stream. It has the subject that it was published to. */
+static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
+{
+    (void)nc;
+    (void)sub;
+    note_tail(closure, msg);
+}
+
+static void on_complete(void *closure)
+{
+    nats_let_go(closure);
+}
+
+static int went_wrong(struct nats_link *l, natsStatus s, const char *what, struct error *err)
+{
+    char said[200];
+    nats_said(s, said, sizeof said);
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s: %s", l->plan->url.label, what,
+                    said);
+}
+
+/* subscribe has messages to a subject handed to fn, which may be called until on_complete was. */
+static int subscribe(struct nats_link *l, const char *subject, natsMsgHandler fn,
+                     natsSubscription **ret, struct error *err)
+{
+    natsStatus s = natsConnection_Subscribe(ret, l->nc, subject, fn, l);
+    if (s != NATS_OK)
+        return went_wrong(l, s, "inbox", err);
+    nats_hold(l);
+    s = natsSubscription_SetOnCompleteCB(*ret, on_complete, l);
+    if (s != NATS_OK) {
+        nats_let_go(l);
+        return went_wrong(l, s, "inbox", err);
+    }
+    (void)natsSubscription_SetPendingLimits(*ret, -1, -1);
+    return 0;
+}
+
+static int subscribe_inbox(struct nats_link *l, struct error *err)
+{
+    natsInbox *inbox = NULL;
+    char all[sizeof l->inbox + 4];
+    natsStatus s = natsInbox_Create(&inbox);
+    if (s != NATS_OK)
+        return went_wrong(l, s, "inbox", err);
+    snprintf(l->inbox, sizeof l->inbox, "%s", inbox);
+    natsInbox_Destroy(inbox);
+    snprintf(all, sizeof all, "%s.*", l->inbox);
+    return subscribe(l, all, on_answer, &l->sub, err);
+}
+
+/* Asking */
+
+static bool has_reply(struct nats_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    bool has = l->reply || l->no_reply;
+    pthread_mutex_unlock(&l->lock);
+    return has;
+}
+
+static bool has_tail(struct nats_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    bool has = l->tail_done;
+    pthread_mutex_unlock(&l->lock);
+    return has;
+}
+
+/* await pumps until `here` says that it has come, or until a time. *ret says which. */
+static int await(struct nats_link *l, bool (*here)(struct nats_link *), int64_t until, bool *ret,
+                 struct error *err)
+{
+    while (!here(l)) {
+        int64_t left = until - clock_mono(&clock_system);
+        if (left <= 0)
+            break;
+        if (nats_pump(l, (int)(left / MS_NS) + 1, err) != 0)
+            return -1;
+    }
+    *ret = here(l);
+    return 0;
+}
+
+static int unanswered(const struct nats_link *l, const char *what, struct error *err)
+{
+    return err_set(err, ERR_UNAVAILABLE,
+                   "%s has not answered %s for %lld ms: it has no leader, or the user may not ask",
+                   l->plan->url.label, what, (long long)l->plan->timeout_ms);
+}
+
+static void new_question(struct nats_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    natsMsg_Destroy(l->reply);
+    l->reply = NULL;
+    l->no_reply = false;
+    l->asked++;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* send_question asks for the reply under the number of the question. */
+static int send_question(struct nats_link *l, const char *subject, struct str body,
+                         struct error *err)
+{
+    char reply[sizeof l->inbox + 16];
+    snprintf(reply, sizeof reply, "%s.q%u", l->inbox, l->asked);
+    natsStatus s = natsConnection_PublishRequest(l->nc, subject, reply, body.p, (int)body.n);
+    if (s != NATS_OK)
+        return went_wrong(l, s, subject, err);
+    return 0;
+}
+
+/* ask sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the
+ * answer, which lives until the next question. A question that comes while there is no leader is
+ * never answered, so it is put again and again; the answer to any will do. */
+static int ask(struct nats_link *l, const char *what, struct str body, struct json *ret,
+               struct error *err)
+{
+    char subject[400];
+    int64_t now = clock_mono(&clock_system), until = now + l->plan->timeout_ms * MS_NS;
+    bool answered = false;
+    snprintf(subject, sizeof subject, "%s.%s", l->plan->api, what);
+    new_question(l);
+    while (!answered && now < until) {
+        int64_t next = now + ASK_AGAIN_NS;
+        if (send_question(l, subject, body, err) != 0)
+            return -1;
+        if (await(l, has_reply, next < until ? next : until, &answered, err) != 0)
+            return -1;
+        now = clock_mono(&clock_system);
+    }
+    if (!answered)
+        return unanswered(l, subject, err);
+    if (l->no_reply)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "%s: JetStream does not answer: it is switched off, or has no leader yet",
+                       l->plan->url.label);
+
+    struct str text = {natsMsg_GetData(l->reply), (size_t)natsMsg_GetDataLength(l->reply)};
+    if (json_parse(text, ret, NULL, NULL) != 0)
+        return err_set(err, ERR_UNAVAILABLE, "%s: the answer to %s is no JSON", l->plan->url.label,
+                       subject);
+    return 0;
+}
+
+static int refused(struct nats_link *l, const char *what, int code, const char *said,
+                   struct error *err)
+{
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, code, "%s: stream %s: %s: %s (%d)",
+                    l->plan->url.label, l->plan->stream.name, what, said, code);
+}
+
+static int no_stream(struct nats_link *l, struct error *err)
+{
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, NO_STREAM,
+                    "%s has no stream %s; make one for %s, or write create=on", l->plan->url.label,
+                    l->plan->stream.name, l->plan->stream.subject);
+}
+
+/* create makes the stream; *ret is the answer, which has what its info would have. */
+static int create(struct nats_link *l, struct json *ret, struct error *err)
+{
+    char what[300], said[200];
+    struct buf body;
+    int code;
+    buf_init(&body, 16384);
+    nats_stream_request(&body, &l->plan->stream);
+    snprintf(what, sizeof what, "STREAM.CREATE.%s", l->plan->stream.name);
+    int rc = body.failed ? err_nomem(err) : ask(l, what, (struct str){body.p, body.n}, ret, err);
+    buf_release(&body);
+    if (rc == 0 && nats_reply_error(*ret, &code, said, sizeof said))
+        rc = refused(l, "could not be created", code, said, err);
+    return rc;
+}
+
+static int look(struct nats_link *l, struct error *err)
+{
+    char what[300], said[200];
+    struct json o;
+    int code;
+    snprintf(what, sizeof what, "STREAM.INFO.%s", l->plan->stream.name);
+    if (ask(l, what, (struct str){0}, &o, err) != 0)
+        return -1;
+    if (nats_reply_error(o, &code, said, sizeof said)) {
+        if (code != NO_STREAM)
+            return refused(l, "no information", code, said, err);
+        if (!l->plan->stream.create)
+            return no_stream(l, err);
+        if (create(l, &o, err) != 0)
+            return -1;
+    }
+    if (nats_stream_read(o.raw, &l->plan->stream, &l->stream, err) != 0)
+        return err_prefix(err, "%s: stream %s", l->plan->url.label, l->plan->stream.name);
+    return 0;
+}
+
+/* The tail */
+
+static void write_consumer(struct buf *b, const struct nats_link *l, uint64_t from)
+{
+    buf_adds(b, "{\"stream_name\":");
+    json_quote(b, str_of(l->plan->stream.name));
+    buf_adds(b, ",\"config\":{\"deliver_policy\":\"by_start_sequence\",\"opt_start_seq\":");
+    buf_addi64(b, (int64_t)from);
+    buf_adds(b, ",\"ack_policy\":\"none\",\"max_deliver\":1,\"replay_policy\":\"instant\","
+                "\"headers_only\":true,\"mem_storage\":true,\"num_replicas\":1,"
+                "\"inactive_threshold\":5000000000,\"deliver_subject\":");
+    buf_addf(b, "\"%s-t\"}}", l->inbox);
+}
+
+static bool nothing_pending(struct json o)
+{
+    struct json v;
+    int64_t n;
+    return json_get(o, STR("num_pending"), &v) && json_int(v, &n) && n == 0;
+}
+
+/* make_consumer has the server send us its last messages. *ret_name is the consumer's name, and ""
+ * if nothing will come. */
+static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100], struct error *err)
+{
+    char what[300], said[200];
+    struct buf body;
+    struct json o, name;
+    int code;
+    buf_init(&body, 4096);
+    write_consumer(&body, l, from);
+    snprintf(what, sizeof what, "CONSUMER.CREATE.%s", l->plan->stream.name);
+    int rc = body.failed ? err_nomem(err) : ask(l, what, (struct str){body.p, body.n}, &o, err);
+    buf_release(&body);
+    if (rc != 0)
+        return -1;
+    if (nats_reply_error(o, &code, said, sizeof said))
+        return refused(l, "its last messages cannot be read", code, said, err);
+
+    ret_name[0] = '\0';
+    bool named = json_get(o, STR("name"), &name) && name.type == JSON_STRING && name.raw.n < 100;
+    if (named && !nothing_pending(o)) /* else they were deleted since we asked how many there are */
+        snprintf(ret_name, 100, "%.*s", (int)name.raw.n - 2, name.raw.p + 1);
+    return 0;
+}
+
+/* forget_consumer does not wait: if it is not heard, the consumer goes by itself after 5 s. */
+static void forget_consumer(struct nats_link *l, const char *name)
+{
+    char subject[600];
+    snprintf(subject, sizeof subject, "%s.CONSUMER.DELETE.%s.%s", l->plan->api,
+             l->plan->stream.name, name);
+    (void)natsConnection_Publish(l->nc, subject, NULL, 0);
+}
+
+/* await_tail waits for the last message that was asked for. */
+static int await_tail(struct nats_link *l, struct error *err)
+{
+    int64_t until = clock_mono(&clock_system) + l->plan->timeout_ms * MS_NS;
+    bool came;
+    if (await(l, has_tail, until, &came, err) != 0)
+        return -1;
+    if (!came)
+        return unanswered(l, "with the last messages of the stream", err);
+    return 0;
+}
+
+/* read_tail has the server send the headers of its last messages, by a consumer that is gone
+ * afterwards. The subject is not one of INBOX.*: to send, the server wants somebody who listens to
+ * that very subject. */
+static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
+{
+    char subject[sizeof l->inbox + 4], name[100];
+    natsSubscription *sub = NULL;
+    snprintf(subject, sizeof subject, "%s-t", l->inbox);
+    int rc = subscribe(l, subject, on_tail, &sub, err);
+    if (rc == 0)
+        rc = make_consumer(l, from, name, err);
+    if (rc == 0 && name[0]) {
+        rc = await_tail(l, err);
+        forget_consumer(l, name);
+    }
+    natsSubscription_Destroy(sub);
+    return rc;
+}
+
+static void set_tail(struct nats_link *l, struct nats_tail *tail)
+{
+    pthread_mutex_lock(&l->lock);
+    l->tail = tail;
+    l->tail_done = false;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* look_back reads the ids of the stream's last messages: what a relay that is gone, or a connection
+ * that was cut, has brought there without our knowing. Where that is not permitted, events may be
+ * repeated; a stream of our own cannot do without. */
+static int look_back(struct nats_link *l, struct error *err)
+{
+    const struct nats_stream *st = &l->stream;
+    uint64_t last = st->last_seq, want = (uint64_t)l->plan->stream.lookback;
+    bool empty = last == 0 || last < st->first_seq;
+    if (empty || want == 0)
+        return 0;
+    uint64_t from = last > want ? last - want + 1 : 1;
+    if (from < st->first_seq)
+        from = st->first_seq;
+
+    if (nats_tail_init(&l->stream.tail, last - from + 1) != 0)
+        return err_nomem(err);
+    set_tail(l, &l->stream.tail);
+    int rc = read_tail(l, from, err);
+    set_tail(l, NULL);
+    if (rc == 0 || l->plan->stream.exclusive || natsConnection_IsClosed(l->nc))
+        return rc;
+    snprintf(l->stream.blind, sizeof l->stream.blind, "%s", err->text);
+    return 0;
+}
+
+int nats_prepare(struct nats_link *l, struct error *err)
+{
+    if (subscribe_inbox(l, err) != 0)
+        return -1;
+    if (look(l, err) != 0)
+        return -1;
+    if (look_back(l, err) != 0)
+        return -1;
+    pthread_mutex_lock(&l->lock);
+    l->max_payload = natsConnection_GetMaxPayload(l->nc);
+    natsMsg_Destroy(l->reply);
+    l->reply = NULL;
+    pthread_mutex_unlock(&l->lock);
+    return 0;
+}

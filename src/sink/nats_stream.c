@@ -1,0 +1,321 @@
+#include "sink/nats_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/text.h"
+
+#define SUBJECTS_MAX ((size_t)1 << 20)
+
+/* Reading */
+
+/* number_of returns the number of that name, or 0. */
+static int64_t number_of(struct json o, struct str name)
+{
+    struct json v;
+    int64_t n;
+    bool is_number = json_get(o, name, &v) && json_int(v, &n);
+    return is_number ? n : 0;
+}
+
+/* limit_of is number_of, where anything below 1 means that there is no limit. */
+static int64_t limit_of(struct json o, struct str name)
+{
+    int64_t n = number_of(o, name);
+    return n > 0 ? n : 0;
+}
+
+static bool is_set(struct json o, struct str name)
+{
+    struct json v;
+    return json_get(o, name, &v) && v.type == JSON_TRUE;
+}
+
+static void text_of(struct json o, struct str name, char *out, size_t size)
+{
+    struct json v;
+    out[0] = '\0';
+    if (json_get(o, name, &v) && v.type == JSON_STRING)
+        text_clean(out, size, v.raw.p + 1, v.raw.n - 2);
+}
+
+static bool text_is(struct json o, struct str name, const char *value)
+{
+    char text[32];
+    text_of(o, name, text, sizeof text);
+    return strcmp(text, value) == 0;
+}
+
+/* first_token returns the first token of a subject. */
+static struct str first_token(struct str s)
+{
+    const char *dot = s.n ? memchr(s.p, '.', s.n) : NULL;
+    return (struct str){s.p, dot ? (size_t)(dot - s.p) : s.n};
+}
+
+static struct str rest_after(struct str s, struct str token)
+{
+    if (token.n == s.n)
+        return (struct str){s.p + s.n, 0};
+    return (struct str){s.p + token.n + 1, s.n - token.n - 1};
+}
+
+bool nats_stream_covers(struct str pattern, struct str other)
+{
+    while (pattern.n > 0 && other.n > 0) {
+        struct str p = first_token(pattern), o = first_token(other);
+        if (str_is(p, ">"))
+            return true;
+        bool matches = str_eq(p, o) || (str_is(p, "*") && !str_is(o, ">"));
+        if (!matches)
+            return false;
+        pattern = rest_after(pattern, p);
+        other = rest_after(other, o);
+    }
+    return pattern.n == 0 && other.n == 0;
+}
+
+bool nats_stream_takes(const struct nats_stream *st, struct str subject)
+{
+    const char *p = st->subjects;
+    while (p && *p) {
+        struct str pattern = {p, strcspn(p, " ")};
+        if (nats_stream_covers(pattern, subject))
+            return true;
+        p += pattern.n + 1;
+    }
+    return false;
+}
+
+/* read_subjects keeps the patterns of a stream. They have no blanks: a subject cannot. */
+static int read_subjects(struct json config, struct nats_stream *st, struct error *err)
+{
+    struct json list, v;
+    struct str name;
+    struct buf b;
+    buf_init(&b, SUBJECTS_MAX);
+    bool has_list = json_get(config, STR("subjects"), &list) && list.type == JSON_ARRAY;
+    for (size_t it = 0; has_list && json_each(list, &it, &name, &v);) {
+        if (v.type == JSON_STRING) {
+            json_unescape(v.raw, &b);
+            buf_addc(&b, ' ');
+        }
+    }
+    const char *all = buf_cstr(&b);
+    free(st->subjects);
+    st->subjects = all ? strdup(all) : NULL;
+    buf_release(&b);
+    return st->subjects ? 0 : err_nomem(err);
+}
+
+static void read_config(struct json config, struct nats_stream *st)
+{
+    st->max_msgs = limit_of(config, STR("max_msgs"));
+    st->max_bytes = limit_of(config, STR("max_bytes"));
+    st->max_age_ms = limit_of(config, STR("max_age")) / MS_NS;
+    st->max_per_subject = limit_of(config, STR("max_msgs_per_subject"));
+    st->max_msg_size = limit_of(config, STR("max_msg_size"));
+    st->replicas = number_of(config, STR("num_replicas"));
+    st->duplicate_ms = number_of(config, STR("duplicate_window")) / MS_NS;
+    st->discards_old = !text_is(config, STR("discard"), "new");
+    st->in_memory = text_is(config, STR("storage"), "memory");
+    st->no_ack = is_set(config, STR("no_ack"));
+    st->sealed = is_set(config, STR("sealed"));
+    text_of(config, STR("retention"), st->retention, sizeof st->retention);
+}
+
+static void read_state(struct json o, struct nats_stream *st)
+{
+    struct json state, cluster;
+    if (json_get(o, STR("state"), &state)) {
+        st->first_seq = (uint64_t)limit_of(state, STR("first_seq"));
+        st->last_seq = (uint64_t)limit_of(state, STR("last_seq"));
+    }
+    st->leader[0] = '\0';
+    if (json_get(o, STR("cluster"), &cluster))
+        text_of(cluster, STR("leader"), st->leader, sizeof st->leader);
+}
+
+/* not_taken says that the stream does not take the one subject that all events go to. */
+static int not_taken(const struct nats_wanted *want, const struct nats_stream *st,
+                     struct error *err)
+{
+    char takes[200];
+    text_clean(takes, sizeof takes, st->subjects, strlen(st->subjects));
+    return err_set(err, ERR_UNAVAILABLE, "it takes %s; the events go to %s",
+                   takes[0] ? takes : "no subjects", want->subject);
+}
+
+int nats_stream_read(struct str text, const struct nats_wanted *want, struct nats_stream *ret,
+                     struct error *err)
+{
+    struct json o, config;
+    bool understood = json_parse(text, &o, NULL, NULL) == 0 &&
+                      json_get(o, STR("config"), &config) && config.type == JSON_OBJECT;
+    if (!understood)
+        return err_set(err, ERR_UNAVAILABLE, "the server tells nothing about it");
+    read_config(config, ret);
+    read_state(o, ret);
+    if (read_subjects(config, ret, err) != 0)
+        return -1;
+
+    if (ret->no_ack)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "it has no_ack set, so it never says whether it has stored an event");
+    if (ret->sealed)
+        return err_set(err, ERR_UNAVAILABLE, "it is sealed, and takes nothing any more");
+    bool takes_ours = !want->fixed || nats_stream_takes(ret, str_of(want->subject));
+    if (!takes_ours)
+        return not_taken(want, ret, err);
+    return 0;
+}
+
+void nats_stream_release(struct nats_stream *st)
+{
+    free(st->subjects);
+    st->subjects = NULL;
+    nats_tail_release(&st->tail);
+}
+
+void nats_stream_request(struct buf *b, const struct nats_wanted *want)
+{
+    buf_adds(b, "{\"name\":");
+    json_quote(b, str_of(want->name));
+    buf_adds(b, ",\"subjects\":[");
+    json_quote(b, str_of(want->subject));
+    buf_adds(b, "],\"retention\":\"limits\",\"storage\":\"file\",\"discard\":\"new\","
+                "\"num_replicas\":");
+    buf_addi64(b, want->replicas);
+    buf_adds(b, "}");
+}
+
+/* Cautions */
+
+static void add_risk(struct buf *b, const char *risk)
+{
+    if (b->n > 0)
+        buf_adds(b, "; ");
+    buf_adds(b, risk);
+}
+
+static const char *old_limit(const struct nats_stream *st)
+{
+    if (st->max_age_ms)
+        return "max_age";
+    if (st->max_per_subject)
+        return "max_msgs_per_subject";
+    if (!st->discards_old)
+        return NULL;
+    if (st->max_msgs)
+        return "max_msgs";
+    if (st->max_bytes)
+        return "max_bytes";
+    return NULL;
+}
+
+static void add_retention(struct buf *b, const struct nats_stream *st)
+{
+    if (strcmp(st->retention, "interest") == 0)
+        add_risk(b, "retention=interest drops an event that no consumer is there for");
+    if (strcmp(st->retention, "workqueue") == 0)
+        add_risk(b, "retention=workqueue drops an event once it is read, so one that was settled "
+                    "late cannot be found again");
+}
+
+static void add_window(struct buf *b, const struct nats_stream *st, int64_t resend_ms)
+{
+    char window[32], resend[32];
+    if (st->duplicate_ms >= resend_ms)
+        return;
+    text_duration_show(st->duplicate_ms, window);
+    text_duration_show(resend_ms, resend);
+    add_risk(b, "");
+    buf_addf(b,
+             "duplicate_window is %s, but an event may come again after %s, and is stored twice "
+             "then unless it is among the last that are looked at",
+             window, resend);
+}
+
+void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted *want,
+                         int64_t resend_ms, char *out, size_t size)
+{
+    struct buf b;
+    const char *limit = old_limit(st);
+    buf_init(&b, 4096);
+    if (st->in_memory)
+        add_risk(&b, "storage=memory: a restart of the server loses what is in it");
+    if (st->replicas == 1)
+        add_risk(&b, "one replica: the loss of a server's disk loses what is in it");
+    if (limit) {
+        add_risk(&b, limit);
+        buf_adds(&b, " drops events that nobody may have read yet");
+    }
+    add_retention(&b, st);
+    if (!want->exclusive)
+        add_window(&b, st, resend_ms);
+    if (st->blind[0] != '\0') {
+        add_risk(&b, "");
+        buf_addf(&b, "its last messages cannot be looked at (%s)", st->blind);
+    }
+
+    out[0] = '\0';
+    if (b.n > 0)
+        snprintf(out, size, "stream %s: %s", want->name, buf_cstr(&b));
+    buf_release(&b);
+}
+
+/* The tail */
+
+int nats_tail_init(struct nats_tail *t, size_t n)
+{
+    size_t cap = 64;
+    while (cap < n * 2)
+        cap *= 2;
+    *t = (struct nats_tail){.at = calloc(cap, sizeof *t->at)};
+    if (!t->at)
+        return -1;
+    t->cap = cap;
+    return 0;
+}
+
+/* place_of returns where an id is, or would be. There is always a free place. */
+static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id, uint64_t hash[2])
+{
+    hash[0] = hash_end(hash_add(HASH_INIT, id));
+    hash[1] = hash_end(hash_add(HASH_INIT ^ UINT64_C(0x9e3779b97f4a7c15), id));
+    size_t i = hash[0] & (t->cap - 1);
+    while (t->at[i].seq) {
+        bool same = t->at[i].hash[0] == hash[0] && t->at[i].hash[1] == hash[1];
+        if (same)
+            break;
+        i = (i + 1) & (t->cap - 1);
+    }
+    return &t->at[i];
+}
+
+void nats_tail_add(struct nats_tail *t, struct str id, uint64_t seq)
+{
+    uint64_t hash[2];
+    if (t->n * 2 >= t->cap || seq == 0)
+        return;
+    struct nats_tail_entry *e = place_of(t, id, hash);
+    if (!e->seq)
+        t->n++;
+    *e = (struct nats_tail_entry){{hash[0], hash[1]}, seq};
+}
+
+uint64_t nats_tail_find(const struct nats_tail *t, struct str id)
+{
+    uint64_t hash[2];
+    if (t->n == 0)
+        return 0;
+    return place_of(t, id, hash)->seq;
+}
+
+void nats_tail_release(struct nats_tail *t)
+{
+    free(t->at);
+    *t = (struct nats_tail){0};
+}

@@ -1,0 +1,73 @@
+/* nats_stream.h: what a link finds out about the stream it writes to, before the first event. */
+#ifndef SINK_NATS_STREAM_H
+#define SINK_NATS_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+
+/* A stream as the URL wants it. Strings are owned. */
+struct nats_wanted {
+    char *name;
+    char *subject; /* what the events' subjects match: "orders.>" */
+    bool fixed;    /* that is the one subject of all events */
+    bool create;   /* if it does not exist */
+    int64_t replicas;
+    bool exclusive;   /* nobody else writes to it */
+    int64_t lookback; /* how many of its last messages to look at */
+};
+
+/* The Nats-Msg-Ids of the last messages of a stream, by hash. (1) The table has `cap` places, a
+ * power of two, or none; a place with seq 0 is free. */
+struct nats_tail {
+    struct nats_tail_entry {
+        uint64_t hash[2];
+        uint64_t seq;
+    } * at;
+    size_t cap, n;
+};
+
+/* A stream as it is. */
+struct nats_stream {
+    uint64_t first_seq, last_seq;
+    int64_t max_msgs, max_bytes, max_age_ms, max_per_subject, max_msg_size; /* 0: no limit */
+    int64_t replicas, duplicate_ms;
+    bool discards_old, in_memory, no_ack, sealed;
+    char retention[16];
+    char leader[64]; /* name of the server; "" without a cluster */
+    char *subjects;  /* its patterns, with a blank after each; owned */
+    struct nats_tail tail;
+    char blind[160]; /* why the last messages could not be looked at; "" if they were */
+};
+
+/* nats_stream_read reads what the server says about a stream into *ret, which the caller releases.
+ * ERR_UNAVAILABLE if that makes no sense, if the stream takes no events, or if all events go to one
+ * subject and the stream does not take that. */
+int nats_stream_read(struct str json, const struct nats_wanted *want, struct nats_stream *ret,
+                     struct error *err);
+/* nats_stream_request writes the body of the request that creates it. */
+void nats_stream_request(struct buf *b, const struct nats_wanted *want);
+/* nats_stream_caution writes what in its settings may lose or repeat events, as one line; "" if
+ * nothing. resend_ms is how long after an event it may be sent again. */
+void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted *want,
+                         int64_t resend_ms, char *out, size_t size);
+
+void nats_stream_release(struct nats_stream *st);
+/* nats_stream_takes says whether one of its patterns matches the subject. */
+bool nats_stream_takes(const struct nats_stream *st, struct str subject);
+
+/* nats_stream_covers says whether a pattern, such as orders.*.created or orders.>, matches
+ * everything that another one does. */
+bool nats_stream_covers(struct str pattern, struct str other);
+
+/* A tail is made for at most n ids, filled, asked, and released. nats_tail_init returns -1 without
+ * memory. nats_tail_find returns the sequence of the message with that id, or 0. */
+int nats_tail_init(struct nats_tail *t, size_t n);
+void nats_tail_add(struct nats_tail *t, struct str id, uint64_t seq);
+uint64_t nats_tail_find(const struct nats_tail *t, struct str id);
+void nats_tail_release(struct nats_tail *t);
+
+#endif

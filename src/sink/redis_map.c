@@ -1,0 +1,367 @@
+/* redis_map.c: the servers of a Redis Cluster: which of them has which slot, who is asked for that
+ * and when, and what becomes of events whose server is away or sends them on.
+ *
+ * An event is sent to the server that has its slot as far as we know. A server that does not have
+ * it names the one that does (MOVED, ASK), and the event goes there: no other event of its key is
+ * in flight meanwhile, so the order is kept. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/redis_impl.h"
+
+#define OUT_MAX 4096
+#define IN_MAX ((size_t)8 << 20)
+#define NODES_MAX 1000
+#define HOPS_MAX 8
+#define ASK_NS (1000 * MS_NS)    /* how long one server may take to tell the slots */
+#define AGAIN_NS (200 * MS_NS)   /* between two such questions */
+#define SILENT_NS (1000 * MS_NS) /* a server that has not answered for so long may be gone */
+#define GOOD_NS (10000 * MS_NS)  /* for so long a server that worked counts as one that does */
+#define RETRY_MIN_MS 50          /* between connections to a server that is away */
+#define RETRY_MAX_MS 1000
+
+int redis_map_init(struct redis_sink *r, struct error *err)
+{
+    r->map = calloc(1, sizeof *r->map);
+    if (!r->map)
+        return err_nomem(err);
+    redis_conn_init(&r->map->conn, NULL, r->client, OUT_MAX, IN_MAX);
+    r->map->wanted = true;
+    for (size_t i = 0; i < r->set.n_seeds; i++)
+        if (redis_route_add(r, r->set.seed[i].host, r->set.seed[i].port, err) != 0)
+            return -1;
+    return 0;
+}
+
+void redis_map_release(struct redis_sink *r)
+{
+    if (r->map)
+        redis_conn_release(&r->map->conn);
+    free(r->map);
+}
+
+/* node_at finds the node with that address, or makes one: its index plus one, or 0. */
+static size_t node_at(struct redis_sink *r, const struct redis_address *a, struct error *err)
+{
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        const struct redis_url *u = &r->node[i]->url;
+        bool same = strcmp(u->host, a->host) == 0 && strcmp(u->port, a->port) == 0;
+        if (same)
+            return i + 1;
+    }
+    if (r->n_nodes == NODES_MAX) {
+        err_set(err, ERR_UNAVAILABLE, "the cluster has named more than %d servers", NODES_MAX);
+        return 0;
+    }
+    if (redis_route_add(r, a->host, a->port, err) != 0)
+        return 0;
+    return r->n_nodes;
+}
+
+/* redis_map_of returns any server while nobody knows who has the slot: it will say. */
+struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot)
+{
+    size_t owner = r->map->owner[slot];
+    if (owner > 0)
+        return r->node[owner - 1];
+    return r->node[r->map->at % r->n_nodes];
+}
+
+int redis_map_open(struct redis_node *n, struct error *err)
+{
+    struct redis_sink *r = n->sink;
+    if (redis_now(r) < n->retry_at)
+        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s", n->why);
+    if (redis_conn_open(&n->conn, err) == 0)
+        return 0;
+    redis_map_lost(n, err);
+    return -1;
+}
+
+void redis_map_lost(struct redis_node *n, const struct error *err)
+{
+    struct redis_sink *r = n->sink;
+    n->retry_ms *= 2;
+    if (n->retry_ms < RETRY_MIN_MS)
+        n->retry_ms = RETRY_MIN_MS;
+    if (n->retry_ms > RETRY_MAX_MS)
+        n->retry_ms = RETRY_MAX_MS;
+    n->retry_at = redis_now(r) + n->retry_ms * MS_NS;
+    n->good_at = 0;
+    snprintf(n->why, sizeof n->why, "%.290s", err->text);
+    r->map->wanted = true;
+    if (!r->map->known)
+        r->map->at++; /* any other server will do */
+}
+
+void redis_map_good(struct redis_node *n)
+{
+    n->good_at = redis_now(n->sink);
+    n->retry_ms = n->retry_at = 0;
+}
+
+/* redis_map_fate lets only the events of this server wait, if another works and not all events go
+ * to one stream. */
+enum sink_status redis_map_fate(const struct redis_node *n)
+{
+    const struct redis_sink *r = n->sink;
+    int64_t since = redis_now(r) - GOOD_NS;
+    if (r->fixed)
+        return SINK_DOWN;
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        const struct redis_node *other = r->node[i];
+        bool works = other != n && other->good_at > 0 && other->good_at >= since;
+        if (works)
+            return SINK_LATER;
+    }
+    return SINK_DOWN;
+}
+
+/* Asking for the slots */
+
+/* The slots that an answer brings. */
+struct fresh {
+    struct redis_sink *r;
+    uint16_t owner[REDIS_SLOTS];
+};
+
+static int take_range(void *ctx, unsigned first, unsigned last, const struct redis_address *master,
+                      struct error *err)
+{
+    struct fresh *f = ctx;
+    size_t node = node_at(f->r, master, err);
+    if (node == 0)
+        return -1;
+    for (unsigned slot = first; slot <= last; slot++)
+        f->owner[slot] = (uint16_t)node;
+    return 0;
+}
+
+/* leave gives up on servers that have lost their slots and do not answer, as a master does that was
+ * stopped and replaced. */
+static void leave(struct redis_sink *r)
+{
+    int64_t now = redis_now(r);
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        struct redis_node *n = r->node[i];
+        bool silent = redis_inflight(n) > 0 && now - redis_at(n, n->first)->since >= SILENT_NS;
+        if (n->owns || !silent)
+            continue;
+        struct error err;
+        err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has lost its slots, and does not answer",
+                 n->url.label);
+        redis_answer_lost(n, &err);
+    }
+}
+
+/* take_slots puts what a server said in force, if it is whole. */
+static int take_slots(struct redis_sink *r, const redisReply *reply, struct error *err)
+{
+    struct fresh *f = calloc(1, sizeof *f);
+    if (!f)
+        return err_nomem(err);
+    f->r = r;
+    int rc = redis_cluster_slots(reply, r->map->conn.url->host, take_range, f, err);
+    if (rc == 0) {
+        memcpy(r->map->owner, f->owner, sizeof r->map->owner);
+        for (size_t i = 0; i < r->n_nodes; i++)
+            r->node[i]->owns = false;
+        for (unsigned slot = 0; slot < REDIS_SLOTS; slot++)
+            if (f->owner[slot] > 0)
+                r->node[f->owner[slot] - 1]->owns = true;
+        r->map->known = true;
+    }
+    free(f);
+    return rc;
+}
+
+/* What came of one question. */
+struct answer {
+    struct redis_sink *r;
+    bool came, good;
+};
+
+static void take_reply(void *ctx, redisReply *reply)
+{
+    struct answer *a = ctx;
+    struct error err;
+    a->came = true;
+    a->good = reply->type == REDIS_REPLY_ARRAY && take_slots(a->r, reply, &err) == 0;
+    freeReplyObject(reply);
+}
+
+static void end_question(struct redis_sink *r, bool good)
+{
+    struct redis_map *map = r->map;
+    redis_conn_close(&map->conn);
+    map->asking = false;
+    map->next = redis_now(r) + AGAIN_NS;
+    if (good)
+        map->wanted = false;
+    else
+        map->at++;
+}
+
+static void begin_question(struct redis_sink *r)
+{
+    struct redis_map *map = r->map;
+    struct error err;
+    const char *argv[] = {"CLUSTER", "SLOTS"};
+    map->conn.url = &r->node[map->at % r->n_nodes]->url;
+    map->asking = true;
+    map->since = redis_now(r);
+    bool sent = redis_conn_open(&map->conn, &err) == 0 &&
+                redis_conn_add(&map->conn, 2, argv, NULL) == 0;
+    if (!sent)
+        end_question(r, false);
+}
+
+static void drive_question(struct redis_sink *r)
+{
+    struct answer a = {.r = r};
+    struct error err;
+    bool lost = redis_conn_drive(&r->map->conn, take_reply, &a, &err) != 0;
+    bool late = redis_now(r) - r->map->since >= ASK_NS;
+    if (a.came)
+        end_question(r, a.good);
+    else if (lost || late)
+        end_question(r, false);
+    if (a.good)
+        leave(r);
+}
+
+/* is_silent says whether a server has kept something waiting for a while. */
+static bool is_silent(const struct redis_sink *r, int64_t now)
+{
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        const struct redis_node *n = r->node[i];
+        if (redis_inflight(n) > 0 && now - redis_at(n, n->first)->since >= SILENT_NS)
+            return true;
+    }
+    return false;
+}
+
+void redis_map_drive(struct redis_sink *r)
+{
+    struct redis_map *map = r->map;
+    int64_t now = redis_now(r);
+    if (map->asking) {
+        drive_question(r);
+        return;
+    }
+    if (now < map->next)
+        return;
+    if (map->wanted || is_silent(r, now))
+        begin_question(r);
+}
+
+/* redis_map_deadline is asked for while something is in flight. */
+int64_t redis_map_deadline(const struct redis_sink *r)
+{
+    const struct redis_map *map = r->map;
+    if (map->asking)
+        return map->since + ASK_NS;
+    if (map->wanted)
+        return map->next;
+    return redis_now(r) + SILENT_NS;
+}
+
+/* Redirections */
+
+/* give_back answers for events that could not be sent on: the first for what became of it, the
+ * others of its chain as not tried. */
+static void give_back(struct redis_sink *r, struct delivery *const *d, size_t count,
+                      enum sink_status status, const char *why)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct sink_result res = {.status = i == 0 ? status : SINK_CANCELLED, .text = why};
+        if (res.status == SINK_LATER)
+            res.retry_after_ms = REDIS_AWAY_MS;
+        sink_done(&r->base, d[i], &res);
+    }
+}
+
+/* send_on sends events to the server that another has named. */
+static void send_on(struct redis_node *to, struct delivery *const *d, size_t count,
+                    struct stream *st, const struct redis_redirect *how, unsigned hops)
+{
+    struct redis_sink *r = to->sink;
+    struct error err;
+    size_t sent = 0;
+    if (redis_node_connect(to, &err) != 0) {
+        give_back(r, d, count, redis_map_fate(to), err.text);
+        return;
+    }
+    if (!redis_node_has_room(to, d[0]->ev)) {
+        give_back(r, d, count, SINK_CANCELLED, "its server changed, and the other one is busy");
+        return;
+    }
+    if (how->ask) {
+        if (redis_conn_add(&to->conn, 1, (const char *[]){"ASKING"}, NULL) != 0) {
+            give_back(r, d, count, SINK_CANCELLED, "out of memory");
+            return;
+        }
+        redis_node_push(to, REQUEST_ASKING);
+    }
+    size_t first = to->next;
+    if (redis_node_send(to, d, count, st, &sent, &err) != 0)
+        give_back(r, d, count, redis_map_fate(to), err.text);
+    else
+        give_back(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
+    if (sent > 0)
+        redis_at(to, first)->hops = hops;
+}
+
+bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const char *said)
+{
+    struct redis_sink *r = n->sink;
+    struct redis_redirect how;
+    struct error err;
+    struct request *first = redis_at(n, at);
+    bool tired = first->hops >= HOPS_MAX;
+    if (tired || !redis_cluster_redirect(said, n->url.host, &how))
+        return false;
+    size_t to = node_at(r, &how.to, &err);
+    bool elsewhere = to > 0 && r->node[to - 1] != n;
+    if (!elsewhere)
+        return false;
+    if (!how.ask) {
+        r->map->owner[how.slot] = (uint16_t)to;
+        r->map->wanted = true;
+    }
+    redis_map_good(n);
+
+    struct delivery *d[REDIS_RUN];
+    struct stream *st = first->stream;
+    unsigned hops = first->hops + 1;
+    for (size_t i = 0; i < count; i++) {
+        struct request *q = redis_at(n, at + i);
+        d[i] = q->d;
+        q->d = NULL;
+    }
+    n->events -= count;
+    send_on(r->node[to - 1], d, count, st, &how, hops);
+    st->flying -= count;
+    return true;
+}
+
+int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err)
+{
+    const char *argv[] = {"CLUSTER", "SLOTS"};
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        struct redis_conn *c = &r->node[i]->conn;
+        redisReply *reply = NULL;
+        if (redis_conn_call(c, 2, argv, NULL, timeout_ms, -1, &reply, err) != 0)
+            continue;
+        int rc = 0;
+        if (reply->type == REDIS_REPLY_ERROR) {
+            char said[REDIS_TEXT];
+            redis_conn_text(c, reply, said);
+            rc = err_set(err, ERR_UNAVAILABLE, "%s: %s", r->node[i]->url.label, said);
+        }
+        freeReplyObject(reply);
+        return rc;
+    }
+    return -1;
+}

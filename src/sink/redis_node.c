@@ -1,0 +1,245 @@
+/* redis_node.c: sends events to one server, and keeps what is in flight there. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sink/redis_impl.h"
+
+#define OUT_MAX ((size_t)2 << 30)    /* ceiling of what is queued: one event may be large */
+#define IN_MAX ((size_t)1 << 20)     /* ids, numbers, errors */
+#define OUT_ENOUGH ((size_t)4 << 20) /* take no more events until some of it is written */
+/* what is larger travels alone: limits of a server are 1 MiB at the least */
+#define ALONE_BYTES ((size_t)960 << 10)
+#define RESERVED 4 /* places in the ring for a WAIT and the lease */
+
+/* A run is one script, and Redis does nothing else while it runs it: about half a millisecond for
+ * one that is full. */
+#define RUN_EVENTS REDIS_RUN
+#define RUN_BYTES ((size_t)256 << 10)
+/* A script costs Redis twice as much per event as XADD does, but saves us round trips. It does not
+ * pay for very short chains, if other keys use the time. */
+#define RUN_MIN 4
+
+int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_node **ret,
+                   struct error *err)
+{
+    struct redis_node *n = calloc(1, sizeof *n);
+    if (!n) {
+        redis_url_release(url);
+        return err_nomem(err);
+    }
+    n->sink = r;
+    n->url = *url;
+    *url = (struct redis_url){0};
+    redis_conn_init(&n->conn, &n->url, r->client, OUT_MAX, IN_MAX);
+    n->ring = calloc(REDIS_WINDOW, sizeof *n->ring);
+    if (!n->ring) {
+        redis_node_free(n);
+        return err_nomem(err);
+    }
+    *ret = n;
+    return 0;
+}
+
+void redis_node_free(struct redis_node *n)
+{
+    if (!n)
+        return;
+    redis_conn_release(&n->conn);
+    redis_url_release(&n->url);
+    free(n->ring);
+    free(n);
+}
+
+struct request *redis_node_push(struct redis_node *n, enum request_kind kind)
+{
+    struct request *q = redis_at(n, n->next++);
+    *q = (struct request){.kind = kind, .since = redis_now(n->sink)};
+    return q;
+}
+
+/* Connecting */
+
+/* drop_stale closes a connection that has to be replaced, once nothing is in flight. */
+static void drop_stale(struct redis_node *n)
+{
+    if (!n->stale || redis_inflight(n) > 0)
+        return;
+    redis_conn_close(&n->conn);
+    n->stale = false;
+}
+
+/* redis_node_connect does not count an idle connection that the server has closed as a failure. */
+int redis_node_connect(struct redis_node *n, struct error *err)
+{
+    bool idle = n->conn.state != REDIS_CLOSED && redis_inflight(n) == 0;
+    if (idle && redis_conn_idle_gone(&n->conn))
+        n->stale = true;
+    drop_stale(n);
+    if (n->conn.state != REDIS_CLOSED)
+        return 0;
+    return redis_route_open(n, err);
+}
+
+/* Sending */
+
+/* is_large says whether an event has to travel alone: if it is more than the server accepts, it
+ * must not cost other events their connection. */
+static bool is_large(const struct event *ev)
+{
+    return event_bytes(ev) >= ALONE_BYTES;
+}
+
+bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
+{
+    size_t busy = redis_inflight(n);
+    if (busy == 0)
+        return true;
+    bool lonely = n->alone || is_large(ev);
+    if (lonely && n->events > 0)
+        return false;
+    if (redis_conn_queued(&n->conn) >= OUT_ENOUGH)
+        return false;
+    return busy + RESERVED < REDIS_WINDOW;
+}
+
+static bool goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st)
+{
+    struct error err;
+    if (r->fixed)
+        return true;
+    buf_clear(&r->stream_name);
+    if (template_write(r->name, ev, &r->stream_name, &err) != 0)
+        return false;
+    return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
+}
+
+/* run_length returns how many of the deliveries, which begin a chain, to send as one script: those
+ * that go to the same stream, within bounds. A single event needs no script. */
+static size_t run_length(const struct redis_node *n, struct delivery *const *d, size_t count,
+                         const struct stream *st)
+{
+    struct redis_sink *r = n->sink;
+    bool scripts = redis_now(r) >= r->scripts_from && st->plain == 0;
+    if (!scripts)
+        return 1;
+
+    size_t most = REDIS_WINDOW - RESERVED - redis_inflight(n);
+    if (most > count)
+        most = count;
+    if (most > RUN_EVENTS)
+        most = RUN_EVENTS;
+
+    size_t run = 1;
+    size_t bytes = event_bytes(d[0]->ev);
+    while (run < most && d[run]->chained && goes_to(r, d[run]->ev, st)) {
+        bytes += event_bytes(d[run]->ev);
+        if (bytes > RUN_BYTES)
+            break;
+        run++;
+    }
+    if (run < RUN_MIN)
+        return 1;
+    return run;
+}
+
+/* note_sent puts the events of one command into the ring. */
+static void note_sent(struct redis_node *n, struct delivery *const *d, size_t count,
+                      struct stream *st)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct request *q = redis_node_push(n, REQUEST_XADD);
+        q->d = d[i];
+        q->stream = st;
+        q->run = i == 0 ? count : 0;
+    }
+    st->flying += count;
+    n->events += count;
+    n->unwaited = n->sink->set.replicas > 0;
+    n->alone = is_large(d[0]->ev);
+}
+
+int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t count,
+                    struct stream *st, size_t *ret, struct error *err)
+{
+    size_t run = run_length(n, d, count, st);
+    int rc;
+    if (run == 1)
+        rc = redis_command_xadd(n, d[0], st, err);
+    else
+        rc = redis_command_run(n, d, &run, st, err);
+    if (rc != 0)
+        return -1;
+    note_sent(n, d, run, st);
+    *ret = run;
+    return 0;
+}
+
+/* add_wait asks how many replicas have what was added. No event before it counts as delivered until
+ * it is answered. If there is no memory, the next drive tries again. */
+static void add_wait(struct redis_node *n)
+{
+    const struct redis_settings *set = &n->sink->set;
+    char replicas[24], ms[24];
+    snprintf(replicas, sizeof replicas, "%lld", (long long)set->replicas);
+    snprintf(ms, sizeof ms, "%lld", (long long)set->replicas_wait_ms);
+    if (redis_conn_add(&n->conn, 3, (const char *[]){"WAIT", replicas, ms}, NULL) != 0)
+        return;
+    redis_node_push(n, REQUEST_WAIT);
+    n->unwaited = false;
+}
+
+/* Time */
+
+/* oldest_due returns when the oldest request in flight will have waited for too long. */
+static int64_t oldest_due(const struct redis_node *n)
+{
+    int64_t limit = n->sink->base.cfg.timeout_ms;
+    bool limited = limit > 0 && redis_inflight(n) > 0;
+    if (!limited)
+        return CLOCK_NEVER;
+    return redis_at(n, n->first)->since + limit * MS_NS;
+}
+
+static void check_time(struct redis_node *n)
+{
+    struct error err;
+    if (redis_now(n->sink) < oldest_due(n))
+        return;
+    err_set(&err, ERR_UNAVAILABLE, "%s has not answered for %lld ms; %zu requests were waiting",
+            n->url.label, (long long)n->sink->base.cfg.timeout_ms, redis_inflight(n));
+    redis_answer_lost(n, &err);
+}
+
+int64_t redis_node_deadline(const struct redis_node *n)
+{
+    if (n->unwaited)
+        return 0;
+    return oldest_due(n);
+}
+
+void redis_node_drive(struct redis_node *n)
+{
+    struct error err;
+    if (n->conn.state == REDIS_CLOSED)
+        return;
+    if (n->unwaited)
+        add_wait(n);
+    if (redis_conn_drive(&n->conn, redis_answer_reply, n, &err) != 0)
+        redis_answer_lost(n, &err);
+    else
+        check_time(n);
+    drop_stale(n);
+}
+
+/* redis_node_cancel looks for replies once more: an event that is known to be delivered need not
+ * come again. */
+void redis_node_cancel(struct redis_node *n)
+{
+    struct error err;
+    if (n->conn.state == REDIS_CLOSED)
+        return;
+    if (redis_conn_drive(&n->conn, redis_answer_reply, n, &err) != 0)
+        redis_answer_cancelled(n, err.text);
+    if (redis_inflight(n) > 0)
+        redis_answer_cancelled(n, "cancelled");
+}

@@ -1,0 +1,292 @@
+/* redis_route.c: which server an event goes to: the one that the URL names, the master that
+ * Sentinels name, or the one of a cluster that has the slot of the stream. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/redis_impl.h"
+
+#define WATCH_NS (1000 * MS_NS) /* between attempts to hear of changes of the master */
+
+/* Nodes */
+
+static int add_node(struct redis_sink *r, struct redis_url *url, struct error *err)
+{
+    struct redis_node **more = reallocarray(r->node, r->n_nodes + 1, sizeof *more);
+    if (!more) {
+        redis_url_release(url);
+        return err_nomem(err);
+    }
+    r->node = more;
+    if (redis_node_new(r, url, &more[r->n_nodes], err) != 0)
+        return -1;
+    r->n_nodes++;
+    return 0;
+}
+
+int redis_route_add(struct redis_sink *r, const char *host, const char *port, struct error *err)
+{
+    struct redis_url url;
+    if (redis_url_at(&r->set.url, "redis", host, port, &url, err) == 0)
+        return add_node(r, &url, err);
+    redis_url_release(&url);
+    return -1;
+}
+
+/* init_single takes the URL over, which may also be that of a unix socket. */
+static int init_single(struct redis_sink *r, struct error *err)
+{
+    struct redis_url url = r->set.url;
+    r->set.url = (struct redis_url){0};
+    return add_node(r, &url, err);
+}
+
+/* init_sentinel makes a node for the master, whose address the Sentinels will name. */
+static int init_sentinel(struct redis_sink *r, struct error *err)
+{
+    redis_sentinel_init(&r->sentinel, r->set.seed, r->set.n_seeds, r->set.master, r->client);
+    if (redis_route_add(r, r->set.master, "0", err) != 0)
+        return -1;
+    r->node[0]->conn.master_only = true;
+    return 0;
+}
+
+int redis_route_init(struct redis_sink *r, struct error *err)
+{
+    switch (r->set.kind) {
+    case REDIS_SINGLE: return init_single(r, err);
+    case REDIS_SENTINEL: return init_sentinel(r, err);
+    case REDIS_CLUSTER: break;
+    }
+    return redis_map_init(r, err);
+}
+
+void redis_route_release(struct redis_sink *r)
+{
+    for (size_t i = 0; i < r->n_nodes; i++)
+        redis_node_free(r->node[i]);
+    free(r->node);
+    if (r->sentinel.n > 0)
+        redis_sentinel_release(&r->sentinel);
+    redis_map_release(r);
+}
+
+struct redis_node *redis_route_of(struct redis_sink *r, struct str key)
+{
+    if (r->map)
+        return redis_map_of(r, redis_cluster_slot(key));
+    return r->node[0];
+}
+
+bool redis_route_busy(const struct redis_sink *r)
+{
+    for (size_t i = 0; i < r->n_nodes; i++)
+        if (redis_inflight(r->node[i]) > 0)
+            return true;
+    return false;
+}
+
+/* Sentinel */
+
+/* move sets the address of the master's node, whose connection is closed or held. */
+static int move(struct redis_node *n, const char *host, const char *port, struct error *err)
+{
+    struct redis_url url;
+    if (redis_url_at(&n->sink->set.url, "redis", host, port, &url, err) != 0) {
+        redis_url_release(&url);
+        return -1;
+    }
+    redis_url_release(&n->url);
+    n->url = url;
+    return 0;
+}
+
+/* open_told connects to the master that a Sentinel has named. */
+static int open_told(struct redis_node *n, struct error *err)
+{
+    const struct redis_sentinel *s = &n->sink->sentinel;
+    if (move(n, s->told.host, s->told.port, err) != 0)
+        return -1;
+    n->sink->changes = s->changes;
+    return redis_conn_open(&n->conn, err);
+}
+
+/* open_master asks where the master is, unless that is known. Commands are held meanwhile. */
+static int open_master(struct redis_node *n, struct error *err)
+{
+    struct redis_sink *r = n->sink;
+    struct redis_sentinel *s = &r->sentinel;
+    redis_sentinel_drive(s, redis_now(r));
+    redis_sentinel_ask(s, redis_now(r));
+    if (s->state == SENTINEL_TOLD)
+        return open_told(n, err);
+    if (s->state == SENTINEL_NOBODY) {
+        *err = s->why;
+        return -1;
+    }
+    redis_conn_hold(&n->conn);
+    return 0;
+}
+
+static bool is_elsewhere(const struct redis_node *n)
+{
+    const struct redis_sentinel *s = &n->sink->sentinel;
+    return strcmp(n->url.host, s->told.host) != 0 || strcmp(n->url.port, s->told.port) != 0;
+}
+
+/* follow leaves a master that is no longer one. What is in flight there may be lost with it, so it
+ * is sent again. */
+static void follow(struct redis_node *n)
+{
+    struct error err;
+    const struct redis_sentinel *s = &n->sink->sentinel;
+    err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s is no longer the master; that is %.200s:%s",
+             n->url.label, s->told.host, s->told.port);
+    redis_answer_lost(n, &err);
+}
+
+/* release_held sends what was held, once it is known where to, or gives it back. */
+static void release_held(struct redis_node *n)
+{
+    struct error err;
+    const struct redis_sentinel *s = &n->sink->sentinel;
+    if (s->state == SENTINEL_NOBODY) {
+        redis_answer_lost(n, &s->why);
+        return;
+    }
+    if (s->state == SENTINEL_TOLD && open_told(n, &err) != 0)
+        redis_answer_lost(n, &err);
+}
+
+/* watch asks a Sentinel again to tell us of changes, if the one that did is gone. */
+static void watch(struct redis_sink *r, int64_t now)
+{
+    bool deaf = r->sentinel.state == SENTINEL_SILENT || r->sentinel.state == SENTINEL_NOBODY;
+    if (!deaf || now < r->watch_at)
+        return;
+    r->watch_at = now + WATCH_NS;
+    redis_sentinel_ask(&r->sentinel, now);
+}
+
+static void drive_sentinel(struct redis_sink *r)
+{
+    struct redis_node *n = r->node[0];
+    int64_t now = redis_now(r);
+    redis_sentinel_drive(&r->sentinel, now);
+    if (n->conn.state == REDIS_CLOSED)
+        return;
+    if (n->conn.state == REDIS_HELD) {
+        release_held(n);
+        return;
+    }
+    if (r->sentinel.state == SENTINEL_TOLD && is_elsewhere(n))
+        follow(n);
+    else
+        watch(r, now);
+}
+
+/* All of them */
+
+int redis_route_open(struct redis_node *n, struct error *err)
+{
+    switch (n->sink->set.kind) {
+    case REDIS_SINGLE: break;
+    case REDIS_SENTINEL: return open_master(n, err);
+    case REDIS_CLUSTER: return redis_map_open(n, err);
+    }
+    return redis_conn_open(&n->conn, err);
+}
+
+void redis_route_lost(struct redis_node *n, const struct error *err)
+{
+    struct redis_sink *r = n->sink;
+    if (r->set.kind == REDIS_SENTINEL)
+        redis_sentinel_doubt(&r->sentinel);
+    if (r->set.kind == REDIS_CLUSTER)
+        redis_map_lost(n, err);
+}
+
+void redis_route_drive(struct redis_sink *r)
+{
+    if (r->set.kind == REDIS_SENTINEL)
+        drive_sentinel(r);
+    for (size_t i = 0; i < r->n_nodes; i++)
+        redis_node_drive(r->node[i]);
+    if (r->map)
+        redis_map_drive(r);
+}
+
+static size_t add_fd(const struct redis_conn *c, struct pollfd *out, size_t n, size_t max)
+{
+    bool open = c->state > REDIS_HELD && n < max;
+    if (open)
+        out[n++] = redis_conn_poll(c);
+    return n;
+}
+
+size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t max)
+{
+    size_t n = 0;
+    if (r->set.kind == REDIS_SENTINEL)
+        n = add_fd(&r->sentinel.conn, out, n, max);
+    if (r->map)
+        n = add_fd(&r->map->conn, out, n, max);
+    for (size_t i = 0; i < r->n_nodes; i++)
+        n = add_fd(&r->node[i]->conn, out, n, max);
+    return n;
+}
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* sentinel_deadline is when to look at the Sentinels again, while something waits. */
+static int64_t sentinel_deadline(const struct redis_sink *r)
+{
+    bool deaf = r->sentinel.state == SENTINEL_SILENT || r->sentinel.state == SENTINEL_NOBODY;
+    if (deaf)
+        return r->watch_at;
+    return redis_sentinel_deadline(&r->sentinel);
+}
+
+int64_t redis_route_deadline(const struct redis_sink *r)
+{
+    int64_t due = CLOCK_NEVER;
+    for (size_t i = 0; i < r->n_nodes; i++)
+        due = sooner(due, redis_node_deadline(r->node[i]));
+    if (!redis_route_busy(r))
+        return due;
+    if (r->set.kind == REDIS_SENTINEL)
+        due = sooner(due, sentinel_deadline(r));
+    if (r->map)
+        due = sooner(due, redis_map_deadline(r));
+    return due;
+}
+
+/* wait_told drives the Sentinels until the master is known. */
+static int wait_told(struct redis_sink *r, int64_t deadline, struct error *err)
+{
+    struct redis_sentinel *s = &r->sentinel;
+    redis_sentinel_ask(s, redis_now(r));
+    while (s->state == SENTINEL_ASKING) {
+        struct pollfd fd = redis_conn_poll(&s->conn);
+        if (redis_now(r) >= deadline)
+            return err_set(err, ERR_UNAVAILABLE, "%s has not answered in time", s->conn.url->label);
+        poll(&fd, 1, 50);
+        redis_sentinel_drive(s, redis_now(r));
+    }
+    if (s->state == SENTINEL_TOLD)
+        return move(r->node[0], s->told.host, s->told.port, err);
+    *err = s->why;
+    return -1;
+}
+
+int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err)
+{
+    if (r->set.kind == REDIS_SENTINEL)
+        return wait_told(r, redis_now(r) + timeout_ms * MS_NS, err);
+    if (r->map)
+        return redis_map_probe(r, timeout_ms, err);
+    return 0;
+}

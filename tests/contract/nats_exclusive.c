@@ -1,0 +1,145 @@
+/* exclusive=on: a chain in which each message names the one before it. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nats_peer.h"
+
+static void order_is_kept_by_the_sink_only_if_the_stream_is_ours(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "s", "stream=S");
+    assert_int_equal(sink_caps(p->rig.sk), 0);
+    sink_rig_release(&p->rig);
+    sink_rig_init(&p->rig);
+    open_with(p, "s", "stream=S&exclusive=on");
+    assert_int_equal(sink_caps(p->rig.sk), SINK_FAILSTOP);
+}
+
+/* stored_order checks that stream S has the events with these numbers as payload, in this order. */
+static void stored_order(uint64_t from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        natsMsg *msg = nats_server_get(&server, "S", from + i);
+        char want[24];
+        snprintf(want, sizeof want, "%zu", i);
+        assert_int_equal(natsMsg_GetDataLength(msg), strlen(want));
+        assert_memory_equal(natsMsg_GetData(msg), want, strlen(want));
+        natsMsg_Destroy(msg);
+    }
+    assert_int_equal(nats_server_count(&server, "S"), from - 1 + n);
+}
+
+static void add_numbers(struct peer *p, size_t n)
+{
+    char text[24];
+    for (size_t i = 0; i < n; i++) {
+        snprintf(text, sizeof text, "%zu", p->rig.n);
+        sink_rig_add(&p->rig, text, 0);
+    }
+}
+
+/* submit_all drives until everything queued is taken. */
+static void submit_all(struct peer *p)
+{
+    while (p->rig.accepted < p->rig.n) {
+        size_t took = sink_rig_submit(&p->rig);
+        p->rig.sk->ops->drive(p->rig.sk);
+        if (took == 0)
+            sink_rig_wait(&p->rig);
+    }
+}
+
+static void foreign_message_stops_everything_behind_it(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "s", "stream=S&exclusive=on&window=1024");
+    add_numbers(p, 1);
+    sink_rig_run(&p->rig);
+    assert_int_equal(js_Publish(NULL, server.js, "s.other", "x", 1, NULL, NULL), NATS_OK);
+    add_numbers(p, 200);
+    sink_rig_submit(&p->rig);
+    drive_until_answered(p, p->rig.accepted);
+    for (size_t i = 1; i < p->rig.accepted; i++) {
+        assert_int_equal(p->rig.items[i]->status, SINK_DOWN);
+        assert_int_equal(p->rig.items[i]->order, i);
+    }
+    sink_assert_says(p->rig.items[1], "wrong last msg ID");
+    assert_int_equal(nats_server_count(&server, "S"), 2);
+    sink_rig_again(&p->rig);
+    sink_rig_run(&p->rig);
+    assert_int_equal(nats_server_count(&server, "S"), 202);
+    natsMsg *msg = nats_server_get(&server, "S", 202);
+    assert_memory_equal(natsMsg_GetData(msg), "200", 3);
+    natsMsg_Destroy(msg);
+}
+
+static void chain_begins_behind_any_message(void **state)
+{
+    struct peer *p = *state;
+    assert_int_equal(js_Publish(NULL, server.js, "s.other", "x", 1, NULL, NULL), NATS_OK);
+    open_with(p, "s", "stream=S&exclusive=on");
+    add_numbers(p, 100);
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    stored_order(2, 100);
+}
+
+static void rejected_event_is_left_out_of_the_chain(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "s", "stream=S&exclusive=on");
+    add_numbers(p, 3);
+    struct sink_item *bad = sink_rig_add(&p->rig, "0", 0);
+    sink_item_enlarge(bad, 3 << 20);
+    sink_rig_add(&p->rig, "3", 0);
+    sink_rig_run(&p->rig);
+    assert_int_equal(bad->status, SINK_REJECT);
+    stored_order(1, 4);
+}
+
+static void killed_server_costs_neither_order_nor_repeats(void **state)
+{
+    struct peer *p = *state;
+    nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"duplicate_window\":100000000}");
+    open_with(p, "s", "stream=S&exclusive=on");
+    add_numbers(p, 1);
+    sink_rig_run(&p->rig);
+    for (int round = 0; round < 3; round++) {
+        add_numbers(p, 300);
+        submit_all(p);
+        usleep(2000u * (unsigned)round);
+        nats_server_kill(&server);
+        drive_until_answered(p, p->rig.accepted);
+        nats_server_start(&server, ACCOUNTS);
+        usleep(200000); /* past the window in which the server knows a message again */
+        sink_rig_again(&p->rig);
+        sink_rig_run(&p->rig);
+    }
+    stored_order(1, 901);
+}
+
+static void idle_restart_beyond_the_window_begins_a_new_chain(void **state)
+{
+    struct peer *p = *state;
+    nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"duplicate_window\":100000000}");
+    open_with(p, "s", "stream=S&exclusive=on");
+    add_numbers(p, 5);
+    sink_rig_run(&p->rig);
+    nats_server_kill(&server);
+    usleep(200000); /* the server then no longer knows the last message's id */
+    nats_server_start(&server, ACCOUNTS);
+    add_numbers(p, 5);
+    sink_rig_run(&p->rig);
+    stored_order(1, 10);
+}
+
+static const struct CMUnitTest tests[] = {
+    OWN(order_is_kept_by_the_sink_only_if_the_stream_is_ours),
+    OWN(foreign_message_stops_everything_behind_it),
+    OWN(chain_begins_behind_any_message),
+    OWN(rejected_event_is_left_out_of_the_chain),
+    OWN(killed_server_costs_neither_order_nor_repeats),
+    OWN(idle_restart_beyond_the_window_begins_a_new_chain),
+};
+const struct suite_part nats_exclusive_tests = SUITE_PART(tests);

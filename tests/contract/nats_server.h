@@ -1,0 +1,38 @@
+/* nats_server.h: a NATS server with JetStream of our own. It is unprivileged, has its own folder,
+ * listens on a port of the loopback interface, and ends with the process that started it. */
+#ifndef TESTS_CONTRACT_NATS_SERVER_H
+#define TESTS_CONTRACT_NATS_SERVER_H
+
+#include <nats/nats.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* A server has its data again when it is started after a kill. */
+struct nats_server {
+    char dir[64];
+    int port;
+    pid_t pid;
+    char token[40];     /* that the administrator logs in with; "": with a password */
+    natsConnection *nc; /* as an administrator */
+    jsCtx *js;
+};
+
+/* nats_server_start makes the folder, and certificates in it, if there is none. `more` is added to
+ * its configuration; whoever logs in as admin with the password "admin" may do everything. */
+void nats_server_start(struct nats_server *s, const char *more);
+/* nats_server_start_open is for a server that has a token instead of users. */
+void nats_server_start_open(struct nats_server *s, const char *more, const char *token);
+void nats_server_kill(struct nats_server *s);
+/* nats_server_reload changes what it was started with, as far as the server can while it runs. */
+void nats_server_reload(struct nats_server *s, const char *more);
+void nats_server_remove(struct nats_server *s);
+
+/* nats_server_stream makes a stream from JSON such as {"max_msgs":1}, after it was removed if it
+ * was there. */
+void nats_server_stream(struct nats_server *s, const char *name, const char *json);
+/* nats_server_count is how many messages a stream has. */
+size_t nats_server_count(struct nats_server *s, const char *stream);
+/* nats_server_get returns a message of a stream, which the caller destroys. */
+natsMsg *nats_server_get(struct nats_server *s, const char *stream, uint64_t seq);
+
+#endif

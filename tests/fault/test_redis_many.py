@@ -1,0 +1,234 @@
+"""Redis with Sentinels, and a Redis Cluster, while their servers are killed, stopped, restarted and give their slots away: nothing
+that counts as delivered is lost with `replicas=1`, the order of a key is kept, and only what was on its way comes twice."""
+# build: plain
+# quick: no
+# clusters: yes
+import json
+import random
+import threading
+import time
+
+import broker_redis
+from scenario import KEYS, Numbers
+from support import Case, wait_until
+
+
+class Under(Numbers, Case):
+    """A relay under load, in front of several servers. QUERY says where events go."""
+
+    QUERY = "stream=k.{aggregate_id}&replicas=1&replicas-wait=300ms"
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.several = self.make()
+        self.several.__enter__()
+        self.addCleanup(self.several.close)
+
+    def start(self, *more):
+        return self.relay("--consumer", "out", "--timeout", "5s", "--sink", self.several.url(self.QUERY), *more)
+
+    def got(self):
+        return [(event["payload"], event["event_id"]) for key in range(KEYS) for event in self.entries(f"k.{key}")]
+
+    def reckon(self, faults):
+        """What was on its way when a server went may come twice: all that had been sent, at most."""
+        c = super().reckon(bound=faults * self.sent)
+        verdict = json.loads(self.outbox("receive", self.several.url(self.QUERY), "--check", "--json").stdout)
+        self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"]), (self.sent, 0, 0))
+        return c
+
+    def during(self, harm):
+        """during does harm while events are sent, in a thread of their own: servers end with the thread that started them."""
+        over = threading.Event()
+
+        def load():
+            while not over.wait(0.02): self.send(40)
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            harm()
+        finally:
+            over.set()
+            thread.join()
+        self.send(40)
+
+
+class Sentinels(Under):
+    def make(self):
+        return broker_redis.Sentinels()
+
+    def entries(self, stream):
+        return [json.loads(fields[1]) for _, fields in self.several.master()("XRANGE", stream, "-", "+")]
+
+    def fail_over(self, harm, heal):
+        old = self.several.master()
+        harm(old)
+        self.several.wait_for_another_master(old)
+        heal(old)
+        self.several.wait_settled()
+
+    def test_the_master_is_killed_again_and_again(self):
+        """Three masters in a row are killed under load: everything arrives, in order."""
+        with self.start() as relay:
+            self.send(100)
+            for _ in range(3):
+                self.during(lambda: self.fail_over(lambda node: node.kill(), lambda node: node.start()))
+                self.fault("master killed")
+            self.heal(relay)
+        self.reckon(3)
+
+    def test_the_master_stands_still(self):
+        """A master that is stopped and replaced, and then goes on, gets nothing any more."""
+        with self.start() as relay:
+            self.send(100)
+            self.during(lambda: self.fail_over(lambda node: node.freeze(), lambda node: node.thaw()))
+            self.fault("master stopped")
+            self.heal(relay)
+        self.reckon(2)
+
+    def test_sentinels_are_killed(self):
+        """Without a majority of Sentinels the master goes on; with one again it can be replaced."""
+        def harm():
+            for sentinel in self.several.sentinels[:2]: sentinel.kill()
+            time.sleep(2)
+            for sentinel in self.several.sentinels[:2]: sentinel.start()
+            self.several.wait_settled()
+            self.fail_over(lambda node: node.kill(), lambda node: node.start())
+        with self.start() as relay:
+            self.send(100)
+            self.during(harm)
+            self.fault("Sentinels and the master killed", 3)
+            self.heal(relay)
+        self.reckon(2)
+
+    def test_all_are_killed_and_started_again(self):
+        """Everyone is killed, the relay too, and started again with their data."""
+        relay = self.start()
+        self.send(300)
+        self.several.kill_all()
+        self.send(100)
+        relay.kill()
+        self.several.restart_all()
+        self.several.wait_settled()
+        self.fault("all killed")
+        with self.start() as relay: self.heal(relay)
+        self.reckon(2)
+
+
+class Cluster(Under):
+    def make(self):
+        return broker_redis.Cluster(3, replicas=1)
+
+    def entries(self, stream):
+        try:
+            return [json.loads(fields[1]) for _, fields in self.several.entries(stream)]
+        except (OSError, RuntimeError, StopIteration):
+            return []  # its server is away
+
+    def another_owner(self, stream, old):
+        def find():
+            try:
+                now = self.several.owner(stream)
+            except (OSError, RuntimeError, StopIteration):
+                return None
+            return now is not old and now
+        return wait_until(find)
+
+    def fail_over(self, harm, heal):
+        stream = f"k.{random.randrange(KEYS)}"
+        old = self.several.owner(stream)
+        harm(old)
+        self.another_owner(stream, old)
+        heal(old)
+        self.several.wait_settled()
+
+    def test_masters_are_killed_in_turn(self):
+        """Three masters in a row are killed under load: everything arrives, in order."""
+        with self.start() as relay:
+            self.send(100)
+            for _ in range(3):
+                self.during(lambda: self.fail_over(lambda node: node.kill(), lambda node: node.start()))
+                self.fault("master killed")
+            self.heal(relay)
+        self.reckon(3)
+
+    def test_a_master_stands_still(self):
+        """A master that is stopped and replaced, and then goes on, gets nothing any more."""
+        with self.start("--timeout", "30s") as relay:
+            self.send(100)
+            start = time.monotonic()
+            self.during(lambda: self.fail_over(lambda node: node.freeze(), lambda node: node.thaw()))
+            self.fault("master stopped")
+            self.heal(relay)
+            self.assertLess(time.monotonic() - start, 25)  # long before the timeout
+        self.reckon(2)
+
+    def test_slots_move_under_load(self):
+        """All slots that are in use move around for a while: everything arrives, once, and in order."""
+        def harm():
+            for _ in range(4):
+                for key in range(KEYS):
+                    owner = self.several.owner(f"k.{key}")
+                    masters = self.several.masters()
+                    self.several.migrate(self.several.slot(f"k.{key}"), masters[(masters.index(owner) + 1) % 3])
+                    self.fault("slot moved")
+        with self.start() as relay:
+            self.send(100)
+            self.during(harm)
+            self.heal(relay)
+            self.assertNotIn("sink is down", relay.output())
+        self.reckon(0)
+
+    def test_a_master_without_a_replica_is_away(self):
+        """While the streams of one server cannot be written, those of the others go on."""
+        stream = "k.0"
+        owner = self.several.owner(stream)
+        others = [f"k.{key}" for key in range(KEYS) if self.several.owner(f"k.{key}") is not owner]
+        for node in self.several.nodes:
+            if node is not owner and f":{owner.port}@" in node("CLUSTER", "NODES") and "myself,slave" in node("CLUSTER", "NODES"):
+                if node("ROLE")[2] == owner.port: node.kill()
+        with self.relay("--consumer", "out", "--timeout", "5s", "--sink", self.several.url("stream=k.{aggregate_id}")) as relay:
+            self.send(100)
+            self.wait_all(relay)
+            owner.kill()
+            self.send(200)
+            expected = {n for n in range(self.sent) if f"k.{n % KEYS}" in others}
+            wait_until(lambda: expected <= {n for n, _ in self.got()}, what=relay.output)
+            self.assertNotIn("sink is down", relay.output())
+            for node in self.several.nodes:
+                if not node.running(): node.start()
+            self.several.wait_settled()
+            self.fault("master killed")
+            self.heal(relay)
+        self.reckon(1)
+
+    def test_all_are_killed_and_started_again(self):
+        """Everyone is killed, the relay too, and started again with their data."""
+        relay = self.start()
+        self.send(300)
+        self.several.kill_all()
+        self.send(100)
+        relay.kill()
+        self.several.restart_all()
+        self.fault("all killed")
+        with self.start() as relay: self.heal(relay)
+        self.reckon(2)
+
+
+class OneStreamOfACluster(Cluster):
+    """The same where all events go to one stream, so that a server that is away is the sink that is away."""
+
+    QUERY = "stream=k&replicas=1&replicas-wait=300ms"
+
+    def got(self):
+        return [(event["payload"], event["event_id"]) for event in self.entries("k")]
+
+    def fail_over(self, harm, heal):
+        old = self.several.owner("k")
+        harm(old)
+        self.another_owner("k", old)
+        heal(old)
+        self.several.wait_settled()
+
+    test_slots_move_under_load = test_a_master_without_a_replica_is_away = None

@@ -1,0 +1,136 @@
+"""Redis by the several, through the CLI: a cluster whose servers share the streams, and a master that Sentinels name."""
+# build: plain
+import json
+
+import broker_redis
+from support import Case, wait_until
+
+KEYS = 40
+
+
+class Many(Case):
+    """One group of servers for all cases of a class, empty for each."""
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+
+    def fill(self, n, first=0):
+        self.emit_many({"type": f"t.{i % 8}", "aggregate_type": "k", "aggregate_id": str(i % KEYS), "payload": i}
+                       for i in range(first, first + n))
+
+    def check(self, url, consumer="out"):
+        """check: all is there, in order; gives the verdict."""
+        return json.loads(self.outbox("receive", url, "--check", "--consumer", consumer, "--idle", "500ms", "--json").stdout)
+
+
+class InACluster(Many):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = broker_redis.Cluster(3, replicas=1).__enter__()
+        cls.addClassCleanup(cls.cluster.close)
+
+    def setUp(self):
+        super().setUp()
+        for node in self.cluster.masters(): node("FLUSHALL")
+
+    def to(self, query, *more, seeds=2):
+        return ["--consumer", "out", "--sink", self.cluster.url(query, seeds), *more]
+
+    def test_streams_are_spread_over_the_servers(self):
+        self.fill(2000)
+        self.drain(*self.to("stream=k.{aggregate_id}", seeds=1))
+        sizes = [node("DBSIZE") for node in self.cluster.masters()]
+        self.assertEqual(sum(sizes), KEYS)
+        self.assertEqual(len([n for n in sizes if n]), 3)
+        for key in range(0, KEYS, 13):
+            got = [json.loads(fields[1])["payload"] for _, fields in self.cluster.entries(f"k.{key}")]
+            self.assertEqual(got, list(range(key, 2000, KEYS)))
+        verdict = self.check(self.cluster.url("stream=k.{aggregate_id}"))
+        self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"], verdict["repeats"]), (2000, 0, 0, 0))
+
+    def test_a_hash_tag_keeps_streams_together(self):
+        self.fill(100)
+        self.drain(*self.to("stream={{{aggregate_type}}}.{type[1]}"))
+        self.assertEqual(sorted(node("DBSIZE") for node in self.cluster.masters()), [0, 0, 8])
+
+    def test_marks_receipts_replicas_and_a_lease(self):
+        self.fill(200)
+        self.drain(*self.to("stream=k.{aggregate_id}&replicas=1&lease=lock:out&format=plain", "--receipts"))
+        marks = [json.loads(line) for line in self.outbox("hwm", "--json").stdout.splitlines()]
+        last = {f"k.{key}": self.cluster.entries(f"k.{key}")[-1][0] for key in range(KEYS)}
+        self.assertEqual({m["stream"]: m["id"] for m in marks}, last)
+        self.assertEqual(len(self.sql("SELECT 1 FROM outbox_receipt")), 200)
+        self.assertIsNone(self.cluster.owner("lock:out")("GET", "lock:out"))  # given back
+
+    def test_slots_move_while_events_are_delivered(self):
+        """Every event arrives once, in order, while its slot is on its way (ASK) and when it is somewhere else (MOVED)."""
+        url = self.cluster.url("stream=k.{aggregate_id}")
+        slots = sorted({self.cluster.slot(f"k.{key}") for key in range(KEYS)})
+        with self.relay(*self.to("stream=k.{aggregate_id}")) as relay:
+            self.fill(500)
+            masters = self.cluster.masters()
+            before = dict((slot, self.cluster.owner(f"k.{key}")) for key in range(KEYS) for slot in [self.cluster.slot(f"k.{key}")])
+            for i, slot in enumerate(slots[::4]):
+                self.fill(50, 500 + 50 * i)
+                to = masters[(masters.index(before[slot]) + 1) % len(masters)]
+                self.cluster.migrate(slot, to)
+            total = 500 + 50 * len(slots[::4])
+            wait_until(lambda: sum(len(self.cluster.entries(f"k.{key}")) for key in range(KEYS)) >= total, what=relay.output)
+        verdict = self.check(url)
+        self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"], verdict["repeats"]), (total, 0, 0, 0))
+        self.assertNotIn("sink is down", relay.output())
+
+    def test_the_connection_can_be_checked(self):
+        config = self.path("outbox.conf")
+        config.write_text(f"[outbox]\nstore = {self.store}\n[consumer out]\nsink = {self.cluster.url('stream=s')}\n")
+        self.outbox("-c", config, "config", "check", "--connect")
+        with broker_redis.Node() as alone:
+            config.write_text(f"[outbox]\nstore = {self.store}\n[consumer out]\nsink = redis-cluster://{alone.address}/?stream=s\n")
+            self.assertIn("cluster support disabled", self.outbox("-c", config, "config", "check", "--connect", status=78).stderr)
+
+    def test_a_plain_url_says_what_to_write(self):
+        self.fill(20)
+        with self.relay("--consumer", "out", "--sink", f"redis://{self.cluster.nodes[0].address}?stream=k.{{aggregate_id}}") as relay:
+            wait_until(lambda: "write redis-cluster://" in relay.output(), what=relay.output)
+
+
+class BySentinels(Many):
+    @classmethod
+    def setUpClass(cls):
+        cls.group = broker_redis.Sentinels().__enter__()
+        cls.addClassCleanup(cls.group.close)
+
+    def setUp(self):
+        super().setUp()
+        self.group.master()("FLUSHALL")
+
+    def entries(self):
+        return len(self.group.master()("XRANGE", "s", "-", "+"))
+
+    def test_z_the_master_gets_everything_before_and_after_a_failover(self):
+        """With replicas=1 nothing that was delivered is lost with the master."""
+        url = self.group.url("stream=s&replicas=1")
+        with self.relay("--consumer", "out", "--sink", url) as relay:
+            self.fill(300)
+            wait_until(lambda: self.entries() == 300, what=relay.output)
+            old = self.group.master()
+            old.kill()
+            self.fill(300, 300)
+            self.group.wait_for_another_master(old)
+            wait_until(lambda: self.entries() >= 600, what=relay.output)
+        verdict = self.check(url)
+        self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"]), (600, 0, 0))
+
+    def test_a_sentinel_that_is_away_is_passed_over(self):
+        away = broker_redis.free_port()
+        self.fill(20)
+        self.drain("--consumer", "out", "--sink", f"redis-sentinel://127.0.0.1:{away},{self.group.sentinels[2].address}/shop?stream=s")
+        self.assertEqual(self.entries(), 20)
+
+    def test_a_name_that_nobody_knows_is_told(self):
+        self.fill(1)
+        with self.relay("--consumer", "out", "--sink", self.group.url("stream=s").replace("/shop", "/stop")) as relay:
+            wait_until(lambda: 'does not know a master "stop"' in relay.output(), what=relay.output)
+        self.assertIn("which master?", self.outbox("relay", "--drain", "--consumer", "out", "--sink",
+                                                   "redis-sentinel://127.0.0.1?stream=s", status=78).stderr)
