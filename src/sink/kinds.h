@@ -23,6 +23,7 @@ extern const struct sink_ops kafka_ops, kafka_tls_ops;
 #endif
 #ifdef OUTBOX_RABBITMQ
 extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
+extern const struct receiver_ops rabbitmq_receiver, rabbitmq_tls_receiver;
 #endif
 extern const struct sink_ops http_ops, https_ops;
 
