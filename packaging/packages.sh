@@ -12,8 +12,9 @@ packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3
     erlang-base python3-pika openssl
     clang-format cppcheck faketime)
 # Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of
-# reach. Node's module pg is packages_node_pg's; packages_webhooks has its own.
+# reach. Node's module pg is packages_node_pg's; packages_webhooks and packages_kafka have their own.
 packages_extra=(nghttp2-server nodejs
+    maven default-jre-headless # for Apache Kafka
     prometheus # for promtool
     spin)      # for tests/model
 packages_fuzz=(clang libclang-rt-14-dev clang-tidy) # for ./test --soak
@@ -112,6 +113,60 @@ packages_webhooks() {
             timeout 60 python3 -m pip install --quiet --target "$cache/python" --no-deps --retries 0 --timeout 20 \
                 "standardwebhooks>=1.1,<2" >/dev/null 2>&1 </dev/null ||
             packages_lack "Python's module standardwebhooks" "pip cannot get it from here"
+    fi
+}
+
+# packages_nats gets node's modules nats and cloudevents, which read what we write to NATS; a minute at most.
+packages_nats() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/nats
+    command -v node >/dev/null || return 0
+    NODE_PATH=$cache/node_modules node -e "require('nats'); require('cloudevents')" 2>/dev/null && return 0
+    if ! command -v npm >/dev/null; then packages_lack "node's modules nats and cloudevents" "there is no npm to get them with"
+    else
+        mkdir -p "$cache" 2>/dev/null && echo "getting node's modules nats and cloudevents into $cache" >&2 &&
+            timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
+                --fetch-timeout=20000 nats@2 cloudevents@8 >/dev/null 2>&1 </dev/null ||
+            packages_lack "node's modules nats and cloudevents" "npm cannot get them from here"
+    fi
+}
+
+# packages_kafka gets Apache Kafka (tests/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
+# into folders of their own beside those. Kafka gets three minutes, the modules a minute.
+packages_kafka() { # root of the tree
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests version draft
+    version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$1/tests/kafka/pom.xml")
+    if [ -d "$cache/kafka-$version" ]; then :
+    elif ! command -v mvn >/dev/null; then packages_lack "Apache Kafka" "there is no mvn to get it with"
+    else
+        draft=$cache/kafka-draft.$$
+        mkdir -p "$cache" 2>/dev/null && echo "getting Apache Kafka $version into $cache" >&2 &&
+            timeout 180 mvn -q -B -f "$1/tests/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
+                "-DoutputDirectory=$draft" >/dev/null 2>&1 </dev/null && mv "$draft" "$cache/kafka-$version" ||
+            packages_lack "Apache Kafka" "mvn cannot get it from Maven Central"
+        rm -rf "$draft"
+    fi
+    command -v node >/dev/null || return 0
+    NODE_PATH=$cache/kafkajs/node_modules node -e "require('kafkajs'); require('cloudevents')" 2>/dev/null && return 0
+    if ! command -v npm >/dev/null; then packages_lack "node's modules kafkajs and cloudevents" "there is no npm to get them with"
+    else
+        mkdir -p "$cache/kafkajs" 2>/dev/null && echo "getting node's modules kafkajs and cloudevents into $cache" >&2 &&
+            timeout 60 npm install --prefix "$cache/kafkajs" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
+                --fetch-timeout=20000 kafkajs@2 cloudevents@8 >/dev/null 2>&1 </dev/null ||
+            packages_lack "node's modules kafkajs and cloudevents" "npm cannot get them from here"
+    fi
+}
+
+# packages_rabbitmq gets Python's module cloudevents, whose binding to AMQP reads what we write to RabbitMQ; a minute at most.
+packages_rabbitmq() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/rabbitmq
+    PYTHONPATH=$cache/python /usr/bin/python3 -c "import cloudevents.core.bindings.amqp" 2>/dev/null && return 0
+    if ! python3 -m pip --version >/dev/null 2>&1; then
+        packages_lack "Python's module cloudevents" "there is no pip to get it with"
+    else
+        mkdir -p "$cache" 2>/dev/null && echo "getting Python's module cloudevents into $cache" >&2 &&
+            timeout 60 python3 -m pip install --quiet --target "$cache/python" --retries 0 --timeout 20 \
+                "cloudevents>=2.1,<3" >/dev/null 2>&1 </dev/null ||
+            packages_lack "Python's module cloudevents" "pip cannot get it from here"
     fi
 }
 

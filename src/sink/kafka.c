@@ -16,6 +16,7 @@
 #define NAME_MAX_BYTES ((size_t)4 << 10) /* of a topic, before it is found to be too long */
 #define AWAY_NS (1000 * MS_NS) /* how long no broker may be reachable before the sink is down */
 
+#define PROBE_SLICE_MS 200
 #define CLOSING_NS (50 * MS_NS) /* how often to look whether former producers are gone */
 
 static bool is_open(const struct slot *s)
@@ -356,27 +357,44 @@ static int set_up(struct kafka_sink *k, struct error *err)
 
 static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err);
 
+/* ask_topic asks for the topic until there is an answer, the time is over, or no broker can be
+ * reached. */
+static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
+{
+    const rd_kafka_metadata_t *md;
+    int64_t until = kafka_now(k) + timeout_ms * MS_NS;
+    rd_kafka_resp_err_t code;
+    do {
+        code = rd_kafka_metadata(k->p->rk, 0, k->p->topic, &md, PROBE_SLICE_MS);
+        kafka_report_hear(k);
+        bool away = k->away_since && kafka_now(k) >= k->away_since + AWAY_NS / 2;
+        if (away)
+            break;
+    } while (code != RD_KAFKA_RESP_ERR_NO_ERROR && kafka_now(k) < until);
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return code;
+    if (k->fixed && md->topic_cnt > 0)
+        code = md->topics[0].err;
+    rd_kafka_metadata_destroy(md);
+    return code;
+}
+
 static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     char said[KAFKA_TEXT];
-    const rd_kafka_metadata_t *md;
     if (connect_if_need_be(k, err) != 0)
         return -1;
     if (!k->p)
         return err_set(err, ERR_BUSY, "%s: former connections are being closed", k->url.label);
-    rd_kafka_resp_err_t code = rd_kafka_metadata(k->p->rk, 0, k->p->topic, &md, (int)timeout_ms);
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        if (k->fixed && md->topic_cnt > 0)
-            code = md->topics[0].err;
-        rd_kafka_metadata_destroy(md);
-    }
-    bool missing = code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR || (missing && k->set.create))
+
+    rd_kafka_resp_err_t code = ask_topic(k, timeout_ms);
+    bool made_later = code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && k->set.create;
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR || made_later)
         return 0;
-    kafka_report_hear(k); /* it may know more */
     kafka_fate_text(code, said);
-    if (k->trouble[0] != '\0' && kafka_fate_of(code)->fate == KAFKA_AWAY)
+    bool about_connection = k->trouble[0] != '\0' && kafka_fate_of(code)->fate == KAFKA_AWAY;
+    if (about_connection)
         return err_set(err, ERR_UNAVAILABLE, "%s: %s", k->url.label, k->trouble);
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }

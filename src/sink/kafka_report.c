@@ -32,7 +32,8 @@ static void end(struct kafka_sink *k, struct slot *s, const struct sink_result *
     free(topic);
 }
 
-/* mark notes how far the partition has been written. */
+/* mark notes how far the partition has been written: the offset behind the last message, where a
+ * reader would go on, as in all of Kafka. */
 static void mark(struct kafka_sink *k, const struct slot *s)
 {
     char name[KAFKA_TOPIC_MAX + 16];
@@ -40,7 +41,7 @@ static void mark(struct kafka_sink *k, const struct slot *s)
     int n = snprintf(name, sizeof name, "%s/%d", topic, s->partition);
     struct stream *st = streams_get(&k->streams, (struct str){name, (size_t)n});
     if (st && s->offset >= 0)
-        streams_note(&k->streams, st, s->offset, 0);
+        streams_note(&k->streams, st, s->offset + 1, 0);
 }
 
 static void end_stored(struct kafka_sink *k, struct slot *s)

@@ -17,6 +17,7 @@ extern const struct receiver_ops redis_receiver, redis_tls_receiver, redis_unix_
 #endif
 #ifdef OUTBOX_NATS
 extern const struct sink_ops nats_ops, nats_tls_ops;
+extern const struct receiver_ops nats_receiver, nats_tls_receiver;
 #endif
 #ifdef OUTBOX_KAFKA
 extern const struct sink_ops kafka_ops, kafka_tls_ops;

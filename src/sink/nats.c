@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "sink/kinds.h"
 #include "sink/nats_impl.h"
@@ -13,7 +12,6 @@
 #define TEXT_MAX_BYTES ((size_t)256 << 20) /* one event may be large */
 #define HEADER_MAX_BYTES ((size_t)1 << 20) /* one header, encoded */
 #define BYTES_ENOUGH ((size_t)6 << 20)     /* in flight; one event may be larger */
-#define CONNECT_MS 5000                    /* for one host, and for one question */
 #define CLOSE_MS 300                       /* how long close waits for the thread */
 #define SILENCE_NS (5000 * MS_NS)          /* of a stream of our own */
 #define RESEND_NS (2000 * MS_NS)           /* when an answer is missing */
@@ -358,77 +356,12 @@ static void nats_close(struct sink *sk)
     free(n);
 }
 
-/* check_files checks that the files which each connection will read are there: one that is missing
- * at the start is a mistake. */
-static int check_files(const struct nats_sink *n, struct error *err)
+static int make_subject(struct nats_sink *n, struct error *err)
 {
-    const struct broker_url *u = &n->plan->url;
-    const char *const files[] = {
-        u->password_file, u->ca, u->cert, u->key, n->set.creds_file, n->set.nkey_file,
-        n->set.token_file};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        if (files[i] && access(files[i], R_OK) != 0)
-            return err_errno(err, ERR_CONFIG, errno, "nats sink: could not read %s", files[i]);
-    return 0;
-}
-
-static char *copy(const char *s)
-{
-    return s ? strdup(s) : NULL;
-}
-
-/* subject_text returns the template of the subject. Debezium's router has one of its own. */
-static const char *subject_text(const struct nats_sink *n)
-{
-    const char *path = n->plan->url.path;
-    if (*path == '\0' && n->set.format == MESSAGE_DEBEZIUM)
-        return "outbox.event.{aggregate_type}";
-    return path;
-}
-
-static int read_subject(struct nats_sink *n, struct error *err)
-{
-    const char *text = subject_text(n);
-    struct buf pattern;
-    if (*text && template_new(text, &n->subject, err) != 0)
+    if (template_new(n->plan->template, &n->subject, err) != 0)
         return err_prefix(err, "nats sink: subject");
-    if (nats_subject_check(text, err) != 0)
-        return err_prefix(err, "nats sink");
     n->fixed = template_fixed(n->subject);
-
-    buf_init(&pattern, NATS_SUBJECT_MAX);
-    nats_subject_pattern(text, &pattern);
-    n->plan->stream.subject = copy(buf_cstr(&pattern));
-    n->plan->stream.fixed = n->fixed;
-    buf_release(&pattern);
-    return n->plan->stream.subject ? 0 : err_nomem(err);
-}
-
-/* fill_plan copies what the links need, which may outlive the sink. */
-static int fill_plan(struct nats_sink *n, struct error *err)
-{
-    struct nats_plan *p = n->plan;
-    const struct nats_settings *s = &n->set;
-    char api[300];
-    snprintf(api, sizeof api, s->domain ? "$JS.%s.API" : "$JS%s.API", s->domain ? s->domain : "");
-    p->api = strdup(api);
-    p->tls = strcmp(p->url.scheme, "nats") != 0;
-    p->creds_file = copy(s->creds_file);
-    p->nkey = copy(s->nkey);
-    p->nkey_file = copy(s->nkey_file);
-    p->token_file = copy(s->token_file);
-    bool other_login = p->url.user || s->creds_file || s->nkey || s->token_file;
-    p->token = other_login ? NULL : copy(getenv(NATS_TOKEN_ENV));
-    p->stream.name = copy(s->stream);
-    p->stream.create = s->create;
-    p->stream.replicas = s->replicas;
-    p->stream.exclusive = s->exclusive;
-    p->stream.lookback = s->lookback;
-    p->timeout_ms = CONNECT_MS;
-    if (n->base.cfg.timeout_ms > 0 && n->base.cfg.timeout_ms < CONNECT_MS)
-        p->timeout_ms = n->base.cfg.timeout_ms;
-    snprintf(p->client, sizeof p->client, "outbox:%s", n->base.cfg.consumer);
-    return p->api && p->stream.name ? 0 : err_nomem(err);
+    return 0;
 }
 
 static int make_flights(struct nats_sink *n, struct error *err)
@@ -446,16 +379,9 @@ static int make_flights(struct nats_sink *n, struct error *err)
 
 static int set_up(struct nats_sink *n, struct error *err)
 {
-    n->plan = nats_plan_new();
-    if (!n->plan)
-        return err_nomem(err);
-    if (nats_settings_read(n->base.cfg.url, &n->set, &n->plan->url, err) != 0)
+    if (nats_plan_read(&n->base.cfg, &n->set, &n->plan, err) != 0)
         return -1;
-    if (check_files(n, err) != 0)
-        return -1;
-    if (read_subject(n, err) != 0)
-        return -1;
-    if (fill_plan(n, err) != 0)
+    if (make_subject(n, err) != 0)
         return -1;
     n->style = (struct message_style){
         .format = (enum message_format)n->set.format,

@@ -86,17 +86,16 @@ static int read_secret(const char *path, char out[SECRET_MAX], struct error *err
     return 0;
 }
 
-static int failed(struct nats_link *l, natsStatus s, const char *what, struct error *err)
+static int failed(const struct nats_plan *p, natsStatus s, const char *what, struct error *err)
 {
     char said[200];
     nats_said(s, said, sizeof said);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s: %s", l->plan->url.label, what,
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s: %s", p->url.label, what,
                     said);
 }
 
-static int set_token(struct nats_link *l, natsOptions *o, struct error *err)
+static int set_token(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
-    const struct nats_plan *p = l->plan;
     char token[SECRET_MAX];
     natsStatus s;
     if (p->token_file) {
@@ -108,50 +107,49 @@ static int set_token(struct nats_link *l, natsOptions *o, struct error *err)
         s = natsOptions_SetToken(o, p->token);
     }
     if (s != NATS_OK)
-        return failed(l, s, "token", err);
+        return failed(p, s, "token", err);
     return 0;
 }
 
-static int set_password(struct nats_link *l, natsOptions *o, struct error *err)
+static int set_password(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
-    char *password = broker_url_password(&l->plan->url, err);
+    char *password = broker_url_password(&p->url, err);
     if (!password && err->code)
         return -1;
-    natsStatus s = natsOptions_SetUserInfo(o, l->plan->url.user, password ? password : "");
+    natsStatus s = natsOptions_SetUserInfo(o, p->url.user, password ? password : "");
     if (password)
         explicit_bzero(password, strlen(password));
     free(password);
     if (s != NATS_OK)
-        return failed(l, s, "user", err);
+        return failed(p, s, "user", err);
     return 0;
 }
 
 /* set_login sets what we log in with. The files are read anew for each connection. */
-static int set_login(struct nats_link *l, natsOptions *o, struct error *err)
+static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
-    const struct nats_plan *p = l->plan;
     natsStatus s = NATS_OK;
     if (p->creds_file)
         s = natsOptions_SetUserCredentialsFromFiles(o, p->creds_file, NULL);
     if (p->nkey)
         s = natsOptions_SetNKeyFromSeed(o, p->nkey, p->nkey_file);
     if (s != NATS_OK)
-        return failed(l, s, "credentials", err);
+        return failed(p, s, "credentials", err);
 
     bool has_token = p->token_file || p->token;
     if (p->url.user)
-        return set_password(l, o, err);
+        return set_password(p, o, err);
     if (has_token)
-        return set_token(l, o, err);
+        return set_token(p, o, err);
     return 0;
 }
 
 /* set_tls wants a certificate that is good for this very host, which libnats checks only if it is
  * told the name. */
-static int set_tls(struct nats_link *l, natsOptions *o, const char *host, struct error *err)
+static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, struct error *err)
 {
-    const struct broker_url *u = &l->plan->url;
-    if (!l->plan->tls)
+    const struct broker_url *u = &p->url;
+    if (!p->tls)
         return 0;
     natsStatus s = natsOptions_SetSecure(o, true);
     if (s == NATS_OK)
@@ -161,45 +159,75 @@ static int set_tls(struct nats_link *l, natsOptions *o, const char *host, struct
     if (s == NATS_OK && u->cert)
         s = natsOptions_LoadCertificatesChain(o, u->cert, u->key);
     if (s != NATS_OK)
-        return failed(l, s, "TLS", err);
+        return failed(p, s, "TLS", err);
     return 0;
 }
 
-/* set_behaviour takes from libnats what it would do on its own: reconnecting, timers, a thread that
- * flushes, other servers than the one it was given. */
-static int set_behaviour(struct nats_link *l, natsOptions *o, const char *address,
+/* set_all sets a table of options that have been tried; the first that failed is told. */
+static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, struct error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (all[i] != NATS_OK)
+            return failed(p, all[i], "options", err);
+    return 0;
+}
+
+int nats_connect_options(const struct nats_plan *p, const struct broker_host *h, natsOptions *o,
                          struct error *err)
 {
+    char address[300];
+    bool is_v6 = strchr(h->host, ':') != NULL;
+    snprintf(address, sizeof address, is_v6 ? "nats://[%.250s]:%.10s" : "nats://%.250s:%.10s",
+             h->host, h->port);
     const natsStatus all[] = {
         natsOptions_SetURL(o, address),
-        natsOptions_SetName(o, l->plan->client),
-        natsOptions_SetTimeout(o, l->plan->timeout_ms),
-        natsOptions_SetAllowReconnect(o, false),
+        natsOptions_SetName(o, p->client),
+        natsOptions_SetTimeout(o, p->timeout_ms),
         natsOptions_SetIgnoreDiscoveredServers(o, true),
+    };
+    if (set_all(p, all, sizeof all / sizeof all[0], err) != 0)
+        return -1;
+    if (set_tls(p, o, h->host, err) != 0)
+        return -1;
+    return set_login(p, o, err);
+}
+
+int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, natsStatus s,
+                        struct error *err)
+{
+    char said[200];
+    const char *advice = "";
+    nats_said(s, said, sizeof said);
+    bool wants_tls = s == NATS_SECURE_CONNECTION_REQUIRED || s == NATS_SSL_ERROR;
+    if (wants_tls && !p->tls) /* libnats then tries TLS, with the system's certificates */
+        advice = "; write nats+tls://";
+    if (s == NATS_SECURE_CONNECTION_WANTED)
+        advice = "; the server has no TLS: write nats://, or set it up";
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "nats at %.200s:%.10s: %s%s", h->host,
+                    h->port, said, advice);
+}
+
+/* set_behaviour takes from libnats what it would do on its own: reconnecting, timers, a thread that
+ * flushes. */
+static int set_behaviour(struct nats_link *l, natsOptions *o, struct error *err)
+{
+    const natsStatus all[] = {
+        natsOptions_SetAllowReconnect(o, false),
         natsOptions_SetPingInterval(o, 0),
         natsOptions_SetSendAsap(o, true),
         natsOptions_SetErrorHandler(o, on_error, l),
         natsOptions_SetClosedCB(o, on_closed, l),
         natsOptions_SetEventLoop(o, l, attached, stops_reading, wants_write, detached),
     };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (all[i] != NATS_OK)
-            return failed(l, all[i], "options", err);
-    return 0;
+    return set_all(l->plan, all, sizeof all / sizeof all[0], err);
 }
 
 static int try_options(struct nats_link *l, natsOptions *o, const struct broker_host *h,
                        struct error *err)
 {
-    char address[300];
-    bool is_v6 = strchr(h->host, ':') != NULL;
-    snprintf(address, sizeof address, is_v6 ? "nats://[%.250s]:%.10s" : "nats://%.250s:%.10s",
-             h->host, h->port);
-    if (set_behaviour(l, o, address, err) != 0)
+    if (nats_connect_options(l->plan, h, o, err) != 0)
         return -1;
-    if (set_tls(l, o, h->host, err) != 0)
-        return -1;
-    if (set_login(l, o, err) != 0)
+    if (set_behaviour(l, o, err) != 0)
         return -1;
 
     /* The callback for the end of the connection has a reference, and comes if there was one. */
@@ -209,16 +237,7 @@ static int try_options(struct nats_link *l, natsOptions *o, const struct broker_
         return 0;
     nats_let_go(l);
     l->nc = NULL;
-    char said[200];
-    nats_said(s, said, sizeof said);
-    const char *advice = "";
-    bool wants_tls = s == NATS_SECURE_CONNECTION_REQUIRED || s == NATS_SSL_ERROR;
-    if (wants_tls && !l->plan->tls) /* libnats then tries TLS, with the system's certificates */
-        advice = "; write nats+tls://";
-    if (s == NATS_SECURE_CONNECTION_WANTED)
-        advice = "; the server has no TLS: write nats://, or set it up";
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "nats at %.200s:%.10s: %s%s", h->host,
-                    h->port, said, advice);
+    return nats_connect_failed(l->plan, h, s, err);
 }
 
 int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err)
@@ -227,7 +246,7 @@ int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct e
     *err = (struct error){0};
     natsStatus s = natsOptions_Create(&o);
     if (s != NATS_OK)
-        return failed(l, s, "options", err);
+        return failed(l->plan, s, "options", err);
     int rc = try_options(l, o, h, err);
     natsOptions_Destroy(o);
     return rc;

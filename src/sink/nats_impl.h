@@ -24,11 +24,16 @@ struct nats_settings {
     int64_t replicas, lookback, window;
 };
 
-/* nats_settings_read reads a URL into *s, *u and *subject, which the caller releases, also after an
- * error. ERR_CONFIG, ERR_NOMEM. */
+/* nats_settings_read reads a URL into *s and *u, which the caller releases, also after an error.
+ * ERR_CONFIG, ERR_NOMEM. */
 int nats_settings_read(const char *url, struct nats_settings *s, struct broker_url *u,
                        struct error *err);
 void nats_settings_release(struct nats_settings *s);
+
+/* nats_plan_read reads the URL of a sink into *s and *ret, which the caller releases, also after an
+ * error. Of cfg it takes the URL, the consumer and the time limit. ERR_CONFIG, ERR_NOMEM. */
+int nats_plan_read(const struct sink_config *cfg, struct nats_settings *s, struct nats_plan **ret,
+                   struct error *err);
 
 /* An event that was taken. (1) token 0: it is not sent yet, because the link is not ready. (2) The
  * flights of a sink are a list in the order they were taken, which is also that of their

@@ -17,31 +17,6 @@
 
 #define BUFFERED_ENOUGH (1 << 20) /* bytes that libnats holds before it is given more */
 
-/* The plan */
-
-struct nats_plan *nats_plan_new(void)
-{
-    struct nats_plan *plan = calloc(1, sizeof *plan);
-    if (plan)
-        atomic_store(&plan->refs, 1);
-    return plan;
-}
-
-void nats_plan_release(struct nats_plan *plan)
-{
-    if (!plan || atomic_fetch_sub(&plan->refs, 1) > 1)
-        return;
-    char *const all[] = {plan->creds_file, plan->nkey,        plan->nkey_file,     plan->token_file,
-                         plan->api,        plan->stream.name, plan->stream.subject};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
-    if (plan->token)
-        explicit_bzero(plan->token, strlen(plan->token));
-    free(plan->token);
-    broker_url_release(&plan->url);
-    free(plan);
-}
-
 /* Lifetime */
 
 static void free_queue(struct nats_queue *q)

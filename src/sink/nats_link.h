@@ -26,13 +26,13 @@ struct nats_plan {
     struct broker_url url;
     bool tls;
     char *creds_file, *nkey, *nkey_file, *token_file, *token;
-    char *api; /* "$JS.API" */
+    char *api;      /* "$JS.API" */
+    char *template; /* of the subject */
     char client[80];
     int64_t timeout_ms; /* for connecting to one host, and for one question */
     struct nats_wanted stream;
 };
 
-struct nats_plan *nats_plan_new(void);
 /* nats_plan_release frees the plan with the last reference; NULL is fine. */
 void nats_plan_release(struct nats_plan *plan);
 

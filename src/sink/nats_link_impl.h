@@ -55,6 +55,12 @@ struct nats_link {
 
 /* nats_connect_host connects to one of the plan's hosts. ERR_UNAVAILABLE. */
 int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err);
+/* nats_connect_options sets where to connect to, and what to log in with; ERR_UNAVAILABLE.
+ * nats_connect_failed says why that did not work, and what to do. */
+int nats_connect_options(const struct nats_plan *p, const struct broker_host *h, natsOptions *o,
+                         struct error *err);
+int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, natsStatus s,
+                        struct error *err);
 /* nats_prepare finds out about the stream, once connected. ERR_UNAVAILABLE, ERR_NOMEM. */
 int nats_prepare(struct nats_link *l, struct error *err);
 

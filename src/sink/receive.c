@@ -16,6 +16,10 @@ const struct receiver_ops *const receive_kinds[] = {
     &redis_cluster_receiver,
     &redis_cluster_tls_receiver,
 #endif
+#ifdef OUTBOX_NATS
+    &nats_receiver,
+    &nats_tls_receiver,
+#endif
 #ifdef OUTBOX_RABBITMQ
     &rabbitmq_receiver,
     &rabbitmq_tls_receiver,

@@ -1,0 +1,243 @@
+"""A real Kafka in all its bad moods, in front of a relay: nothing lost, the order of a key kept, no attempt counted against an
+event for what a broker does, and what comes twice within its bound."""
+# build: plain
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import sqlite3
+import threading
+import time
+import unittest
+
+import broker_kafka
+from net import Net
+from scenario import CLAIMS, KEYS, Numbers
+from support import Case, PgCase, on_each_store, wait_until
+
+BATCH = 100
+
+
+class Detour(Net):
+    """A network in front of a broker's listener that says it is here."""
+
+    def __init__(self, broker):
+        super().__init__(("127.0.0.1", broker.inner_port))
+        self.at = broker.proxy_port
+
+    def __enter__(self):
+        super().__enter__()
+        self.listener.close()
+        self.listener = socket.create_server(("127.0.0.1", self.at), reuse_port=False)
+        self.port = self.at
+
+        threading.Thread(target=self.accept, daemon=True).start()
+        return self
+
+
+def setUpModule():
+    if why := broker_kafka.unavailable(): raise unittest.SkipTest(why)
+    global kafka, names
+    kafka = broker_kafka.Kafka().start()
+    names = (f"f{n}" for n in itertools.count(1))
+    unittest.addModuleCleanup(kafka.close)
+
+
+class Mood(Numbers):
+    """A relay in front of a topic of its own, with three partitions."""
+
+    PARTITIONS = 3
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.topic = kafka.create(next(names), self.PARTITIONS)
+
+    @property
+    def PREFIX(self):
+        return "outbox." if isinstance(self, PgCase) else "outbox_"
+
+    def url(self, hosts=None, query=""):
+        return f"kafka://{hosts or kafka.hosts}/{self.topic}?{query}"
+
+    def start(self, url=None, *more):
+        return self.relay("--log-level", "debug", "--consumer", "out", "--sink", url or self.url(), "--batch", BATCH, *more)
+
+    def got(self):
+        try:
+            found = kafka.read(self.topic)
+        except RuntimeError:  # it is away
+            return []
+        return [(m.json, m.headers["id"]) for m in found]
+
+    def missing(self):
+        got = {n for n, _ in self.got()}
+        return sorted(set(range(self.sent)) - got)
+
+    def arrived(self, relay):
+        """arrived: all is there, and nothing of this was an event's fault: no attempt was counted, nothing buried."""
+        self.heal(relay)
+        self.assertNotIn("attempt 1 of", relay.output())
+        self.assertEqual(self.ask("SELECT count(*) FROM @dead"), [(0,)])
+
+    def down(self, relay, words):
+        wait_until(lambda: "sink is down" in relay.output() and words in relay.output(), what=relay.output)
+
+
+@on_each_store
+class Broker(Mood):
+    def test_killed_and_started_again_with_its_data(self):
+        """A broker that is killed and comes back gets everything, in order."""
+        with self.start() as relay:
+            self.send(300)
+            kafka.kill()
+            self.send(300)
+            self.down(relay, "kafka at")
+            kafka.start()
+            self.fault("broker killed")
+            self.arrived(relay)
+        # What had been sent and was not confirmed came again; the sink went through it once per kill, at most.
+        self.reckon(bound=CLAIMS * BATCH)
+
+
+class Moods(Mood, Case):
+    def test_stopped_by_a_signal_and_continued(self):
+        """A broker that stands still for longer than the timeout gets everything, in order, once it goes on."""
+        with self.start(None, "--timeout", "2s") as relay:
+            self.send(100)
+            self.wait_all(relay)
+            kafka.freeze()
+            try:
+                self.send(300)
+                self.down(relay, "has not confirmed for 2000 ms")
+            finally:
+                kafka.thaw()
+            self.fault("broker stopped")
+            self.arrived(relay)
+        self.reckon(bound=relay.output().count("has not confirmed") * CLAIMS * BATCH)
+
+    def test_connections_cut_at_any_byte(self):
+        """Connections that break off, in the middle of a request or of an answer, repeat and lose nothing."""
+        with Detour(kafka) as net, self.start(self.url(kafka.proxy_hosts)) as relay:
+            self.send(50)
+            self.wait_all(relay)
+            for n in (0, 1, 3, 7, 30, 60, 200):
+                net.fuse(n)
+                self.send(100)
+                wait_until(lambda: net.left is None, what=relay.output)
+                self.fault("connection cut")
+                self.arrived(relay)
+            for _ in range(5):
+                self.send(100)
+                net.cut()
+                self.fault("connection cut")
+            self.arrived(relay)
+        # An idempotent producer sends again what was not confirmed, and the broker knows what it has.
+        self.reckon(bound=0)
+
+    def test_half_open_network(self):
+        """Answers that vanish while connections stay open: everything arrives once the network is whole."""
+        with Detour(kafka) as net, self.start(self.url(kafka.proxy_hosts), "--timeout", "3s") as relay:
+            self.send(50)
+            self.wait_all(relay)
+            net.swallow(down=True)
+            self.send(200)
+            self.down(relay, "has not confirmed for 3000 ms")
+            net.heal()
+            net.cut()
+            self.fault("network half open")
+            self.arrived(relay)
+        self.reckon(bound=relay.output().count("has not confirmed") * CLAIMS * BATCH)
+
+    def test_topic_deleted_and_made_again(self):
+        """A topic that is deleted is down, not an event's fault; made again, it gets everything from then on."""
+        with self.start() as relay:
+            self.send(100)
+            self.wait_all(relay)
+            before = self.got()
+            kafka.delete(self.topic)
+            self.send(200)
+            self.down(relay, self.topic)
+            kafka.create(self.topic, self.PARTITIONS)
+            self.fault("topic deleted")
+            wait_until(lambda: {n for n, _ in before + self.got()} == set(range(self.sent)), what=relay.output)
+            self.healed()
+            after = self.got()
+        self.got = lambda: before + after
+        self.reckon(bound=CLAIMS * BATCH)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
+
+    def test_partitions_added(self):
+        """More partitions: a key may move, and everything arrives."""
+        with self.start() as relay:
+            self.send(100)
+            self.wait_all(relay)
+            kafka.tool("grow", self.topic, 2 * self.PARTITIONS)
+            self.fault("partitions added")
+            self.send(300)
+            self.arrived(relay)
+
+    def test_relay_killed_between_publishing_and_settling(self):
+        """What a killed relay had published and not settled comes again, at most all that it held, and in order."""
+        self.die_unsettled(self.url())
+        self.reckon(bound=CLAIMS * BATCH)
+        self.assertGreater(len(self.got()), self.sent)
+
+    def die_unsettled(self, url):
+        """die_unsettled has a relay publish what it cannot settle, because the database is locked, and kills it."""
+        self.send(10)
+        relay = self.start(url, "--lease", "1s", "--busy-timeout", "30s")
+        self.wait_all(relay)
+        wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)])
+        self.send(BATCH // 2)
+        with contextlib.closing(sqlite3.connect(self.db, timeout=30, isolation_level=None)) as db:
+            db.execute("BEGIN")
+            held = lambda: db.execute("SELECT count(*) FROM outbox_claim").fetchone() != (0,)
+            while True:  # catch it between its claim and its settlement
+                db.execute("ROLLBACK")
+                db.execute("BEGIN IMMEDIATE")
+                if held(): break
+                db.execute("ROLLBACK")
+                db.execute("BEGIN")
+            settled = db.execute("SELECT delivered FROM outbox_consumer").fetchone()[0]
+            wait_until(lambda: len(self.got()) > settled, what=relay.output)
+            relay.kill()
+            self.fault("relay killed")
+            db.execute("ROLLBACK")
+        with self.start(url, "--lease", "1s") as relay: self.settled(relay)
+        self.healed()
+
+    def settled(self, relay):
+        """settled: nothing is claimed or parked any more."""
+        rows = lambda: [self.sql(f"SELECT count(*) FROM outbox_{name}")[0][0] for name in ("claim", "parked")]
+        behind = lambda: self.json("status")
+        wait_until(lambda: rows() == [0, 0] and '"behind": 0' in json.dumps(behind()), what=relay.output)
+
+    def test_zombie_past_its_lease(self):
+        """A relay that stands still past its lease, and goes on after another has taken over, loses nothing; what it still
+        had comes again, at most all that it held."""
+        self.send(3000)
+        zombie = self.start(None, "--lease", "500ms")
+        wait_until(self.got)
+        zombie.freeze(self.db)
+        self.fault("relay stopped")
+        with self.start(None, "--lease", "500ms") as heir:
+            self.wait_all(heir)
+            zombie.signal(signal.SIGCONT)
+            self.send(100)
+            self.heal(heir)
+            zombie.stop()
+        self.reckon(bound=2 * CLAIMS * BATCH)
+
+    def test_a_million_behind_takes_little_memory(self):
+        """A relay whose broker is away holds a few claims, whatever is behind."""
+        self.send(20000)
+        with self.start(f"kafka://127.0.0.1:1/{self.topic}", "--batch", "1000") as relay:
+            self.down(relay, "kafka at")
+            time.sleep(3)
+            status = open(f"/proc/{relay.pid}/status").read()
+            peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+            print(f"peak memory {peak} KiB")
+            self.assertLess(peak, 48 << 10)
