@@ -10,8 +10,8 @@
             with self.relay("--consumer", "mail", "--sink", f"file:{out}"):
                 wait_until(lambda: len(self.ndjson(out)) == 1)
 
-The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the same on PostgreSQL: on the run's
-($OUTBOX_TEST_PG), or on one of its own where a file is run by hand.
+The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the same on PostgreSQL, MariaCase on MariaDB: on the
+run's ($OUTBOX_TEST_PG, $OUTBOX_TEST_MARIADB), or on one of its own where a file is run by hand.
 
 What every store must do is written once, without a base, and asks the database in words that all of them know:
 
@@ -38,6 +38,7 @@ import time
 import unittest
 import uuid
 
+import mariadb_server
 import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -51,7 +52,7 @@ STARTED = "started"  # what a relay's log says once it is at work
 # What the exec sink sets for its children, who may call outbox themselves.
 RESERVED = {"ID", "SEQ", "TYPE", "AGGREGATE_TYPE", "AGGREGATE_ID", "VERSION", "CREATED_AT", "CONSUMER", "ATTEMPT",
             "TENANT"}
-SCHEMES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "postgresql": "PostgreSQL"}
+SCHEMES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "postgresql": "PostgreSQL", "mariadb": "MariaDB"}
 SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
 
 
@@ -382,14 +383,78 @@ class PgCase(Case):
         return re.sub(r"(?<=[?&]user=)[^&]*", name, self.store)
 
 
+def mariadb_address():
+    """mariadb_address is the address of the run's MariaDB; where there is none, of one that ends with us."""
+    if "OUTBOX_TEST_MARIADB" not in os.environ:
+        os.environ["OUTBOX_TEST_MARIADB"] = mariadb_server.MariaDB().start().url("")
+    return os.environ["OUTBOX_TEST_MARIADB"]
+
+
+class MariaCase(Case):
+    """A Case whose store is a MariaDB database of its own, empty until init()."""
+
+    def setUp(self):
+        super().setUp()
+        self.server_url = mariadb_address()
+        self.dbname = f"t_{uuid.uuid4().hex}"
+        self.store = None
+
+    def init(self):
+        self.outbox("init")
+
+    @property
+    def store(self):
+        if self._store is None:
+            mariadb_server.execute(self.server_url, f"CREATE DATABASE {self.dbname}")
+            self.addCleanup(mariadb_server.execute, self.server_url, f"DROP DATABASE IF EXISTS {self.dbname}")
+            self.addCleanup(mariadb_server.forget_connections)
+            self.addCleanup(self._end_children)
+            self._store = self.server_url.replace("@/?", f"@/{self.dbname}?")
+        self.stores.add(SCHEMES["mariadb"])
+        return self._store
+
+    @store.setter
+    def store(self, url):
+        self._store = url
+
+    def sql(self, statement, *params):
+        """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""
+        return mariadb_server.execute(self.store, statement, *params)
+
+    def connect(self, **more):
+        """connect gives a connection of the test's own, closed at its end."""
+        db = mariadb_server.connect(self.store, **more)
+        self.addCleanup(lambda: db.open and db.close())
+        return db
+
+    def ask(self, statement, *params):
+        """ask reads and changes events through a view that has their seq; those that nobody has looked at have their number."""
+        names = {}
+        if "@event" in statement and "INTO @event" not in statement:
+            self.sql("CREATE OR REPLACE VIEW asked_event AS SELECT coalesce(o.seq, e.nr) AS seq, e.id, e.type, e.aggregate_type,"
+                     " e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.not_before, e.created_at, e.idempotency_key"
+                     " FROM outbox_event e LEFT JOIN outbox_order o ON o.nr = e.nr")
+            names = {"event": "asked_event"}
+        if statement.startswith("DELETE FROM @event"): statement = statement.replace("WHERE seq", "WHERE nr")
+        named = re.sub(r"@(\w+)", lambda found: names.get(found[1], f"outbox_{found[1]}"), statement)
+        named = re.sub(r"(?i)\bAS text\)", "AS CHAR)", named)
+        return self.sql(named.replace("%", "%%").replace("?", "%s") if params else named, *params)
+
+    def assert_sound(self):
+        pass  # a server looks after its own
+
+
 # Who stands for which store. Under a sanitizer PostgreSQL is left to the files that are about it: a second time here tells nothing.
-STORE_CASES = {"OnSqlite": Case} if SANITIZED else {"OnSqlite": Case, "OnPostgres": PgCase}
+STORE_CASES = {"OnSqlite": Case} if SANITIZED else {"OnSqlite": Case, "OnPostgres": PgCase, "OnMariadb": MariaCase}
 
 
-def on_each_store(mixin):
-    """on_each_store makes of a class without a base one test class for each store, NameOnSqlite and NameOnPostgres."""
+def on_each_store(mixin=None, but=()):
+    """on_each_store makes of a class without a base one test class for each store, NameOnSqlite, NameOnPostgres and NameOnMariadb;
+    `but` names those that have no such thing."""
+    if mixin is None: return lambda given: on_each_store(given, but)
     module = sys.modules[mixin.__module__]
     for suffix, base in STORE_CASES.items():
+        if suffix in but: continue
         name = mixin.__name__ + suffix
         setattr(module, name, type(name, (mixin, base), {"__module__": mixin.__module__, "__doc__": mixin.__doc__}))
     return mixin

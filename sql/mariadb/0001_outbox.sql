@@ -59,7 +59,7 @@ CREATE TABLE IF NOT EXISTS outbox_event (
         CHECK (not_before BETWEEN 0 AND created_at + 315619200000),
     CONSTRAINT `created_at: milliseconds, from 1970 to 9999`
         CHECK (created_at BETWEEN 0 AND 253402300799999),
-    CONSTRAINT `idempotency_key: 1 to 1024 bytes, UTF-8, no control character`
+    CONSTRAINT `idempotency_key: 1 to 1024 bytes, no control character`
         CHECK (idempotency_key IS NULL OR OCTET_LENGTH(idempotency_key) BETWEEN 1 AND 1024
             AND idempotency_key = CAST(CONVERT(idempotency_key USING utf8mb4) AS BINARY)
             AND CONVERT(idempotency_key USING utf8mb4) NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]')

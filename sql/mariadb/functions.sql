@@ -22,12 +22,6 @@ BEGIN
     INSERT INTO outbox_fresh (nr) VALUES (NEW.nr);
 END//
 
--- Events are never changed: a consumer may have had them.
-CREATE OR REPLACE TRIGGER outbox_event_updated BEFORE UPDATE ON outbox_event FOR EACH ROW
-BEGIN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'outbox_event: events are never changed';
-END//
-
 -- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is
 -- being settled.
 CREATE OR REPLACE TRIGGER outbox_dead_deleted AFTER DELETE ON outbox_dead FOR EACH ROW
@@ -73,35 +67,42 @@ END//
 
 -- outbox_wait returns when there is something new: a marker to sequence, or a change of the
 -- sequencer since the caller read it; else after `patience` ms. It looks every millisecond while
--- somebody has an event in flight or there was one lately, and less often the longer nothing comes.
--- The session is READ UNCOMMITTED, so it sees events before they are committed.
+-- somebody has an event in flight or there was one lately, and less often the longer nothing comes;
+-- nothing has come for `idle` ms when it is called.
+-- The session is READ UNCOMMITTED, so it sees events before they are committed. One that is
+-- committed is known by its lock, which nobody has. Each look is a SELECT by itself: within IF or
+-- SET it would lock what it reads, and wait for others.
 CREATE OR REPLACE PROCEDURE outbox_wait(known_next BIGINT, known_news BIGINT UNSIGNED,
-    patience INT) SQL SECURITY INVOKER
+    patience INT, idle INT) SQL SECURITY INVOKER
 wait: BEGIN
-    DECLARE began, active, last_look DATETIME(6) DEFAULT SYSDATE(6);
-    DECLARE newest, seen BIGINT UNSIGNED DEFAULT 0;
-    DECLARE nap DOUBLE;
+    DECLARE began, looking, looked DATETIME(6) DEFAULT SYSDATE(6);
+    DECLARE active DATETIME(6) DEFAULT began - INTERVAL idle * 1000 MICROSECOND;
+    DECLARE changed, newest, seen, committed BIGINT UNSIGNED;
+    DECLARE quiet BIGINT;
     LOOP
-        IF EXISTS (SELECT 1 FROM outbox_sequencer WHERE next <> known_next OR news <> known_news)
-        THEN
+        SET looking = SYSDATE(6);
+        SELECT next <> known_next OR news <> known_news,
+               (SELECT nr FROM outbox_fresh ORDER BY nr DESC LIMIT 1)
+          INTO changed, newest FROM outbox_sequencer WHERE one = 1;
+        IF newest IS NOT NULL THEN
+            SELECT nr INTO committed FROM outbox_fresh LIMIT 1 LOCK IN SHARE MODE SKIP LOCKED;
+        END IF;
+        IF changed OR committed IS NOT NULL THEN
             LEAVE wait;
         END IF;
-        SET newest = (SELECT nr FROM outbox_fresh ORDER BY nr DESC LIMIT 1);
-        IF newest IS NOT NULL AND EXISTS (SELECT nr FROM outbox_fresh LIMIT 1
-                                          LOCK IN SHARE MODE SKIP LOCKED) THEN
+        SET looked = SYSDATE(6);
+        IF NOT newest <=> seen THEN
+            SET active = looked, seen = newest;
+        END IF;
+        IF TIMESTAMPDIFF(MICROSECOND, began, looked) > patience * 1000 THEN
             LEAVE wait;
         END IF;
-        SET last_look = SYSDATE(6);
-        IF newest IS NOT NULL AND newest <> seen THEN
-            SET active = last_look, seen = newest;
-        END IF;
-        IF TIMESTAMPDIFF(MICROSECOND, began, last_look) > patience * 1000 THEN
-            LEAVE wait;
-        END IF;
-        SET nap = CASE WHEN TIMESTAMPDIFF(MICROSECOND, active, last_look) < 100000 THEN 0.001
-                       WHEN TIMESTAMPDIFF(MICROSECOND, active, last_look) < 2000000 THEN 0.005
-                       ELSE 0.02 END;
-        DO SLEEP(nap);
+        SET quiet = TIMESTAMPDIFF(MICROSECOND, active, looked);
+        DO SLEEP(GREATEST(CASE WHEN quiet < 100000 THEN 0.001
+                               WHEN quiet < 2000000 THEN 0.005
+                               WHEN quiet < 10000000 THEN 0.02
+                               ELSE 0.08 END,
+                          TIMESTAMPDIFF(MICROSECOND, looking, looked) / 100000));
     END LOOP;
 END//
 
@@ -114,3 +115,166 @@ SELECT o.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.paylo
        e.tenant, e.not_before, e.created_at, CONVERT(e.idempotency_key USING utf8mb4)
        AS idempotency_key
   FROM outbox_order o STRAIGHT_JOIN outbox_event e ON e.nr = o.nr;
+
+-- The idempotency keys that are known: each is kept with its event.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_idempotency AS
+SELECT CONVERT(idempotency_key USING utf8mb4) AS idempotency_key, id AS event_id, created_at AS at
+  FROM outbox_event WHERE idempotency_key IS NOT NULL;
+
+-- The state of every kept event for every consumer whose type patterns match it, or did when it was
+-- handed out. SQL alone cannot look into a payload as predicates do, nor tell the lane of a key.
+-- Where it would have to, it says `unknown`: of an event that a consumer with a predicate is past
+-- (delivered or skipped), and, with several lanes, of one that some lanes are past and others are
+-- not, or that a claim of some lane spans. `outbox events` is exact in both. An expired claim
+-- counts as none: its events are pending, or failed if they had failed before.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_delivery AS
+SELECT v.seq, v.event_id, v.type, v.consumer,
+       CASE
+           WHEN v.retrying = 0 THEN 'expired'
+           WHEN v.parked AND v.parked_live THEN 'in-flight'
+           WHEN v.parked_attempts > 0 OR v.failing_since IS NOT NULL THEN 'failed'
+           WHEN v.parked OR v.seq > v.high THEN 'pending'
+           WHEN v.seq <= v.start THEN 'before-start'
+           WHEN v.seq > v.low THEN 'unknown'
+           WHEN v.ended IS NULL AND v.seq > v.former_low THEN 'unknown'
+           WHEN v.ended IS NULL AND NOT v.was_wanted THEN 'skipped'
+           WHEN v.claim_live IS NOT NULL AND NOT v.lane_known THEN 'unknown'
+           WHEN v.claim_live = 1 THEN 'in-flight'
+           WHEN v.claim_live = 0 THEN 'pending'
+           WHEN v.ended IS NOT NULL THEN v.ended
+           WHEN v.predicate <> '' THEN 'unknown'
+           ELSE 'delivered'
+       END AS state,
+       v.attempts, v.due_at, v.error
+  FROM (SELECT o.seq, e.id AS event_id, e.type, c.name AS consumer, c.start, d.retrying,
+               x.state AS ended, p.seq IS NOT NULL AS parked, p.attempts AS parked_attempts,
+               p.failing_since, p.due_at, coalesce(p.attempts, d.attempts, 0) AS attempts,
+               coalesce(p.error, d.error) AS error,
+               EXISTS (SELECT 1 FROM outbox_claim k
+                        WHERE k.consumer = c.name AND k.epoch = p.claim
+                          AND k.locked_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01',
+                                                             UTC_TIMESTAMP(3)) DIV 1000)
+                   AS parked_live,
+               c.lanes = 1 OR e.aggregate_id IS NULL AS lane_known,
+               (SELECT min(l.position) FROM outbox_lane l
+                 WHERE l.consumer = c.name
+                   AND (e.aggregate_id IS NOT NULL OR l.lane = o.seq % c.lanes)) AS low,
+               (SELECT max(l.position) FROM outbox_lane l
+                 WHERE l.consumer = c.name
+                   AND (e.aggregate_id IS NOT NULL OR l.lane = o.seq % c.lanes)) AS high,
+               (SELECT max(k.locked_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01',
+                                                          UTC_TIMESTAMP(3)) DIV 1000)
+                  FROM outbox_claim k
+                 WHERE k.consumer = c.name AND k.parked = 0
+                   AND o.seq > k.from_seq AND o.seq <= k.to_seq
+                   AND (c.lanes = 1 OR e.aggregate_id IS NOT NULL OR k.lane = o.seq % c.lanes))
+                   AS claim_live,
+               h.low AS former_low, coalesce(h.predicate, c.predicate) AS predicate,
+               c.events = '' OR e.type REGEXP
+                   CONCAT('^(?:\\Q', REPLACE(REPLACE(c.events, '*', '\\E.*\\Q'), ',', '\\E|\\Q'),
+                          '\\E)$') AS wanted,
+               coalesce(h.events, c.events) = '' OR e.type REGEXP
+                   CONCAT('^(?:\\Q', REPLACE(REPLACE(coalesce(h.events, c.events), '*',
+                                                     '\\E.*\\Q'), ',', '\\E|\\Q'), '\\E)$')
+                   AS was_wanted
+          FROM outbox_order o
+          STRAIGHT_JOIN outbox_event e ON e.nr = o.nr
+          JOIN outbox_consumer c
+          LEFT JOIN outbox_parked p ON p.consumer = c.name AND p.seq = o.seq
+          LEFT JOIN outbox_dead d ON d.consumer = c.name AND d.seq = o.seq
+          LEFT JOIN outbox_ended x ON x.consumer = c.name AND x.seq = o.seq
+          LEFT JOIN outbox_former_filter h ON h.consumer = c.name AND h.lane = 0
+                AND h.n = (SELECT min(g.n) FROM outbox_former_filter g
+                            WHERE g.consumer = c.name AND g.lane = 0 AND o.seq <= g.high)) v
+ WHERE v.wanted OR (v.seq <= v.high AND v.was_wanted) OR v.parked OR v.retrying IS NOT NULL
+    OR v.ended IS NOT NULL;
+
+-- What a worker would get: pending, those of an expired claim among them, or failed and due again.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_unprocessed AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
+       d.due_at, d.error, e.created_at
+  FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq
+ WHERE d.state = 'pending'
+    OR d.state = 'failed'
+       AND d.due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
+
+-- What a worker has in hand: in a live claim.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_processing AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
+       k.owner AS worker, k.epoch, k.locked_until, e.created_at
+  FROM outbox_delivery d
+  JOIN outbox_sequenced e ON e.seq = d.seq
+  JOIN outbox_consumer c ON c.name = d.consumer
+  LEFT JOIN outbox_parked p ON p.consumer = d.consumer AND p.seq = d.seq
+  JOIN outbox_claim k ON k.consumer = d.consumer AND k.epoch = coalesce(p.claim,
+       (SELECT max(x.epoch) FROM outbox_claim x
+         WHERE x.consumer = d.consumer AND x.parked = 0 AND d.seq > x.from_seq
+           AND d.seq <= x.to_seq AND (c.lanes = 1 OR x.lane = d.seq % c.lanes)))
+ WHERE d.state = 'in-flight';
+
+-- What failed, and will be tried again at due_at; NULL: once what it waits behind is through.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_failed AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
+       d.due_at, d.error, e.created_at
+  FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq
+ WHERE d.state = 'failed';
+
+-- What was given up: dead letters that were not sent back.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_abandoned AS
+SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at,
+       created_at
+  FROM outbox_dead WHERE retrying = 0;
+
+-- What was delivered, as long as the event is kept. Where a predicate decides, which SQL cannot
+-- ask, a receipt tells.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_published AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
+  FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq
+ WHERE d.state = 'delivered'
+    OR d.state = 'unknown' AND EXISTS (SELECT 1 FROM outbox_receipt r
+                                        WHERE r.consumer = d.consumer AND r.seq = d.seq
+                                          AND r.event_id = e.id);
+
+-- Names that people bring along from another outbox (docs/coming-from.md). last_processed_id:
+-- everything up to it is done with. The retry is that of the first event that failed and waits.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_listeners AS
+SELECT c.name AS listener_id,
+       least((SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name),
+             coalesce((SELECT min(k.from_seq) FROM outbox_claim k
+                        WHERE k.consumer = c.name AND k.parked = 0), 9223372036854775807),
+             coalesce((SELECT min(w.seq) - 1 FROM outbox_parked w
+                        WHERE w.consumer = c.name
+                          AND NOT EXISTS (SELECT 1 FROM outbox_dead d
+                                           WHERE d.consumer = w.consumer AND d.seq = w.seq)),
+                      9223372036854775807)) AS last_processed_id,
+       r.at AS last_processed_at, coalesce(p.attempts, 0) AS retry_count, p.due_at AS retry_after,
+       p.error AS last_error, c.created_at,
+       greatest(c.created_at, coalesce(r.at, 0), coalesce(p.failed_at, 0),
+                coalesce(c.report_at, 0)) AS updated_at
+  FROM outbox_consumer c
+  LEFT JOIN outbox_receipt r ON r.consumer = c.name
+       AND r.seq = (SELECT max(x.seq) FROM outbox_receipt x WHERE x.consumer = c.name)
+  LEFT JOIN outbox_parked p ON p.consumer = c.name
+       AND p.seq = (SELECT min(x.seq) FROM outbox_parked x
+                     WHERE x.consumer = c.name AND x.failed_at IS NOT NULL);
+
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_dead_letters AS
+SELECT consumer AS listener_id, seq AS outbox_event_id, error, dead_at AS failed_at
+  FROM outbox_dead WHERE retrying = 0;
+
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_dlq AS
+SELECT consumer, id AS original_outbox_id, type AS topic, aggregate_type AS aggregate_kind,
+       aggregate_id, version AS source_entity_version, payload, headers AS telemetry_envelope,
+       tenant AS tenant_id, attempts AS publish_attempts, error AS final_error, created_at,
+       dead_at AS failed_at
+  FROM outbox_dead WHERE retrying = 0;
+
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_event_handled AS
+SELECT CONVERT(handler USING utf8mb4) AS handler_name,
+       CONVERT(handled_key USING utf8mb4) AS idempotency_key, at AS handled_at
+  FROM outbox_handled;
+
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_consumed_events AS
+SELECT CONVERT(handled_key USING utf8mb4) AS event_id, CONVERT(handler USING utf8mb4) AS consumer,
+       at AS consumed_at
+  FROM outbox_handled;

@@ -207,5 +207,5 @@ class Numbers(Scenario):
 
     def stored(self):
         """stored gives [(number, id)] of the outbox itself."""
-        rows = self.sql(f"SELECT CAST(payload AS text), CAST(id AS text) FROM {self.PREFIX}event ORDER BY seq")
+        rows = self.ask("SELECT CAST(payload AS text), CAST(id AS text) FROM @event ORDER BY seq")
         return [(int(payload), id) for payload, id in rows]

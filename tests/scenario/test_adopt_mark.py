@@ -22,7 +22,7 @@ class Marking(Rows):
         return self.ask("SELECT count(*) FROM @adopted_row")[0][0]
 
 
-@on_each_store
+@on_each_store(but=("OnMariadb",))
 class Marked(Marking):
     """Both systems run: what the outbox has delivered is marked, so that the old poller does not send it."""
 

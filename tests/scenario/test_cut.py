@@ -1,7 +1,7 @@
 """A settlement is cut off between any two of its statements: position, record of what was processed, and burial go together or not at all."""
 import unittest
 
-from support import PgCase, on_each_store, wait_until
+from support import MariaCase, PgCase, on_each_store, wait_until
 
 
 @on_each_store
@@ -19,6 +19,9 @@ class Cut:
         if isinstance(self, PgCase):
             self.sql("CREATE FUNCTION public.cut() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'cut off here'; END$$")
             self.sql(f"CREATE TRIGGER cut BEFORE {verb} ON outbox.{table} FOR EACH ROW EXECUTE FUNCTION public.cut()")
+        elif isinstance(self, MariaCase):
+            self.sql(f"CREATE TRIGGER cut BEFORE {verb} ON outbox_{table} FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = "
+                     "'cut off here'")
         else:
             self.sql(f"CREATE TRIGGER cut BEFORE {verb} ON outbox_{table} BEGIN SELECT RAISE(ABORT, 'cut off here'); END")
 

@@ -71,7 +71,7 @@ class Redis:
         return len({event["event_id"] for _, event in self.redis.entries("s")})
 
 
-@on_each_store
+@on_each_store(but=("OnMariadb",))
 class Streams(Redis):
     def test_event_arrives_in_the_envelope_of_the_contract(self):
         event = self.emit("tenant.user_membership.added", "user/7", None, "--payload", '{"a": 1.50}', "--version", "3",

@@ -31,5 +31,5 @@ DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
 -- ring (): tells relays that something changed that is no event.
 UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
 
--- wait (next int, news int, patience int): see outbox_wait in sql/mariadb/functions.sql.
-CALL outbox_wait(:next, :news, :patience);
+-- wait (next int, news int, patience int, idle int): see outbox_wait in sql/mariadb/functions.sql.
+CALL outbox_wait(:next, :news, :patience, :idle);

@@ -1,4 +1,7 @@
 -- trim.sql: deleting what is old and no longer needed.
+--
+-- Samples tell when a consumer was done with what. Those of the consumer '' are of all consumers
+-- that there were. From one sample to the next neither seq nor the time goes back.
 
 -- lock_trim (): one trims at a time.
 SELECT 1 FROM outbox_meta WHERE name = 'trim' FOR UPDATE;
@@ -15,8 +18,9 @@ DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
 -- unless the last sample is recent.
 INSERT INTO outbox_passed (consumer, seq, at)
 SELECT :consumer, :floor, :now FROM DUAL
- WHERE NOT EXISTS (SELECT 1 FROM outbox_passed
-                    WHERE consumer = :consumer AND (seq = :floor OR at > :now - :every));
+ WHERE NOT EXISTS (SELECT 1 FROM (SELECT seq, at FROM outbox_passed
+                                   WHERE consumer = :consumer ORDER BY seq DESC LIMIT 1) last
+                    WHERE seq = :floor OR at > :now - :every);
 
 -- passed_long_ago (consumer text, cutoff int): of the samples up to the cutoff only the last one
 -- matters.
@@ -24,16 +28,30 @@ DELETE FROM outbox_passed
  WHERE consumer = :consumer
    AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
 
--- passed_by (consumer text, cutoff int, floor int): how far the consumer had come at the cutoff.
--- Events before its start never concerned it.
-SELECT greatest(start, coalesce((SELECT max(seq) FROM outbox_passed
-                                  WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor),
-                                0))
+-- passed_by_all (cutoff int): how far all consumers had come by the cutoff, and when. Samples from
+-- before it are few, those from after it may be thousands.
+SELECT seq, at FROM outbox_passed
+ WHERE consumer = '' AND at <= :cutoff
+   AND seq < coalesce((SELECT seq FROM outbox_passed WHERE consumer = '' AND at > :cutoff
+                        ORDER BY seq LIMIT 1), 9223372036854775807)
+ ORDER BY seq DESC LIMIT 1;
+
+-- passed_by (consumer text, cutoff int, floor int, all_seq int, all_at int): how far the consumer
+-- had come at the cutoff. Events before its start never concerned it. What all had come to counts
+-- for it if it had a sample by then.
+SELECT greatest(start,
+                coalesce((SELECT greatest(seq, IF(:all_at >= at AND :all_seq <= :floor,
+                                                  :all_seq, 0))
+                            FROM outbox_passed
+                           WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor
+                           ORDER BY seq DESC LIMIT 1), 0))
   FROM outbox_consumer
  WHERE name = :consumer;
 
--- passed_events (past int, max int): events that every consumer was done with, oldest first.
-SELECT o.seq, e.created_at FROM @events@ WHERE o.seq <= :past ORDER BY o.seq LIMIT :max;
+-- passed_events (after int, past int, max int): events that every consumer was done with, oldest
+-- first.
+SELECT o.seq, e.created_at FROM @events@
+ WHERE o.seq > :after AND o.seq <= :past ORDER BY o.seq LIMIT :max;
 
 -- last_old (past int, most int, cutoff int): the last of the events that every consumer was done
 -- with that is old enough by its own time, for a dry run.

@@ -73,10 +73,11 @@ BEGIN
     -- good as closed.
     stand AS MATERIALIZED (
         SELECT w.*, c.type_like, l.version, l.claims_from, l.delivered, l.home,
-               l.window_end AS upto, p.seen, p.seen::text AS at, p.floor, k.first, k.last
+               l.window_end AS upto, p.seen, p.seen::text AS at, p.floor, k.first, k.last,
+               l.ctid AS lane_row, k.own_row
         FROM unnest(wanted) w
         JOIN @schema@.consumer c ON c.name = w.consumer
-        CROSS JOIN LATERAL (SELECT * FROM @schema@.lane x
+        CROSS JOIN LATERAL (SELECT x.*, x.ctid FROM @schema@.lane x
                             WHERE x.consumer = w.consumer AND x.lane = 0
                             ORDER BY x.version DESC LIMIT 1) l
         CROSS JOIN LATERAL (SELECT x.due_from FROM @schema@.lane x
@@ -89,6 +90,7 @@ BEGIN
             SELECT min(x.epoch) FILTER (WHERE x.epoch <> w.epoch) AS first, max(x.epoch) AS last,
                    bool_or(x.epoch = w.epoch AND x.owner = w.owner AND x.lane = 0
                            AND x.locked_until > moment) AS own,
+                   (array_agg(x.ctid) FILTER (WHERE x.epoch = w.epoch))[1] AS own_row,
                    bool_and(x.epoch = w.epoch
                             OR (x.epoch = ANY (w.known) AND x.locked_until > moment
                                 AND x.locked_until <= moment + x.lease + interval '1 s')
@@ -102,8 +104,12 @@ BEGIN
           AND NOT (p.floor <= c.start_floor AND c.start_seen::text = '1:1:') -- as in _reached
           AND (w.epoch = 0 OR k.own)
           AND k.mine IS NOT FALSE
-          AND @schema@._first_due(w.consumer, CASE WHEN w.pull_in IS NOT TRUE
-                                                 THEN parked.due_from END) IS NULL),
+          -- as in _first_due, which would take longer than the rest
+          AND (SELECT x.due_at FROM @schema@.parked x
+               WHERE x.consumer = w.consumer
+                 AND x.due_at >= coalesce(CASE WHEN w.pull_in IS NOT TRUE THEN parked.due_from END,
+                                          '-infinity')
+               ORDER BY x.due_at, x.seq LIMIT 1) IS NULL),
 
     -- The places where they stand, most of them at the same, and the types of what is new there.
     place AS MATERIALIZED (
@@ -125,9 +131,11 @@ BEGIN
               JOIN place p ON p.at = s.at AND p.floor = s.floor AND p.upto = s.upto) x
         WHERE x.n <= x.max_events),
 
+    -- What goes is found by where it is. To join it by its key may take a comparison of each turn
+    -- with each row, because nobody tells the planner how many turns there are.
     settled AS (
-        DELETE FROM @schema@.claim k USING turn t
-        WHERE t.epoch <> 0 AND k.consumer = t.consumer AND k.epoch = t.epoch),
+        DELETE FROM @schema@.claim k
+        WHERE k.ctid = ANY (ARRAY(SELECT t.own_row FROM turn t WHERE t.epoch <> 0))),
     claimed AS (
         INSERT INTO @schema@.claim
         SELECT t.consumer, t.next, 0, t.seen, t.floor, showing, head, ending, 0, ending, t.owner,
@@ -147,8 +155,8 @@ BEGIN
                t.delivered + greatest(t.tried, 0), t.home
         FROM turn t WHERE t.writes),
     away AS (
-        DELETE FROM @schema@.lane l USING turn t
-        WHERE t.writes AND l.consumer = t.consumer AND l.lane = 0 AND l.version = t.version)
+        DELETE FROM @schema@.lane l
+        WHERE l.ctid = ANY (ARRAY(SELECT t.lane_row FROM turn t WHERE t.writes)))
     SELECT array_agg(ROW(t.place, t.next, t.n, t.first IS NOT NULL, t.at, t.floor, showing,
                          ending, floor(extract(epoch FROM moment) * 1000))
                      ::@schema@._simple_answer),
@@ -161,9 +169,10 @@ BEGIN
             HINT = 'a turn of each consumer by itself puts that right';
     END IF;
     FOREACH q IN ARRAY wanted LOOP
-        IF q.marks IS NOT NULL
-           AND EXISTS (SELECT 1 FROM unnest(answers) x WHERE x.place = q.place) THEN
-            PERFORM @schema@._put_marks(q.consumer, q.marks);
+        IF q.marks IS NOT NULL THEN -- by itself: the rest would be set up for each consumer
+            IF EXISTS (SELECT 1 FROM unnest(answers) x WHERE x.place = q.place) THEN
+                PERFORM @schema@._put_marks(q.consumer, q.marks);
+            END IF;
         END IF;
     END LOOP;
     RETURN QUERY SELECT * FROM unnest(answers);

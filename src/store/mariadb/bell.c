@@ -7,6 +7,7 @@
 #include "mdb_sql.h"
 
 #define PATIENCE_MS 20000        /* then the server answers anyway: less than answer-timeout */
+#define IDLE_MAX 1000000         /* ms; longer makes no difference */
 #define TRY_AGAIN (2000 * MS_NS) /* until another connection is tried */
 
 static void hang_up(struct mdb_store *st)
@@ -43,9 +44,15 @@ static bool connect_bell(struct mdb_store *st)
 static bool ask(struct mdb_store *st)
 {
     struct buf b;
+    int64_t idle = (clock_mono(&clock_system) - st->bell.active) / MS_NS;
+    struct mdb_sql_wait args = {
+        .next = st->bell.next,
+        .news = st->bell.news,
+        .patience = PATIENCE_MS,
+        .idle = idle < IDLE_MAX ? idle : IDLE_MAX,
+    };
     buf_init(&b, 4096);
-    mdb_write(st, MDB_QUOTED,
-              SQL(wait, .next = st->bell.next, .news = st->bell.news, .patience = PATIENCE_MS), &b);
+    mdb_write(st, MDB_QUOTED, &mdb_sql_wait, &args, &b);
     st->bell.asked = !b.failed && mysql_send_query(st->bell.db, b.p, b.n) == 0;
     buf_release(&b);
     return st->bell.asked;

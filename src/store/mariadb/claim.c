@@ -50,11 +50,9 @@ int mdb_claim_list(struct claiming *k, struct error *err)
     if (!q)
         return -1;
     size_t n = (size_t)mysql_num_rows(q->res);
-    k->claims = NULL;
     k->n_claims = 0;
-    if (n > 0)
-        k->claims = arena_zalloc(k->a, n, sizeof *k->claims);
-    if (n > 0 && !k->claims) {
+    k->claims = calloc(n + 1, sizeof *k->claims);
+    if (!k->claims) {
         mdb_done(q);
         return err_nomem(err);
     }

@@ -28,12 +28,12 @@ struct chunk {
 struct claiming {
     struct mdb_store *st;
     const struct claim_request *req;
-    struct arena *a; /* the batch lives there */
+    struct arena *a; /* the batch lives there; NULL if nothing is to be claimed */
     struct batch *b;
     struct claim_hint *hint;
     int64_t now;
-    int64_t epoch; /* of the claim that is being made */
-    struct claim *claims;
+    int64_t epoch;        /* of the claim that is being made */
+    struct claim *claims; /* freed at the end of the turn */
     size_t n_claims;
 };
 

@@ -52,6 +52,8 @@ static const struct meaning meanings[] = {
     {ER_TOO_BIG_ROWSIZE, ERR_INVALID, FATE_REJECT},
     {ER_DUP_ENTRY, ERR_CONFLICT, FATE_RETRY},
     {ER_BINLOG_STMT_MODE_AND_ROW_ENGINE, ERR_CONFIG, FATE_RETRY},
+    {ER_SIGNAL_EXCEPTION, ERR_CONFLICT, FATE_RETRY},
+    {ER_PARSE_ERROR, ERR_INTERNAL, FATE_FATAL},
     {CR_OUT_OF_MEMORY, ERR_NOMEM, FATE_RETRY},
     {ER_OUTOFMEMORY, ERR_NOMEM, FATE_RETRY},
 };
@@ -79,7 +81,7 @@ static struct meaning meaning_of(unsigned native)
     bool clients = native >= CR_MIN_ERROR && native <= CR_MAX_ERROR;
     if (clients)
         return (struct meaning){native, ERR_UNAVAILABLE, FATE_RETRY};
-    return (struct meaning){native, ERR_INTERNAL, FATE_FATAL};
+    return (struct meaning){native, ERR_INTERNAL, FATE_RETRY};
 }
 
 /* advice_for says what to do, where the server's own words do not. */

@@ -53,6 +53,7 @@ struct mdb_bell {
     bool asked;         /* an answer is on its way */
     int64_t again;      /* when to try to connect again, monotonic */
     int64_t next, news; /* the sequencer, as this handle knows it */
+    int64_t active;     /* when there was something new last, monotonic */
 };
 
 /* (1) in_tx is true between mdb_begin and the commit or rollback. */

@@ -101,6 +101,9 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
     bool more = true;
     if (probe(st, &s, err) != 0)
         return -1;
+    bool new = s.markers || s.next != st->bell.next || s.news != st->bell.news;
+    if (new)
+        st->bell.active = clock_mono(&clock_system);
     st->bell.next = s.next;
     st->bell.news = s.news;
     if (!s.markers)

@@ -4,8 +4,10 @@
 #include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
 
-#define SAMPLES 168    /* taken while events are kept: one an hour if that is a week */
-#define LOOK_AT 100000 /* events that may stand before those that can go */
+#define SAMPLES 168  /* of a consumer while events are kept: one an hour if that is a week */
+#define EVERYBODY "" /* the name of samples of all consumers, */
+#define EVERYBODY_EVERY 30000 /* and the ms between them at most */
+#define LOOK_AT 100000        /* events that may stand before those that can go */
 #define COUNT_KEPT 10000
 #define PIN_TEXT sizeof(((struct trim_result *)0)->pin)
 
@@ -14,6 +16,7 @@
  * old as the next whose created_at is not. (1) past <= floor. */
 struct old {
     int64_t cutoff, now;
+    int64_t after; /* up to here events were looked at by an earlier call */
     int64_t floor; /* up to here nobody needs any event */
     int64_t past;  /* up to here every consumer was done at the cutoff */
     int64_t last;  /* the last event that is old enough */
@@ -22,29 +25,62 @@ struct old {
 
 /* ---- how far everybody is, and was ---- */
 
-/* note_passed samples how far a consumer has come, and drops samples that are no longer true or no
- * longer needed. */
-static int note_passed(struct mdb_store *st, const struct consumer_info *c, const struct old *o,
-                       struct error *err)
+/* note_sample samples how far a consumer has come, or EVERYBODY, and drops samples that are no
+ * longer true or no longer needed. */
+static int note_sample(struct mdb_store *st, const char *name, int64_t floor, int64_t every,
+                       const struct old *o, struct error *err)
 {
-    const char *name = c->spec.name;
-    int64_t every = (o->now - o->cutoff) / SAMPLES;
     if (mdb_run(st, err, SQL(passed_by_now, .consumer = name, .now = o->now)) != 0)
         return -1;
-    if (mdb_run(st, err, SQL(passed_too_far, .consumer = name, .floor = c->floor)) != 0)
+    if (mdb_run(st, err, SQL(passed_too_far, .consumer = name, .floor = floor)) != 0)
         return -1;
-    bool begun = c->floor > 0;
+    bool begun = floor > 0;
     if (begun && mdb_run(st, err,
-                         SQL(put_passed, .consumer = name, .floor = c->floor, .now = o->now,
+                         SQL(put_passed, .consumer = name, .floor = floor, .now = o->now,
                              .every = every)) != 0)
         return -1;
     return mdb_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
+/* note_samples takes a sample of each consumer now and then, and often one of what all are done
+ * with: an event goes by those, and so in time. There are no more of them where there are more
+ * consumers. Single ones count once another is added or removed. */
+static int note_samples(struct mdb_store *st, const struct consumer_info *c, size_t n,
+                        const struct old *o, struct error *err)
+{
+    int64_t every = (o->now - o->cutoff) / SAMPLES;
+    int64_t lowest = n > 0 ? o->floor : 0;
+    for (size_t i = 0; i < n; i++)
+        if (note_sample(st, c[i].spec.name, c[i].floor, every, o, err) != 0)
+            return -1;
+    if (every > EVERYBODY_EVERY)
+        every = EVERYBODY_EVERY;
+    return note_sample(st, EVERYBODY, lowest, every, o, err);
+}
+
+/* What all consumers were done with by the cutoff, and when; 0: that is not known. */
+struct passed {
+    int64_t seq, at;
+};
+
+static int passed_by_all(struct mdb_store *st, const struct old *o, struct passed *ret,
+                         struct error *err)
+{
+    struct mdb_rows *q;
+    *ret = (struct passed){0};
+    int r = mdb_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
+    if (r != 1)
+        return r;
+    ret->seq = mdb_int(q, 0);
+    ret->at = mdb_int(q, 1);
+    mdb_done(q);
+    return 0;
+}
+
 /* passed_by tells how far a consumer had come at the cutoff; right now, if that is not in the
  * past. */
 static int passed_by(struct mdb_store *st, const struct consumer_info *c, const struct old *o,
-                     int64_t *ret, struct error *err)
+                     const struct passed *all, int64_t *ret, struct error *err)
 {
     bool right_away = o->cutoff >= o->now;
     if (right_away) {
@@ -52,29 +88,23 @@ static int passed_by(struct mdb_store *st, const struct consumer_info *c, const 
         return 0;
     }
     *ret = 0;
-    return mdb_value(
-        st, err, ret,
-        SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff, .floor = c->floor));
+    return mdb_value(st, err, ret,
+                     SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff,
+                         .floor = c->floor, .all_seq = all->seq, .all_at = all->at));
 }
 
-/* hold_back lowers floor and past to where this consumer is and was; pin says who holds the
- * floor. */
-static int hold_back(struct mdb_store *st, const struct consumer_info *c, bool note, struct old *o,
-                     char *pin, struct error *err)
+/* find_floor finds the lowest floor of all consumers; pin says who holds it. */
+static void find_floor(const struct consumer_info *c, size_t n, struct old *o, char *pin)
 {
-    int64_t past;
-    if (note && note_passed(st, c, o, err) != 0)
-        return -1;
-    if (passed_by(st, c, o, &past, err) != 0)
-        return -1;
-    if (past < o->past)
-        o->past = past;
-    if (c->floor >= o->floor)
-        return 0;
-    o->floor = c->floor;
-    snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin,
-             (long long)c->floor, c->paused ? ", paused" : "");
-    return 0;
+    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
+    o->floor = n > 0 ? INT64_MAX : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (c[i].floor >= o->floor)
+            continue;
+        o->floor = c[i].floor;
+        snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c[i].spec.name, c[i].floor_pin,
+                 (long long)c[i].floor, c[i].paused ? ", paused" : "");
+    }
 }
 
 /* The consumers, with what they still needed at one moment. From then on a floor only goes up. */
@@ -101,14 +131,21 @@ static void floors_release(struct floors *f)
 static int find_past(struct mdb_store *st, const struct floors *f, bool note, struct old *o,
                      char *pin, struct error *err)
 {
-    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
-    o->floor = f->n > 0 ? INT64_MAX : 0;
+    struct passed all;
+    find_floor(f->c, f->n, o, pin);
+    if (note && note_samples(st, f->c, f->n, o, err) != 0)
+        return -1;
+    if (passed_by_all(st, o, &all, err) != 0)
+        return -1;
+
     o->past = o->floor;
-    for (size_t i = 0; i < f->n; i++)
-        if (hold_back(st, &f->c[i], note, o, pin, err) != 0)
+    for (size_t i = 0; i < f->n; i++) {
+        int64_t past;
+        if (passed_by(st, &f->c[i], o, &all, &past, err) != 0)
             return -1;
-    if (o->past > o->floor)
-        o->past = o->floor;
+        if (past < o->past)
+            o->past = past;
+    }
     return 0;
 }
 
@@ -120,7 +157,8 @@ static int find_old(struct mdb_store *st, struct old *o, int64_t max, int64_t lo
                     struct error *err)
 {
     int r = 0;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(passed_events, .past = o->past, .max = look_at));
+    struct mdb_rows *q = mdb_rows(
+        st, err, SQL(passed_events, .after = o->after, .past = o->past, .max = look_at));
     o->last = 0;
     o->n = 0;
     while (o->n < max && (r = mdb_step(&q)) == 1) {
@@ -287,6 +325,7 @@ static int trim_some(struct mdb_store *st, const struct trim_request *req, struc
         return -1;
     bool more_rest = t->keys >= max || t->inbox >= max || t->receipts >= max;
     t->more = more_events || more_rest;
+    t->upto = t->more ? o->last : 0;
     return 0;
 }
 
@@ -297,9 +336,11 @@ static int trim_locked(struct mdb_store *st, const struct floors *f, const struc
     int64_t ignored = 0;
     if (mdb_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1;
-    struct old o = {.now = mdb_now(st)}; /* the lock may have been waited for */
+    /* The lock may have been waited for. */
+    struct old o = {.now = mdb_now(st), .after = req->after};
     o.cutoff = o.now - req->older_than_ms;
-    if (find_past(st, f, true, &o, t->pin, err) != 0)
+    bool first = req->after == 0;
+    if (find_past(st, f, first, &o, t->pin, err) != 0)
         return -1;
     return trim_some(st, req, &o, t, err);
 }

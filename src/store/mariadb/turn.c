@@ -184,6 +184,7 @@ static int make(struct turn *t, struct error *err)
         return -1;
     int r = steps(t, err);
     st->turn_now = 0;
+    free(t->k.claims);
     if (r == 0 && st->wrote)
         return mdb_commit(&st->base, err);
     mdb_rollback(&st->base);

@@ -1,0 +1,125 @@
+"""G1, G2, G3 and G4 on MariaDB: the ways to lose or misorder an event of tests/late_commits.py, and those that only MariaDB has."""
+# build: plain
+import threading
+
+from late_commits import LateCommits
+from support import MariaCase
+
+
+class Session:
+    """One connection. Nothing begins or commits but what do() is told to."""
+
+    def __init__(self, case):
+        self.db = case.connect()
+
+    def do(self, statement, *params):
+        with self.db.cursor() as cursor:
+            cursor.execute(statement, params or None)
+            return list(cursor.fetchall())
+
+    def emit(self, key=None, type="t.e"):
+        """emit inserts an event, with a key as "aggregate/id", and gives its id."""
+        aggregate, _, name = key.partition("/") if key else (None, None, None)
+        return self.do("INSERT INTO outbox_event (type, aggregate_type, aggregate_id) VALUES (%s, %s, %s) RETURNING id",
+                       type, aggregate, name)[0][0]
+
+
+class Exact(MariaCase):
+    """A MariaCase with an outbox in it. What a consumer gets is what a relay that drains it writes to a file."""
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.options, self.had = {}, {}
+
+    def session(self):
+        return Session(self)
+
+    def register(self, consumer, ordering="key", lanes=1, start_at="beginning"):
+        self.options[consumer] = ["--consumer", consumer, "--sink", f"file:{self.path(consumer)}", "--order", ordering, "--lanes", lanes,
+                                  "--from", start_at]
+        self.had.setdefault(consumer, 0)
+        before = self.take(consumer)
+        return before
+
+    def take(self, consumer, max_events=1000):
+        """take delivers what is there, and gives the ids."""
+        self.drain(*self.options[consumer], "--batch", max_events)
+        ids = [line["id"] for line in self.ndjson(self.path(consumer))]
+        new = ids[self.had[consumer]:]
+        self.had[consumer] = len(ids)
+        return new
+
+    drain_all = take
+
+
+class Late(LateCommits, Exact):
+    def begin_early(self, session):
+        session.do("CREATE TEMPORARY TABLE IF NOT EXISTS before_it (i INT) ENGINE = InnoDB")
+        session.do("INSERT INTO before_it VALUES (1)")
+
+    def write_many(self, session, n):
+        session.do("INSERT INTO outbox_event (type) SELECT 'x' FROM seq_1_to_%s" % n)
+
+    def test_events_are_numbered_without_waiting_for_a_writer_among_them(self):
+        # A range of markers, or a locking read of them, would wait for the one that is not committed, or pass over it.
+        writer, other = self.writer(), self.session()
+        first = other.emit("a/1")
+        late = writer.emit("a/1")
+        last = other.emit("a/1")
+        self.assertEqual(self.take("c"), [first, last])
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_fresh"), [(0,)])  # READ COMMITTED shows none
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [late])
+
+    def test_a_producer_in_any_isolation_level_is_exact(self):
+        for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
+            writer = self.session()
+            writer.do(f"SET TRANSACTION ISOLATION LEVEL {level}")
+            writer.do("BEGIN")
+            writer.do("SELECT count(*) FROM outbox_consumer")
+            self.assertEqual(self.take("c"), [], level)
+            mine = writer.emit("a/1")
+            theirs = self.session().emit("b/1")
+            self.assertEqual(self.take("c"), [theirs], level)
+            writer.do("COMMIT")
+            self.assertEqual(self.take("c"), [mine], level)
+
+    def test_emptied_table_whose_numbers_begin_again_loses_nothing(self):
+        session = self.session()
+        for i in range(3): session.emit("a/1")
+        self.assertEqual(len(self.take("c")), 3)
+        session.do("TRUNCATE outbox_event")
+        new = [session.emit("a/1") for _ in range(4)]
+        self.assertEqual(self.sql("SELECT min(nr) FROM outbox_event"), [(1,)])
+        self.assertEqual(self.take("c"), new)
+
+
+class Concurrent(Exact):
+    def test_many_producers_at_once_lose_and_misorder_nothing(self):
+        """Real concurrency: eight producers, each with its own keys, against two consumers that never stop looking."""
+        for name, lanes in (("one", 1), ("lanes", 4)): self.register(name, lanes=lanes)
+        written, running = [[] for _ in range(8)], []
+
+        def produce(i):
+            session = Session(self)
+            for n in range(60):
+                session.do("BEGIN")
+                batch = [(f"p{i}/{n % 3}", session.emit(f"p{i}/{n % 3}")) for _ in range(1 + n % 3)]
+                session.do("ROLLBACK" if n % 7 == 0 else "COMMIT")
+                if n % 7: written[i] += batch
+
+        with self.relay(*self.options["one"]), self.relay(*self.options["lanes"]):
+            for i in range(8):
+                running.append(threading.Thread(target=produce, args=(i,)))
+                running[-1].start()
+            for thread in running: thread.join()
+        for name in ("one", "lanes"):
+            self.take(name)
+            place = {line["id"]: i for i, line in enumerate(self.ndjson(self.path(name)))}
+            self.assertEqual(sorted(place), sorted(id for mine in written for _, id in mine), name)
+            for mine in written:
+                last = {}
+                for key, id in mine:
+                    self.assertGreater(place[id], last.get(key, -1))
+                    last[key] = place[id]

@@ -1,0 +1,130 @@
+"""Ways to lose or misorder an event that every store with several writers at a time must stand: who commits when, and what the
+reader has looked at in between. What emit gives names an event; take and drain_all give the same names.
+
+    class Late(LateCommits, Exact):
+        def begin_early(self, session): ...  # the transaction gets its number from the server, and writes nothing yet
+"""
+
+
+class LateCommits:
+    def setUp(self):
+        super().setUp()
+        self.register("c")
+
+    def writer(self):
+        session = self.session()
+        session.do("BEGIN")
+        return session
+
+    def test_late_commit_with_nobody_else_about_is_handed_out(self):
+        # No transaction has ended since this one began: the reader's snapshot does not name it.
+        writer = self.writer()
+        seq = writer.emit("a/1")
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [seq])
+        self.assertEqual(self.take("c"), [])
+
+    def test_late_commit_behind_later_ones_is_handed_out(self):
+        writer, other = self.writer(), self.session()
+        low = writer.emit("a/1")
+        high = other.emit("a/2")
+        self.assertEqual(self.take("c"), [high])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [low])
+
+    def test_number_taken_early_and_written_late_keeps_the_order_of_a_key(self):
+        # Ordered by transaction, `late` would come first.
+        writer, other = self.writer(), self.session()
+        self.begin_early(writer)
+        first = other.emit("a/1")
+        late = writer.emit("a/1")
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [first, late])
+
+    def test_number_taken_early_and_written_after_the_reader_looked_is_handed_out(self):
+        writer = self.writer()
+        self.begin_early(writer)
+        first = self.session().emit("a/1")
+        self.assertEqual(self.take("c"), [first])
+        late = writer.emit("a/1")
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [late])
+
+    def test_late_event_with_a_very_low_seq_comes_out_alone(self):
+        writer = self.writer()
+        low = writer.emit("a/1")
+        others = self.session()
+        self.write_many(others, 5000)
+        self.assertEqual(len(self.drain_all("c", max_events=1000)), 5000)
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [low])
+        self.assertEqual(self.take("c"), [])
+
+    def test_savepoint_rolled_back_drops_its_events_and_no_other(self):
+        writer = self.writer()
+        kept = [writer.emit("a/1")]
+        writer.do("SAVEPOINT s")
+        writer.emit("a/1")
+        writer.do("ROLLBACK TO s")
+        kept.append(writer.emit("a/1"))
+        writer.do("SAVEPOINT t")
+        kept.append(writer.emit("a/1"))
+        self.session().emit("b/1")
+        self.assertEqual(len(self.take("c")), 1)
+        writer.do("RELEASE SAVEPOINT t")
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), kept)
+
+    def test_rolled_back_transaction_never_was(self):
+        writer = self.writer()
+        writer.emit("a/1")
+        self.assertEqual(self.take("c"), [])
+        writer.do("ROLLBACK")
+        self.assertEqual(self.take("c"), [])
+
+    def test_forty_open_transactions_come_out_whole_in_any_order(self):
+        writers = [self.session() for _ in range(40)]
+        for w in writers: w.do("BEGIN")
+        seqs = [w.emit(f"a/{i % 7}") for i, w in enumerate(writers)]
+        seen = self.take("c")
+        for i in range(len(writers) - 1, -1, -1):
+            writers[i].do("COMMIT")
+            if i % 5 == 0: seen += self.take("c")
+        self.assertEqual(sorted(seen), sorted(seqs))
+
+    def test_consumer_that_starts_at_the_end_gets_what_was_running_then(self):
+        self.session().emit("a/1")
+        writer = self.writer()
+        late = writer.emit("a/1")
+        self.register("new", start_at="end")
+        writer.do("COMMIT")
+        self.assertEqual(self.take("new"), [late])
+
+    def test_change_of_lanes_loses_nobody_who_was_running(self):
+        self.assertEqual(self.take("c"), [])
+        writer = self.writer()
+        late = writer.emit("a/1")
+        self.register("c", lanes=4)
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [late])
+
+    def test_lanes_lose_and_misorder_nothing(self):
+        for lanes in (1, 4, 64):
+            with self.subTest(lanes=lanes):
+                name = f"lanes{lanes}"
+                self.register(name, lanes=lanes, start_at="end")
+                writer, other = self.writer(), self.session()
+                mine = {writer.emit(f"a/{i}"): f"a/{i}" for i in range(100)}
+                theirs = {other.emit(f"a/{i % 90}" if i % 10 else None): f"a/{i % 90}" for i in range(300)}
+                seen = self.drain_all(name, max_events=7)
+                writer.do("COMMIT")
+                after = {other.emit(f"a/{i}"): f"a/{i}" for i in range(100)}
+                seen += self.drain_all(name, max_events=7)
+                self.assertEqual(sorted(seen), sorted([*mine, *theirs, *after]))
+                keys = {**mine, **after}
+                for i in range(100):
+                    order = [s for s in seen if keys.get(s) == f"a/{i}"]
+                    self.assertEqual(order, sorted(order), f"a/{i}")
