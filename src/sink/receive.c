@@ -24,6 +24,10 @@ const struct receiver_ops *const receive_kinds[] = {
     &rabbitmq_receiver,
     &rabbitmq_tls_receiver,
 #endif
+#ifdef OUTBOX_KAFKA
+    &kafka_receiver,
+    &kafka_tls_receiver,
+#endif
     NULL,
 };
 
