@@ -1,6 +1,7 @@
-/* rabbitmq_impl.h: what the files of the RabbitMQ sink share: rabbitmq.c (sending), and
- * rabbitmq_settings.c, rabbitmq_login.c, rabbitmq_setup.c (the channel and what it needs), rabbitmq_publish.c (what
- * is sent), rabbitmq_answer.c (what comes back) and rabbitmq_fate.c (what that means). */
+/* rabbitmq_impl.h: what the files of the RabbitMQ sink share: rabbitmq.c (sending),
+ * rabbitmq_settings.c, rabbitmq_login.c, rabbitmq_setup.c (the channel and what it needs),
+ * rabbitmq_publish.c (what is sent), rabbitmq_answer.c (what comes back), rabbitmq_fate.c (what
+ * that means) and rabbitmq_receive.c, the reading end. */
 #ifndef SINK_RABBITMQ_IMPL_H
 #define SINK_RABBITMQ_IMPL_H
 
