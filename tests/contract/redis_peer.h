@@ -8,7 +8,8 @@
 
 /* One server for all tests. Each finds it empty, and configured as at first. */
 extern struct redis_server server;
-extern bool secured; /* the suite runs over TLS */
+extern bool secured;   /* the suite runs over TLS */
+extern bool clustered; /* on a cluster of one server, over TLS */
 
 struct peer {
     char url[512];
@@ -36,6 +37,6 @@ size_t entries(const char *stream);
 long connection_number(void);
 
 extern const struct suite_part redis_streams_tests, redis_errors_tests, redis_connection_tests,
-    redis_lease_tests, redis_chains_tests;
+    redis_lease_tests, redis_chains_tests, redis_dedupe_tests;
 
 #endif
