@@ -44,6 +44,7 @@ struct share_seat_store {
     struct share *share;
     struct share_seat_store *next;
     struct filter *filter; /* NULL: never rung */
+    char *consumer;        /* that was registered through it; NULL: none */
     int bell;              /* eventfd; -1: none */
     size_t last;           /* the handle that it borrowed last */
     /* Turns to make alone before the next one is tried with others, and how many they were last
@@ -59,6 +60,7 @@ struct lookout {
     pthread_t thread;
     int stop_fd; /* eventfd: readable once it is to stop */
     bool runs;
+    struct error why; /* the last look failed: what was told. Its thread's own */
 };
 
 /* Everything below `lock` is protected by it. */
