@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import on_kafka
 import on_redis
 from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, handler_rows, median, outbox, outbox_argv, peak_mib,
                      program, ratio, remove, run_ns, timed, wait_until, wakeup_rows)
@@ -255,6 +256,11 @@ def section_redis(b):
     on_redis.section(b, url_of(db), "sqlite", db, (url_of(small), small))
 
 
+def section_kafka(b):
+    db, small = backlog(b, b.backlog), backlog(b, 1_000)
+    on_kafka.section(b, url_of(db), db, (url_of(small), small))
+
+
 def section_handlers(b):
     db = backlog(b, 100_000)
     with contextlib.closing(sqlite3.connect(db)) as own:
@@ -265,4 +271,4 @@ def section_handlers(b):
 
 SECTIONS = {"drain": section_drain, "orders": section_orders, "filter": section_filter, "consumers": section_consumers,
             "emit": section_emit, "draining": section_draining, "memory": section_memory, "wakeup": section_wakeup,
-            "idle": section_idle, "redis": section_redis, "handlers": section_handlers}
+            "idle": section_idle, "redis": section_redis, "kafka": section_kafka, "handlers": section_handlers}

@@ -16,6 +16,7 @@
 #define NAME_MAX_BYTES ((size_t)4 << 10) /* of a topic, before it is found to be too long */
 #define AWAY_NS (1000 * MS_NS) /* how long no broker may be reachable before the sink is down */
 
+#define SCRAM_MENDED 0x020601ff /* the version of the library */
 #define PROBE_SLICE_MS 200
 #define CLOSING_NS (50 * MS_NS) /* how often to look whether former producers are gone */
 
@@ -213,13 +214,25 @@ static int64_t away_at(const struct kafka_sink *k)
     return since + AWAY_NS;
 }
 
+/* scram_hint explains a login that is refused though the password is right. */
+static const char *scram_hint(const struct kafka_sink *k)
+{
+    bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
+    bool plain = k->set.sasl == KAFKA_SASL_PLAIN || (k->set.sasl == KAFKA_SASL_DEFAULT && tls);
+    bool scram = k->url.user && !plain;
+    bool refused = strstr(k->trouble, "invalid credentials") != NULL;
+    if (!scram || !refused || rd_kafka_version() >= SCRAM_MENDED)
+        return "";
+    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/kafka.md)";
+}
+
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
     int64_t now = kafka_now(k);
     const char *trouble = k->trouble[0] != '\0' ? k->trouble : "no broker can be reached";
     if (now >= away_at(k))
-        snprintf(text, sizeof text, "%s: %s", k->url.label, trouble);
+        snprintf(text, sizeof text, "%s: %s%s", k->url.label, trouble, scram_hint(k));
     else if (now >= late_at(k))
         snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
                  k->url.label, (long long)k->base.cfg.timeout_ms, kafka_inflight(k),
