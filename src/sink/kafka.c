@@ -387,8 +387,6 @@ static int set_up(struct kafka_sink *k, struct error *err)
     return 0;
 }
 
-static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err);
-
 /* ask_topic asks for the topic until there is an answer, the time is over, or no broker can be
  * reached. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
@@ -431,34 +429,6 @@ static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }
 
-#define KAFKA_OPS(name, scheme_, synopsis_, help_, caps_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .caps = caps_, \
-        .open = kafka_open, \
-        .close = kafka_close, \
-        .submit = kafka_submit, \
-        .drive = kafka_drive, \
-        .fds = kafka_fds, \
-        .deadline = kafka_deadline, \
-        .cancel = kafka_cancel, \
-        .marks = kafka_marks, \
-        .marks_kept = kafka_marks_kept, \
-        .probe = kafka_probe, \
-        .caution = kafka_caution, \
-    }
-
-KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md",
-          SINK_FAILSTOP);
-KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS",
-          SINK_FAILSTOP);
-
-/* What a sink has whose topics are several: one that takes nothing must not hold up the others, so
- * it is not fail-stop as a whole, only along the events of a key. */
-static KAFKA_OPS(spread_ops, "kafka", "kafka://HOST:PORT/TOPIC", "", SINK_CHAINS);
-
 static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
     const struct sink_ops *ops;
@@ -475,8 +445,30 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
         kafka_close(&k->base);
         return -1;
     }
-    if (!k->fixed)
-        k->base.ops = &spread_ops;
+    /* Where topics are several, one that takes nothing must not hold up the others, so the sink is
+     * not fail-stop as a whole, only along the events of a key. */
+    k->base.caps = k->fixed ? SINK_FAILSTOP : SINK_CHAINS;
     *ret = &k->base;
     return 0;
 }
+
+#define KAFKA_OPS(name, scheme_, synopsis_, help_) \
+    const struct sink_ops name = { \
+        .scheme = scheme_, \
+        .synopsis = synopsis_, \
+        .help = help_, \
+        .open = kafka_open, \
+        .close = kafka_close, \
+        .submit = kafka_submit, \
+        .drive = kafka_drive, \
+        .fds = kafka_fds, \
+        .deadline = kafka_deadline, \
+        .cancel = kafka_cancel, \
+        .marks = kafka_marks, \
+        .marks_kept = kafka_marks_kept, \
+        .probe = kafka_probe, \
+        .caution = kafka_caution, \
+    }
+
+KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md");
+KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS");

@@ -41,20 +41,25 @@ class Brokers(Numbers, Case):
         return [(m.json, m.headers["id"]) for m in found]
 
     def load(self, until):
-        """load emits until the function `until` has ended, and for a moment more."""
-        thread = threading.Thread(target=until)
+        """load emits until the function `until` has ended, and for a moment more. Brokers are started by that, so it stays in this
+        thread: they would end with another."""
+        over = threading.Event()
+        thread = threading.Thread(target=self.send_on, args=(over,))
         thread.start()
-        while thread.is_alive():
-            self.send(100)
-            time.sleep(0.02)
-        self.send(100)
-        thread.join()
+        try:
+            until()
+        finally:
+            over.set()
+            thread.join()
 
-    def arrived(self, relay, bound):
+    def send_on(self, over):
+        while not over.wait(0.05): self.send(100)
+        self.send(100)
+
+    def arrived(self, relay):
         self.heal(relay, timeout=120)
         self.assertNotIn("attempt 1 of", relay.output())
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
-        return bound
 
     def each_killed(self):
         """each_killed kills one broker after the other, and starts it again: leaders, followers, and the controller."""
@@ -73,7 +78,7 @@ class Brokers(Numbers, Case):
             self.send(500)
             self.wait_all(relay)
             self.load(self.each_killed)
-            self.arrived(relay, 0)
+            self.arrived(relay)
         # Idempotence covers a new leader; only a producer that gave up repeats what was on its way.
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
@@ -88,7 +93,7 @@ class Brokers(Numbers, Case):
             for broker in kafka.brokers: broker.start()
             kafka.wait()
             self.fault("all brokers killed")
-            self.arrived(relay, 0)
+            self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
     def test_broker_stopped_and_continued(self):
@@ -102,7 +107,7 @@ class Brokers(Numbers, Case):
                 kafka.brokers[0].thaw()
                 self.fault("broker stopped")
             self.load(stop_one)
-            self.arrived(relay, 0)
+            self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
     def test_too_few_replicas_in_sync(self):
@@ -119,7 +124,7 @@ class Brokers(Numbers, Case):
             for broker in gone: broker.start()
             kafka.wait(gone)
             self.fault("two of three killed")
-            self.arrived(relay, 0)
+            self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
     def test_topic_with_one_replica_is_warned_of(self):
