@@ -271,10 +271,10 @@ SELECT consumer, id AS original_outbox_id, type AS topic, aggregate_type AS aggr
 
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_event_handled AS
 SELECT CONVERT(handler USING utf8mb4) AS handler_name,
-       CONVERT(handled_key USING utf8mb4) AS idempotency_key, at AS handled_at
+       CONVERT(`key` USING utf8mb4) AS idempotency_key, at AS handled_at
   FROM outbox_handled;
 
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_consumed_events AS
-SELECT CONVERT(handled_key USING utf8mb4) AS event_id, CONVERT(handler USING utf8mb4) AS consumer,
+SELECT CONVERT(`key` USING utf8mb4) AS event_id, CONVERT(handler USING utf8mb4) AS consumer,
        at AS consumed_at
   FROM outbox_handled;

@@ -222,6 +222,9 @@ int mdb_commit(struct store *st, struct error *err);
 void mdb_rollback(struct store *st);
 /* mdb_tx_gone fails if the transaction that mdb_begin opened is not open any more. */
 int mdb_tx_gone(struct mdb_store *st, struct error *err);
+/* mdb_by_hand fails if somebody has begun a transaction on our connection: to begin one of our own
+ * would commit it. */
+int mdb_by_hand(const struct mdb_store *st, struct error *err);
 /* mdb_is_open says whether a transaction is open on a connection, or will be with its next
  * statement. */
 bool mdb_is_open(MYSQL *db);

@@ -143,7 +143,12 @@ const struct store_ops store_mariadb = {
     .marks = mdb_marks,
 };
 
+bool mdb_is(const struct store *st)
+{
+    return st->ops == &store_mariadb;
+}
+
 struct st_mysql *mdb_handle(struct store *st)
 {
-    return st->ops == &store_mariadb ? mdb_of(st)->db : NULL;
+    return mdb_is(st) ? mdb_of(st)->db : NULL;
 }
