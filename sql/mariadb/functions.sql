@@ -13,8 +13,8 @@ BEGIN
     WHILE warnings > 0 DO
         GET DIAGNOSTICS CONDITION warnings code = MYSQL_ERRNO, what = MESSAGE_TEXT;
         IF code IN (1048, 1264, 1265, 1292, 1300, 1364, 1366, 1406) THEN
-            SET what = LEFT(CONCAT('outbox_event: refused, because this session would store ',
-                'something else than it was given (sql_mode is not strict): ', what), 128);
+            SET what = LEFT(CONCAT('outbox_event: not stored (sql_mode is not strict): ', what),
+                            128);
             SIGNAL SQLSTATE '22000' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = what;
         END IF;
         SET warnings = warnings - 1;

@@ -141,6 +141,7 @@ const struct store_ops store_mariadb = {
     .dead_drop = mdb_dead_drop,
     .trim = mdb_trim,
     .marks = mdb_marks,
+    .grant = mdb_grant,
 };
 
 bool mdb_is(const struct store *st)
