@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import on_nats
+import on_rabbitmq
 import on_redis
 from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, handler_rows, median, outbox, outbox_argv, peak_mib,
                      program, ratio, remove, run_ns, timed, wait_until, wakeup_rows)
@@ -255,6 +257,14 @@ def section_redis(b):
     on_redis.section(b, url_of(db), "sqlite", db, (url_of(small), small))
 
 
+def section_nats(b):
+    on_nats.section(b, backlog(b, b.backlog), b.backlog)
+
+
+def section_rabbitmq(b):
+    on_rabbitmq.section(b, backlog(b, b.backlog), b.backlog)
+
+
 def section_handlers(b):
     db = backlog(b, 100_000)
     with contextlib.closing(sqlite3.connect(db)) as own:
@@ -265,4 +275,4 @@ def section_handlers(b):
 
 SECTIONS = {"drain": section_drain, "orders": section_orders, "filter": section_filter, "consumers": section_consumers,
             "emit": section_emit, "draining": section_draining, "memory": section_memory, "wakeup": section_wakeup,
-            "idle": section_idle, "redis": section_redis, "handlers": section_handlers}
+            "idle": section_idle, "redis": section_redis, "nats": section_nats, "rabbitmq": section_rabbitmq, "handlers": section_handlers}

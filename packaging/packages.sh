@@ -156,6 +156,20 @@ packages_kafka() { # root of the tree
     fi
 }
 
+# packages_rabbitmq gets Python's module cloudevents, whose binding to AMQP reads what we write to RabbitMQ; a minute at most.
+packages_rabbitmq() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/rabbitmq
+    PYTHONPATH=$cache/python /usr/bin/python3 -c "import cloudevents.core.bindings.amqp" 2>/dev/null && return 0
+    if ! python3 -m pip --version >/dev/null 2>&1; then
+        packages_lack "Python's module cloudevents" "there is no pip to get it with"
+    else
+        mkdir -p "$cache" 2>/dev/null && echo "getting Python's module cloudevents into $cache" >&2 &&
+            timeout 60 python3 -m pip install --quiet --target "$cache/python" --retries 0 --timeout 20 \
+                "cloudevents>=2.1,<3" >/dev/null 2>&1 </dev/null ||
+            packages_lack "Python's module cloudevents" "pip cannot get it from here"
+    fi
+}
+
 packages_quietly() {
     local said
     said=$("$@" 2>&1 </dev/null) || { printf '%s\n' "$said" >&2; return 1; }

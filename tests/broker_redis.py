@@ -41,9 +41,13 @@ class Node(servers.Redis):
         if self.running(): self.thaw()
         super().end(number)
 
+    def frozen(self):
+        with open(f"/proc/{self.popen.pid}/stat") as f: return f.read().rpartition(")")[2].split()[0] == "T"
+
     def try_ask(self, *args):
-        """try_ask gives None if the server is away, or refuses."""
+        """try_ask gives None if the server is away, stands still, or refuses."""
         try:
+            if not self.running() or self.frozen(): return None
             return self(*args)
         except (OSError, RuntimeError):
             return None

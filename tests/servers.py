@@ -260,10 +260,10 @@ class Postgres(Server):
 
     def made_cluster(self):
         """made_cluster makes it, unless it is there. The folder is the run's, or goes with us."""
-        if "OUTBOX_TEST_CLUSTERS" not in os.environ:
-            os.environ["OUTBOX_TEST_CLUSTERS"] = str(make_folder("obcl"))
-            atexit.register(shutil.rmtree, os.environ["OUTBOX_TEST_CLUSTERS"], ignore_errors=True)
-        folder = pathlib.Path(os.environ["OUTBOX_TEST_CLUSTERS"])
+        if "OUTBOX_TEST_PG_DATA" not in os.environ:
+            os.environ["OUTBOX_TEST_PG_DATA"] = str(make_folder("obcl"))
+            atexit.register(shutil.rmtree, os.environ["OUTBOX_TEST_PG_DATA"], ignore_errors=True)
+        folder = pathlib.Path(os.environ["OUTBOX_TEST_PG_DATA"])
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / self.cluster).exists():

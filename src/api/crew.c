@@ -440,13 +440,28 @@ static void reset_stop(struct crew *w)
         return; /* nobody stopped it */
 }
 
+/* tell_of_look logs that nobody listens for all runners, or that somebody does again. */
+static void tell_of_look(void *ctx, const struct error *why)
+{
+    const struct crew *w = ctx;
+    if (why)
+        log_at(w->log, LOG_WARN_, NULL,
+               "could not look for new events: %s; every consumer looks for itself twice a second",
+               why->text);
+    else
+        log_at(w->log, LOG_INFO_, NULL, "looking for new events again");
+}
+
 /* open_share has n runners share a few connections, if the store can do that. */
 static int open_share(struct crew *w, size_t n, struct error *err)
 {
     if (!share_possible(w->st, n))
         return 0;
-    struct share_config cfg = {
-        .clock = w->clock, .connections = w->connections, .sweep_ms = w->sweep_ms};
+    struct share_config cfg = {.clock = w->clock,
+                               .connections = w->connections,
+                               .sweep_ms = w->sweep_ms,
+                               .told = tell_of_look,
+                               .ctx = w};
     return share_open(w->st, &cfg, &w->share, err);
 }
 

@@ -155,6 +155,7 @@ static void not_tried(struct pipeline *p, struct item *it)
         live_item_hold(it, &p->hand.ready);
         return;
     }
+    it->d.again = true;
     live_item_land(it, &p->hand.ready);
     hand_disturb(&p->hand);
 }

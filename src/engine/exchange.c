@@ -252,6 +252,8 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
         p->sk->ops->marks_kept(p->sk);
     if (lost)
         lease_lose(p, l, "another worker has taken it over, or its lease ran out");
+    else
+        live_settled(l, p->sk);
 
     batch_size_tune(&p->batch_size, l->b.n, took(p, l));
     exchange_drop(p, i);

@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#define SETTLED_AT_ONCE 256 /* events that a sink is told of at once */
+
 /* holds says whether an ended event keeps later events of its key from being tried. Even a dead
  * letter does, until it is settled: if a crash undid its burial, it would be tried again, and after
  * them. */
@@ -77,6 +79,7 @@ static void start(struct live *l, enum order order, bool chain, struct keymap *m
         struct item *before = NULL;
         *it = (struct item){.live = l, .d = {.ev = &l->b.ev[i]}, .state = ITEM_READY};
         it->d.attempt = it->d.ev->attempts + 1;
+        it->d.again = l->b.careful;
         if (by_key)
             it->key = store_order_key(order, it->d.ev->key);
         if (it->key)
@@ -285,4 +288,24 @@ int live_outcomes(struct live *l)
     }
     l->out = out;
     return 0;
+}
+
+void live_settled(const struct live *l, struct sink *sk)
+{
+    const struct event *some[SETTLED_AT_ONCE];
+    size_t n = 0;
+    if (!sk->ops->settled)
+        return;
+    for (size_t i = 0; i < l->b.n; i++) {
+        bool delivered = l->items[i].state == ITEM_ENDED && !holds(&l->items[i]);
+        if (!delivered)
+            continue;
+        some[n++] = l->items[i].d.ev;
+        if (n == SETTLED_AT_ONCE) {
+            sk->ops->settled(sk, some, n);
+            n = 0;
+        }
+    }
+    if (n > 0)
+        sk->ops->settled(sk, some, n);
 }

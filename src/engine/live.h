@@ -91,6 +91,9 @@ void live_item_hold(struct item *it, struct ready *q);
  * queue afterwards. */
 void live_give_up(struct live *l, struct ready *q);
 
+/* live_settled tells the sink which events of a settled batch were delivered. */
+void live_settled(const struct live *l, struct sink *sk);
+
 /* live_outcomes lists the exceptions in l->out, in batch order, once nothing is open. Returns -1
  * when out of memory. */
 int live_outcomes(struct live *l);

@@ -300,6 +300,13 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
     return 0;
 }
 
+void redis_conn_flush(struct redis_conn *c)
+{
+    struct error err;
+    if (c->state == REDIS_READY)
+        (void)wire_flush(&c->wire, &c->out, &c->sent, &err);
+}
+
 bool redis_conn_idle_gone(const struct redis_conn *c)
 {
     return c->state == REDIS_READY && wire_stirs(&c->wire);

@@ -84,6 +84,10 @@ typedef void redis_reply_fn(void *ctx, redisReply *r);
  * FATE_FATAL if waiting cannot help, and the caller closes the connection. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err);
 
+/* redis_conn_flush writes what it can of what is queued, and reads nothing. A failure shows at the
+ * next drive. */
+void redis_conn_flush(struct redis_conn *c);
+
 /* redis_conn_idle_gone says, of a connection with nothing asked, whether the server has closed it
  * or said something that nobody asked for. */
 bool redis_conn_idle_gone(const struct redis_conn *c);

@@ -21,7 +21,8 @@
 
 static bool is_open(const struct slot *s)
 {
-    return s->state == SLOT_WAITING || s->state == SLOT_SENT;
+    bool with_us = s->state == SLOT_WAITING || s->state == SLOT_LOOKING;
+    return with_us || s->state == SLOT_SENT;
 }
 
 /* ---- sending ---- */
@@ -80,9 +81,17 @@ static void pump(struct kafka_sink *k)
             return;
         if (!leave_singly(k))
             return;
+        if (kafka_slot(k, k->sent)->state == SLOT_LOOKING)
+            return;
         if (kafka_slot(k, k->sent)->state != SLOT_WAITING) {
             k->sent++;
             continue;
+        }
+        struct slot *s = kafka_slot(k, k->sent);
+        if (kafka_look_needed(k, s)) {
+            if (kafka_look_begin(k, s, &err) != 0)
+                kafka_report_down(k, SINK_DOWN, err.text);
+            return; /* nothing overtakes it meanwhile */
         }
         if (connect_if_need_be(k, &err) != 0) {
             enum sink_status status = err.code == ERR_CONFIG ? SINK_FATAL : SINK_DOWN;
@@ -117,6 +126,7 @@ static int take(struct kafka_sink *k, struct delivery *d, const char *topic)
         .since = kafka_now(k),
         .bytes = event_bytes(d->ev),
         .offset = -1,
+        .doubtful = k->set.dedupe && d->again,
     };
     if (!k->fixed) {
         s->topic = strdup(topic);
@@ -223,6 +233,7 @@ static void kafka_drive(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     kafka_report_hear(k);
+    kafka_look_end(k);
     kafka_report_settle(k);
     pump(k);
     kafka_report_answer(k);
@@ -233,10 +244,12 @@ static void kafka_drive(struct sink *sk)
 static size_t kafka_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    if (!k->p || max == 0)
-        return 0;
-    out[0] = (struct pollfd){.fd = k->p->fd, .events = POLLIN};
-    return 1;
+    size_t n = 0;
+    if (k->p && n < max)
+        out[n++] = (struct pollfd){.fd = k->p->fd, .events = POLLIN};
+    if (k->tail && n < max)
+        out[n++] = (struct pollfd){.fd = k->tail_fd, .events = POLLIN};
+    return n;
 }
 
 static int64_t kafka_deadline(struct sink *sk)
@@ -247,7 +260,7 @@ static int64_t kafka_deadline(struct sink *sk)
         at = away;
     if (k->breaking && k->break_by < at)
         at = k->break_by;
-    bool no_producer = !k->p && kafka_inflight(k) > 0;
+    bool no_producer = !k->p && !k->tail && kafka_inflight(k) > 0;
     if (no_producer && kafka_now(k) + CLOSING_NS < at)
         at = kafka_now(k) + CLOSING_NS;
     return at;
@@ -290,6 +303,9 @@ static void kafka_close(struct sink *sk)
     struct kafka_sink *k = (struct kafka_sink *)sk;
     kafka_producer_retire(k);
     kafka_producer_join(k);
+    kafka_tail_free(k->tail);
+    if (k->tail_fd >= 0)
+        close(k->tail_fd);
     streams_release(&k->streams);
     template_free(k->name);
     buf_release(&k->topic_name);
@@ -326,6 +342,9 @@ static int set_topic(struct kafka_sink *k, struct error *err)
     if (template_new(text, &k->name, err) != 0)
         return err_prefix(err, "kafka sink: topic");
     k->fixed = template_fixed(k->name);
+    if (!k->fixed && k->set.dedupe)
+        return err_set(err, ERR_CONFIG,
+                       "kafka sink: dedupe looks into one topic; the name of this one has fields");
     if (!k->fixed)
         return 0;
     if (!kafka_message_topic(k, &(struct event){0}, err)) {
@@ -436,6 +455,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     if (!k)
         return err_nomem(err);
     k->base = (struct sink){.ops = ops, .cfg = *cfg};
+    k->tail_fd = -1;
     buf_init(&k->topic_name, NAME_MAX_BYTES);
     buf_init(&k->text, TEXT_MAX);
     if (set_up(k, err) != 0) {

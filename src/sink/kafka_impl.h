@@ -1,7 +1,8 @@
 /* kafka_impl.h: what the files of the Kafka sink share: kafka.c (the sink), kafka_settings.c (its
  * URL), kafka_message.c (what is sent), kafka_producer.c (the library and its threads),
  * kafka_report.c (what the answers mean for the events), kafka_fate.c (the table of answers) and
- * kafka_topic.c (whether the topic is there, and safe). */
+ * kafka_topic.c (whether the topic is there, and safe), kafka_look.c and kafka_tail.c (whether an
+ * event is there already). */
 #ifndef SINK_KAFKA_IMPL_H
 #define SINK_KAFKA_IMPL_H
 
@@ -12,6 +13,7 @@
 #include "event/message.h"
 #include "event/template.h"
 #include "sink/broker_url.h"
+#include "sink/kafka_tail.h"
 #include "sink/sink.h"
 #include "sink/streams.h"
 
@@ -37,6 +39,7 @@ struct kafka_settings {
     char *source;         /* of CloudEvents; NULL: made of the consumer's name */
     enum kafka_sasl sasl; /* how to log in; counts only with a user */
     bool create;          /* make topics that are not there */
+    bool dedupe;          /* look for what may be there already */
     int partitions, replicas;
     struct kafka_properties properties;
 };
@@ -114,6 +117,7 @@ struct kafka_retired {
 
 enum slot_state {
     SLOT_WAITING,  /* to be handed to the producer */
+    SLOT_LOOKING,  /* it may be in the topic already: that is being found out */
     SLOT_SENT,     /* with the producer */
     SLOT_STORED,   /* the brokers have it */
     SLOT_REFUSED,  /* it was refused, alone or in company */
@@ -128,7 +132,9 @@ struct slot {
     struct delivery *d;
     enum slot_state state;
     bool chained;
-    bool unasked; /* SLOT_UNFIT: known without the brokers */
+    bool unasked;  /* SLOT_UNFIT: known without the brokers */
+    bool doubtful; /* it may be in the topic already, and was not looked for yet */
+    uint64_t look; /* of SLOT_LOOKING: the number of the look */
     rd_kafka_resp_err_t err;
     int32_t partition;
     int64_t offset;
@@ -154,6 +160,8 @@ struct kafka_sink {
     char source[300];
     struct streams streams;
     struct kafka_producer *p; /* NULL: there is none now */
+    struct kafka_tail *tail;  /* NULL: nothing had to be looked for yet */
+    int tail_fd;              /* an eventfd: a look is over; -1: without dedupe */
     struct kafka_retired retired[KAFKA_RETIRED];
     struct slot *slots;
     size_t first, sent, next, out;
@@ -165,7 +173,7 @@ struct kafka_sink {
     int64_t away_since;       /* monotonic: since when no broker has been reached; 0: one is */
     char trouble[KAFKA_TEXT]; /* what the library said last about a connection */
     int64_t batch_bytes;      /* of a request; smaller once a broker refused one as too large */
-    bool told_facts;
+    bool told_facts, told_partial;
     struct buf topic_name, text;
     char caution[3][500]; /* each text has an address of its own */
     size_t n_caution;
@@ -213,6 +221,12 @@ void kafka_producer_join(struct kafka_sink *k);
 int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struct error *err);
 /* kafka_producer_ring wakes whoever polls the producer's descriptor. Any thread. */
 void kafka_producer_ring(const struct kafka_producer *p);
+
+/* kafka_look_needed says whether a slot must be looked for before it is sent. kafka_look_begin
+ * begins that. kafka_look_end takes the results of looks that are over. */
+bool kafka_look_needed(const struct kafka_sink *k, const struct slot *s);
+int kafka_look_begin(struct kafka_sink *k, struct slot *s, struct error *err);
+void kafka_look_end(struct kafka_sink *k);
 
 /* kafka_topic_check asks about the topic, makes it if it should, and fills p->facts. It waits, so
  * it has a thread. */

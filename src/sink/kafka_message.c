@@ -75,6 +75,14 @@ static rd_kafka_headers_t *headers_of(const struct message *m)
     return all;
 }
 
+/* add_name adds the header by which kafka_tail.c finds an event again. */
+static void add_name(rd_kafka_headers_t *headers, const char *consumer, struct str id)
+{
+    char name[512];
+    int n = snprintf(name, sizeof name, "%s/%.*s", consumer, (int)id.n, id.p);
+    rd_kafka_header_add(headers, KAFKA_TAIL_HEADER, -1, name, n);
+}
+
 /* produce hands a message over. The library copies key and value: they belong to the event, which
  * may be gone before a producer is. A message without a key has none at all: an empty one would
  * put all of them into one partition. */
@@ -119,6 +127,8 @@ int kafka_message_produce(struct kafka_sink *k, size_t i, struct error *err)
     rd_kafka_headers_t *headers = headers_of(&m);
     if (!headers)
         return err_nomem(err);
+    if (k->set.dedupe)
+        add_name(headers, k->base.cfg.consumer, s->d->ev->id);
 
     rd_kafka_resp_err_t code = produce(k, &m, i, headers);
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR)

@@ -114,6 +114,7 @@ static void answer(struct kafka_sink *k, struct slot *s)
     case SLOT_NO_TOPIC: end_without_topic(k, s); break;
     case SLOT_CUT: end_cut(k, s); break;
     case SLOT_WAITING:
+    case SLOT_LOOKING:
     case SLOT_SENT:
     case SLOT_REFUSED:
     case SLOT_BACK: break; /* not known yet */
@@ -130,6 +131,7 @@ static bool is_known(const struct slot *s)
     case SLOT_NO_TOPIC:
     case SLOT_CUT: return true;
     case SLOT_WAITING:
+    case SLOT_LOOKING:
     case SLOT_SENT:
     case SLOT_REFUSED:
     case SLOT_BACK: break;

@@ -21,9 +21,11 @@ extern const struct receiver_ops nats_receiver, nats_tls_receiver;
 #endif
 #ifdef OUTBOX_KAFKA
 extern const struct sink_ops kafka_ops, kafka_tls_ops;
+extern const struct receiver_ops kafka_receiver, kafka_tls_receiver;
 #endif
 #ifdef OUTBOX_RABBITMQ
 extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
+extern const struct receiver_ops rabbitmq_receiver, rabbitmq_tls_receiver;
 #endif
 extern const struct sink_ops http_ops, https_ops;
 

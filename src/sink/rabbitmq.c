@@ -8,7 +8,6 @@
 #include "sink/kinds.h"
 #include "sink/rabbitmq_impl.h"
 
-#define OUT_MAX ((size_t)1 << 30)    /* ceiling of what is queued: one event may be large */
 #define OUT_ENOUGH ((size_t)4 << 20) /* take no more events until some of it is written */
 #define KEY_MAX ((size_t)16 << 10)   /* of a routing key before it is refused */
 #define TEXT_MAX ((size_t)512 << 20) /* of what message_make writes */
@@ -245,8 +244,7 @@ static void rabbitmq_close(struct sink *sk)
     buf_release(&r->text);
     rabbitmq_settings_release(&r->set);
     broker_url_release(&r->url);
-    free(r->peers);
-    free(r->labels);
+    rabbitmq_login_release(&r->login);
     free(r->fly);
     free(r->wait);
     free(r);
@@ -260,42 +258,6 @@ static int check_files(const struct broker_url *u, struct error *err)
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         if (files[i] && access(files[i], R_OK) != 0)
             return err_errno(err, ERR_CONFIG, errno, "rabbitmq sink: could not read %s", files[i]);
-    }
-    return 0;
-}
-
-/* password_of is the password of guest where there is neither user nor password, as every client of
- * AMQP has it: it lets in from this machine only. */
-static char *password_of(void *ctx, struct error *err)
-{
-    const struct broker_url *u = ctx;
-    char *password = broker_url_password(u, err);
-    bool nobody = !password && !err->code && !u->user;
-    if (!nobody)
-        return password;
-    password = strdup("guest");
-    if (!password)
-        err_nomem(err);
-    return password;
-}
-
-static int make_peers(struct rabbitmq_sink *r, struct error *err)
-{
-    const struct broker_url *u = &r->url;
-    r->peers = calloc(u->n_hosts, sizeof *r->peers);
-    r->labels = calloc(u->n_hosts, sizeof *r->labels);
-    if (!r->peers || !r->labels)
-        return err_nomem(err);
-    for (size_t i = 0; i < u->n_hosts; i++) {
-        const struct broker_host *h = &u->hosts[i];
-        snprintf(r->labels[i], sizeof r->labels[i], "rabbitmq at %.200s:%.10s", h->host, h->port);
-        r->peers[i] = (struct wire_peer){
-            .label = r->labels[i],
-            .host = h->host,
-            .port = h->port,
-            .tls = strcmp(u->scheme, "amqps") == 0,
-            .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
-        };
     }
     return 0;
 }
@@ -321,8 +283,6 @@ static int set_up(struct rabbitmq_sink *r, struct error *err)
     if (template_new(r->set.routing_key, &r->key, err) != 0)
         return err_prefix(err, "rabbitmq sink: routing-key");
     r->fixed = template_fixed(r->key);
-    if (make_peers(r, err) != 0)
-        return -1;
     first_caution(r);
 
     r->fly = calloc(RABBITMQ_WINDOW, sizeof *r->fly);
@@ -331,25 +291,13 @@ static int set_up(struct rabbitmq_sink *r, struct error *err)
         return err_nomem(err);
     if (streams_init(&r->marks) != 0)
         return err_nomem(err);
-    return 0;
-}
 
-static void make_conn(struct rabbitmq_sink *r)
-{
-    struct rabbit_config cfg = {
-        .peers = r->peers,
-        .n_peers = r->url.n_hosts,
-        .vhost = r->set.vhost,
-        .name = r->client,
-        .user = r->url.user ? r->url.user : "guest",
-        .external = r->set.auth == AUTH_EXTERNAL,
-        .password = password_of,
-        .password_ctx = &r->url,
-        .heartbeat_s = (int)(r->set.heartbeat_ms / 1000),
-        .clock = r->base.cfg.clock,
-        .out_max = OUT_MAX,
-    };
-    rabbit_conn_init(&r->conn, &cfg);
+    struct rabbit_config conn;
+    if (rabbitmq_login_make(&r->login, &r->set, &r->url, r->base.cfg.consumer, &conn, err) != 0)
+        return -1;
+    conn.clock = r->base.cfg.clock;
+    rabbit_conn_init(&r->conn, &conn);
+    return 0;
 }
 
 static int rabbitmq_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
@@ -363,14 +311,12 @@ static int rabbitmq_open(const struct sink_config *cfg, struct sink **ret, struc
     r->base = (struct sink){.ops = ops, .cfg = *cfg};
     buf_init(&r->name, KEY_MAX);
     buf_init(&r->text, TEXT_MAX);
-    snprintf(r->client, sizeof r->client, "outbox:%s", cfg->consumer);
     wire_init(&r->conn.wire);
 
     if (set_up(r, err) != 0) {
         rabbitmq_close(&r->base);
         return -1;
     }
-    make_conn(r);
     *ret = &r->base;
     return 0;
 }

@@ -1,6 +1,7 @@
-/* rabbitmq_impl.h: what the files of the RabbitMQ sink share: rabbitmq.c (sending), and
- * rabbitmq_settings.c, rabbitmq_setup.c (the channel and what it needs), rabbitmq_publish.c (what
- * is sent), rabbitmq_answer.c (what comes back) and rabbitmq_fate.c (what that means). */
+/* rabbitmq_impl.h: what the files of the RabbitMQ sink share: rabbitmq.c (sending),
+ * rabbitmq_settings.c, rabbitmq_login.c, rabbitmq_setup.c (the channel and what it needs),
+ * rabbitmq_publish.c (what is sent), rabbitmq_answer.c (what comes back), rabbitmq_fate.c (what
+ * that means) and rabbitmq_receive.c, the reading end. */
 #ifndef SINK_RABBITMQ_IMPL_H
 #define SINK_RABBITMQ_IMPL_H
 
@@ -27,6 +28,7 @@ struct rabbitmq_settings {
     char *routing_key; /* template */
     enum message_format format;
     char *source; /* of CloudEvents; NULL: the default */
+    char *ce_prefix;
     enum rabbitmq_unroutable unroutable;
     enum rabbitmq_auth auth;
     int64_t heartbeat_ms; /* 0: none */
@@ -41,6 +43,20 @@ struct rabbitmq_settings {
 int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
                            struct error *err);
 void rabbitmq_settings_release(struct rabbitmq_settings *s);
+
+/* What a connection is made of besides. */
+struct rabbitmq_login {
+    struct wire_peer *peers;
+    char (*labels)[300];
+    char client[80]; /* our name, for the broker */
+};
+
+/* rabbitmq_login_make says where to connect and as whom. *ret borrows from the others, and has the
+ * system's clock. ERR_NOMEM. The caller releases *l, also after an error. */
+int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s,
+                        struct broker_url *u, const char *who, struct rabbit_config *ret,
+                        struct error *err);
+void rabbitmq_login_release(struct rabbitmq_login *l);
 
 /* What a broker's word is about. */
 enum rabbitmq_said {
@@ -101,12 +117,10 @@ struct rabbitmq_sink {
     struct sink base;
     struct rabbitmq_settings set;
     struct broker_url url;
-    struct wire_peer *peers;
-    char (*labels)[300];
+    struct rabbitmq_login login;
     struct template *key;
     bool fixed; /* every event has the same routing key */
     struct rabbit_conn conn;
-    char client[80];
     enum rabbitmq_channel channel;
     size_t step;  /* of the set-up */
     bool passive; /* look only: what is there differs from what we would create */

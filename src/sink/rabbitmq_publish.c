@@ -107,7 +107,7 @@ int rabbitmq_publish(struct rabbitmq_sink *r, const struct rabbitmq_item *it, st
 {
     const struct event *ev = it->d->ev;
     struct message_style style = {
-        .format = r->set.format, .source = str_of(r->set.source), .ce_prefix = "cloudEvents:"};
+        .format = r->set.format, .source = str_of(r->set.source), .ce_prefix = r->set.ce_prefix};
     if (make_key(r, ev, err) != 0)
         return -1;
     struct str key = {r->name.p, r->name.n};

@@ -20,6 +20,8 @@ static const struct option_def options[] = {
      .at = offsetof(struct rabbitmq_settings, format), .names = message_formats},
     {"source", "URI", NULL, "source of CloudEvents", option_copy,
      .at = offsetof(struct rabbitmq_settings, source)},
+    {"ce-prefix", "TEXT", "cloudEvents:", "what begins the names of a CloudEvent's headers",
+     option_copy, .at = offsetof(struct rabbitmq_settings, ce_prefix)},
     {"unroutable", "WHAT", "retry", "what becomes of an event that no queue is bound for",
      option_choice, .at = offsetof(struct rabbitmq_settings, unroutable),
      .names = unroutable_names},
@@ -132,6 +134,7 @@ void rabbitmq_settings_release(struct rabbitmq_settings *s)
     free(s->exchange);
     free(s->routing_key);
     free(s->source);
+    free(s->ce_prefix);
     free(s->queue);
     free(s->binding);
     *s = (struct rabbitmq_settings){0};

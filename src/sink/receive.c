@@ -20,6 +20,14 @@ const struct receiver_ops *const receive_kinds[] = {
     &nats_receiver,
     &nats_tls_receiver,
 #endif
+#ifdef OUTBOX_RABBITMQ
+    &rabbitmq_receiver,
+    &rabbitmq_tls_receiver,
+#endif
+#ifdef OUTBOX_KAFKA
+    &kafka_receiver,
+    &kafka_tls_receiver,
+#endif
     NULL,
 };
 

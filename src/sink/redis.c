@@ -132,6 +132,29 @@ static void redis_marks_kept(struct sink *sk)
     streams_kept(&((struct redis_sink *)sk)->streams);
 }
 
+/* redis_settled has Redis forget the ids of events that will not be sent again. Those that go to
+ * one stream are forgotten together. */
+static void redis_settled(struct sink *sk, const struct event *const *ev, size_t n)
+{
+    struct redis_sink *r = (struct redis_sink *)sk;
+    struct error err;
+    size_t i = 0;
+    if (!r->set.dedupe)
+        return;
+    while (i < n) {
+        struct stream *st = stream_of(r, ev[i], &err);
+        size_t first = i++;
+        if (!st)
+            continue;
+        while (i < n && redis_node_goes_to(r, ev[i], st))
+            i++;
+        struct str name = {st->name, st->n};
+        redis_node_forget(redis_route_of(r, name), ev + first, i - first, name);
+    }
+    for (size_t k = 0; k < r->n_nodes; k++)
+        redis_conn_flush(&r->node[k]->conn);
+}
+
 static const char *redis_caution(struct sink *sk)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
@@ -155,6 +178,7 @@ static void redis_close(struct sink *sk)
     buf_release(&r->stream_name);
     buf_release(&r->envelope);
     buf_release(&r->args);
+    buf_release(&r->seen);
     redis_settings_release(&r->set);
     free(r);
 }
@@ -217,6 +241,7 @@ static int redis_open(const struct sink_config *cfg, struct sink **ret, struct e
     buf_init(&r->stream_name, NAME_MAX_BYTES);
     buf_init(&r->envelope, MESSAGE_MAX);
     buf_init(&r->args, MESSAGE_MAX);
+    buf_init(&r->seen, 2 * NAME_MAX_BYTES + 256);
     snprintf(r->client, sizeof r->client, "outbox:%s", cfg->consumer);
 
     if (set_up(r, err) != 0) {
@@ -259,6 +284,7 @@ static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
         .lease = redis_lease, \
         .marks = redis_marks, \
         .marks_kept = redis_marks_kept, \
+        .settled = redis_settled, \
         .probe = redis_probe, \
         .caution = redis_caution, \
     }

@@ -156,7 +156,8 @@ static void run_stopped(struct redis_node *n, size_t from, size_t to, const redi
     redis_at(n, from)->stream->plain = PLAIN_EVENTS;
     if (why->type == REDIS_REPLY_ERROR) {
         redis_conn_text(&n->conn, why, said);
-        if (redis_refuses_command(why->str))
+        bool can_do_without = !n->sink->set.dedupe;
+        if (can_do_without && redis_refuses_command(why->str))
             do_without_scripts(n, said);
     }
     snprintf(text, sizeof text, "%s: a script has stopped: %s", n->url.label, said);
@@ -181,6 +182,15 @@ static void run_replied(struct redis_node *n, size_t at, size_t count, const red
         run_stopped(n, at + ids, at + count, reply);
 }
 
+/* only_of returns the reply to one event: with dedupe, that was given to a script. */
+static const redisReply *only_of(const struct redis_node *n, const redisReply *reply)
+{
+    bool one = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1;
+    if (n->sink->set.dedupe && one)
+        return reply->element[0];
+    return reply;
+}
+
 /* append_replied takes the reply to what has appended one event, or a run of them. */
 static void append_replied(struct redis_node *n, struct request *q, const redisReply *reply)
 {
@@ -190,7 +200,7 @@ static void append_replied(struct redis_node *n, struct request *q, const redisR
     if (refused && redis_map_redirect(n, at, q->run, reply->str))
         return;
     if (q->run == 1) {
-        xadd_replied(n, q, reply);
+        xadd_replied(n, q, only_of(n, reply));
         return;
     }
     run_replied(n, at, q->run, reply);
@@ -250,7 +260,8 @@ static void take_reply(struct redis_node *n, const redisReply *reply)
     case REQUEST_WAIT: wait_replied(n, reply); break;
     case REQUEST_EXTEND:
     case REQUEST_TAKE: redis_lease_answer(n->sink, q->kind, reply); break;
-    case REQUEST_ASKING: break; /* the reply to what follows tells whether it was heard */
+    case REQUEST_ASKING: /* the reply to what follows tells whether it was heard */
+    case REQUEST_FORGET: break;
     }
     forget_first(n);
 }

@@ -30,12 +30,51 @@
     "end " \
     "return ids"
 #define LIMIT "args[1],'~',args[2],"
+/* The same where ids are remembered (dedupe). KEYS[2] is a hash of event ids and the ids of their
+ * entries; an event that is in it is not appended again, and gets the id that it has. Before the
+ * entries stand how long the hash is kept, and a time: what is older is forgotten, two at a time,
+ * because those who crashed cannot tell that it is settled. Each entry has its event's id before
+ * its number of arguments. */
+#define APPEND_ONCE(before, limit) \
+    "local call,key,seen,args,ids=redis.pcall,KEYS[1],KEYS[2],ARGV,{} " \
+    "local at=3+" before " " \
+    "while at<=#args do " \
+    "local last=at+1+tonumber(args[at+1]) " \
+    "local id=call('HGET',seen,args[at]) " \
+    "if not id then " \
+    "id=call('XADD',key," limit "'*',unpack(args,at+2,last)) " \
+    "if type(id)=='string' then call('HSET',seen,args[at],id) end " \
+    "end " \
+    "ids[#ids+1]=id " \
+    "if type(id)~='string' then break end " \
+    "at=last+1 " \
+    "end " \
+    "local some=call('HRANDFIELD',seen,2,'WITHVALUES') " \
+    "for i=2,#some,2 do " \
+    "if tonumber(string.match(some[i],'^%d+'))<tonumber(args[2+" before "]) then " \
+    "call('HDEL',seen,some[i-1]) end " \
+    "end " \
+    "call('PEXPIRE',seen,args[1+" before "]) " \
+    "return ids"
 
-/* The scripts, by whether entries have several fields and whether the stream is limited. */
-static const char *const append[2][2] = {
-    {APPEND("0", ""), APPEND("2", LIMIT)},
-    {APPEND_FIELDS("0", ""), APPEND_FIELDS("2", LIMIT)},
+/* What a script appends: envelopes, entries of several fields, or these once. */
+enum script { SCRIPT_ENVELOPES, SCRIPT_FIELDS, SCRIPT_ONCE };
+
+/* The scripts, by that and by whether the stream is limited. */
+static const char *const append[3][2] = {
+    [SCRIPT_ENVELOPES] = {APPEND("0", ""), APPEND("2", LIMIT)},
+    [SCRIPT_FIELDS] = {APPEND_FIELDS("0", ""), APPEND_FIELDS("2", LIMIT)},
+    [SCRIPT_ONCE] = {APPEND_ONCE("0", ""), APPEND_ONCE("2", LIMIT)},
 };
+
+static enum script script_of(const struct redis_sink *r)
+{
+    if (r->set.dedupe)
+        return SCRIPT_ONCE;
+    if (r->style.format != MESSAGE_CONTRACT)
+        return SCRIPT_FIELDS;
+    return SCRIPT_ENVELOPES;
+}
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
 
@@ -191,35 +230,94 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
     return whole(b, before, err);
 }
 
-/* add_entries writes the entries of a run as arguments of the script, and returns how many
- * arguments they are; 0 with an error if one cannot be expressed, or without memory. *n is cut to
- * those before the one that cannot be expressed. */
-static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_t *n,
-                          struct str stream, struct error *err)
+/* add_entry_args writes one entry as arguments of the script, and returns how many they are. */
+static size_t add_entry_args(struct redis_sink *r, const struct event *ev, const struct entry *e,
+                             enum script script)
 {
     struct buf *b = &r->args;
+    if (script == SCRIPT_ENVELOPES) {
+        add_envelope(r, ev, e->stream, b);
+        return 1;
+    }
+    size_t before = 1;
+    if (script == SCRIPT_ONCE) {
+        add_bulk(b, ev->id);
+        before++;
+    }
+    add_count(b, e->n);
+    add_entry(r, ev, e, b);
+    return before + e->n;
+}
+
+/* add_entries writes the entries of a run, and returns how many arguments they are; 0 with an error
+ * if the first cannot be expressed, or without memory. *count is cut to those before the one that
+ * cannot be expressed. */
+static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_t *count,
+                          struct str stream, struct error *err)
+{
     size_t args = 0;
-    bool several = r->style.format != MESSAGE_CONTRACT;
-    buf_clear(b);
-    for (size_t i = 0; i < *n; i++) {
+    buf_clear(&r->args);
+    for (size_t i = 0; i < *count; i++) {
         struct entry e;
         if (prepare(r, d[i], stream, &e, err) != 0) {
-            *n = i;
+            *count = i;
             break;
         }
-        if (several) {
-            add_count(b, e.n);
-            add_entry(r, d[i]->ev, &e, b);
-            args += 1 + e.n;
-        } else {
-            add_envelope(r, d[i]->ev, stream, b);
-            args++;
-        }
+        args += add_entry_args(r, d[i]->ev, &e, script_of(r));
     }
-    if (!b->failed)
+    if (!r->args.failed)
         return args;
     err_nomem(err);
     return 0;
+}
+
+/* make_seen names the key that remembers what went to a stream. It has the same hash tag, because a
+ * script's keys must be in one slot of a cluster. */
+static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
+{
+    struct str tag = redis_cluster_tag(stream);
+    bool braces = memchr(tag.p, '}', tag.n) || memchr(tag.p, '{', tag.n);
+    if (braces && r->map)
+        return err_set(err, ERR_INVALID,
+                       "the name of its stream has a brace that is no part of a hash tag, and "
+                       "dedupe=on needs one");
+    buf_clear(&r->seen);
+    buf_addf(&r->seen, "outbox:seen:{");
+    buf_addstr(&r->seen, tag);
+    buf_addf(&r->seen, "}:%s:", r->base.cfg.consumer);
+    buf_addstr(&r->seen, stream);
+    if (r->seen.failed)
+        return err_nomem(err);
+    return 0;
+}
+
+static void add_number(struct buf *b, int64_t n)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)n);
+    add_bulk(b, str_of(text));
+}
+
+/* add_keys writes the keys of a script, and what it needs before the entries. */
+static void add_keys(struct redis_sink *r, struct buf *b, struct str stream, enum script script)
+{
+    if (script == SCRIPT_ONCE) {
+        ADD(b, "$1\r\n2\r\n");
+        add_bulk(b, stream);
+        add_bulk(b, (struct str){r->seen.p, r->seen.n});
+    } else {
+        ADD(b, "$1\r\n1\r\n");
+        add_bulk(b, stream);
+    }
+    if (redis_limited(r)) {
+        struct limit limit = limit_of(r);
+        add_bulk(b, limit.how);
+        add_bulk(b, str_of(limit.value));
+    }
+    if (script == SCRIPT_ONCE) {
+        add_number(b, r->set.dedupe_ms);
+        add_number(b, clock_wall(r->base.cfg.clock) - r->set.dedupe_ms);
+    }
 }
 
 int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
@@ -228,22 +326,39 @@ int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *c
     struct redis_sink *r = n->sink;
     struct buf *b = &n->conn.out;
     struct str name = {st->name, st->n};
-    size_t before = b->n;
+    enum script script = script_of(r);
+    size_t before = b->n, more = 0;
+    if (script == SCRIPT_ONCE) {
+        if (make_seen(r, name, err) != 0)
+            return -1;
+        more = 3; /* a key, and two numbers */
+    }
     size_t args = add_entries(r, d, count, name, err);
     if (args == 0)
         return -1;
 
-    bool several = r->style.format != MESSAGE_CONTRACT, limited = redis_limited(r);
-    add_head(b, 4 + (limited ? 2u : 0u) + args);
+    bool limited = redis_limited(r);
+    add_head(b, 4 + more + (limited ? 2u : 0u) + args);
     ADD(b, "$4\r\nEVAL\r\n");
-    add_bulk(b, str_of(append[several][limited]));
-    ADD(b, "$1\r\n1\r\n");
-    add_bulk(b, name);
-    if (limited) {
-        struct limit limit = limit_of(r);
-        add_bulk(b, limit.how);
-        add_bulk(b, str_of(limit.value));
-    }
+    add_bulk(b, str_of(append[script][limited]));
+    add_keys(r, b, name, script);
     buf_add(b, r->args.p, r->args.n);
     return whole(b, before, err);
+}
+
+void redis_command_forget(struct redis_node *n, const struct event *const *ev, size_t count,
+                          struct str stream)
+{
+    struct error err;
+    struct buf *b = &n->conn.out;
+    size_t before = b->n;
+    if (make_seen(n->sink, stream, &err) != 0)
+        return;
+    add_head(b, 2 + count);
+    ADD(b, "$4\r\nHDEL\r\n");
+    add_bulk(b, (struct str){n->sink->seen.p, n->sink->seen.n});
+    for (size_t i = 0; i < count; i++)
+        add_bulk(b, ev[i]->id);
+    if (whole(b, before, &err) == 0)
+        redis_node_push(n, REQUEST_FORGET);
 }

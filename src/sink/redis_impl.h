@@ -34,6 +34,8 @@ struct redis_settings {
     int64_t replicas, replicas_wait_ms;
     char *lease; /* key; NULL: no lease */
     int64_t lease_ms;
+    bool dedupe;
+    int64_t dedupe_ms; /* how long an id is remembered at most */
     enum message_format format;
     char *source; /* of CloudEvents; NULL: the usual one */
 };
@@ -50,6 +52,7 @@ enum request_kind {
     REQUEST_EXTEND,
     REQUEST_TAKE,
     REQUEST_ASKING,
+    REQUEST_FORGET, /* nobody needs the answer */
 };
 
 /* A request whose reply is awaited. (1) d == NULL: it is not for an event, or the event has been
@@ -140,6 +143,7 @@ struct redis_sink {
     struct message_style style;
     struct buf stream_name, envelope;
     struct buf args;      /* of a script */
+    struct buf seen;      /* name of the key that remembers ids */
     int64_t scripts_from; /* monotonic: no scripts before then, because the server refuses them */
     char caution[160];
     char no_scripts[512]; /* the caution once it did; "" if never */
@@ -171,6 +175,9 @@ int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_nod
                    struct error *err);
 void redis_node_free(struct redis_node *n);
 
+/* redis_node_goes_to says whether an event goes to a stream. */
+bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st);
+
 /* redis_node_connect connects if there is no connection, or the server has closed an idle one. */
 int redis_node_connect(struct redis_node *n, struct error *err);
 /* redis_node_has_room says whether an event may be sent now. */
@@ -180,6 +187,9 @@ bool redis_node_has_room(const struct redis_node *n, const struct event *ev);
  * ERR_INVALID if the first cannot be expressed. */
 int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t count,
                     struct stream *st, size_t *ret, struct error *err);
+/* redis_node_forget asks a server to forget events, if it can be asked now: it will in time. */
+void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
+                       struct str stream);
 /* redis_node_drive writes, reads, and gives up what has waited for too long. */
 void redis_node_drive(struct redis_node *n);
 /* redis_node_deadline returns when redis_node_drive wants to be called. */
@@ -235,6 +245,10 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
                        struct error *err);
 int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
                       const struct stream *st, struct error *err);
+
+/* redis_command_forget queues the removal of ids from what is remembered about a stream. */
+void redis_command_forget(struct redis_node *n, const struct event *const *ev, size_t count,
+                          struct str stream);
 
 /* redis_node_push takes the next place in the ring; there must be one. */
 struct request *redis_node_push(struct redis_node *n, enum request_kind kind);

@@ -71,6 +71,9 @@ static void drop_stale(struct redis_node *n)
 /* redis_node_connect does not count an idle connection that the server has closed as a failure. */
 int redis_node_connect(struct redis_node *n, struct error *err)
 {
+    bool forgetting = n->events == 0 && redis_inflight(n) > 0;
+    if (forgetting)
+        redis_node_drive(n); /* nobody has read the answers so far */
     bool idle = n->conn.state != REDIS_CLOSED && redis_inflight(n) == 0;
     if (idle && redis_conn_idle_gone(&n->conn))
         n->stale = true;
@@ -102,7 +105,7 @@ bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
     return busy + RESERVED < REDIS_WINDOW;
 }
 
-static bool goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st)
+bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st)
 {
     struct error err;
     if (r->fixed)
@@ -114,13 +117,15 @@ static bool goes_to(struct redis_sink *r, const struct event *ev, const struct s
 }
 
 /* run_length returns how many of the deliveries, which begin a chain, to send as one script: those
- * that go to the same stream, within bounds. A single event needs no script. */
+ * that go to the same stream, within bounds. A single event needs no script. With dedupe every
+ * event does, so others may go along that are not of its chain. */
 static size_t run_length(const struct redis_node *n, struct delivery *const *d, size_t count,
                          const struct stream *st)
 {
     struct redis_sink *r = n->sink;
     bool scripts = redis_now(r) >= r->scripts_from && st->plain == 0;
-    if (!scripts)
+    bool once = r->set.dedupe;
+    if (!scripts || is_large(d[0]->ev))
         return 1;
 
     size_t most = REDIS_WINDOW - RESERVED - redis_inflight(n);
@@ -131,13 +136,13 @@ static size_t run_length(const struct redis_node *n, struct delivery *const *d, 
 
     size_t run = 1;
     size_t bytes = event_bytes(d[0]->ev);
-    while (run < most && d[run]->chained && goes_to(r, d[run]->ev, st)) {
+    while (run < most && (d[run]->chained || once) && redis_node_goes_to(r, d[run]->ev, st)) {
         bytes += event_bytes(d[run]->ev);
         if (bytes > RUN_BYTES)
             break;
         run++;
     }
-    if (run < RUN_MIN)
+    if (run < RUN_MIN && !once)
         return 1;
     return run;
 }
@@ -163,7 +168,7 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
 {
     size_t run = run_length(n, d, count, st);
     int rc;
-    if (run == 1)
+    if (run == 1 && !n->sink->set.dedupe)
         rc = redis_command_xadd(n, d[0], st, err);
     else
         rc = redis_command_run(n, d, &run, st, err);
@@ -172,6 +177,14 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
     note_sent(n, d, run, st);
     *ret = run;
     return 0;
+}
+
+void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
+                       struct str stream)
+{
+    bool possible = n->conn.state == REDIS_READY && redis_inflight(n) + RESERVED < REDIS_WINDOW;
+    if (possible)
+        redis_command_forget(n, ev, count, stream);
 }
 
 /* add_wait asks how many replicas have what was added. No event before it counts as delivered until

@@ -39,6 +39,12 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
      .at = offsetof(struct redis_settings, replicas), .max = REPLICAS_MAX}, \
     {"replicas-wait", "DURATION", "1s", "how long to wait for them", option_span, \
      .at = offsetof(struct redis_settings, replicas_wait_ms), .min = 1, .max = TIME_MAX_MS}, \
+    {"dedupe", "on|off", "off", \
+     "append no event again that may be there after a crash, or a lost answer", option_bool, \
+     .at = offsetof(struct redis_settings, dedupe)}, \
+    {"dedupe-keep", "DURATION", "168h", "how long an event's id is remembered at most", \
+     option_span, .at = offsetof(struct redis_settings, dedupe_ms), .min = 1000, \
+     .max = TIME_MAX_MS}, \
     {"lease", "KEY", NULL, \
      "deliver only while this key in Redis is ours; saves work, but safety does not depend on it", \
      set_lease, .at = offsetof(struct redis_settings, lease)}, \

@@ -25,6 +25,9 @@ struct delivery {
     /* it may only take effect after the delivery before it in the same call of submit did; see
      * SINK_CHAINS */
     bool chained;
+    /* it may have taken effect already: a worker vanished with it, or a sink gave it back without
+     * having heard how it ended */
+    bool again;
 };
 
 /* How one delivery ended. */
@@ -154,6 +157,9 @@ struct sink_ops {
      * is recorded. The list is borrowed until the next call of the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);
     void (*marks_kept)(struct sink *sk);
+    /* settled says that the delivery of these events is recorded for good: nobody will offer them
+     * again by mistake. It is called at least for a part of a batch, and not after a crash. */
+    void (*settled)(struct sink *sk, const struct event *const *ev, size_t n);
     /* probe connects as a delivery would, waits up to timeout_ms for the other side to answer, and
      * delivers nothing. NULL: there is nobody to ask. Only for a sink that was not used yet. */
     int (*probe)(struct sink *sk, int64_t timeout_ms, struct error *err);

@@ -85,6 +85,21 @@ static bool note_who(struct share *sh, const char *who)
     return news;
 }
 
+/* tell_why says why looks fail, once for each reason: until they succeed again, seats are rung now
+ * and then, and events wait longer than they should. */
+static void tell_why(struct share *sh, const struct error *why)
+{
+    static const struct error none;
+    struct error *told = &sh->lookout.why;
+    const struct error *now = why ? why : &none;
+    bool same = now->code == told->code && strcmp(now->text, told->text) == 0;
+    if (same)
+        return;
+    if (sh->cfg.told)
+        sh->cfg.told(sh->cfg.ctx, why);
+    *told = *now;
+}
+
 /* look makes one look, and rings. Returns when the next one is due, in ms; -1: when the bell
  * rings. */
 static int64_t look(struct share *sh)
@@ -92,13 +107,15 @@ static int64_t look(struct share *sh)
     struct store *st = sh->lookout.st;
     struct manner m = manner_of(sh);
     struct glance found;
-    struct error ignored; /* the turns of the seats meet it as well, and tell */
+    struct error why = {0};
     do {
         st->ops->bell_clear(st);
-        if (st->ops->look(st, m.blind, m.payloads, ring_for, sh, &found, &ignored) != 0) {
+        if (st->ops->look(st, m.blind, m.payloads, ring_for, sh, &found, &why) != 0) {
+            tell_why(sh, &why);
             ring_all(sh);
             return UNREACHED_WAIT;
         }
+        tell_why(sh, NULL);
         bool told = note_who(sh, found.in_the_way);
         if (found.all || told)
             ring_all(sh);

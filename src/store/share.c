@@ -51,8 +51,8 @@ static size_t free_handle(const struct share *sh, size_t last)
 
 /* must_wait says whether a seat has to leave a free handle to others. A group goes before single
  * turns, because many wait for it. And one that failed last time does not take the last handle: it
- * may have waited for its consumer's lock, for 5 s, and would do so again while nobody else gets
- * anything. */
+ * may have waited for its consumer's lock, for a second, and would do so again while nobody else
+ * gets anything. */
 static bool must_wait(const struct share *sh, const struct share_seat_store *seat)
 {
     if (!seat)

@@ -18,6 +18,11 @@ struct share_config {
     const struct clock *clock;
     int connections;  /* handles at most, with that of the lookout; at least 2 */
     int64_t sweep_ms; /* ring everybody at least this often */
+
+    /* told is called by the lookout's thread when its looks begin to fail, when they fail for
+     * another reason, and, with why == NULL, when they no longer do. May be NULL. */
+    void (*told)(void *ctx, const struct error *why);
+    void *ctx;
 };
 
 /* share_possible says whether so many workers can share the store, and gain by it. A store that

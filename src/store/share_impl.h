@@ -59,6 +59,7 @@ struct lookout {
     pthread_t thread;
     int stop_fd; /* eventfd: readable once it is to stop */
     bool runs;
+    struct error why; /* the last look failed: what was told. Its thread's own */
 };
 
 /* Everything below `lock` is protected by it. */

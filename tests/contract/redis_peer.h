@@ -36,6 +36,6 @@ size_t entries(const char *stream);
 long connection_number(void);
 
 extern const struct suite_part redis_streams_tests, redis_errors_tests, redis_connection_tests,
-    redis_lease_tests, redis_chains_tests;
+    redis_lease_tests, redis_chains_tests, redis_dedupe_tests;
 
 #endif

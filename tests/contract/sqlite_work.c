@@ -54,7 +54,113 @@ static void letters_that_are_sent_back_cost_the_same_however_many_there_are(void
         fail_msg("200 letters take %lld steps, 1,600 take %lld", (long long)few, (long long)many);
 }
 
+enum { LANES = 8, EVENTS = 4000 };
+
+/* emit_many emits events of 50 keys in one transaction. */
+static void emit_many(struct store_rig *g, int n)
+{
+    struct error err;
+    must(g->st->ops->begin(g->st, &err), &err);
+    for (int i = 0; i < n; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i % 50);
+        emit(g->st, key);
+    }
+    must(g->st->ops->commit(g->st, &err), &err);
+}
+
+/* next_lane claims what the lane has, or another if it has nothing. */
+static size_t next_lane(struct store_rig *g, const char *consumer, int lanes, int lane)
+{
+    struct claim_request req = request_as(consumer, "me", ORDER_KEY, lanes);
+    req.lane_hint = lane;
+    req.max_events = 100;
+    return claim_by(g, req);
+}
+
+/* drained delivers n events by so many lanes in turn: each once, those of a key in order. Returns
+ * what that took. */
+static int64_t drained(struct store_rig *g, const char *consumer, int lanes, int n)
+{
+    int64_t steps = 0, last[50] = {0};
+    int got = 0;
+    put_as(g->st, consumer, ORDER_KEY, lanes);
+    sqlite3_progress_handler(sqlite_handle(g->st), STEP, count_step, &steps);
+    for (int lane = 0; next_lane(g, consumer, lanes, lane) > 0; lane = (g->b.lane + 1) % lanes) {
+        for (size_t i = 0; i < g->b.n; i++) {
+            int key = atoi(g->b.ev[i].aggregate_id.p);
+            assert_true(g->b.ev[i].seq > last[key]);
+            last[key] = g->b.ev[i].seq;
+        }
+        got += (int)g->b.n;
+        assert_true(settle(g, consumer, NULL, 0));
+    }
+    sqlite3_progress_handler(sqlite_handle(g->st), 0, NULL, NULL);
+    assert_int_equal(got, n);
+    return steps;
+}
+
+static void lanes_of_one_worker_read_their_events_once(void **state)
+{
+    struct store_rig *g = *state;
+    emit_many(g, EVENTS);
+    int64_t one = drained(g, "one", 1, EVENTS), many = drained(g, "many", LANES, EVENTS);
+    if (many > 2 * one)
+        fail_msg("one lane takes %lld steps, 8 take %lld", (long long)one, (long long)many);
+}
+
+/* What was read for other lanes belongs to numbers that were given again. */
+static void events_with_numbers_that_were_given_again_are_not_taken_for_those_read_before(
+    void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    sqlite3 *db = lite_connect();
+    emit_many(g, EVENTS);
+    put_as(g->st, "c", ORDER_KEY, LANES);
+    for (int lane = 0; lane < LANES / 2; lane++) {
+        assert_int_equal(next_lane(g, "c", LANES, lane), 100);
+        assert_true(settle(g, "c", NULL, 0));
+    }
+    lite_do(db,
+            "DELETE FROM outbox_event; DELETE FROM sqlite_sequence WHERE name = 'outbox_event'");
+    sqlite3_close(db);
+    emit_many(g, EVENTS);
+
+    bool seen[EVENTS] = {0};
+    size_t left = EVENTS;
+    int told = 0;
+    for (int lane = LANES / 2;; lane = (lane + 1) % LANES) {
+        struct claim_request req = request_as("c", "me", ORDER_KEY, LANES);
+        req.lane_hint = lane;
+        req.max_events = lane % 2 ? 20 : 100; /* which were read before, or only some of them */
+        struct claim_hint hint;
+        arena_reset(&g->a);
+        if (g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &hint, &err) != 0) {
+            assert_int_equal(err.code, ERR_CONFLICT);
+            assert_int_equal(told++, 0);
+            continue;
+        }
+        if (g->b.n == 0)
+            break;
+        for (size_t i = 0; i < g->b.n; i++) {
+            char sql[128];
+            snprintf(sql, sizeof sql, "SELECT seq FROM outbox_event WHERE id = '%s'",
+                     g->b.ev[i].id.p);
+            assert_int_equal(lite_count(g->st, sql), g->b.ev[i].seq);
+            bool *it = &seen[g->b.ev[i].seq % EVENTS];
+            left -= *it ? 0 : 1;
+            *it = true;
+        }
+        assert_true(settle(g, "c", NULL, 0));
+    }
+    assert_int_equal(told, 1);
+    assert_int_equal(left, 0);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(lanes_of_one_worker_read_their_events_once),
+    ON_A_STORE(events_with_numbers_that_were_given_again_are_not_taken_for_those_read_before),
     ON_A_STORE(letters_that_are_sent_back_cost_the_same_however_many_there_are),
 };
 const struct suite_part sqlite_work_tests = SUITE_PART(tests);

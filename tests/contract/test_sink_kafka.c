@@ -30,6 +30,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("kafka+ssl://localhost/t?cert=/x", "go together");
     refuses("kafka://localhost/t?sasl=gssapi", "scram-sha-256");
     refuses("kafka://localhost/t?partitions=0", "partitions");
+    refuses("kafka://localhost/{type}?dedupe=on", "one topic");
 }
 
 static void properties_that_break_guarantees_are_refused(void **state)

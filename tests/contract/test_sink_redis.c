@@ -55,7 +55,8 @@ int main(int argc, char **argv)
         OWN(certificate_must_be_good),
     };
     const struct suite_part own[] = {redis_streams_tests,    redis_chains_tests, redis_errors_tests,
-                                     redis_connection_tests, redis_lease_tests,  SUITE_PART(tests)};
+                                     redis_connection_tests, redis_lease_tests,  redis_dedupe_tests,
+                                     SUITE_PART(tests)};
     secured = argc > 1 && strcmp(argv[1], "tls") == 0;
     int failures;
     if (secured)

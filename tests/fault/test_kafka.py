@@ -185,6 +185,11 @@ class Moods(Mood, Case):
         self.reckon(bound=CLAIMS * BATCH)
         self.assertGreater(len(self.got()), self.sent)
 
+    def test_dedupe_writes_nothing_twice_that_a_killed_relay_had_published(self):
+        """With dedupe=on, what a killed relay had published and not settled is found in the topic, and not written again."""
+        self.die_unsettled(self.url(query="dedupe=on"))
+        self.reckon(bound=0)
+
     def die_unsettled(self, url):
         """die_unsettled has a relay publish what it cannot settle, because the database is locked, and kills it."""
         self.send(10)

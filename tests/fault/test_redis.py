@@ -99,6 +99,40 @@ class Crashes(Mood):
         self.reckon(3)
 
 
+@on_each_store
+class Once(Mood):
+    """dedupe=on: what was appended and not settled is not appended again, whoever crashed and whatever answer was lost."""
+
+    @property
+    def PREFIX(self):
+        return "outbox." if isinstance(self, PgCase) else "outbox_"
+
+    def test_relays_killed_between_publish_and_settle(self):
+        """Relays are killed at any moment, and the next one goes on: every event is in the stream once, and in order."""
+        url = self.redis.url("stream=s&dedupe=on")
+        for n in range(6):
+            relay = self.start(url, "--lease", "1s")
+            self.send(400)
+            wait_until(lambda: len(self.got()) > 400 * n + 20, what=relay.output)
+            relay.kill()
+            self.fault("relay killed")
+        with self.start(url, "--lease", "1s") as relay: self.heal(relay)
+        self.reckon()
+
+    def test_answers_lost(self):
+        """Connections are cut after XADD and before its answer: every event is in the stream once, and in order."""
+        with Net(self.redis.socket) as net, self.start(f"redis://127.0.0.1:{net.port}?stream=s&dedupe=on") as relay:
+            self.send(50)
+            self.wait_all(relay)
+            for _ in range(3):
+                cuts, net.drop = net.blown, lambda data: data.startswith((b"$", b"*"))  # ids: they have been added
+                self.send(100)
+                wait_until(lambda: net.blown > cuts, what=relay.output)
+                self.fault("reply lost")
+                self.heal(relay)
+        self.reckon()
+
+
 class Moods(Mood, Case):
     """Whatever mood Redis is in: everything arrives, in order, and no attempt is counted against an event."""
 

@@ -210,6 +210,43 @@ class Secured(OnKafka, Case):
         self.assertIn("127.0.0.1:1", done.stdout + done.stderr)
 
 
+class Received(OnKafka, Case):
+    """outbox receive, on all that this sink writes."""
+
+    def test_receive_prints_and_checks_every_format(self):
+        for n, form in enumerate(("plain", "cloudevents", "cloudevents-structured", "debezium", "json", "contract")):
+            with self.subTest(form):
+                topic = kafka.create(f"{self.topic}-{form}", 3)
+                if n == 0: self.emit_keys(200)
+                self.drain("--consumer", form, "--sink", self.url(f"format={form}", path=topic))
+                done = self.outbox("receive", self.url(path=topic), "--check", "--idle", "1s", "--consumer", form)
+                self.assertIn("200", done.stdout)
+        lines = self.outbox("receive", self.url(path=f"{self.topic}-plain"), "--count", 200, "--json").stdout.splitlines()
+        self.assertEqual(len(lines), 200)
+        self.assertIn(f"{self.topic}-plain/", lines[0])
+
+    def test_check_finds_what_is_missing_and_what_came_twice(self):
+        kafka.create(self.topic)
+        self.emit_keys(20)
+        self.drain(*self.to())
+        self.drain("--consumer", "other", "--sink", self.url())  # all of it once more
+        self.assertIn("repeats: 20\n", self.outbox("receive", self.url(), "--check", "--idle", "1s").stdout)
+        self.emit_keys(5)
+        kafka.create(self.topic + "-few")
+        done = self.outbox("receive", self.url(path=self.topic + "-few"), "--check", "--idle", "1s", status=None)
+        self.assertNotEqual(done.returncode, 0)
+
+    def test_receive_follows_a_template_and_topics_that_are_new(self):
+        kafka.create(f"{self.topic}.a")
+        self.emit(f"{self.topic}.a", "k/1", 1)
+        self.emit(f"{self.topic}.b", "k/2", 2)
+        kafka.create(f"{self.topic}.b")
+        self.drain(*self.to(self.url(path="{type}")))
+        out = self.outbox("receive", self.url(path=f"{self.topic}.{{type[1]}}"), "--count", 2, "--json").stdout
+        self.assertIn(f"{self.topic}.a/0", out)
+        self.assertIn(f"{self.topic}.b/0", out)
+
+
 class TopicsAndSizes(OnKafka, Case):
     def test_missing_topic_is_down_until_it_is_made(self):
         self.emit_keys(10)

@@ -61,7 +61,7 @@ class Many(Together, PgCase):
         return contextlib.closing(stranger)
 
     def test_consumers_that_stay_locked_do_not_take_all_connections(self):
-        """A turn waits for a lock for 5 s, and there are two connections for turns."""
+        """A turn waits for a lock for 1 s, and there are two connections for turns."""
         locked, want, slowest = (2, 3, 5), ["first"], 0
         with self.many(8) as relay:
             self.emit("first")
@@ -81,6 +81,24 @@ class Many(Together, PgCase):
                     slowest = max(slowest, time.monotonic() - began)
             self.wait_for(8, want, relay)
         self.assertLess(slowest, 4)
+
+    def test_a_relay_that_cannot_look_says_why_once_and_delivers_all_the_same(self):
+        store = self.role("consumer")
+        user = urllib.parse.parse_qs(urllib.parse.urlsplit(store).query)["user"][0]
+        with self.many(6, "--store", store) as relay:
+            self.emit("first")
+            self.wait_for(6, ["first"], relay)
+            # In this order: that of the command itself, the one that listens, those for turns.
+            pids = [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE usename = %s ORDER BY backend_start", user)]
+            self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 1')
+            self.sql("SELECT pg_terminate_backend(%s)", pids[1])
+            wait_until(lambda: "could not look for new events" in relay.output(), what=relay.output)
+            self.emit("second")
+            self.wait_for(6, ["first", "second"], relay)
+            self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT -1')
+            wait_until(lambda: "looking for new events again" in relay.output(), what=relay.output)
+            said = [line for line in relay.output().splitlines() if "could not look" in line]
+            self.assertLess(len(said), 4, said)  # one for each reason: ended by an operator, too many connections
 
     def test_a_connection_that_cannot_be_had_again_is_done_without(self):
         store = self.role("consumer")

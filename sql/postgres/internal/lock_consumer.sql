@@ -32,11 +32,15 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._lock_consumer(text) IS
     'serialises claims and settlements of a consumer';
 
--- _wait_for_consumer waits for the lock of a consumer for at most 5 s; then it raises an error that
--- names the session that holds it.
+-- _wait_for_consumer waits for the lock of a consumer for at most 5 s, or 1 s in a session that
+-- many consumers share (outbox.brief); then it raises an error that names the session that holds
+-- it.
 CREATE OR REPLACE FUNCTION @schema@._wait_for_consumer(consumer text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 BEGIN
+    IF current_setting('outbox.brief', true) = 'on' THEN
+        PERFORM set_config('lock_timeout', '1s', true); -- until the function returns
+    END IF;
     PERFORM 1 FROM @schema@.consumer c
     WHERE c.name = _wait_for_consumer.consumer
     FOR NO KEY UPDATE;

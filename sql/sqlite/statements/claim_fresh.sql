@@ -7,6 +7,9 @@ SELECT position FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 -- what was read.
 SELECT @event_columns@ FROM outbox_event WHERE seq > :position ORDER BY seq LIMIT :max;
 
+-- event_id (seq int): whether a number is still that of the event that was read under it.
+SELECT id FROM outbox_event WHERE seq = :seq;
+
 -- lane_claims (consumer text, lane int): the fresh claims of a lane, whoever owns them.
 SELECT epoch, locked_until FROM outbox_claim
  WHERE consumer = :consumer AND lane = :lane AND parked = 0;

@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 #define PATIENCE_MS 20000        /* then the server answers anyway: less than answer-timeout */
 #define IDLE_MAX 1000000         /* ms; longer makes no difference */

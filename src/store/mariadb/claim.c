@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 #define EPOCH_RANDOM 20 /* bits */
 

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 #define LOOK_EVENTS 10000 /* newest events that are looked at for their markers */
 #define TRIGGERS 2

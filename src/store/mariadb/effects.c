@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 /* mdb_lend notes that handlers work on the connection. From here on the session is set up anew
  * before each of our own transactions, whatever handlers have set, and texts go as hexadecimal

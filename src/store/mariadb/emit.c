@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 #define SHOWN 100               /* bytes of a key that a message shows */
 #define STATEMENT_MAX (1 << 28) /* a payload of 64 MiB in hexadecimal digits, and the rest */

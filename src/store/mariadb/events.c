@@ -3,6 +3,7 @@
 
 #include "mdb_sql.h"
 #include "store/mariadb/inspect.h"
+#include "store/mariadb/mariadb.h"
 
 #define LIST_EVENTS 100 /* unless the query says otherwise */
 /* To tell states takes longer the more consumers there are: so many take twice as long. */

@@ -3,6 +3,7 @@
 #include "store/mariadb/inspect.h"
 
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 /* ---- what is read once ---- */
 

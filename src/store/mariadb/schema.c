@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 extern const char *const mdb_schema[];
 extern const char *const mdb_functions[];

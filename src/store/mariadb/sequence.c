@@ -3,6 +3,7 @@
 #include <mysqld_error.h>
 
 #include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
 
 #define SEQUENCE_MAX \
     5000 /* events per transaction: others wait for the sequencer's row meanwhile */

@@ -2,6 +2,7 @@
  * any of them may have killed the process that had it. */
 #include "mdb_sql.h"
 #include "store/mariadb/claim.h"
+#include "store/mariadb/mariadb.h"
 
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */

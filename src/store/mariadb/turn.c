@@ -6,6 +6,7 @@
 
 #include "mdb_sql.h"
 #include "store/mariadb/claim.h"
+#include "store/mariadb/mariadb.h"
 
 #define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
 #define TRIES 4       /* of a turn that the server picked to end a deadlock */

@@ -368,3 +368,14 @@ int pg_check(struct pg_store *st, struct error *err)
         *err = why;
     return -1;
 }
+
+int pg_be_brief(struct pg_store *st, struct error *err)
+{
+    bool told = st->brief_at == st->generation[PG_MAIN];
+    if (told || st->pooled)
+        return 0;
+    if (pg_simple(st, "SET outbox.brief = 'on'", err) != 0)
+        return -1;
+    st->brief_at = st->generation[PG_MAIN];
+    return 0;
+}

@@ -151,12 +151,13 @@ struct pg_store {
     PGconn *db;                    /* PG_MAIN */
     PGconn *reader;                /* PG_READER */
     unsigned generation[PG_LINKS]; /* grows with each connection */
-    bool pooled;   /* a pooler stands between: no state of a session can be relied on */
-    bool worked;   /* there was an outbox once: if it is gone now, it may come back */
-    bool stale;    /* what is prepared on this connection is outdated: reconnect */
-    bool patient;  /* the statement may take long: no limit on the answer */
-    bool silent;   /* a connection was given up because nothing came for answer_ms */
-    char state[6]; /* SQLSTATE of the last error */
+    bool pooled;       /* a pooler stands between: no state of a session can be relied on */
+    bool worked;       /* there was an outbox once: if it is gone now, it may come back */
+    unsigned brief_at; /* the generation that was told to be brief: see pg_be_brief */
+    bool stale;        /* what is prepared on this connection is outdated: reconnect */
+    bool patient;      /* the statement may take long: no limit on the answer */
+    bool silent;       /* a connection was given up because nothing came for answer_ms */
+    char state[6];     /* SQLSTATE of the last error */
     struct pg_cached cached[PG_STATEMENTS_MAX];
     size_t n_cached;
 
@@ -219,6 +220,9 @@ int pg_ready(struct pg_store *st, struct error *err);
  * of the main one. pg_reader_close gives it up. */
 int pg_reader_ready(struct pg_store *st, struct error *err);
 void pg_reader_close(struct pg_store *st);
+/* pg_be_brief tells the session that others wait for it: it is not to wait long for a consumer that
+ * somebody has locked. */
+int pg_be_brief(struct pg_store *st, struct error *err);
 /* pg_check looks whether the outbox there is one to work with, and puts right what a restore left
  * wrong. ERR_NOTOURS: there is none, or an older one; ERR_NEWER; ERR_CONFIG: the tenant does not
  * fit the role. */

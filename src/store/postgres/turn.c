@@ -562,6 +562,8 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     if (pg_check_open(st, err) != 0)
         return -1;
 
+    if (req && req->crowded && pg_be_brief(st, err) != 0)
+        return -1;
     if (claiming && !req->once && !req->crowded)
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
     bool settled = false;

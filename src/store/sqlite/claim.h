@@ -6,11 +6,16 @@
 
 #include "store/sqlite/sqlite.h"
 
+/* Events that a claim looks at, at least, so that a filter that rarely matches still gets on. */
+#define SQLITE_SCAN_MIN 10000
+
 /* A chunk of events that were read in seq order. */
 struct chunk {
     struct event *ev; /* those that are wanted */
     size_t n, scanned;
     int64_t from, to; /* looked at (from, to], by seq */
+    /* of the event `to`, if this was read some time ago: see window.h; "": it was read just now */
+    char to_id[UUID_TEXT + 1];
 };
 
 /* A claim in the making. (1) b->n > 0 once something was claimed. */
@@ -44,6 +49,10 @@ int sqlite_fresh_claim(struct claiming *k, struct error *err);
  * in k->a, which may have grown even on failure. */
 int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max, struct chunk *c,
                       struct error *err);
+
+/* sqlite_fresh_wanted says whether the filter wants the event of the row, of which nothing is
+ * copied. */
+bool sqlite_fresh_wanted(sqlite3_stmt *q, const struct filter *filter);
 
 /* sqlite_parked_claim claims parked events that are due into k->b, if there are any. */
 int sqlite_parked_claim(struct claiming *k, struct error *err);

@@ -1,11 +1,16 @@
 /* claim_fresh.c: handing out the events after a lane's position. */
 #include "sqlite_sql.h"
 #include "store/sqlite/claim.h"
-
-/* events looked at per claim at least, so that a filter that rarely matches still gets on */
-#define SCAN_MIN 10000
+#include "store/sqlite/window.h"
 
 /* ---- reading ---- */
+
+bool sqlite_fresh_wanted(sqlite3_stmt *q, const struct filter *filter)
+{
+    if (!filter_type(filter, sqlite_text(q, 2)))
+        return false;
+    return !filter_has_where(filter) || filter_payload(filter, sqlite_text(q, 6));
+}
 
 /* wanted looks at the row in place, so that events that are skipped are never copied. */
 static bool wanted(sqlite3_stmt *q, const struct claim_request *req, int lane)
@@ -15,9 +20,7 @@ static bool wanted(sqlite3_stmt *q, const struct claim_request *req, int lane)
         if (event_lane(key, sqlite3_column_int64(q, 0), req->lanes) != lane)
             return false;
     }
-    if (!filter_type(req->filter, sqlite_text(q, 2)))
-        return false;
-    return !filter_has_where(req->filter) || filter_payload(req->filter, sqlite_text(q, 6));
+    return sqlite_fresh_wanted(q, req->filter);
 }
 
 int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max, struct chunk *c,
@@ -51,7 +54,8 @@ int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max,
 static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *ret,
                       struct error *err)
 {
-    size_t scan = k->req->max_events > SCAN_MIN ? k->req->max_events : SCAN_MIN;
+    size_t most = k->req->max_events;
+    size_t scan = most > SQLITE_SCAN_MIN ? most : SQLITE_SCAN_MIN;
     *ret = (struct chunk){.from = from, .to = from};
     sqlite3_stmt *q = sqlite_rows(k->st, err,
                                   SQL(fresh_events, .position = from, .max = (int64_t)scan));
@@ -76,7 +80,16 @@ int sqlite_fresh_prefetch(struct claiming *k, struct error *err)
         return -1;
     if (position < 0)
         return 0;
-    return read_after(k, k->req->lane_hint, position, &k->ahead, err);
+
+    bool read;
+    if (sqlite_window_read(k, k->req->lane_hint, position, &k->ahead, &read, err) != 0)
+        return -1;
+    if (read)
+        return 0;
+    if (read_after(k, k->req->lane_hint, position, &k->ahead, err) != 0)
+        return -1;
+    sqlite_window_note(k, &k->ahead);
+    return 0;
 }
 
 /* ---- claiming ---- */
@@ -154,6 +167,39 @@ static int say_lost(const struct claiming *k, int lane, struct error *err)
                     k->st->shown, name, lane, name);
 }
 
+/* is_right says whether a chunk that was read before the lock was taken is what a read would give
+ * now: the position is the same, and if it was read long before, its numbers are. */
+static int is_right(struct claiming *k, const struct chunk *ahead, int64_t position, bool *ret,
+                    struct error *err)
+{
+    *ret = ahead->scanned && ahead->from == position;
+    if (!*ret || !ahead->to_id[0])
+        return 0;
+    sqlite3_stmt *q;
+    int r = sqlite_row(k->st, &q, err, SQL(event_id, .seq = ahead->to));
+    if (r < 0)
+        return -1;
+    *ret = r == 1 && str_is(sqlite_text(q, 0), ahead->to_id);
+    sqlite3_reset(q);
+    if (!*ret)
+        sqlite_window_forget(k->st);
+    return 0;
+}
+
+/* read_now reads under the lock: what the window has, if that is right, or what there is. */
+static int read_now(struct claiming *k, int lane, int64_t position, struct chunk *ret,
+                    struct error *err)
+{
+    bool read, right = false;
+    if (sqlite_window_read(k, lane, position, ret, &read, err) != 0)
+        return -1;
+    if (read && is_right(k, ret, position, &right, err) != 0)
+        return -1;
+    if (right)
+        return 0;
+    return read_after(k, lane, position, ret, err);
+}
+
 /* claim_lane claims fresh events of one lane. The position moves past skipped events even if none
  * is wanted. */
 static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, struct error *err)
@@ -162,6 +208,7 @@ static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, s
     int64_t position;
     if (lane_free(k, lane, &ours, err) != 0)
         return -1;
+    sqlite_window_lane(k, lane, ours);
     if (!ours)
         return 0;
     if (lane_position(k, lane, &position, err) != 0)
@@ -170,10 +217,12 @@ static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, s
         return say_lost(k, lane, err);
 
     struct chunk c;
-    bool still_right = ahead && ahead->scanned && ahead->from == position;
+    bool still_right = false;
+    if (ahead && is_right(k, ahead, position, &still_right, err) != 0)
+        return -1;
     if (still_right)
         c = *ahead;
-    else if (read_after(k, lane, position, &c, err) != 0)
+    else if (read_now(k, lane, position, &c, err) != 0)
         return -1;
     if (c.scanned == 0)
         return 0;

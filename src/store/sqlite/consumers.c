@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store/sqlite/window.h"
 
 static int head_of(struct sqlite_store *st, int64_t *ret, struct error *err)
 {
@@ -199,6 +200,7 @@ void sqlite_members_moved(struct sqlite_store *st)
 {
     for (struct sqlite_member *m = st->members; m; m = m->next)
         m->epoch_seen = 0;
+    sqlite_window_forget(st); /* it was read from the other file */
 }
 
 void sqlite_members_forget(struct sqlite_store *st)

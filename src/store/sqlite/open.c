@@ -11,6 +11,7 @@
 #include "base/place.h"
 #include "store/sqlite/handle.h"
 #include "store/sqlite/sqlite.h"
+#include "store/sqlite/window.h"
 
 extern const struct store_ops store_sqlite;
 
@@ -247,6 +248,7 @@ static void sqlite_close_store(struct store *base)
     struct sqlite_store *st = sqlite_of(base);
     sqlite_disconnect(st);
     sqlite_members_forget(st);
+    sqlite_window_forget(st);
     leave_family(st);
     free(st->path);
     free(st->shown);

@@ -52,6 +52,8 @@ struct sqlite_family {
     atomic_uint quiet_commits;
 };
 
+struct sqlite_window;
+
 /* Up to where a handle has looked, see look.c. */
 struct sqlite_looked {
     bool known;
@@ -71,6 +73,7 @@ struct sqlite_store {
     struct sqlite_member *members;  /* registered through this handle */
     struct sqlite_family *family;
     struct sqlite_looked looked;
+    struct sqlite_window *window;            /* see window.h; NULL: none */
     bool lent;                               /* handlers work on this connection; see effects.c */
     bool synced;                             /* the database file was, in this life of the log */
     unsigned char log_life[SQLITE_LOG_LIFE]; /* see durable.c */

@@ -1,0 +1,378 @@
+#include "sink/kafka_tail.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "base/uuid7.h"
+
+#define SLICE_MS 100
+#define PARTITIONS_MAX 1024
+#define IDS_MAX ((size_t)1 << 18) /* of events: 14 MiB; what is beyond is not known */
+#define SKEW_MS 300000            /* how far the clocks of database, relay and broker may differ */
+
+/* An event that was read. An empty one has no id. */
+struct entry {
+    char id[UUID_TEXT];
+    struct kafka_place at;
+};
+
+/* (1) Below the lock: asked, answered, since_ms, quit, the entries. (2) The rest is the thread's.
+ * (3) answered <= asked. (4) pos[i] is where partition i was read up to. */
+struct kafka_tail {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    int fd;
+    uint64_t asked, answered;
+    int64_t since_ms;
+    atomic_bool quit;
+    bool partial;
+    struct entry *entries; /* open addressing */
+    size_t n, cap;
+
+    rd_kafka_t *rk;
+    char *topic, *prefix; /* "CONSUMER/" */
+    int partitions;
+    int64_t from_ms; /* what is assigned begins here; INT64_MAX: nothing is */
+    int64_t pos[PARTITIONS_MAX];
+};
+
+/* ---- what was read ---- */
+
+static struct entry *slot_of(struct entry *all, size_t cap, const char id[UUID_TEXT])
+{
+    size_t i = (size_t)hash_end(hash_add(HASH_INIT, (struct str){id, UUID_TEXT}));
+    for (;; i++) {
+        struct entry *e = &all[i & (cap - 1)];
+        bool ours = e->id[0] == '\0' || memcmp(e->id, id, UUID_TEXT) == 0;
+        if (ours)
+            return e;
+    }
+}
+
+/* grow makes room for one more entry. */
+static bool grow(struct kafka_tail *t)
+{
+    if (t->n * 2 < t->cap)
+        return true;
+    size_t cap = t->cap ? t->cap * 2 : 1024;
+    struct entry *more = t->n < IDS_MAX ? calloc(cap, sizeof *more) : NULL;
+    if (!more)
+        return false;
+    for (size_t i = 0; i < t->cap; i++) {
+        if (t->entries[i].id[0] != '\0')
+            *slot_of(more, cap, t->entries[i].id) = t->entries[i];
+    }
+    free(t->entries);
+    t->entries = more;
+    t->cap = cap;
+    return true;
+}
+
+static void keep(struct kafka_tail *t, struct str id, const rd_kafka_message_t *m)
+{
+    pthread_mutex_lock(&t->lock);
+    if (!grow(t)) {
+        t->partial = true;
+    } else {
+        struct entry *e = slot_of(t->entries, t->cap, id.p);
+        if (e->id[0] == '\0')
+            t->n++;
+        memcpy(e->id, id.p, UUID_TEXT);
+        e->at = (struct kafka_place){m->partition, m->offset};
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void forget(struct kafka_tail *t)
+{
+    pthread_mutex_lock(&t->lock);
+    free(t->entries);
+    t->entries = NULL;
+    t->n = t->cap = 0;
+    t->partial = false;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* note takes a message of our consumer into account. */
+static void note(struct kafka_tail *t, const rd_kafka_message_t *m)
+{
+    rd_kafka_headers_t *headers;
+    const void *value;
+    size_t n, skip = strlen(t->prefix);
+    if (rd_kafka_message_headers(m, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;
+    if (rd_kafka_header_get_last(headers, KAFKA_TAIL_HEADER, &value, &n) !=
+        RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;
+    bool ours = n == skip + UUID_TEXT && memcmp(value, t->prefix, skip) == 0;
+    if (ours && ((const char *)value)[skip] != '\0')
+        keep(t, (struct str){(const char *)value + skip, UUID_TEXT}, m);
+}
+
+/* ---- reading ---- */
+
+/* count_partitions asks how many there are; 0: nobody answers. */
+static int count_partitions(struct kafka_tail *t)
+{
+    const rd_kafka_metadata_t *md;
+    rd_kafka_topic_t *topic = rd_kafka_topic_new(t->rk, t->topic, NULL);
+    if (!topic)
+        return 0;
+    int n = 0;
+    if (rd_kafka_metadata(t->rk, 0, topic, &md, SLICE_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        if (md->topic_cnt > 0)
+            n = md->topics[0].partition_cnt;
+        rd_kafka_metadata_destroy(md);
+    }
+    rd_kafka_topic_destroy(topic);
+    return n;
+}
+
+/* place_at makes a list of all partitions with this number as their offset. */
+static rd_kafka_topic_partition_list_t *place_at(const struct kafka_tail *t, int n, int64_t offset)
+{
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(n);
+    for (int i = 0; i < n; i++)
+        rd_kafka_topic_partition_list_add(list, t->topic, i)->offset = offset;
+    return list;
+}
+
+/* begin assigns all partitions, each from the first message that is as new as `since`. A partition
+ * that has none is read from its end. */
+static bool begin(struct kafka_tail *t, int n, int64_t since)
+{
+    int64_t from = since > SKEW_MS ? since - SKEW_MS : 0;
+    rd_kafka_topic_partition_list_t *list = place_at(t, n, from);
+    bool known = rd_kafka_offsets_for_times(t->rk, list, 10 * SLICE_MS) == 0;
+    for (int i = 0; known && i < n; i++) {
+        if (list->elems[i].err)
+            known = false;
+        t->pos[i] = list->elems[i].offset < 0 ? 0 : list->elems[i].offset;
+    }
+    if (known && rd_kafka_assign(t->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        t->partitions = n;
+        t->from_ms = since;
+        forget(t);
+    }
+    rd_kafka_topic_partition_list_destroy(list);
+    return known;
+}
+
+/* ready_for makes sure that everything since then is being read. */
+static bool ready_for(struct kafka_tail *t, int64_t since)
+{
+    int n = count_partitions(t);
+    if (n <= 0 || n > PARTITIONS_MAX)
+        return false;
+    if (n == t->partitions && t->from_ms <= since)
+        return true;
+    return begin(t, n, since);
+}
+
+static void take(struct kafka_tail *t, const rd_kafka_message_t *m)
+{
+    bool end = m->err == RD_KAFKA_RESP_ERR__PARTITION_EOF;
+    bool about_partition = m->partition >= 0 && m->partition < t->partitions;
+    if ((m->err && !end) || !about_partition)
+        return;
+    int64_t pos = end ? m->offset : m->offset + 1;
+    if (pos > t->pos[m->partition])
+        t->pos[m->partition] = pos;
+    if (!end)
+        note(t, m);
+}
+
+/* read_to reads a partition, and whatever comes of others, up to where its end is now. */
+static bool read_to(struct kafka_tail *t, int partition)
+{
+    int64_t low, high;
+    if (rd_kafka_query_watermark_offsets(t->rk, t->topic, partition, &low, &high, 10 * SLICE_MS) !=
+        RD_KAFKA_RESP_ERR_NO_ERROR)
+        return false;
+    while (t->pos[partition] < high && low < high) {
+        if (atomic_load(&t->quit))
+            return false;
+        rd_kafka_message_t *m = rd_kafka_consumer_poll(t->rk, SLICE_MS);
+        if (!m)
+            continue;
+        take(t, m);
+        rd_kafka_message_destroy(m);
+    }
+    return true;
+}
+
+static bool catch_up(struct kafka_tail *t, int64_t since)
+{
+    if (!ready_for(t, since))
+        return false;
+    for (int i = 0; i < t->partitions; i++) {
+        if (!read_to(t, i))
+            return false;
+    }
+    return true;
+}
+
+/* next_ask waits for something to do. Returns false at the end. */
+static bool next_ask(struct kafka_tail *t, uint64_t *ret_number, int64_t *ret_since)
+{
+    pthread_mutex_lock(&t->lock);
+    while (t->asked == t->answered && !atomic_load(&t->quit))
+        pthread_cond_wait(&t->news, &t->lock);
+    *ret_number = t->asked;
+    *ret_since = t->since_ms;
+    pthread_mutex_unlock(&t->lock);
+    return !atomic_load(&t->quit);
+}
+
+static void answer(struct kafka_tail *t, uint64_t number)
+{
+    uint64_t one = 1;
+    pthread_mutex_lock(&t->lock);
+    t->answered = number;
+    pthread_mutex_unlock(&t->lock);
+    (void)!write(t->fd, &one, sizeof one);
+}
+
+static void *run(void *tail)
+{
+    struct kafka_tail *t = tail;
+    uint64_t number;
+    int64_t since;
+    while (next_ask(t, &number, &since)) {
+        if (catch_up(t, since))
+            answer(t, number);
+        else
+            usleep(SLICE_MS * 1000 / 2); /* brokers are away; whoever asks has a time limit */
+    }
+    return NULL;
+}
+
+/* ---- for the sink ---- */
+
+static int set_up(struct kafka_tail *t, rd_kafka_conf_t *conf, struct error *err)
+{
+    static const char *const settings[][2] = {
+        {"group.id", "outbox-tail"},
+        {"enable.auto.commit", "false"},
+        {"enable.partition.eof", "true"},
+        {"auto.offset.reset", "earliest"},
+        {"fetch.wait.max.ms", "10"},
+        {"queued.min.messages", "1000"},
+        {"queued.max.messages.kbytes", "4096"},
+    };
+    char said[256];
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        if (rd_kafka_conf_set(conf, settings[i][0], settings[i][1], said, sizeof said) !=
+            RD_KAFKA_CONF_OK) {
+            rd_kafka_conf_destroy(conf);
+            return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
+        }
+    }
+    t->rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, said, sizeof said);
+    if (!t->rk) {
+        rd_kafka_conf_destroy(conf);
+        return err_set(err, ERR_UNAVAILABLE, "librdkafka says: %s", said);
+    }
+    rd_kafka_poll_set_consumer(t->rk);
+    return 0;
+}
+
+int kafka_tail_new(rd_kafka_conf_t *conf, const char *topic, const char *consumer, int fd,
+                   struct kafka_tail **ret, struct error *err)
+{
+    struct kafka_tail *t = calloc(1, sizeof *t);
+    if (!t) {
+        rd_kafka_conf_destroy(conf);
+        return err_nomem(err);
+    }
+    t->fd = fd;
+    t->from_ms = INT64_MAX;
+    t->since_ms = INT64_MAX;
+    t->topic = strdup(topic);
+    if (asprintf(&t->prefix, "%s/", consumer) < 0)
+        t->prefix = NULL;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->news, NULL);
+    if (set_up(t, conf, err) != 0)
+        goto fail;
+    if (!t->topic || !t->prefix || pthread_create(&t->thread, NULL, run, t) != 0) {
+        err_nomem(err);
+        goto fail;
+    }
+    *ret = t;
+    return 0;
+fail:
+    if (t->rk)
+        rd_kafka_destroy(t->rk);
+    free(t->topic);
+    free(t->prefix);
+    free(t);
+    return -1;
+}
+
+void kafka_tail_free(struct kafka_tail *t)
+{
+    if (!t)
+        return;
+    pthread_mutex_lock(&t->lock);
+    atomic_store(&t->quit, true);
+    pthread_cond_signal(&t->news);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    rd_kafka_destroy_flags(t->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    pthread_cond_destroy(&t->news);
+    pthread_mutex_destroy(&t->lock);
+    free(t->entries);
+    free(t->topic);
+    free(t->prefix);
+    free(t);
+}
+
+uint64_t kafka_tail_ask(struct kafka_tail *t, int64_t since_ms)
+{
+    pthread_mutex_lock(&t->lock);
+    uint64_t number = ++t->asked;
+    if (since_ms < t->since_ms)
+        t->since_ms = since_ms;
+    pthread_cond_signal(&t->news);
+    pthread_mutex_unlock(&t->lock);
+    return number;
+}
+
+bool kafka_tail_ready(struct kafka_tail *t, uint64_t number)
+{
+    pthread_mutex_lock(&t->lock);
+    bool ready = t->answered >= number;
+    pthread_mutex_unlock(&t->lock);
+    return ready;
+}
+
+bool kafka_tail_find(struct kafka_tail *t, struct str id, struct kafka_place *ret)
+{
+    bool found = false;
+    if (id.n != UUID_TEXT)
+        return false;
+    pthread_mutex_lock(&t->lock);
+    if (t->cap > 0) {
+        const struct entry *e = slot_of(t->entries, t->cap, id.p);
+        found = e->id[0] != '\0';
+        if (found)
+            *ret = e->at;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return found;
+}
+
+bool kafka_tail_partial(struct kafka_tail *t)
+{
+    pthread_mutex_lock(&t->lock);
+    bool partial = t->partial;
+    pthread_mutex_unlock(&t->lock);
+    return partial;
+}
