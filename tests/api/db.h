@@ -1,5 +1,6 @@
 /* db.h: what the tests of handlers need of a database, on SQLite (db_sqlite.c), on PostgreSQL
- * (db_pg.c), on MariaDB (db_maria.c), or in memory, where there is only db_fresh and db_clean (db_memory.c). */
+ * (db_pg.c), on MariaDB (db_maria.c), or in memory, where there is only db_fresh and db_clean
+ * (db_memory.c). */
 #ifndef TESTS_API_DB_H
 #define TESTS_API_DB_H
 

@@ -135,7 +135,8 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
         return -1;
     if (beyond)
         say(req, FINDING_PROBLEM, "sequencer",
-            "outbox_sequencer is behind outbox_order: it was set back, and no event can be numbered",
+            "outbox_sequencer is behind outbox_order: it was set back, and no event can be given a "
+            "number",
             "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)");
     return 0;
 }
