@@ -67,8 +67,7 @@ outbox *db_fresh(const outbox_options *o)
     if (!st)
         db_give_up("fresh", "no server");
     store_close(st);
-    db_do(
-        "CREATE TABLE @effect (handler varchar(99), key varchar(99), at bigint AUTO_INCREMENT PRIMARY KEY)");
+    db_do("CREATE TABLE @effect (handler char(99), key char(99), at serial)");
     return db_open(o);
 }
 
