@@ -63,7 +63,9 @@ struct sink_result {
 enum {
     /* Deliveries take effect in the order of submission: an event is delivered, or it and
      * everything behind it come back SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission order.
-     * Then the engine may have many events of one key in flight. Without this flag it sends the
+     * (A peer that keeps order only within a key, as a topic with partitions does: or it and
+     * everything behind it of its key; what is of other keys may be delivered.) Then the engine may
+     * have many events of one key in flight. Without this flag it sends the
      * next event of a key only after the previous one has ended.
      *
      * One more answer is allowed: SINK_REJECT, for an event that this sink can never express.
