@@ -159,10 +159,10 @@ typedef struct outbox_rows outbox_rows;
 
 /*
 ** outbox_claim_rows_sqlite, outbox_claim_rows_pg and outbox_claim_rows_mariadb claim through the
-** caller's connection and commit. When they return 0, the claim is as durable as any commit on that connection. So they
-** fail with OUTBOX_MISUSE inside an open transaction. Only one thread at a time may use the
-** connection; nothing is kept on it. On success the caller owns *ret and releases it with
-** outbox_rows_free.
+** caller's connection and commit. When they return 0, the claim is as durable as any commit on that
+** connection. So they fail with OUTBOX_MISUSE inside an open transaction. Only one thread at a time
+** may use the connection; nothing is kept on it. On success the caller owns *ret and releases it
+** with outbox_rows_free.
 **
 ** The rows are as the claim left them, in the order that order_by gave before the claim. No rows is
 ** success: nothing matches, except what others are claiming at this moment. After a failure nothing
@@ -171,10 +171,9 @@ typedef struct outbox_rows outbox_rows;
 ** claimed, it returns those, and the next call meets the failure again. OUTBOX_BUSY means: try
 ** again.
 **
-** PostgreSQL claims in one statement and one round trip, and skips rows that are locked. SQLite
-** claims in one transaction. So does MariaDB, which skips rows that are locked as well. The portable
-** way looks for candidates, then updates them one by one if
-** they still match.
+** PostgreSQL claims in one statement and one round trip, and skips rows that are locked. MariaDB
+** skips them as well, and claims in one transaction, as SQLite does. The portable way looks for
+** candidates, then updates them one by one if they still match.
 */
 OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim,
                                         outbox_rows **ret, outbox_error *err);
