@@ -228,12 +228,12 @@ class Cluster(Several):
     def slots(self):
         """slots gives [(first, last, node)], as a server that answers says."""
         for node in self.nodes:
-            if answer := node.running() and node.try_ask("CLUSTER", "SLOTS"):
+            if answer := node.try_ask("CLUSTER", "SLOTS"):
                 return [(first, last, self.at(where[1])) for first, last, where, *_ in answer]
         raise RuntimeError("nobody answers")
 
     def slot(self, key):
-        return next(node for node in self.nodes if node.running())("CLUSTER", "KEYSLOT", key)
+        return next(node for node in self.nodes if node.running() and not node.frozen())("CLUSTER", "KEYSLOT", key)
 
     def owner(self, key):
         slot = self.slot(key)
