@@ -79,15 +79,23 @@ int redis_map_open(struct redis_node *n, struct error *err)
     return -1;
 }
 
-void redis_map_lost(struct redis_node *n, const struct error *err)
+/* back_off lets a server that cannot be reached rest for longer each time. */
+static void back_off(struct redis_node *n)
 {
-    struct redis_sink *r = n->sink;
     n->retry_ms *= 2;
     if (n->retry_ms < RETRY_MIN_MS)
         n->retry_ms = RETRY_MIN_MS;
     if (n->retry_ms > RETRY_MAX_MS)
         n->retry_ms = RETRY_MAX_MS;
-    n->retry_at = redis_now(r) + n->retry_ms * MS_NS;
+    n->retry_at = redis_now(n->sink) + n->retry_ms * MS_NS;
+}
+
+/* redis_map_lost lets a connection that was good be tried again at once: it may have been cut. */
+void redis_map_lost(struct redis_node *n, const struct error *err)
+{
+    struct redis_sink *r = n->sink;
+    if (n->conn.state != REDIS_READY)
+        back_off(n);
     n->good_at = 0;
     snprintf(n->why, sizeof n->why, "%.290s", err->text);
     r->map->wanted = true;

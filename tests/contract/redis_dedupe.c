@@ -61,6 +61,14 @@ static void what_is_there_and_not_settled_is_not_appended_again(void **state)
     }
 }
 
+static bool all_delivered(const struct peer *p)
+{
+    for (size_t i = 0; i < p->rig.n; i++)
+        if (p->rig.items[i]->status != SINK_DELIVERED)
+            return false;
+    return true;
+}
+
 /* Any part of what was in flight may have arrived. */
 static void what_may_have_arrived_is_sent_again_and_appended_once(void **state)
 {
@@ -72,10 +80,11 @@ static void what_may_have_arrived_is_sent_again_and_appended_once(void **state)
         p->rig.sk->ops->drive(p->rig.sk);
         redis_set(&server, "CLIENT KILL TYPE normal SKIPME yes");
         sink_rig_run(&p->rig);
-        sink_rig_again(&p->rig);
-        sink_rig_run(&p->rig);
+        while (!all_delivered(p)) {
+            sink_rig_again(&p->rig);
+            sink_rig_run(&p->rig);
+        }
     }
-    sink_rig_passes_again(&p->rig);
     assert_int_equal(entries("s"), 500);
 }
 
