@@ -27,8 +27,8 @@ static void refuse(struct rabbitmq_sink *r, struct rabbitmq_item *it, const stru
     rabbitmq_answer_one(r, it, &res);
 }
 
-/* is_worn says whether a channel has to be replaced. RabbitMQ 3.10 remembers in a channel who leads a
- * quorum queue: if that node dies, the channel gets a nack for every message to the queue, ever
+/* is_worn says whether a channel has to be replaced. RabbitMQ 3.10 remembers in a channel who leads
+ * a quorum queue: if that node dies, the channel gets a nack for every message to the queue, ever
  * after. A queue that is full looks the same, so this is not done often. */
 static bool is_worn(const struct rabbitmq_sink *r)
 {
