@@ -77,13 +77,18 @@ def options():
     return json.loads(done.stdout)
 
 
+def shared_cases(text):
+    """shared_cases gives the files right below tests/ whose classes a Python test takes its cases from, too."""
+    names = re.findall(r"^from (\w+) import", text, re.MULTILINE)
+    paths = [ROOT / "tests" / f"{name}.py" for name in names]
+    return [path.read_text() for path in paths if path.exists()]
+
+
 def has_test(name, case):
     path = ROOT / "tests" / name
     if not path.exists(): return False
     text = path.read_text()
-    if path.suffix == ".py":  # maybe by what it shares with another store
-        shared = (ROOT / "tests" / f"{module}.py" for module in re.findall(r"^from (\w+) import", text, re.MULTILINE))
-        return any(f"    def {case}(self" in file.read_text() for file in (path, *shared) if file.exists())
+    if path.suffix == ".py": return any(f"    def {case}(self" in part for part in (text, *shared_cases(text)))
     listed = re.compile(rf"[A-Z_a-z]+\({case}\b[^;{{]*\)[,}}\s]")  # maybe by another file of its program
     defined = re.search(rf"void {case}\(\s*void \*\*", text)
     return defined is not None and any(listed.search(file.read_text()) for file in path.parent.glob("*.c"))
