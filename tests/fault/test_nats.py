@@ -2,6 +2,7 @@
 is at fault, and repeats within what each mode promises: none within the duplicate window or among the last messages, and none at all
 with exclusive=on."""
 # build: plain
+# quick: no
 import json
 import re
 import signal
