@@ -236,13 +236,12 @@ class Moods(Mood, Case):
             zombie.stop()
         self.reckon(bound=2 * CLAIMS * BATCH)
 
-    def test_a_million_behind_takes_little_memory(self):
-        """A relay whose broker is away holds a few claims, whatever is behind."""
-        self.send(20000)
+    def test_broker_that_is_away_costs_little_memory(self):
+        """A relay whose broker is away holds a few claims, whatever is behind: less than 48 MiB in all."""
+        self.send(50000)
         with self.start(f"kafka://127.0.0.1:1/{self.topic}", "--batch", "1000") as relay:
             self.down(relay, "kafka at")
             time.sleep(3)
             status = open(f"/proc/{relay.pid}/status").read()
             peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
-            print(f"peak memory {peak} KiB")
             self.assertLess(peak, 48 << 10)
