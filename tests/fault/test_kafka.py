@@ -196,16 +196,14 @@ class Moods(Mood, Case):
         relay = self.start(url, "--lease", "1s", "--busy-timeout", "30s")
         self.wait_all(relay)
         wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)])
-        self.send(BATCH // 2)
         with contextlib.closing(sqlite3.connect(self.db, timeout=30, isolation_level=None)) as db:
-            db.execute("BEGIN")
-            held = lambda: db.execute("SELECT count(*) FROM outbox_claim").fetchone() != (0,)
-            while True:  # catch it between its claim and its settlement
-                db.execute("ROLLBACK")
-                db.execute("BEGIN IMMEDIATE")
-                if held(): break
-                db.execute("ROLLBACK")
-                db.execute("BEGIN")
+            kafka.freeze()
+            try:
+                self.send(BATCH // 2)
+                wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") != [(0,)], what=relay.output)
+                db.execute("BEGIN IMMEDIATE")  # it holds a claim, and cannot settle it
+            finally:
+                kafka.thaw()
             settled = db.execute("SELECT delivered FROM outbox_consumer").fetchone()[0]
             wait_until(lambda: len(self.got()) > settled, what=relay.output)
             relay.kill()
