@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from servers import Server, _signal, clean_env, free_port, unprivileged
+from servers import TIMEOUT, Server, _signal, clean_env, free_port, unprivileged
 
 PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 # One scheduler that never spins: a node costs about four seconds of processor time to start, and little after that.
@@ -45,6 +45,7 @@ class Rabbit(Server):
     def __init__(self, name="a", settings=None, epmd=None, cookie=None):
         super().__init__()
         self.name, self.settings, self.epmd, self.own_epmd = f"{name}@localhost", settings or {}, epmd, epmd is None
+        self.launched = None
         self.cookie = cookie or os.urandom(10).hex().upper()
 
     def prepare(self):
@@ -72,6 +73,20 @@ class Rabbit(Server):
 
     def command(self):
         return ["env", *(f"{name}={value}" for name, value in self.environment().items()), PROGRAM]
+
+    def launch(self):
+        """launch starts the node, without waiting for it; start() does that."""
+        with open(self.dir / "log", "ab") as log:
+            self.launched = subprocess.Popen([*unprivileged(self.death), *self.command()], cwd="/", env=clean_env(),
+                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def start(self):
+        if not self.launched: return super().start()
+        self.popen, self.launched = self.launched, None
+        deadline = time.monotonic() + 2 * TIMEOUT
+        while not self.ready():
+            if self.popen.poll() is not None or time.monotonic() > deadline: raise RuntimeError(f"Rabbit did not start\n{self.log()}")
+        return self
 
     def ready(self):
         """ready asks at most a few times a second: a node takes seconds to start, and every question is its work."""
@@ -178,6 +193,11 @@ class Cluster:
     def __exit__(self, *_):
         for node in self.nodes: node.close()
         self.epmd.close()
+
+    def start_all(self):
+        """start_all starts all nodes at once: one that was not the last to go waits for the others."""
+        for node in self.nodes: node.launch()
+        for node in self.nodes: node.start()
 
     def url(self, exchange, query=""):
         hosts = ",".join(f"127.0.0.1:{n.port}" for n in self.nodes)

@@ -398,6 +398,7 @@ struct sink_config consumer_sink_config(const struct consumer *c)
         .consumer = c->name,
         .timeout_ms = c->timeout_ms,
         .concurrency = c->concurrency,
+        .lanes = c->lanes,
         .http = &c->http,
         .file_mode = c->file_mode,
         .exec_env = c->exec_env,

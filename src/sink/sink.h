@@ -97,6 +97,7 @@ struct sink_config {
     const char *consumer;            /* the consumer's name */
     int64_t timeout_ms;              /* per delivery */
     int concurrency;                 /* deliveries at once, for sinks without SINK_FAILSTOP */
+    int lanes;                       /* of the consumer: how many such sinks may be at work */
     const struct http_options *http; /* of webhooks; NULL: the defaults */
     /* permissions of a file that is made; 0: 0640 less the umask */
     int file_mode;

@@ -181,6 +181,19 @@ class Moods(Mood, Case):
         (error,), = self.sql("SELECT error FROM outbox_dead")
         self.assertIn("max_payload is 1048576", error)
 
+    def test_memory_is_bounded_while_the_server_stands_still(self):
+        """A server that takes nothing costs no more memory the more there is for it: less than 48 MiB."""
+        lines = "".join(json.dumps({"type": "a", "aggregate_type": "k", "aggregate_id": str(i), "payload": "x" * 2000}) + "\n"
+                        for i in range(30000))
+        self.outbox("emit", "--ndjson", "-", input=lines)
+        with self.start(self.nats.url("s", f"stream=S&window=4096{self.MODE}"), "--timeout", "1s", "--batch", "1000") as relay:
+            wait_until(lambda: len(self.nats.messages("S")) > 3000, what=relay.output)
+            self.nats.stand()
+            wait_until(lambda: relay.output().count("has not answered") > 2, what=relay.output)
+            self.nats.go()
+            with open(f"/proc/{relay.popen.pid}/status") as f: peak = next(line for line in f if line.startswith("VmHWM"))
+        self.assertLess(int(peak.split()[1]), 48 << 10, peak)
+
     def kill_between(self, repeats):
         """kill_between kills relays at any moment, the one between storing and settling included."""
         for pause in (0.02, 0.05, 0.1, 0.15, 0.2, 0.3):
