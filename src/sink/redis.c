@@ -57,6 +57,9 @@ static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t 
 
     struct redis_node *node = redis_route_of(r, (struct str){st->name, st->n});
     *ret = 0;
+    bool others_first = r->map && redis_map_is_probed(node) && redis_map_fate(node) == SINK_LATER;
+    if (others_first)
+        return err_set(err, ERR_BUSY, "%s", node->why);
     if (!redis_node_has_room(node, d[0]->ev))
         return 0;
     if (redis_node_connect(node, err) != 0) {

@@ -17,6 +17,8 @@
 #define ASK_NS (1000 * MS_NS)    /* how long one server may take to tell the slots */
 #define AGAIN_NS (200 * MS_NS)   /* between two such questions */
 #define SILENT_NS (1000 * MS_NS) /* a server that has not answered for so long may be gone */
+#define GREET_NS (1000 * MS_NS)  /* how long a connection may take, while other servers work */
+#define STILL_NS (5000 * MS_NS)  /* the same for an answer */
 #define GOOD_NS (10000 * MS_NS)  /* for so long a server that worked counts as one that does */
 #define RETRY_MIN_MS 50          /* between connections to a server that is away */
 #define RETRY_MAX_MS 1000
@@ -184,6 +186,35 @@ static int take_slots(struct redis_sink *r, const redisReply *reply, struct erro
     return rc;
 }
 
+/* leave_still gives up on servers that have not answered for a while, if others work: their events
+ * would hold up everything for the whole timeout. */
+static void leave_still(struct redis_sink *r)
+{
+    int64_t now = redis_now(r);
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        struct redis_node *n = r->node[i];
+        if (redis_inflight(n) == 0)
+            continue;
+        int64_t waited = now - redis_at(n, n->first)->since;
+        int64_t patience = n->conn.state == REDIS_READY ? STILL_NS : GREET_NS;
+        bool others_work = waited >= patience && redis_map_fate(n) == SINK_LATER;
+        if (!others_work)
+            continue;
+        struct error err;
+        err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not answered for %lld ms",
+                 n->url.label, (long long)(waited / MS_NS));
+        redis_answer_lost(n, &err);
+        back_off(n);
+    }
+}
+
+/* redis_map_is_probed says whether a server that was away is being tried: one event is enough. */
+bool redis_map_is_probed(const struct redis_node *n)
+{
+    bool unsure = n->retry_ms > 0 && n->conn.state != REDIS_READY;
+    return unsure && redis_inflight(n) > 0;
+}
+
 /* What came of one question. */
 struct answer {
     struct redis_sink *r;
@@ -254,6 +285,7 @@ void redis_map_drive(struct redis_sink *r)
 {
     struct redis_map *map = r->map;
     int64_t now = redis_now(r);
+    leave_still(r);
     if (map->asking) {
         drive_question(r);
         return;
