@@ -372,7 +372,7 @@ bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const cha
     }
     redis_map_good(n);
 
-    struct delivery *d[REDIS_RUN];
+    struct delivery *d[REDIS_RUN] = {0};
     struct stream *st = first->stream;
     unsigned hops = first->hops + 1;
     for (size_t i = 0; i < count; i++) {
