@@ -95,7 +95,7 @@ def has_test(name, case):
 
 
 # Variables that no option has: the consumers, and passwords of sinks.
-SECRETS = {"OUTBOX_CONSUMERS", "OUTBOX_REDIS_PASSWORD", "OUTBOX_REDIS_SENTINEL_PASSWORD", "OUTBOX_NATS_PASSWORD", "OUTBOX_NATS_TOKEN",
+SECRETS = {"OUTBOX_CONSUMERS", "OUTBOX_MARIADB_PASSWORD", "OUTBOX_REDIS_PASSWORD", "OUTBOX_REDIS_SENTINEL_PASSWORD", "OUTBOX_NATS_PASSWORD", "OUTBOX_NATS_TOKEN",
            "OUTBOX_RABBITMQ_PASSWORD", "OUTBOX_KAFKA_PASSWORD"}
 
 
@@ -277,10 +277,10 @@ class Program(unittest.TestCase):
         self.assertEqual({number for _, number in said}, {oldest}, said)
 
     def test_every_name_that_begins_like_ours_is_ours(self):
-        """A function or constant of the library, a table, view or trigger of SQLite, a metric."""
+        """A function or constant of the library, a table, view or trigger of SQLite or MariaDB, a metric."""
         known = SECRETS | {option["env"] for option in options()}
         for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/engine/stream_reader.c")),
-                               (r"\boutbox_\w+", ("sql/sqlite/*.sql", "src/admin/*.c"))):
+                               (r"\boutbox_\w+", ("sql/sqlite/*.sql", "sql/mariadb/*.sql", "src/admin/*.c"))):
             for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
         for path in documents():
             if path.name in ("CHANGELOG.md", "testing.md", "proof.md", "coming-from.md"): continue  # the last has a test of its own
