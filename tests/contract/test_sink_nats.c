@@ -125,7 +125,8 @@ int main(int argc, char **argv)
     int failures;
     if (strcmp(arg, "tls") == 0) {
         way = WAY_TLS;
-        failures = sink_suite_run(&nats_case, &(struct suite_part)SUITE_PART(tls), 1);
+        failures = sink_suite_run(&nats_case,
+                                  (struct suite_part[]){SUITE_PART(tls), nats_tls_tests}, 2);
     } else if (strcmp(arg, "exclusive") == 0) {
         way = WAY_EXCLUSIVE;
         failures = sink_suite_run(&nats_case, &nats_exclusive_tests, 1);

@@ -3,6 +3,7 @@ is at fault, and repeats within what each mode promises: none within the duplica
 with exclusive=on."""
 # build: plain
 import json
+import re
 import signal
 import time
 
@@ -89,6 +90,32 @@ class Moods(Mood, Case):
                 wait_until(lambda: net.blown > blown, what=relay.output)
                 self.fault("connection cut")
                 self.arrived(relay)
+        self.reckon(0)
+
+    def test_answer_that_never_comes_is_asked_for_again(self):
+        """An answer that is lost while the connection lives on costs two seconds, and the event is neither lost nor stored twice."""
+        with Net(("127.0.0.1", self.nats.port)) as net, self.start(self.url(net.port)) as relay:
+            self.send(50)
+            self.wait_all(relay)
+            self.settled(relay)
+            lost = []
+
+            def swallow_one(_, data):
+                found = None if lost else re.search(rb'MSG _INBOX\.\S+ \S+ +\d+\r\n\{"stream":"S", ?"seq":\d+\}\r\n', data)
+                if not found: return data
+                lost.append(found[0])
+                return data.replace(found[0], b"")
+            net.burn = swallow_one
+            made = net.made
+            self.send(50)
+            wait_until(lambda: lost, what=relay.output)
+            self.fault("answer lost")
+            self.arrived(relay)
+            self.settled(relay)
+            self.healed()
+            if not self.MODE:  # with exclusive=on the next answer tells, or the connection is made anew to look
+                self.assertNotIn("sink is down", relay.output())
+                self.assertEqual(net.made, made)
         self.reckon(0)
 
     def test_half_open_network(self):
