@@ -372,14 +372,16 @@ bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const cha
     }
     redis_map_good(n);
 
-    struct delivery *d[REDIS_RUN];
+    struct delivery *d[REDIS_RUN] = {0};
     struct stream *st = first->stream;
     unsigned hops = first->hops + 1;
-    for (size_t i = 0; i < count; i++) {
+    size_t i = 0;
+    do { /* a reply is for one event at least */
         struct request *q = redis_at(n, at + i);
         d[i] = q->d;
         q->d = NULL;
-    }
+        i++;
+    } while (i < count);
     n->events -= count;
     send_on(r->node[to - 1], d, count, st, &how, hops);
     st->flying -= count;

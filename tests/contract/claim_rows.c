@@ -223,8 +223,6 @@ static void mysql_close(struct st_mysql *my)
 {
     (void)my;
 }
-
-static const struct rows_dialect rows_mariadb;
 #endif
 
 int rig_mariadb(void **state)
@@ -246,8 +244,10 @@ const char *rig_database(void)
 
 const struct rows_dialect *rig_dialect(const struct rig *g)
 {
+#ifdef OUTBOX_MARIADB
     if (g->my)
         return &rows_mariadb;
+#endif
     return g->pg ? &rows_postgres : &rows_sqlite;
 }
 

@@ -33,6 +33,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("redis-cluster://a/1?stream=s", "database 0 only");
     refuses("redis-cluster://a/?stream=s&db=0", "db");
     refuses("redis-cluster://a", "which stream?");
+    refuses("redis-sentinel://a/m?stream=s&sentinel-password-file=/nonexistent", "/nonexistent");
 }
 
 static void certificate_must_be_good(void **state)

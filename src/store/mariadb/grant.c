@@ -125,8 +125,6 @@ static int check(const struct mdb_store *st, const struct grant_request *req, st
                        "%s: MariaDB has rights on tables, not on rows: the part of a consumer is "
                        "for all of them",
                        st->shown);
-    if (!rights_of(req->part))
-        return err_set(err, ERR_CONFIG, "there is no part \"%.40s\"", req->part);
     return 0;
 }
 
@@ -138,9 +136,13 @@ int mdb_grant(struct store *base, const struct grant_request *req, bool *ret_cha
     struct buf b;
     if (check(st, req, err) != 0)
         return -1;
+    const struct right *one = rights_of(req->part);
+    if (!one)
+        return err_set(err, ERR_CONFIG, "there is no part \"%.40s\"", req->part);
+
     buf_init(&b, STATEMENT_MAX);
     int r = 0;
-    for (const struct right *one = rights_of(req->part); one->what && r == 0; one++) {
+    for (; one->what && r == 0; one++) {
         write_grant(st, req, one, &b);
         if (req->dry_run)
             changed = true;
