@@ -284,7 +284,7 @@ def run_all(jobs, limit):
 
 # ---- a second chance ----
 
-UNSTEADY_AT_MOST = 3  # files: if more fail, it is not the machine
+UNSTEADY_AT_MOST = 5  # files: if more fail, it is not the machine
 # What no busy machine causes: a broken guarantee, a sanitizer's finding.
 NEVER_BY_CHANCE = re.compile(r"checker\.Broken|Sanitizer:|runtime error:")
 
@@ -314,6 +314,12 @@ def show_unsteady(jobs):
     for job in jobs:
         for name in job.unsteady:
             print(f"UNSTEADY {job.tree} {job.label} {name}: failed, then passed when it was run again alone", flush=True)
+
+
+def show_failed(jobs):
+    """show_failed names once more, at the end of a long run, what went wrong on the way."""
+    for job in jobs:
+        for name in job.failed: print(f"FAILED {job.tree} {job.label} {name}", flush=True)
 
 
 # ---- the whole ----
@@ -372,6 +378,7 @@ def forgotten(jobs):
 
 def total(jobs):
     show_unsteady(jobs)
+    show_failed(jobs)
     passed, failed = sum(job.passed for job in jobs), sum(len(job.failed) for job in jobs)
     skipped = sum(len(job.skipped) for job in jobs)
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
