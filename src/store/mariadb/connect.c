@@ -73,10 +73,17 @@ static void set_my_cnf(MYSQL *db)
     mysql_optionsv(db, MYSQL_READ_DEFAULT_GROUP, "client");
 }
 
+int64_t mdb_answer_seconds(const struct mdb_store *st)
+{
+    return (st->url.answer_ms + 999) / 1000;
+}
+
 static void set_options(struct mdb_store *st, MYSQL *db)
 {
+    unsigned answer = (unsigned)mdb_answer_seconds(st);
     unsigned connect = CONNECT_SECONDS;
-    unsigned answer = (unsigned)((st->url.answer_ms + 999) / 1000);
+    if (answer > 0 && answer < connect)
+        connect = answer;
     my_bool no = 0;
     unsigned long packet = 1024UL * 1024 * 1024;
     unsigned tcp = MYSQL_PROTOCOL_TCP;
@@ -116,6 +123,7 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
     char *password = NULL;
     if (mdb_url_password(u, &password, err) != 0)
         return NULL;
+    int64_t since = clock_mono(&clock_system);
     /* Matched rows count as changed, as in every other database. */
     MYSQL *made = mysql_real_connect(db, u->host, u->user, password, u->database, u->port,
                                      u->socket, CLIENT_FOUND_ROWS | CLIENT_MULTI_RESULTS);
@@ -123,7 +131,7 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
         explicit_bzero(password, strlen(password));
     free(password);
     if (!made)
-        mdb_fail(st, db, err);
+        mdb_fail_since(st, db, since, err);
     return made;
 }
 
@@ -190,6 +198,7 @@ int mdb_connect(struct mdb_store *st, struct error *err)
     if (!st->db)
         return -1;
     st->dirty = false;
+    st->moved = false;
     st->clock.mono = 0;
     if (check_server(st, err) != 0) {
         mdb_disconnect(st);

@@ -65,15 +65,15 @@ int mdb_commit(struct store *base, struct error *err)
     return 0;
 }
 
-/* mdb_rollback drops a connection on which the rollback fails: what was begun there ends with
- * it. */
+/* mdb_rollback drops a connection on which the rollback fails, since what was begun there ends with
+ * it, and one that leads to a server that may only be read. */
 void mdb_rollback(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
     st->in_tx = false;
     if (!st->db)
         return;
-    if (mysql_rollback(st->db) != 0)
+    if (mysql_rollback(st->db) != 0 || st->moved)
         mdb_disconnect(st);
 }
 
