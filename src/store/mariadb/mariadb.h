@@ -65,7 +65,8 @@ struct mdb_store {
     char *shown;  /* the database's name in messages, without a password */
     char *quoted; /* `name`. */
     bool in_tx;
-    bool wrote; /* the open transaction has changed something */
+    bool wrote;     /* the open transaction has changed something */
+    bool unhurried; /* the server lets its transactions stand still, see mdb_hurry */
     bool moved; /* the server may not be written to any more: the address may lead to another now */
     bool lent;  /* handlers work on this connection: its session is set up anew before each use */
     bool dirty; /* handlers have had the session since it was set up */
@@ -209,6 +210,9 @@ bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev);
  * connection. */
 int mdb_connect(struct mdb_store *st, struct error *err);
 void mdb_disconnect(struct mdb_store *st);
+/* mdb_hurry says whether the server shall end a transaction of ours that stands still: one of the
+ * application's may. */
+int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err);
 /* mdb_dial makes a connection whose session is like ours. */
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err);
 /* mdb_answer_seconds is how long a connection waits for an answer: it counts in seconds. */
@@ -229,7 +233,9 @@ int mdb_ddl(const struct ddl_request *req, struct error *err);
 
 /* ---- transaction.c ---- */
 
+/* mdb_begin begins one of our own; mdb_begin_open one in which the application works. */
 int mdb_begin(struct store *st, struct error *err);
+int mdb_begin_open(struct store *st, struct error *err);
 int mdb_commit(struct store *st, struct error *err);
 void mdb_rollback(struct store *st);
 /* mdb_tx_gone fails if the transaction that mdb_begin opened is not open any more. */
