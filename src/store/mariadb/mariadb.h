@@ -12,6 +12,7 @@
 #include "store/store.h"
 
 #define MDB_SCHEMA_VERSION 1
+#define MDB_TRIGGERS 2 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
 
