@@ -2,8 +2,12 @@
 promoted though it lagged. What is in the database that is there then is delivered, from where each consumer stood there; what came
 after the copy was made comes again or is gone, with the data it belonged to. And servers on which there can be no outbox."""
 # build: plain
+import contextlib
 import os
+import socket
+import struct
 import subprocess
+import threading
 import unittest
 
 import mariadb_server
@@ -214,7 +218,37 @@ class Galera(mariadb_server.MariaDB):
                 f"--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:{port}", "--wsrep-node-address=127.0.0.1", "--innodb-autoinc-lock-mode=2"]
 
 
+class MySQL(threading.Thread):
+    """Something that says it is MySQL 8, lets everybody in, and knows no statement."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+
+    def run(self):
+        with contextlib.suppress(OSError):
+            while True: self.serve(self.listener.accept()[0])
+
+    def serve(self, client):
+        send = lambda number, body: client.sendall(struct.pack("<I", len(body))[:3] + bytes([number]) + body)
+        with client, contextlib.suppress(OSError):
+            # version, connection, salt, capabilities, character set, status, ..., plugin
+            send(0, b"\x0a8.0.36\0" + struct.pack("<I", 7) + b"12345678\0" + struct.pack("<HBHHB", 0xf7ff, 45, 2, 0x000f, 21) + bytes(10)
+                 + b"123456789012\0" + b"mysql_native_password\0")
+            client.recv(1 << 16)
+            send(2, b"\0\0\0\2\0\0\0")
+            while client.recv(1 << 16): send(1, b"\xff" + struct.pack("<H", 1193) + b"#HY000Unknown system variable")
+
+
 class Refused(Case):
+    def test_mysql_is_refused_with_the_reason(self):
+        server = MySQL()
+        self.addCleanup(server.listener.close)
+        server.start()
+        said = self.outbox("init", "--store", f"mariadb://root@127.0.0.1:{server.port}/shop", status=CONFIG).stderr
+        self.assertRegex(said, "this server is 8.0.36; an outbox needs MariaDB 10.6 or later; MySQL has no INSERT ... RETURNING")
+
     @unittest.skipUnless(os.path.exists(GALERA), "there is no Galera: install the package galera-4")
     def test_a_galera_cluster_is_refused_with_the_reason(self):
         with Galera() as server:

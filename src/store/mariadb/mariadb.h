@@ -398,6 +398,8 @@ int mdb_trim(struct store *st, const struct trim_request *req, struct trim_resul
              struct error *err);
 int mdb_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
               struct error *err);
+int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
+              struct error *err);
 int mdb_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
 #endif

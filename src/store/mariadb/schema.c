@@ -87,7 +87,8 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* sound_triggers says whether the triggers are there, and whom they run as, as far as we may know. */
+/* sound_triggers says whether the triggers are there, and whom they run as, as far as we may see
+ * accounts. */
 static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
 {
     int64_t n = 0;
