@@ -145,6 +145,20 @@ COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, unt
 ALTER TABLE @schema@.claim ADD COLUMN members bigint;
 COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
 
+-- ---- claims of parked events ----
+
+-- A claim of parked events says which they are. They still carry its epoch, but no index has it: so
+-- claiming them changes no index, as long as there is room for the new row beside the old one.
+ALTER TABLE @schema@.claim ADD COLUMN seqs bigint[];
+COMMENT ON COLUMN @schema@.claim.seqs IS
+    'of lane -1: the parked events that were claimed; those that still carry its epoch are held';
+UPDATE @schema@.claim k
+SET seqs = ARRAY(SELECT p.seq FROM @schema@.parked p
+                 WHERE p.consumer = k.consumer AND p.claim = k.epoch ORDER BY p.seq)
+WHERE k.lane = -1;
+DROP INDEX @schema@.parked_claim;
+ALTER TABLE @schema@.parked SET (fillfactor = 45);
+
 -- ---- how far all consumers have got, see internal/note_passed.sql ----
 
 -- Such a sample is that of the consumer '', and concerns those who see all consumers.
