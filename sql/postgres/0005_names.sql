@@ -59,7 +59,8 @@ CREATE TYPE @schema@._ahead AS (
     from_seq bigint,       -- they are in (from_seq, to_seq]
     to_seq   bigint,
     n        int,
-    members  bigint        -- the lanes whose events they are, see lane.members
+    members  bigint,       -- the lanes whose events they are, see lane.members
+    sample   bigint        -- what the worker makes of a key, see _knows_keys; NULL: nothing
 );
 
 CREATE TYPE @schema@._answer AS (
@@ -86,7 +87,8 @@ CREATE TYPE @schema@._answer AS (
     to_seq      bigint,
     window_end  bigint,
     quiet       boolean,   -- the claim took all there was, and nothing is parked
-    members     bigint     -- the lanes that it covers
+    members     bigint,    -- the lanes that it covers
+    keys        bigint[]   -- in place of held: every event of these keys has to wait
 );
 
 -- ---- parked events are found past the dead rows ----
