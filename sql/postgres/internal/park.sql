@@ -69,7 +69,8 @@ BEGIN
     LEFT JOIN LATERAL ( -- by this index: see _parked_rows
          SELECT true AS there FROM @schema@.parked x
          WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
-         ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0;
+           AND w.key <> 0 AND (w.before < w.seq) IS NOT TRUE
+         ORDER BY x.key, x.seq LIMIT 1) b ON true;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._as_parked(@schema@.consumer, bigint[], text[], int[], bigint[],
