@@ -91,7 +91,7 @@ class Astray(Exact):
         claim.do("SELECT pg_current_xact_id()")
         for lane in (0, 1):
             claim.do("SELECT @._turn('ahead', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), ROW(0, 0, '[]', 0, NULL), "
-                     "ROW(10, 60000, 5, 2, true, false, %s, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))", lane)
+                     "ROW(10, 60000, 5, 2, true, false, %s, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", lane)
         claim.do("COMMIT")
         self.assertLess(self.reader.do("SELECT max(next_floor) FROM @.lane")[0][0], 100)
         self.app.do("UPDATE @.lane SET next_floor = floor WHERE next_floor IS NOT NULL")  # as it was left until now
