@@ -449,7 +449,7 @@ class Consumers(Hostile):
         lane = self.run_on(db, "SELECT target::text, pos FROM outbox.lane WHERE consumer = 'audit' AND lane = 0")[0]
         for settled in (lair.claims["audit"], 0):
             self.run_on(db, "SELECT outbox._worker_turn('audit', 'w', %s, ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
-                            "ROW(0, %s, %s, 9000000000000000000, 1, 1))", lair.knows, settled, *lane)
+                            "ROW(0, %s, %s, 9000000000000000000, 1, 1, NULL))", lair.knows, settled, *lane)
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
@@ -462,7 +462,7 @@ class Consumers(Hostile):
         target, pos = self.run_on(db, f"SELECT target::text, pos FROM outbox.lane WHERE consumer = '{name}' AND lane = 0")[0]
         before = lair.do("SELECT last_value FROM outbox.epoch")[0][0]
         taken = self.run_on(db, "SELECT epoch FROM outbox._worker_turn(%s, 'w', %s, ROW(%s, 2, '[]', 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, "
-                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2, 1))",
+                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2, 1, NULL))",
                             name, lair.knows, epoch, target, pos, pos + 2)[0][0]
         self.assertGreater(taken, epoch)
         self.assertLess(lair.do("SELECT last_value FROM outbox.epoch")[0][0], before + 10)
