@@ -44,7 +44,7 @@ FILL = """
 SET synchronous_commit = off;
 DO $$ BEGIN FOR t IN 0 .. {events} / {per_tx} - 1 LOOP
     INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)
-    SELECT CASE n % 100 WHEN 0 THEN 'order.rare' ELSE 'order.changed' END, 'order', n % {keys},
+    SELECT CASE n % 100 WHEN 0 THEN 'order.rare' ELSE 'order.changed' END, {kind}, n % {keys},
            (rpad('{{"n":' || n || ',"group":' || n % 100 || ',"text":"', {payload} - 2,
                  'the quick brown fox jumps over the lazy dog and ') || '"}}')::json
     FROM generate_series({per_tx}::bigint * t, {per_tx}::bigint * t + {per_tx} - 1) AS n;
@@ -81,17 +81,18 @@ def fresh_db(b, name):
     return name
 
 
-def fill(b, db, events, payload=PAYLOAD, keys=KEYS, per_tx=10):
-    """More events, at rest: nothing is left to be cleaned up or written for whoever reads them."""
-    psql(b, db, FILL.format(events=events, payload=payload, keys=keys, per_tx=per_tx))
+def fill(b, db, events, payload=PAYLOAD, keys=KEYS, per_tx=10, kinds=1):
+    """More events, at rest: nothing is left to be cleaned up or written for whoever reads them. kinds: of aggregates."""
+    kind = "'order'" if kinds == 1 else f"'order' || n % {kinds}"
+    psql(b, db, FILL.format(events=events, payload=payload, keys=keys, per_tx=per_tx, kind=kind))
     psql(b, db, "VACUUM ANALYZE outbox.event; CHECKPOINT;")
 
 
-def backlog(b, events, payload=PAYLOAD, keys=KEYS):
+def backlog(b, events, payload=PAYLOAD, keys=KEYS, kinds=1):
     """A database with that many events, made once and kept."""
-    name = f"backlog_{events}_{payload}_{keys}"
+    name = f"backlog_{events}_{payload}_{keys}_{kinds}"
     if psql(b, "postgres", f"SELECT 1 FROM pg_database WHERE datname = '{name}'"): return name
-    fill(b, fresh_db(b, name), events, payload, keys)
+    fill(b, fresh_db(b, name), events, payload, keys, kinds=kinds)
     return name
 
 
@@ -431,6 +432,11 @@ def section_redis(b):
     on_redis.section(b, url_of(b, db), "postgres", url_of(b, db), (url_of(b, small), url_of(b, small)), queue)
 
 
+def section_redis_cluster(b):
+    db = backlog(b, b.backlog, kinds=on_redis.STREAMS)
+    on_redis.cluster_section(b, url_of(b, db))
+
+
 def section_handlers(b):
     db = backlog(b, 100_000)
     psql(b, db, "DROP TABLE IF EXISTS bench_effect; CREATE TABLE bench_effect (id bigint GENERATED ALWAYS AS IDENTITY "
@@ -440,7 +446,8 @@ def section_handlers(b):
 
 SECTIONS = {"drain": section_drain, "consumers": section_consumers, "kept": section_kept, "held": section_held,
             "emit": section_emit, "doorbell": section_doorbell, "tpcb": section_tpcb, "memory": section_memory,
-            "wakeup": section_wakeup, "idle": section_idle, "redis": section_redis, "handlers": section_handlers}
+            "wakeup": section_wakeup, "idle": section_idle, "redis": section_redis, "redis-cluster": section_redis_cluster,
+            "handlers": section_handlers}
 
 
 def facts(b):

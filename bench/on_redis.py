@@ -5,9 +5,11 @@ import sys
 from harness import compete, median, outbox_argv, program, ratio, timed
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+import broker_redis  # noqa: E402
 import servers  # noqa: E402
 
 # Without the append-only file, and with it as most have it.
+STREAMS = 48  # of a cluster
 MODES = {"no AOF": {"appendonly": "no"}, "AOF everysec": {"appendonly": "yes", "appendfsync": "everysec"}}
 
 
@@ -47,6 +49,54 @@ def same_entries(b, redis, url, mode, source):
     if mine != theirs: sys.exit(f"the bare loop adds other entries than the relay:\n{theirs[0]}\n{mine[0]}")
 
 
+def cluster_total(cluster):
+    return sum(node("EVAL", "local n=0 for _,k in ipairs(redis.call('KEYS','*')) do n=n+redis.call('XLEN',k) end return n", 0)
+               for node in cluster.masters())
+
+
+def on_cluster(cluster, events, run):
+    """on_cluster runs it, and sees to it that every event is in one of the streams."""
+    for node in cluster.masters(): node("FLUSHALL")
+    found = run()
+    if cluster_total(cluster) != events: sys.exit(f"{cluster_total(cluster)} entries instead of {events}")
+    return {**found, "rate": events / found["seconds"]}
+
+
+def cluster_section(b, url):
+    """Three masters without replicas: two cores have enough to do. A stream for each kind of aggregate, so that all have work; and
+    what dedupe=on costs."""
+    n = b.backlog
+
+    def relay(more):
+        argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink",
+                           cluster.url("stream=s.{aggregate_type}" + more), "--order", "key", "--batch", 1000)
+        seconds, cpu = timed(argv)
+        idle, idle_cpu = timed(argv)
+        return {"seconds": seconds - idle, "cpu": cpu - idle_cpu}
+    with broker_redis.Cluster(3, replicas=0, settings={"appendonly": "no"}) as cluster:
+        ports = ",".join(str(node.port) for _, _, node in sorted(cluster.slots(), key=lambda slot: slot[0]))
+        m = compete(b, {"bare": lambda: on_cluster(cluster, n, lambda: program(b, "redis_drain", "postgres", url, ports, "s.")),
+                        "ours": lambda: on_cluster(cluster, n, lambda: relay("")),
+                        "once": lambda: on_cluster(cluster, n, lambda: relay("&dedupe=on"))})
+    share = ratio(m["ours"], m["bare"], "rate")
+    b.row("relay to a redis cluster of three", median(m["ours"], "rate"), "events/s")
+    b.row("bare loop, overlapped and pipelined", median(m["bare"], "rate"), "events/s", "ours / bare", share, ">= 0.75", share >= 0.75)
+    b.row("dedupe=on", median(m["once"], "rate"), "events/s", "on / off", ratio(m["once"], m["ours"], "rate"))
+
+
+def dedupe_rows(b, redis, url, n):
+    """What dedupe=on costs where all events go to one stream."""
+    def relay(more):
+        argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", redis.url("stream=ours" + more),
+                           "--order", "key", "--batch", 1000)
+        seconds, cpu = timed(argv)
+        idle, idle_cpu = timed(argv)
+        return {"seconds": seconds - idle, "cpu": cpu - idle_cpu}
+    m = compete(b, {"off": lambda: counted(redis, "ours", n, lambda: relay("")),
+                    "on": lambda: counted(redis, "ours", n, lambda: relay("&dedupe=on"))})
+    b.row("one stream, dedupe=on", median(m["on"], "rate"), "events/s", "on / off", ratio(m["on"], m["off"], "rate"))
+
+
 def section(b, url, mode, source, small, queue=None):
     n = b.backlog
     for label, settings in MODES.items():
@@ -59,6 +109,8 @@ def section(b, url, mode, source, small, queue=None):
         b.row(f"relay to redis, {label}", median(m["ours"], "rate"), "events/s")
         b.row("bare loop, overlapped and pipelined", median(m["bare"], "rate"), "events/s", "ours / bare", share, ">= 0.75",
               share >= 0.75)
+        if label == "no AOF":
+            with servers.Redis(settings) as redis: dedupe_rows(b, redis, url, n)
         if not queue: continue
         times = ratio(m["ours"], m["queue"], "rate")
         b.row("bare SKIP LOCKED claims", median(m["queue"], "rate"), "events/s", "ours / bare", times, ">= 5", times >= 5)

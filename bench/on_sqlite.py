@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import on_kafka
 import on_nats
 import on_rabbitmq
 import on_redis
@@ -257,6 +258,11 @@ def section_redis(b):
     on_redis.section(b, url_of(db), "sqlite", db, (url_of(small), small))
 
 
+def section_kafka(b):
+    db, small = backlog(b, b.backlog), backlog(b, 1_000)
+    on_kafka.section(b, url_of(db), db, (url_of(small), small))
+
+
 def section_nats(b):
     on_nats.section(b, backlog(b, b.backlog), b.backlog)
 
@@ -275,4 +281,5 @@ def section_handlers(b):
 
 SECTIONS = {"drain": section_drain, "orders": section_orders, "filter": section_filter, "consumers": section_consumers,
             "emit": section_emit, "draining": section_draining, "memory": section_memory, "wakeup": section_wakeup,
-            "idle": section_idle, "redis": section_redis, "nats": section_nats, "rabbitmq": section_rabbitmq, "handlers": section_handlers}
+            "idle": section_idle, "redis": section_redis, "kafka": section_kafka,
+            "nats": section_nats, "rabbitmq": section_rabbitmq, "handlers": section_handlers}

@@ -1,15 +1,19 @@
-/* redis_drain MODE SOURCE SOCKET STREAM: ceilings for a relay that drains to a Redis stream, with
- * none of our code. Batches of 1,000; each event is an XADD with the envelope that the relay
- * writes; a batch's position is recorded once Redis has answered for all of it.
+/* redis_drain MODE SOURCE SERVER[,SERVER...] STREAM: ceilings for a relay that drains to a Redis
+ * stream, with none of our code. Batches of 1,000; each event is an XADD with the envelope that the
+ * relay writes; a batch's position is recorded once Redis has answered for all of it.
  *   postgres     seq > position from outbox.event; the next batch is read, and the position of the
- *   last one committed, while
- *                Redis is at work on this one. It would lose what commits late, has no leases, no
- *                retries, no key order to
- *                keep after a failure, and no second reader in mind
+ *                last one committed, while Redis is at work on this one. It would lose what commits
+ *                late, has no leases, no retries, no key order to keep after a failure, and no
+ *                second reader in mind
  *   sqlite       the same from a SQLite file, in one thread
  *   skip-locked  as queue tables do: claims rows of bench_queue by their status, adds them, and
- *   marks them done */
+ *                marks them done
+ * A server is the path of a socket, or a port. With several they are the masters of a cluster with
+ * equal shares of the slots, and the stream's name is STREAM and the aggregate's type. */
+#include <arpa/inet.h>
 #include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +27,7 @@
 #include "pg.h"
 
 #define BATCH 1000
+#define LINKS_MAX 16
 #define EPOCH_2000_US INT64_C(946684800000000)
 #define COLUMNS "seq, id, type, aggregate_type, aggregate_id, version, payload, created_at"
 
@@ -37,24 +42,48 @@ struct row {
     int64_t at_ms;
 };
 
-struct out {
+/* A connection to a server. */
+struct link {
     char *p;
     size_t n, cap;
-    const char *stream;
     int fd, ahead; /* ahead: lines read of the next batch's answers */
+    int count[2];  /* entries of this batch and of the one before */
+};
+
+struct out {
+    struct link link[LINKS_MAX];
+    int n_links, batch; /* batch: which of the counts is being added to */
+    const char *stream;
     char envelope[8192];
 };
 
-static void add(struct out *o, const char *p, size_t n)
+static void add(struct link *l, const char *p, size_t n)
 {
-    if (n > o->cap - o->n) {
-        o->cap = 2 * (o->n + n);
-        o->p = realloc(o->p, o->cap);
-        if (!o->p)
+    if (n > l->cap - l->n) {
+        l->cap = 2 * (l->n + n);
+        l->p = realloc(l->p, l->cap);
+        if (!l->p)
             bench_die("out of memory");
     }
-    memcpy(o->p + o->n, p, n);
-    o->n += n;
+    memcpy(l->p + l->n, p, n);
+    l->n += n;
+}
+
+/* link_of: the slot of a name is its CRC-16 (XMODEM). */
+static struct link *link_of(struct out *o, const char *name, size_t n)
+{
+    unsigned crc = 0;
+    if (o->n_links == 1)
+        return &o->link[0];
+    for (size_t i = 0; i < n; i++) {
+        crc ^= (unsigned)(unsigned char)name[i] << 8;
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc & 0x8000 ? crc << 1 ^ 0x1021 : crc << 1) & 0xffff;
+    }
+    unsigned n_links = (unsigned)o->n_links, slot = crc % 16384, i = n_links * slot / 16384;
+    if ((i + 1) * 16384 / n_links <= slot)
+        i++; /* shares are rounded down */
+    return &o->link[i];
 }
 
 static char *put(char *to, struct field f)
@@ -95,59 +124,93 @@ static char *put_time(char *to, int64_t ms)
 
 static void add_row(struct out *o, const struct row *r)
 {
-    char head[160], *e = o->envelope;
+    char head[320], name[128], *e = o->envelope;
+    int length = snprintf(name, sizeof name, "%s%.*s", o->stream,
+                          o->n_links > 1 ? (int)r->kind.n : 0, r->kind.p);
     e = put(PUT(e, "{\"event_id\":\""), r->id);
     e = put(PUT(e, "\",\"topic\":\""), r->type);
     e = put(PUT(e, "\",\"aggregate_kind\":\""), r->kind);
     e = put(PUT(e, "\",\"aggregate_id\":\""), r->key);
     e = put(PUT(e, "\",\"entity_version\":"), (struct field){r->version, strlen(r->version)});
     e = put(PUT(e, ",\"payload\":"), r->payload);
-    e = put(PUT(e, ",\"stream_id\":\""), (struct field){o->stream, strlen(o->stream)});
+    e = put(PUT(e, ",\"stream_id\":\""), (struct field){name, (size_t)length});
     e = put_time(PUT(e, "\",\"committed_at\":\""), r->at_ms);
     e = PUT(e, "\"}");
     size_t n = (size_t)(e - o->envelope);
     int k = snprintf(head, sizeof head,
-                     "*5\r\n$4\r\nXADD\r\n$%zu\r\n%s\r\n$1\r\n*\r\n$5\r\nevent\r\n$%zu\r\n",
-                     strlen(o->stream), o->stream, n);
-    add(o, head, (size_t)k);
-    add(o, o->envelope, n);
-    add(o, "\r\n", 2);
+                     "*5\r\n$4\r\nXADD\r\n$%d\r\n%s\r\n$1\r\n*\r\n$5\r\nevent\r\n$%zu\r\n", length,
+                     name, n);
+    struct link *l = link_of(o, name, (size_t)length);
+    add(l, head, (size_t)k);
+    add(l, o->envelope, n);
+    add(l, "\r\n", 2);
+    l->count[o->batch]++;
 }
 
 /* send_all cannot get stuck: Redis takes commands whether or not we read its answers. */
 static void send_all(struct out *o)
 {
-    for (size_t at = 0; at < o->n;) {
-        ssize_t k = send(o->fd, o->p + at, o->n - at, MSG_NOSIGNAL);
-        if (k <= 0)
-            bench_die("redis is gone");
-        at += (size_t)k;
+    for (int i = 0; i < o->n_links; i++) {
+        struct link *l = &o->link[i];
+        for (size_t at = 0; at < l->n;) {
+            ssize_t k = send(l->fd, l->p + at, l->n - at, MSG_NOSIGNAL);
+            if (k <= 0)
+                bench_die("redis is gone");
+            at += (size_t)k;
+        }
+        l->n = 0;
     }
-    o->n = 0;
 }
 
-/* take_answers waits for n ids, two lines each. Lines beyond those belong to the next batch. */
-static void take_answers(struct out *o, int n)
+/* take_from waits for the ids of the batch before this one, two lines each. Lines beyond those
+ * belong to this one. */
+static void take_from(struct link *l, int batch)
 {
     char chunk[65536];
-    int lines = 2 * n - o->ahead;
+    int lines = 2 * l->count[batch] - l->ahead;
     while (lines > 0) {
-        ssize_t k = recv(o->fd, chunk, sizeof chunk, 0);
+        ssize_t k = recv(l->fd, chunk, sizeof chunk, 0);
         if (k <= 0 || memchr(chunk, 'E', (size_t)k))
             bench_die("redis said no: %.*s", (int)(k > 0 ? k : 0), chunk);
         for (const char *p = chunk; (p = memchr(p, '\n', (size_t)(chunk + k - p))); p++)
             lines--;
     }
-    o->ahead = -lines;
+    l->ahead = -lines;
+    l->count[batch] = 0;
 }
 
-static void out_open(struct out *o, const char *path, const char *stream)
+static void take_answers(struct out *o)
 {
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
-    *o = (struct out){.stream = stream, .fd = socket(AF_UNIX, SOCK_STREAM, 0)};
-    if (connect(o->fd, (struct sockaddr *)&sa, sizeof sa) != 0)
-        bench_die("no redis at %s", path);
+    for (int i = 0; i < o->n_links; i++)
+        take_from(&o->link[i], !o->batch);
+}
+
+static int connect_to(const char *where)
+{
+    struct sockaddr_un local = {.sun_family = AF_UNIX};
+    struct sockaddr_in port = {.sin_family = AF_INET,
+                               .sin_port = htons((uint16_t)atoi(where)),
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    bool by_path = *where == '/';
+    int fd = socket(by_path ? AF_UNIX : AF_INET, SOCK_STREAM, 0), on = 1;
+    snprintf(local.sun_path, sizeof local.sun_path, "%s", where);
+    int rc = by_path ? connect(fd, (struct sockaddr *)&local, sizeof local)
+                     : connect(fd, (struct sockaddr *)&port, sizeof port);
+    if (rc != 0)
+        bench_die("no redis at %s", where);
+    if (!by_path)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+static void out_open(struct out *o, char *servers, const char *stream)
+{
+    *o = (struct out){.stream = stream};
+    for (char *where; (where = strsep(&servers, ",")); o->n_links++) {
+        if (o->n_links == LINKS_MAX)
+            bench_die("at most %d servers", LINKS_MAX);
+        o->link[o->n_links].fd = connect_to(where);
+    }
 }
 
 /* PostgreSQL */
@@ -211,12 +274,13 @@ static size_t drain_postgres(const char *url, struct out *o, struct bench_timing
             seq = pg_int8(r, n - 1, 0);
         if (n == BATCH)
             start_read(reader, seq);
+        o->batch ^= 1;
         if (n > 0)
             add_result(o, r);
         PQclear(r);
         send_all(o);
         if (sent) { /* the batch before this one */
-            take_answers(o, sent);
+            take_answers(o);
             if (writing)
                 PQclear(pg_take(writer));
             snprintf(text, sizeof text, "%" PRId64, sent_seq);
@@ -261,7 +325,8 @@ static size_t drain_queue(const char *url, struct out *o, struct bench_timing *t
         n = PQntuples(r);
         add_result(o, r);
         send_all(o);
-        take_answers(o, n);
+        o->batch ^= 1;
+        take_answers(o);
         for (int i = 0; i < n; i++)
             to += sprintf(to, "%c%" PRId64, i ? ',' : '{', pg_int8(r, i, 0));
         strcpy(to, "}");
@@ -314,10 +379,11 @@ static size_t drain_sqlite(const char *path, struct out *o, struct bench_timing 
     bench_start(t, 1 << 20);
     for (int n = BATCH; n == BATCH || sent;) {
         int64_t from = bench_now();
+        o->batch ^= 1;
         n = n == BATCH ? read_batch(q, o, &seq) : 0;
         /* while this batch was read, Redis was at work on the one before */
         if (sent)
-            take_answers(o, sent);
+            take_answers(o);
         send_all(o);
         if (sent) {
             sqlite3_bind_int64(position, 1, sent_seq);
@@ -336,7 +402,7 @@ int main(int argc, char **argv)
     struct out o;
     struct bench_timing t;
     if (argc != 5)
-        bench_die("usage: %s postgres|sqlite|skip-locked SOURCE SOCKET STREAM", argv[0]);
+        bench_die("usage: %s postgres|sqlite|skip-locked SOURCE SERVER[,...] STREAM", argv[0]);
     out_open(&o, argv[3], argv[4]);
     size_t events;
     if (strcmp(argv[1], "sqlite") == 0)

@@ -52,7 +52,8 @@ extern "C" {
 #endif
 
 struct sqlite3;
-struct pg_conn; /* PGconn */
+struct pg_conn;  /* PGconn */
+struct st_mysql; /* MYSQL */
 
 /*
 ** CAPI: Version
@@ -219,6 +220,10 @@ typedef struct outbox_receipt {
 ** so at once, each on a connection of its own. A failure that the server reports ends the caller's
 ** transaction, as any failed statement does in PostgreSQL.
 **
+** outbox_emit_mariadb does the same through a connection of MariaDB's client library (MYSQL *),
+** with a transaction open, or autocommit off. A failure undoes the event, and nothing else of the
+** transaction, unless the server picked it to end a deadlock.
+**
 ** All of them refuse bad data with OUTBOX_INVALID and a text that says which part and why, and an
 ** idempotency key that was used with another type, aggregate or payload with OUTBOX_CONFLICT. After
 ** a failure nothing of the event is stored.
@@ -229,6 +234,8 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
                                   outbox_receipt *ret, outbox_error *err);
 OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m,
                               outbox_receipt *ret, outbox_error *err);
+OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox_message *m,
+                                   outbox_receipt *ret, outbox_error *err);
 
 /*
 ** CAPI: Transactions on the handle's own connection
@@ -239,13 +246,14 @@ OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_messa
 **
 ** outbox_sqlite returns that connection, for the same thread to use between outbox_begin and
 ** outbox_commit, so that an application can change its tables in the same transaction; NULL if the
-** store is not SQLite. outbox_pg does the same for PostgreSQL.
+** store is not SQLite. outbox_pg does the same for PostgreSQL, and outbox_mariadb for MariaDB.
 */
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err);
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err);
 OUTBOX_API void outbox_rollback(outbox *ob);
 OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob);
 OUTBOX_API struct pg_conn *outbox_pg(outbox *ob);
+OUTBOX_API struct st_mysql *outbox_mariadb(outbox *ob);
 
 /*
 ** CAPI: Events, as a handler sees them
@@ -386,6 +394,7 @@ OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, con
 OUTBOX_API outbox_verdict outbox_retry_in(outbox_tx *tx, int64_t ms, const char *text);
 OUTBOX_API struct sqlite3 *outbox_tx_sqlite(outbox_tx *tx);
 OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx);
+OUTBOX_API struct st_mysql *outbox_tx_mariadb(outbox_tx *tx);
 OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret,
                               outbox_error *err);
 
@@ -399,8 +408,9 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 ** of the payload; 0 means strlen. payload may be NULL. Handlers added with a name need this only
 ** for effects of their own choosing, not for the event.
 **
-** outbox_handle_once_sqlite and outbox_handle_once_pg do so in a transaction that is open on the
-** caller's own connection, for what does not arrive through a handler, such as messages of a queue.
+** outbox_handle_once_sqlite, outbox_handle_once_pg and outbox_handle_once_mariadb do so in a
+** transaction that is open on the caller's own connection, for what does not arrive through a
+** handler, such as messages of a queue.
 **
 ** Records are kept for the time of outbox_set's "inbox-retention".
 */
@@ -413,6 +423,9 @@ OUTBOX_API int outbox_handle_once_sqlite(outbox *ob, struct sqlite3 *db, const c
 OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char *handler,
                                      const char *key, const char *payload, size_t size,
                                      int *ret_first, outbox_error *err);
+OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const char *handler,
+                                          const char *key, const char *payload, size_t size,
+                                          int *ret_first, outbox_error *err);
 
 /*
 ** CAPI: Running

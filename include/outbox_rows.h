@@ -158,11 +158,11 @@ typedef struct outbox_row_claim {
 typedef struct outbox_rows outbox_rows;
 
 /*
-** outbox_claim_rows_sqlite and outbox_claim_rows_pg claim through the caller's connection and
-** commit. When they return 0, the claim is as durable as any commit on that connection. So they
-** fail with OUTBOX_MISUSE inside an open transaction. Only one thread at a time may use the
-** connection; nothing is kept on it. On success the caller owns *ret and releases it with
-** outbox_rows_free.
+** outbox_claim_rows_sqlite, outbox_claim_rows_pg and outbox_claim_rows_mariadb claim through the
+** caller's connection and commit. When they return 0, the claim is as durable as any commit on that
+** connection. So they fail with OUTBOX_MISUSE inside an open transaction. Only one thread at a time
+** may use the connection; nothing is kept on it. On success the caller owns *ret and releases it
+** with outbox_rows_free.
 **
 ** The rows are as the claim left them, in the order that order_by gave before the claim. No rows is
 ** success: nothing matches, except what others are claiming at this moment. After a failure nothing
@@ -171,14 +171,16 @@ typedef struct outbox_rows outbox_rows;
 ** claimed, it returns those, and the next call meets the failure again. OUTBOX_BUSY means: try
 ** again.
 **
-** PostgreSQL claims in one statement and one round trip, and skips rows that are locked. SQLite
-** claims in one transaction. The portable way looks for candidates, then updates them one by one if
-** they still match.
+** PostgreSQL claims in one statement and one round trip, and skips rows that are locked. MariaDB
+** skips them as well, and claims in one transaction, as SQLite does. The portable way looks for
+** candidates, then updates them one by one if they still match.
 */
 OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim,
                                         outbox_rows **ret, outbox_error *err);
 OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim *claim,
                                     outbox_rows **ret, outbox_error *err);
+OUTBOX_API int outbox_claim_rows_mariadb(struct st_mysql *conn, const outbox_row_claim *claim,
+                                         outbox_rows **ret, outbox_error *err);
 
 /* Rows and columns count from 0. outbox_rows_text returns a value as the database writes it, ending
 ** with a NUL, valid until outbox_rows_free; NULL for a NULL, and if there is no such row or column.

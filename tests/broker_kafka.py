@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import typing
 
 import servers
@@ -131,7 +132,7 @@ class Kafka(Server, Topics):
     """One broker that is its own controller; or, with `voters` ({node: port of its controller}), one of several."""
 
     prefix, death = "obkf", "KILL"
-    archive = False
+    archive = one_of_several = False
 
     def __init__(self, settings=None, node=1, voters=None, place=None):
         super().__init__()
@@ -204,7 +205,10 @@ class Kafka(Server, Topics):
         return [*self.java_command("kafka.Kafka"), str(self.dir / "server.properties")]
 
     def ready(self):
-        """ready: it takes requests. Whether it has found its cluster is for the request to wait for."""
+        """ready: it takes requests. One of several is not waited for: it is not ready before the others."""
+        return self.one_of_several or self.takes_requests()
+
+    def takes_requests(self):
         with socket.socket() as s:
             return s.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -228,6 +232,8 @@ class Cluster(Topics):
     def __init__(self, n=3, settings=None):
         voters = {node: free_port() for node in range(1, n + 1)}
         self.brokers = [Kafka(settings, node, voters) for node in voters]
+        home()
+        for broker in self.brokers: broker.one_of_several = True
 
     @property
     def hosts(self):
@@ -236,7 +242,16 @@ class Cluster(Topics):
     def start(self):
         atexit.register(self.close)
         for broker in self.brokers: broker.start()
+        self.wait()
         return self
+
+    def wait(self, brokers=None):
+        """wait waits until they take requests."""
+        deadline = time.monotonic() + servers.TIMEOUT
+        for broker in brokers or self.brokers:
+            while not broker.takes_requests():
+                if not broker.running() or time.monotonic() > deadline: raise RuntimeError(f"no broker\n{broker.log()}")
+                time.sleep(0.05)
 
     def close(self):
         atexit.unregister(self.close)

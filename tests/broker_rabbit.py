@@ -8,6 +8,7 @@
 As a program, for tests in C, it starts a node, says `PORT TLS-PORT FOLDER`, and then answers each line it reads, `eval ERLANG`, `kill`,
 `start` or `connections`, with one line. It ends with its input.
 """
+import atexit
 import contextlib
 import os
 import pathlib
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from servers import Server, _signal, clean_env, free_port, unprivileged
+from servers import TIMEOUT, Server, _signal, clean_env, free_port, make_folder, unprivileged
 
 PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 # One scheduler that never spins: a node costs about four seconds of processor time to start, and little after that.
@@ -45,6 +46,7 @@ class Rabbit(Server):
     def __init__(self, name="a", settings=None, epmd=None, cookie=None):
         super().__init__()
         self.name, self.settings, self.epmd, self.own_epmd = f"{name}@localhost", settings or {}, epmd, epmd is None
+        self.launched = None
         self.cookie = cookie or os.urandom(10).hex().upper()
 
     def prepare(self):
@@ -72,6 +74,25 @@ class Rabbit(Server):
 
     def command(self):
         return ["env", *(f"{name}={value}" for name, value in self.environment().items()), PROGRAM]
+
+    def launch(self):
+        """launch starts the node, without waiting for it; start() does that."""
+        if self.dir is None:
+            atexit.register(self.close)
+            self.dir = make_folder(self.prefix)
+            self.prepare()
+        with open(self.dir / "log", "ab") as log:
+            self.launched = subprocess.Popen([*unprivileged(self.death), *self.command()], cwd="/", env=clean_env(),
+                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def start(self):
+        """start has more patience than other servers need: a node that gets a twentieth of the machine takes over a minute."""
+        if not self.launched: self.launch()
+        self.popen, self.launched = self.launched, None
+        deadline = time.monotonic() + 4 * TIMEOUT
+        while not self.ready():
+            if self.popen.poll() is not None or time.monotonic() > deadline: raise RuntimeError(f"Rabbit did not start\n{self.log()}")
+        return self
 
     def ready(self):
         """ready asks at most a few times a second: a node takes seconds to start, and every question is its work."""
@@ -178,6 +199,11 @@ class Cluster:
     def __exit__(self, *_):
         for node in self.nodes: node.close()
         self.epmd.close()
+
+    def start_all(self):
+        """start_all starts all nodes at once: one that was not the last to go waits for the others."""
+        for node in self.nodes: node.launch()
+        for node in self.nodes: node.start()
 
     def url(self, exchange, query=""):
         hosts = ",".join(f"127.0.0.1:{n.port}" for n in self.nodes)

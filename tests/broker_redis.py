@@ -31,6 +31,20 @@ def until(predicate, what, timeout=TIMEOUT):
 class Node(servers.Redis):
     """A server that can be frozen, and thawed."""
 
+    password = None
+
+    def __call__(self, *args):
+        if self.password is None: return super().__call__(*args)
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(TIMEOUT)
+            s.connect(str(self.socket))
+            parts = [str(a).encode() for a in args]
+            for command in ([b"AUTH", self.password.encode()], parts):
+                s.sendall(b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in command))
+            with s.makefile("rb") as f:
+                servers._redis_reply(f)
+                return servers._redis_reply(f)
+
     def freeze(self):
         self.popen.send_signal(signal.SIGSTOP)
 
@@ -73,6 +87,8 @@ class Sentinel(Node):
 
     def prepare(self):
         super().prepare()
+        login = f"requirepass {self.password}\n" if self.password else ""
+        if self.watched.password: login += f"sentinel auth-pass shop {self.watched.password}\n"
         self.write("sentinel.conf", f"""
 port {self.port}
 bind 127.0.0.1
@@ -82,7 +98,7 @@ sentinel monitor shop 127.0.0.1 {self.watched.port} {self.quorum}
 sentinel down-after-milliseconds shop {DOWN_AFTER_MS}
 sentinel failover-timeout shop 4000
 sentinel parallel-syncs shop 5
-""")
+{login}""")
 
     def command(self):
         return [self.PROGRAM, str(self.dir / "sentinel.conf"), "--sentinel"]
@@ -114,21 +130,29 @@ class Several:
 class Sentinels(Several):
     """A master, its replicas, and Sentinels that promote one of these if the master is gone."""
 
-    def __init__(self, replicas=2, sentinels=3, settings=None):
+    def __init__(self, replicas=2, sentinels=3, settings=None, password=None, sentinel_password=None):
         super().__init__()
+        self.password, self.sentinel_password = password, sentinel_password
         self.settings = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1", **(settings or {})}
         self.n_replicas, self.n_sentinels = replicas, sentinels
 
     def start(self):
-        first = Node(dict(self.settings)).start()
+        if self.password: self.settings |= {"requirepass": self.password, "masterauth": self.password}
+        first = Node(dict(self.settings))
+        first.password = self.password
+        first.start()
         self.servers, self.sentinels = [first], []
         self.nodes.append(first)
         for _ in range(self.n_replicas):
-            node = Node({**self.settings, "replicaof": f"127.0.0.1 {first.port}"}).start()
+            node = Node({**self.settings, "replicaof": f"127.0.0.1 {first.port}"})
+            node.password = self.password
+            node.start()
             self.servers.append(node)
             self.nodes.append(node)
         for _ in range(self.n_sentinels):
-            sentinel = Sentinel(first, self.n_sentinels // 2 + 1).start()
+            sentinel = Sentinel(first, self.n_sentinels // 2 + 1)
+            sentinel.password = self.sentinel_password
+            sentinel.start()
             self.sentinels.append(sentinel)
             self.nodes.append(sentinel)
         self.wait_settled()
@@ -204,12 +228,12 @@ class Cluster(Several):
     def slots(self):
         """slots gives [(first, last, node)], as a server that answers says."""
         for node in self.nodes:
-            if answer := node.running() and node.try_ask("CLUSTER", "SLOTS"):
+            if answer := node.try_ask("CLUSTER", "SLOTS"):
                 return [(first, last, self.at(where[1])) for first, last, where, *_ in answer]
         raise RuntimeError("nobody answers")
 
     def slot(self, key):
-        return next(node for node in self.nodes if node.running())("CLUSTER", "KEYSLOT", key)
+        return next(node for node in self.nodes if node.running() and not node.frozen())("CLUSTER", "KEYSLOT", key)
 
     def owner(self, key):
         slot = self.slot(key)

@@ -20,6 +20,7 @@ CONFORMANCE = ROOT / "docs" / "conformance.md"
 POSTGRES, SQLITE, MEMORY, MARIADB = STORES = ("PostgreSQL", "SQLite", "memory", "MariaDB")
 # The word in front of tests, and the stores that these run on.
 GROUPS = {"all": (POSTGRES, SQLITE, MEMORY), "both": (POSTGRES, SQLITE), "PostgreSQL": (POSTGRES,), "SQLite": (SQLITE,),
+          "MariaDB": (MARIADB,),
           "SQLite, memory": (SQLITE, MEMORY), "PostgreSQL, memory": (POSTGRES, MEMORY), "memory": (MEMORY,), "no store": ()}
 GROUP = re.compile(rf"\b({'|'.join(sorted(GROUPS, key=len, reverse=True))}): ")
 TEST = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
@@ -28,9 +29,10 @@ GAP = re.compile(r"(\w+) \(not yet\)")
 
 # The store of a C program, unless its groups tell; none for the rest.
 PROGRAMS = {POSTGRES: ("store_postgres", "handlers_pg", "claim_pg", "misbehave_pg", "outbox_pg", "sim_postgres"),
+            MARIADB: ("store_mariadb", "handlers_mariadb", "claim_mariadb", "misbehave_mariadb"),
             SQLITE: ("handlers_sqlite", "claim_sqlite", "misbehave_sqlite", "manage"),
             MEMORY: ("claim_memory", "pipeline", "effects", "found", "outage", "for_tests", "sim")}
-KINDS = {"postgres": POSTGRES, "sqlite": SQLITE, "memory": MEMORY}
+KINDS = {"postgres": POSTGRES, "sqlite": SQLITE, "memory": MEMORY, "mariadb": MARIADB}
 
 
 class Row:

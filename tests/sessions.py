@@ -94,3 +94,21 @@ class Exact(PgCase):
 
     def drain_all(self, consumer, **kw):
         return self.reader.drain(consumer, **kw)
+
+
+class ExactAlone(Exact):
+    """An Exact on a server that the cases of the class have to themselves, with these settings."""
+    settings = {}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.postgres = servers.Postgres(cls.settings)
+        cls.addClassCleanup(cls.postgres.close)
+        cls.postgres.start()
+
+    def init(self):
+        if self._store is None:
+            self.store = self.postgres.create_database(self.dbname)
+            self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        return super().init()

@@ -169,11 +169,11 @@ CREATE TABLE IF NOT EXISTS outbox_dead (
 
 -- The inbox: what a handler has taken effect for.
 CREATE TABLE IF NOT EXISTS outbox_handled (
-    handler     VARBINARY(1025) NOT NULL,
-    handled_key VARBINARY(1025) NOT NULL,
-    hash        BIGINT NOT NULL,
-    at          BIGINT NOT NULL,
-    PRIMARY KEY (handler, handled_key),
+    handler VARBINARY(1025) NOT NULL,
+    `key`   VARBINARY(1025) NOT NULL,
+    hash    BIGINT NOT NULL,
+    at      BIGINT NOT NULL,
+    PRIMARY KEY (handler, `key`),
     KEY at (at)
 ) ENGINE = InnoDB;
 

@@ -13,8 +13,8 @@ BEGIN
     WHILE warnings > 0 DO
         GET DIAGNOSTICS CONDITION warnings code = MYSQL_ERRNO, what = MESSAGE_TEXT;
         IF code IN (1048, 1264, 1265, 1292, 1300, 1364, 1366, 1406) THEN
-            SET what = LEFT(CONCAT('outbox_event: refused, because this session would store ',
-                'something else than it was given (sql_mode is not strict): ', what), 128);
+            SET what = LEFT(CONCAT('outbox_event: not stored (sql_mode is not strict): ', what),
+                            128);
             SIGNAL SQLSTATE '22000' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = what;
         END IF;
         SET warnings = warnings - 1;
@@ -271,10 +271,10 @@ SELECT consumer, id AS original_outbox_id, type AS topic, aggregate_type AS aggr
 
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_event_handled AS
 SELECT CONVERT(handler USING utf8mb4) AS handler_name,
-       CONVERT(handled_key USING utf8mb4) AS idempotency_key, at AS handled_at
+       CONVERT(`key` USING utf8mb4) AS idempotency_key, at AS handled_at
   FROM outbox_handled;
 
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_consumed_events AS
-SELECT CONVERT(handled_key USING utf8mb4) AS event_id, CONVERT(handler USING utf8mb4) AS consumer,
+SELECT CONVERT(`key` USING utf8mb4) AS event_id, CONVERT(handler USING utf8mb4) AS consumer,
        at AS consumed_at
   FROM outbox_handled;

@@ -10,6 +10,7 @@
 #include "api/api_impl.h"
 #include "base/fd.h"
 #include "base/text.h"
+#include "store/mariadb/handle.h"
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 
@@ -308,6 +309,16 @@ OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_messa
     return emit(ob, db, m, ret, NULL, err_of(err));
 }
 
+OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox_message *m,
+                                   outbox_receipt *ret, outbox_error *err)
+{
+    if (!db)
+        return err_set(err_of(err), ERR_MISUSE, "outbox_emit_mariadb needs a connection");
+    if (!mdb_is(ob->st))
+        return err_set(err_of(err), ERR_MISUSE, "this outbox is not in MariaDB");
+    return emit(ob, db, m, ret, NULL, err_of(err));
+}
+
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
 {
     pthread_mutex_lock(&ob->lock);
@@ -375,6 +386,11 @@ OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob)
 OUTBOX_API struct pg_conn *outbox_pg(outbox *ob)
 {
     return pg_handle(ob->st);
+}
+
+OUTBOX_API struct st_mysql *outbox_mariadb(outbox *ob)
+{
+    return mdb_handle(ob->st);
 }
 
 /* ---- running ---- */

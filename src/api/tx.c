@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "api/api_impl.h"
+#include "store/mariadb/handle.h"
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 
@@ -115,6 +116,14 @@ OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
     return pg_handle(st);
 }
 
+OUTBOX_API struct st_mysql *outbox_tx_mariadb(outbox_tx *tx)
+{
+    struct store *st = store_of(tx);
+    if (!st)
+        return NULL;
+    return mdb_handle(st);
+}
+
 /* has_none is the error of a handler that works outside of a transaction. */
 static int has_none(struct error *err)
 {
@@ -198,5 +207,15 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
     if (!db || !outbox_pg(ob))
         return err_set(err_of(err), ERR_MISUSE,
                        "outbox_handle_once_pg needs a connection, and an outbox in PostgreSQL");
+    return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));
+}
+
+OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const char *handler,
+                                          const char *key, const char *payload, size_t size,
+                                          int *ret_first, outbox_error *err)
+{
+    if (!db || !mdb_is(ob->st))
+        return err_set(err_of(err), ERR_MISUSE,
+                       "outbox_handle_once_mariadb needs a connection, and an outbox in MariaDB");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));
 }

@@ -222,7 +222,8 @@ const struct option_def consumer_options[] = {
      set_preset, .at = 0},
     {"sink", "URL", NULL,
      "where to deliver: stdout:, file:PATH, exec:COMMAND, redis://HOST/DB?stream=NAME, "
-     "nats://HOST/SUBJECT?stream=NAME, amqp://HOST/VHOST/EXCHANGE or https://HOST/PATH",
+     "kafka://HOST/TOPIC, nats://HOST/SUBJECT?stream=NAME, amqp://HOST/VHOST/EXCHANGE or "
+     "https://HOST/PATH",
      set_sink, AT(sink)},
     {"events", "PATTERN,...", NULL, "event types to deliver; * matches anything; all if not given",
      set_events, AT(events)},
@@ -397,6 +398,7 @@ struct sink_config consumer_sink_config(const struct consumer *c)
         .consumer = c->name,
         .timeout_ms = c->timeout_ms,
         .concurrency = c->concurrency,
+        .lanes = c->lanes,
         .http = &c->http,
         .file_mode = c->file_mode,
         .exec_env = c->exec_env,

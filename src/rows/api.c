@@ -28,6 +28,20 @@ OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim
     return claim_rows(&rows_postgres, conn, claim, ret, (struct error *)err);
 }
 
+OUTBOX_API int outbox_claim_rows_mariadb(struct st_mysql *conn, const outbox_row_claim *claim,
+                                         outbox_rows **ret, outbox_error *err)
+{
+#ifdef OUTBOX_MARIADB
+    return claim_rows(&rows_mariadb, conn, claim, ret, (struct error *)err);
+#else
+    (void)conn;
+    (void)claim;
+    (void)ret;
+    return err_set((struct error *)err, ERR_CONFIG,
+                   "MariaDB is not part of this build, which found no libmariadb-dev");
+#endif
+}
+
 OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows)
 {
     return rows->n;

@@ -15,6 +15,9 @@ static const struct {
 } paths[] = {
     {"postgres", rows_postgres_claim},
     {"sqlite", rows_sqlite_claim},
+#ifdef OUTBOX_MARIADB
+    {"mariadb", rows_mariadb_claim},
+#endif
 };
 
 rows_path rows_path_of(const struct rows_dialect *d)

@@ -3,6 +3,7 @@
  *     rows_claim -- check -- the path of the dialect:
  *         rows_postgres_claim   one statement
  *         rows_sqlite_claim     one transaction
+ *         rows_mariadb_claim    one transaction, of three statements
  *         rows_portable_claim   any other: candidates, then guarded updates
  *
  * A new dialect fills in a struct rows_dialect and claims portably. A path of its own is one more
@@ -60,6 +61,7 @@ struct rows_sql {
 struct rows_dialect {
     const char *name;
     char mark;         /* a placeholder is this and a number */
+    char quote;        /* around names; 0: a double quote */
     const char *begin; /* opens a transaction whose UPDATE sees what is committed when it locks */
     const char *rowid; /* the key of a table that has none; or NULL */
 
@@ -79,7 +81,7 @@ struct rows_dialect {
                struct error *err);
 };
 
-extern const struct rows_dialect rows_postgres, rows_sqlite;
+extern const struct rows_dialect rows_postgres, rows_sqlite, rows_mariadb;
 
 /* A rows_path claims on a connection that is ready, by a request that was checked, into *ret. */
 typedef int (*rows_path)(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
@@ -99,6 +101,8 @@ int rows_postgres_claim(const struct rows_dialect *d, void *conn, const outbox_r
                         struct outbox_rows *ret, struct error *err);
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err);
+int rows_mariadb_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                       struct outbox_rows *ret, struct error *err);
 
 /* rows_check refuses a request that makes no sense: ERR_MISUSE. */
 int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err);

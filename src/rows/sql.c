@@ -160,13 +160,14 @@ void rows_sql_add(struct rows_sql *sql, const char *text)
 
 static void add_name(struct rows_sql *sql, const char *name)
 {
-    buf_addc(&sql->text, '"');
+    char quote = sql->d->quote ? sql->d->quote : '"';
+    buf_addc(&sql->text, quote);
     for (const char *p = name; *p; p++) {
-        if (*p == '"')
-            buf_addc(&sql->text, '"');
+        if (*p == quote)
+            buf_addc(&sql->text, quote);
         buf_addc(&sql->text, *p);
     }
-    buf_addc(&sql->text, '"');
+    buf_addc(&sql->text, quote);
 }
 
 static void add_column(struct rows_sql *sql, const outbox_row_claim *c, const char *column)

@@ -16,6 +16,7 @@
 #define NAME_MAX_BYTES ((size_t)4 << 10) /* of a topic, before it is found to be too long */
 #define AWAY_NS (1000 * MS_NS) /* how long no broker may be reachable before the sink is down */
 
+#define SCRAM_MENDED 0x020601ff /* the version of the library */
 #define PROBE_SLICE_MS 200
 #define CLOSING_NS (50 * MS_NS) /* how often to look whether former producers are gone */
 
@@ -213,13 +214,25 @@ static int64_t away_at(const struct kafka_sink *k)
     return since + AWAY_NS;
 }
 
+/* scram_hint explains a login that is refused though the password is right. */
+static const char *scram_hint(const struct kafka_sink *k)
+{
+    bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
+    bool plain = k->set.sasl == KAFKA_SASL_PLAIN || (k->set.sasl == KAFKA_SASL_DEFAULT && tls);
+    bool scram = k->url.user && !plain;
+    bool refused = strstr(k->trouble, "invalid credentials") != NULL;
+    if (!scram || !refused || rd_kafka_version() >= SCRAM_MENDED)
+        return "";
+    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/kafka.md)";
+}
+
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
     int64_t now = kafka_now(k);
     const char *trouble = k->trouble[0] != '\0' ? k->trouble : "no broker can be reached";
     if (now >= away_at(k))
-        snprintf(text, sizeof text, "%s: %s", k->url.label, trouble);
+        snprintf(text, sizeof text, "%s: %s%s", k->url.label, trouble, scram_hint(k));
     else if (now >= late_at(k))
         snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
                  k->url.label, (long long)k->base.cfg.timeout_ms, kafka_inflight(k),
@@ -374,8 +387,6 @@ static int set_up(struct kafka_sink *k, struct error *err)
     return 0;
 }
 
-static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err);
-
 /* ask_topic asks for the topic until there is an answer, the time is over, or no broker can be
  * reached. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
@@ -418,34 +429,6 @@ static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }
 
-#define KAFKA_OPS(name, scheme_, synopsis_, help_, caps_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .caps = caps_, \
-        .open = kafka_open, \
-        .close = kafka_close, \
-        .submit = kafka_submit, \
-        .drive = kafka_drive, \
-        .fds = kafka_fds, \
-        .deadline = kafka_deadline, \
-        .cancel = kafka_cancel, \
-        .marks = kafka_marks, \
-        .marks_kept = kafka_marks_kept, \
-        .probe = kafka_probe, \
-        .caution = kafka_caution, \
-    }
-
-KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md",
-          SINK_FAILSTOP);
-KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS",
-          SINK_FAILSTOP);
-
-/* What a sink has whose topics are several: one that takes nothing must not hold up the others, so
- * it is not fail-stop as a whole, only along the events of a key. */
-static KAFKA_OPS(spread_ops, "kafka", "kafka://HOST:PORT/TOPIC", "", SINK_CHAINS);
-
 static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
     const struct sink_ops *ops;
@@ -462,8 +445,30 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
         kafka_close(&k->base);
         return -1;
     }
-    if (!k->fixed)
-        k->base.ops = &spread_ops;
+    /* Where topics are several, one that takes nothing must not hold up the others, so the sink is
+     * not fail-stop as a whole, only along the events of a key. */
+    k->base.caps = k->fixed ? SINK_FAILSTOP : SINK_CHAINS;
     *ret = &k->base;
     return 0;
 }
+
+#define KAFKA_OPS(name, scheme_, synopsis_, help_) \
+    const struct sink_ops name = { \
+        .scheme = scheme_, \
+        .synopsis = synopsis_, \
+        .help = help_, \
+        .open = kafka_open, \
+        .close = kafka_close, \
+        .submit = kafka_submit, \
+        .drive = kafka_drive, \
+        .fds = kafka_fds, \
+        .deadline = kafka_deadline, \
+        .cancel = kafka_cancel, \
+        .marks = kafka_marks, \
+        .marks_kept = kafka_marks_kept, \
+        .probe = kafka_probe, \
+        .caution = kafka_caution, \
+    }
+
+KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md");
+KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS");

@@ -388,6 +388,10 @@ static int set_up(struct nats_sink *n, struct error *err)
         .source = str_of(n->set.source),
         .ce_prefix = "ce-",
     };
+    if (n->set.exclusive && n->base.cfg.lanes > 1)
+        return err_set(err, ERR_CONFIG,
+                       "nats sink: exclusive=on takes one lane: of several, each would break the "
+                       "other's chain");
     if (n->set.exclusive)
         n->base.caps = SINK_FAILSTOP;
     return make_flights(n, err);

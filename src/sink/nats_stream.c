@@ -84,7 +84,9 @@ bool nats_stream_takes(const struct nats_stream *st, struct str subject)
         struct str pattern = {p, strcspn(p, " ")};
         if (nats_stream_covers(pattern, subject))
             return true;
-        p += pattern.n + 1;
+        p += pattern.n;
+        if (*p) /* there is no blank behind a NUL that the server has sent */
+            p++;
     }
     return false;
 }

@@ -9,6 +9,8 @@
 #include "sink/rabbitmq_impl.h"
 
 #define OUT_ENOUGH ((size_t)4 << 20) /* take no more events until some of it is written */
+#define WORN_NS (2000 * MS_NS)       /* of nacks, before a channel is replaced */
+#define RENEW_NS (20000 * MS_NS)     /* between replacements */
 #define KEY_MAX ((size_t)16 << 10)   /* of a routing key before it is refused */
 #define TEXT_MAX ((size_t)512 << 20) /* of what message_make writes */
 
@@ -25,10 +27,30 @@ static void refuse(struct rabbitmq_sink *r, struct rabbitmq_item *it, const stru
     rabbitmq_answer_one(r, it, &res);
 }
 
+/* is_worn says whether a channel has to be replaced. RabbitMQ 3.10 remembers in a channel who leads
+ * a quorum queue: if that node dies, the channel gets a nack for every message to the queue, ever
+ * after. A queue that is full looks the same, so this is not done often. */
+static bool is_worn(const struct rabbitmq_sink *r)
+{
+    int64_t now = rabbitmq_now(r);
+    return r->nacked && now >= r->nacked + WORN_NS && now >= r->renewed + RENEW_NS;
+}
+
+/* renew drops the connection of a channel that is worn, once nothing is in flight. */
+static void renew(struct rabbitmq_sink *r)
+{
+    if (r->flying > 0 || !is_worn(r))
+        return;
+    rabbit_conn_close(&r->conn);
+    r->channel = CHANNEL_NONE;
+    r->nacked = 0;
+    r->renewed = rabbitmq_now(r);
+}
+
 static bool may_publish(const struct rabbitmq_sink *r)
 {
     bool open = r->channel == CHANNEL_READY && !r->conn.blocked;
-    if (!open || rabbit_conn_queued(&r->conn) >= OUT_ENOUGH)
+    if (!open || rabbit_conn_queued(&r->conn) >= OUT_ENOUGH || is_worn(r))
         return false;
     if (r->solo > 0)
         return r->flying == 0;
@@ -57,6 +79,7 @@ static void pump(struct rabbitmq_sink *r)
 static int connect_if_need_be(struct rabbitmq_sink *r, struct error *err)
 {
     r->begun = true;
+    renew(r);
     if (r->conn.state == RABBIT_CLOSED) {
         r->channel = CHANNEL_NONE;
         if (rabbit_conn_open(&r->conn, err) != 0)
@@ -100,6 +123,8 @@ static int take(struct rabbitmq_sink *r, struct delivery *d)
         rc = connect_if_need_be(r, &err);
     if (rc != 0) {
         refuse(r, &one, &err);
+        if (r->conn.state == RABBIT_CLOSED)
+            rabbitmq_answer_lost(r, &err); /* what waited for a connection that is not to be had */
         return -1;
     }
     *rabbitmq_waiting(r, r->tail++) = one;
@@ -174,6 +199,10 @@ static void rabbitmq_drive(struct sink *sk)
     if (r->conn.state == RABBIT_CLOSED)
         return;
     if (rabbit_conn_drive(&r->conn, rabbitmq_answer_frame, r, &err) != 0) {
+        rabbitmq_answer_lost(r, &err);
+        return;
+    }
+    if (is_worn(r) && rabbitmq_held(r) > 0 && connect_if_need_be(r, &err) != 0) {
         rabbitmq_answer_lost(r, &err);
         return;
     }

@@ -83,6 +83,8 @@ static void answer_refused(struct rabbitmq_sink *r, struct rabbitmq_item *it)
 {
     char key[KEY_SHOWN], text[RABBITMQ_SAID];
     const struct rabbitmq_fate *fate = rabbitmq_fate_of(SAID_NACK, 0);
+    if (!r->nacked)
+        r->nacked = rabbitmq_now(r);
     snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
              rabbit_conn_label(&r->conn), routing_key_of(r, it->d->ev, key), fate->meaning);
     struct sink_result res = {.status = fate->status, .text = text};

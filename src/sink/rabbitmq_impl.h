@@ -131,6 +131,8 @@ struct rabbitmq_sink {
     size_t solo;
     struct rabbitmq_returning returning;
     struct rabbitmq_suspect suspect;
+    int64_t nacked;  /* monotonic: of the first nack on this channel; 0: none */
+    int64_t renewed; /* monotonic: when a channel was last given up for its nacks */
     struct streams marks;
     struct buf name, text; /* the routing key, and what message_make writes */
     struct message message;

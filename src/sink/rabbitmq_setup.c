@@ -120,6 +120,7 @@ int rabbitmq_setup_begin(struct rabbitmq_sink *r, struct error *err)
 {
     r->channel = CHANNEL_SETUP;
     r->step = 0;
+    r->nacked = 0;
     r->returning = (struct rabbitmq_returning){0};
     return go_on(r, err);
 }

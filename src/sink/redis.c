@@ -57,6 +57,9 @@ static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t 
 
     struct redis_node *node = redis_route_of(r, (struct str){st->name, st->n});
     *ret = 0;
+    bool others_first = r->map && redis_map_is_probed(node) && redis_map_fate(node) == SINK_LATER;
+    if (others_first)
+        return err_set(err, ERR_BUSY, "%s", node->why);
     if (!redis_node_has_room(node, d[0]->ev))
         return 0;
     if (redis_node_connect(node, err) != 0) {
@@ -185,9 +188,11 @@ static void redis_close(struct sink *sk)
 
 /* check_files checks that the files which each connection will read are there: one that is missing
  * at the start is a mistake. */
-static int check_files(const struct redis_url *u, struct error *err)
+static int check_files(const struct redis_settings *s, struct error *err)
 {
-    const char *const files[] = {u->password_file, u->ca, u->cert, u->key};
+    const struct redis_url *u = &s->url;
+    const char *const files[] = {u->password_file, s->sentinel_password_file, u->ca, u->cert,
+                                 u->key};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         if (files[i] && access(files[i], R_OK) != 0)
             return err_errno(err, ERR_CONFIG, errno, "redis sink: could not read %s", files[i]);
@@ -214,7 +219,7 @@ static int set_up(struct redis_sink *r, struct error *err)
 {
     if (redis_settings_read(r->base.cfg.url, &r->set, err) != 0)
         return -1;
-    if (check_files(&r->set.url, err) != 0)
+    if (check_files(&r->set, err) != 0)
         return -1;
     if (template_new(r->set.stream, &r->name, err) != 0)
         return err_prefix(err, "redis sink: stream");

@@ -233,6 +233,8 @@ int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err)
 /* redis_map_fate says what an event has to wait for whose server is away: for the sink, or only for
  * this server (SINK_LATER). */
 enum sink_status redis_map_fate(const struct redis_node *n);
+/* redis_map_is_probed says whether a server that was away is being tried again. */
+bool redis_map_is_probed(const struct redis_node *n);
 /* redis_map_redirect sends the `count` events from ring[at] on to the server that an error names;
  * false if it names none. */
 bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const char *said);

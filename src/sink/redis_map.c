@@ -17,6 +17,8 @@
 #define ASK_NS (1000 * MS_NS)    /* how long one server may take to tell the slots */
 #define AGAIN_NS (200 * MS_NS)   /* between two such questions */
 #define SILENT_NS (1000 * MS_NS) /* a server that has not answered for so long may be gone */
+#define GREET_NS (1000 * MS_NS)  /* how long a connection may take, while other servers work */
+#define STILL_NS (5000 * MS_NS)  /* the same for an answer */
 #define GOOD_NS (10000 * MS_NS)  /* for so long a server that worked counts as one that does */
 #define RETRY_MIN_MS 50          /* between connections to a server that is away */
 #define RETRY_MAX_MS 1000
@@ -79,15 +81,23 @@ int redis_map_open(struct redis_node *n, struct error *err)
     return -1;
 }
 
-void redis_map_lost(struct redis_node *n, const struct error *err)
+/* back_off lets a server that cannot be reached rest for longer each time. */
+static void back_off(struct redis_node *n)
 {
-    struct redis_sink *r = n->sink;
     n->retry_ms *= 2;
     if (n->retry_ms < RETRY_MIN_MS)
         n->retry_ms = RETRY_MIN_MS;
     if (n->retry_ms > RETRY_MAX_MS)
         n->retry_ms = RETRY_MAX_MS;
-    n->retry_at = redis_now(r) + n->retry_ms * MS_NS;
+    n->retry_at = redis_now(n->sink) + n->retry_ms * MS_NS;
+}
+
+/* redis_map_lost lets a connection that was good be tried again at once: it may have been cut. */
+void redis_map_lost(struct redis_node *n, const struct error *err)
+{
+    struct redis_sink *r = n->sink;
+    if (n->conn.state != REDIS_READY)
+        back_off(n);
     n->good_at = 0;
     snprintf(n->why, sizeof n->why, "%.290s", err->text);
     r->map->wanted = true;
@@ -176,6 +186,35 @@ static int take_slots(struct redis_sink *r, const redisReply *reply, struct erro
     return rc;
 }
 
+/* leave_still gives up on servers that have not answered for a while, if others work: their events
+ * would hold up everything for the whole timeout. */
+static void leave_still(struct redis_sink *r)
+{
+    int64_t now = redis_now(r);
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        struct redis_node *n = r->node[i];
+        if (redis_inflight(n) == 0)
+            continue;
+        int64_t waited = now - redis_at(n, n->first)->since;
+        int64_t patience = n->conn.state == REDIS_READY ? STILL_NS : GREET_NS;
+        bool others_work = waited >= patience && redis_map_fate(n) == SINK_LATER;
+        if (!others_work)
+            continue;
+        struct error err;
+        err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not answered for %lld ms",
+                 n->url.label, (long long)(waited / MS_NS));
+        redis_answer_lost(n, &err);
+        back_off(n);
+    }
+}
+
+/* redis_map_is_probed says whether a server that was away is being tried: one event is enough. */
+bool redis_map_is_probed(const struct redis_node *n)
+{
+    bool unsure = n->retry_ms > 0 && n->conn.state != REDIS_READY;
+    return unsure && redis_inflight(n) > 0;
+}
+
 /* What came of one question. */
 struct answer {
     struct redis_sink *r;
@@ -246,6 +285,7 @@ void redis_map_drive(struct redis_sink *r)
 {
     struct redis_map *map = r->map;
     int64_t now = redis_now(r);
+    leave_still(r);
     if (map->asking) {
         drive_question(r);
         return;
@@ -332,14 +372,16 @@ bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const cha
     }
     redis_map_good(n);
 
-    struct delivery *d[REDIS_RUN];
+    struct delivery *d[REDIS_RUN] = {0};
     struct stream *st = first->stream;
     unsigned hops = first->hops + 1;
-    for (size_t i = 0; i < count; i++) {
+    size_t i = 0;
+    do { /* a reply is for one event at least */
         struct request *q = redis_at(n, at + i);
         d[i] = q->d;
         q->d = NULL;
-    }
+        i++;
+    } while (i < count);
     n->events -= count;
     send_on(r->node[to - 1], d, count, st, &how, hops);
     st->flying -= count;

@@ -63,7 +63,9 @@ struct sink_result {
 enum {
     /* Deliveries take effect in the order of submission: an event is delivered, or it and
      * everything behind it come back SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission order.
-     * Then the engine may have many events of one key in flight. Without this flag it sends the
+     * (A peer that keeps order only within a key, as a topic with partitions does: or it and
+     * everything behind it of its key; what is of other keys may be delivered.) Then the engine may
+     * have many events of one key in flight. Without this flag it sends the
      * next event of a key only after the previous one has ended.
      *
      * One more answer is allowed: SINK_REJECT, for an event that this sink can never express.
@@ -95,6 +97,7 @@ struct sink_config {
     const char *consumer;            /* the consumer's name */
     int64_t timeout_ms;              /* per delivery */
     int concurrency;                 /* deliveries at once, for sinks without SINK_FAILSTOP */
+    int lanes;                       /* of the consumer: how many such sinks may be at work */
     const struct http_options *http; /* of webhooks; NULL: the defaults */
     /* permissions of a file that is made; 0: 0640 less the umask */
     int file_mode;

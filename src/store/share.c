@@ -277,13 +277,26 @@ static int seat_extend(struct store *seat, const char *consumer, const char *own
     return end_loan(&l, result, err);
 }
 
+/* note_consumer remembers whose seat it is. Without memory the handle remembers the consumer for
+ * longer than it has to. */
+static void note_consumer(struct share_seat_store *seat, const char *name)
+{
+    pthread_mutex_lock(&seat->share->lock);
+    free(seat->consumer);
+    seat->consumer = strdup(name);
+    pthread_mutex_unlock(&seat->share->lock);
+}
+
 static int seat_put(struct store *seat, const struct consumer_spec *spec, bool *ret_created,
                     struct error *err)
 {
     struct loan l;
     if (take_loan(seat, &l, err) != 0)
         return -1;
-    return end_loan(&l, l.st->ops->consumer_put(l.st, spec, ret_created, err), err);
+    int result = l.st->ops->consumer_put(l.st, spec, ret_created, err);
+    if (result == 0)
+        note_consumer(seat_of(seat), spec->name);
+    return end_loan(&l, result, err);
 }
 
 static int seat_pause(struct store *seat, const char *name, bool paused, struct error *err)
@@ -327,6 +340,32 @@ static void seat_bell_clear(struct store *base)
 
 /* ---- seats come and go ---- */
 
+/* is_seated says whether a seat is left for the consumer. */
+static bool is_seated(struct share *sh, const char *consumer)
+{
+    bool found = false;
+    pthread_mutex_lock(&sh->lock);
+    for (const struct share_seat_store *s = sh->seats; s; s = s->next)
+        found = found || (s->consumer && strcmp(s->consumer, consumer) == 0);
+    pthread_mutex_unlock(&sh->lock);
+    return found;
+}
+
+/* forget has the handle forget the consumer of a seat that is being closed. A store that remembers
+ * consumers has one handle: see handles_of. */
+static void forget(struct share *sh, const char *consumer)
+{
+    size_t i;
+    struct error ignored; /* a handle that cannot be opened remembers nobody */
+    if (!consumer || !sh->origin->ops->consumer_forget || is_seated(sh, consumer))
+        return;
+    if (share_borrow(sh, NULL, &i, &ignored) != 0)
+        return;
+    struct store *st = sh->handle[i].st;
+    st->ops->consumer_forget(st, consumer);
+    share_return(sh, i, NULL);
+}
+
 static void seat_close(struct store *base)
 {
     struct share_seat_store *seat = seat_of(base);
@@ -340,6 +379,8 @@ static void seat_close(struct store *base)
         sh->n_seats--;
     pthread_mutex_unlock(&sh->lock);
 
+    forget(sh, seat->consumer);
+    free(seat->consumer);
     filter_free(seat->filter);
     if (seat->bell >= 0)
         close(seat->bell);

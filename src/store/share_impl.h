@@ -44,6 +44,7 @@ struct share_seat_store {
     struct share *share;
     struct share_seat_store *next;
     struct filter *filter; /* NULL: never rung */
+    char *consumer;        /* that was registered through it; NULL: none */
     int bell;              /* eventfd; -1: none */
     size_t last;           /* the handle that it borrowed last */
     /* Turns to make alone before the next one is tried with others, and how many they were last

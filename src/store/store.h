@@ -580,6 +580,10 @@ struct store_ops {
     /* consumer_remove forgets a consumer with all its state. ERR_CONFLICT: it has dead letters,
      * parked events or a live claim, and `force` is false. */
     int (*consumer_remove)(struct store *st, const char *name, bool force, struct error *err);
+    /* consumer_forget says that this handle is no longer used for a consumer: where another outbox
+     * takes the place of this one, it is not registered there. The consumer itself stays. NULL:
+     * this store remembers none. */
+    void (*consumer_forget)(struct store *st, const char *name);
     /* consumer_report keeps a line for operators ("sink down: ..."), or clears it with NULL. */
     int (*consumer_report)(struct store *st, const char *name, const char *text, struct error *err);
 

@@ -1,5 +1,6 @@
 /* db.h: what the tests of handlers need of a database, on SQLite (db_sqlite.c), on PostgreSQL
- * (db_pg.c), or in memory, where there is only db_fresh and db_clean (db_memory.c). */
+ * (db_pg.c), on MariaDB (db_maria.c), or in memory, where there is only db_fresh and db_clean
+ * (db_memory.c). */
 #ifndef TESTS_API_DB_H
 #define TESTS_API_DB_H
 
@@ -8,6 +9,8 @@
 #include "outbox.h"
 
 extern const bool db_one_writer; /* a handler's transaction keeps everybody else from writing */
+extern const bool db_goes_on;    /* a failed statement undoes nothing but itself */
+extern const bool db_defers;     /* a constraint can be checked by the COMMIT */
 
 /* db_fresh makes an outbox, and beside it a table effect (handler, key, at) in which `at` tells the
  * order. db_open opens it once more. Where the tests cannot go on, these functions abort. */

@@ -6,7 +6,7 @@
 #include "../contract/store.h"
 #include "db.h"
 
-const bool db_one_writer = false;
+const bool db_one_writer = false, db_goes_on = false, db_defers = true;
 static struct test_clock own_clock;
 struct test_clock *store_now_at = &own_clock;
 

@@ -6,7 +6,7 @@
 
 #include "db.h"
 
-const bool db_one_writer = true;
+const bool db_one_writer = true, db_goes_on = true, db_defers = true;
 static char dir[64], url[128];
 
 /* expand writes outbox_ for each @, but nothing before effect, which is the application's own. */

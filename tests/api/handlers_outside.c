@@ -32,7 +32,7 @@ static outbox_verdict send_letter(const outbox_event *ev, outbox_tx *tx, void *c
 {
     struct letters *l = ctx;
     (void)ev;
-    l->had_tx = l->had_tx || outbox_tx_sqlite(tx) || outbox_tx_pg(tx);
+    l->had_tx = l->had_tx || outbox_tx_sqlite(tx) || outbox_tx_pg(tx) || outbox_tx_mariadb(tx);
     if (l->fail_first > 0 && l->fail_first--)
         return outbox_fail(tx, OUTBOX_RETRY, "no stamps");
     l->sent++;
@@ -68,7 +68,7 @@ static outbox_verdict plain(const outbox_event *ev, outbox_tx *tx, void *ctx)
     int first;
     m.type = "x";
     (void)ev;
-    if (outbox_tx_sqlite(tx) || outbox_tx_pg(tx))
+    if (outbox_tx_sqlite(tx) || outbox_tx_pg(tx) || outbox_tx_mariadb(tx))
         return OUTBOX_REJECT;
     if (outbox_tx_emit(tx, &m, NULL, &err) == 0 || err.code != OUTBOX_MISUSE)
         return OUTBOX_REJECT;

@@ -9,6 +9,9 @@
 #include <libpq-fe.h>
 #include <pthread.h>
 #include <sqlite3.h>
+#ifdef OUTBOX_MARIADB
+#include <mysql.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -357,8 +360,12 @@ static void by_hand(outbox *ob, const char *sql)
 {
     if (outbox_sqlite(ob))
         assert_int_equal(sqlite3_exec(outbox_sqlite(ob), sql, NULL, NULL, NULL), SQLITE_OK);
-    else
+    else if (outbox_pg(ob))
         PQclear(PQexec(outbox_pg(ob), sql));
+#ifdef OUTBOX_MARIADB
+    else
+        assert_int_equal(mysql_query(outbox_mariadb(ob), sql), 0);
+#endif
 }
 
 static void claim_inside_a_transaction_that_was_begun_by_hand_is_refused(void **state)

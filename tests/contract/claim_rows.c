@@ -1,6 +1,10 @@
 /* claim_rows.c: the rigs. */
 #include "claim_rows.h"
 
+#ifdef OUTBOX_MARIADB
+#include <mysql.h>
+#endif
+
 static int rig_new(void **state, bool portable)
 {
     struct rig *g = calloc(1, sizeof *g);
@@ -134,7 +138,127 @@ int rig_postgres_portable(void **state)
     return rig_server(state, true);
 }
 
-/* ---- both ---- */
+/* ---- MariaDB ---- */
+
+#ifdef OUTBOX_MARIADB
+static MYSQL *open_mariadb(const char *dbname)
+{
+    const char *path = strstr(getenv("OUTBOX_TEST_MARIADB"), "socket=") + strlen("socket=");
+    MYSQL *my = mysql_init(NULL);
+    if (!mysql_real_connect(my, NULL, "root", NULL, dbname, 0, path, 0))
+        fail_msg("%s", mysql_error(my));
+    mysql_query(my, "SET SESSION sql_mode = 'ANSI_QUOTES', innodb_lock_wait_timeout = 30");
+    return my;
+}
+
+static int64_t my_number(MYSQL *my, const char *sql)
+{
+    int64_t number = 0;
+    if (mysql_query(my, sql) != 0)
+        fail_msg("%s\n%s", sql, mysql_error(my));
+    MYSQL_RES *res = mysql_store_result(my);
+    MYSQL_ROW row = res ? mysql_fetch_row(res) : NULL;
+    if (row && row[0])
+        number = strtoll(row[0], NULL, 10);
+    mysql_free_result(res);
+    return number;
+}
+
+static void on_mariadb(const char *what)
+{
+    char sql[128];
+    MYSQL *my = open_mariadb(NULL);
+    snprintf(sql, sizeof sql, "%s %s", what, own_database());
+    my_number(my, sql);
+    mysql_close(my);
+}
+
+static int rig_my(void **state, bool portable)
+{
+    if (rig_new(state, portable) != 0)
+        return -1;
+    if (!getenv("OUTBOX_TEST_MARIADB"))
+        return 0;
+    on_mariadb("CREATE DATABASE");
+    ((struct rig *)*state)->my = open_mariadb(own_database());
+    return 0;
+}
+
+static bool my_idle(MYSQL *my)
+{
+    unsigned status = 0;
+    mariadb_get_infov(my, MARIADB_CONNECTION_SERVER_STATUS, &status);
+    return (status & SERVER_STATUS_IN_TRANS) == 0;
+}
+#else
+static struct st_mysql *open_mariadb(const char *dbname)
+{
+    (void)dbname;
+    return NULL;
+}
+
+static int64_t my_number(struct st_mysql *my, const char *sql)
+{
+    (void)my;
+    (void)sql;
+    return 0;
+}
+
+static void on_mariadb(const char *what)
+{
+    (void)what;
+}
+
+static int rig_my(void **state, bool portable)
+{
+    return rig_new(state, portable);
+}
+
+static bool my_idle(struct st_mysql *my)
+{
+    return my == NULL;
+}
+
+static void mysql_close(struct st_mysql *my)
+{
+    (void)my;
+}
+#endif
+
+int rig_mariadb(void **state)
+{
+    return rig_my(state, false);
+}
+
+int rig_mariadb_portable(void **state)
+{
+    return rig_my(state, true);
+}
+
+/* ---- all ---- */
+
+const char *rig_database(void)
+{
+    return own_database();
+}
+
+const struct rows_dialect *rig_dialect(const struct rig *g)
+{
+#ifdef OUTBOX_MARIADB
+    if (g->my)
+        return &rows_mariadb;
+#endif
+    return g->pg ? &rows_postgres : &rows_sqlite;
+}
+
+bool rig_idle(const struct rig *g)
+{
+    if (g->my)
+        return my_idle(g->my);
+    if (g->pg)
+        return PQtransactionStatus(g->pg) == PQTRANS_IDLE;
+    return sqlite3_get_autocommit(g->db) != 0;
+}
 
 struct rig rig_again(const struct rig *g)
 {
@@ -142,7 +266,9 @@ struct rig rig_again(const struct rig *g)
     struct rig other = {.portable = g->portable};
     memcpy(other.dir, g->dir, sizeof other.dir);
     path_of(g, "", path);
-    if (g->pg)
+    if (g->my)
+        other.my = open_mariadb(own_database());
+    else if (g->pg)
         other.pg = open_postgres(own_database());
     else
         other.db = open_sqlite(path);
@@ -151,6 +277,8 @@ struct rig rig_again(const struct rig *g)
 
 void rig_close(struct rig *g)
 {
+    if (g->my)
+        mysql_close(g->my);
     PQfinish(g->pg);
     sqlite3_close(g->db);
 }
@@ -160,6 +288,8 @@ int rig_end(void **state)
     struct rig *g = *state;
     bool server = g->pg != NULL;
     rig_close(g);
+    if (g->my)
+        on_mariadb("DROP DATABASE");
     if (server)
         on_server("DROP DATABASE", " WITH (FORCE)");
     remove_files(g);
@@ -181,6 +311,8 @@ static int64_t pg_number(PGconn *pg, const char *sql)
 int64_t rig_number(const struct rig *g, const char *sql)
 {
     sqlite3_stmt *q;
+    if (g->my)
+        return my_number(g->my, sql);
     if (g->pg)
         return pg_number(g->pg, sql);
     if (sqlite3_prepare_v2(g->db, sql, -1, &q, NULL) != SQLITE_OK)
@@ -195,7 +327,9 @@ int64_t rig_number(const struct rig *g, const char *sql)
 
 void rig_exec(const struct rig *g, const char *sql)
 {
-    if (g->pg)
+    if (g->my)
+        my_number(g->my, sql);
+    else if (g->pg)
         pg_number(g->pg, sql);
     else if (sqlite3_exec(g->db, sql, NULL, NULL, NULL) != 0)
         fail_msg("%s\n%s", sql, sqlite3_errmsg(g->db));
@@ -204,8 +338,8 @@ void rig_exec(const struct rig *g, const char *sql)
 struct rig *rig_of(void **state)
 {
     struct rig *g = *state;
-    if (!g->db && !g->pg) {
-        print_message("no PostgreSQL: OUTBOX_TEST_PG is not set\n");
+    if (!g->db && !g->pg && !g->my) {
+        print_message("no server: OUTBOX_TEST_PG or OUTBOX_TEST_MARIADB is not set\n");
         skip();
     }
     return g;
@@ -214,7 +348,7 @@ struct rig *rig_of(void **state)
 int rig_jobs(void **state)
 {
     struct rig *g = *state;
-    if (!g->db && !g->pg)
+    if (!g->db && !g->pg && !g->my)
         return 0;
     rig_exec(g, "DROP TABLE IF EXISTS jobs");
     rig_exec(g, "CREATE TABLE jobs (id bigint PRIMARY KEY, status text, owner text, priority int, "
@@ -233,6 +367,8 @@ int rig_claim(const struct rig *g, outbox_row_claim c, outbox_rows **ret, outbox
 {
     if (g->portable)
         c.flags |= OUTBOX_CLAIM_PORTABLE;
+    if (g->my)
+        return outbox_claim_rows_mariadb(g->my, &c, ret, err);
     return g->pg ? outbox_claim_rows_pg(g->pg, &c, ret, err)
                  : outbox_claim_rows_sqlite(g->db, &c, ret, err);
 }

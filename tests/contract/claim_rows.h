@@ -24,11 +24,14 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* (1) Exactly one of db and pg is set, or neither if there is no PostgreSQL to test with. */
+struct st_mysql;
+
+/* (1) Exactly one of db, pg and my is set, or none if there is no server to test with. */
 struct rig {
     bool portable;
     sqlite3 *db;
     PGconn *pg;
+    struct st_mysql *my;
     char dir[32]; /* of the SQLite file */
 };
 
@@ -38,6 +41,8 @@ int rig_sqlite_portable(void **state);
 int rig_memory(void **state);
 int rig_postgres(void **state);
 int rig_postgres_portable(void **state);
+int rig_mariadb(void **state); /* on the server that $OUTBOX_TEST_MARIADB names */
+int rig_mariadb_portable(void **state);
 int rig_end(void **state);
 
 /* rig_jobs runs before each test, and makes a table `jobs` with the rows 1 to 9. */
@@ -53,6 +58,11 @@ void rig_close(struct rig *g);
 void rig_exec(const struct rig *g, const char *sql);
 int64_t rig_number(const struct rig *g, const char *sql);
 
+/* rig_database is the name of the database on a server. */
+const char *rig_database(void);
+/* rig_dialect is that of the rig's database. rig_idle says whether no transaction is open. */
+const struct rows_dialect *rig_dialect(const struct rig *g);
+bool rig_idle(const struct rig *g);
 /* rig_claim claims by the rig's path. */
 int rig_claim(const struct rig *g, outbox_row_claim c, outbox_rows **ret, outbox_error *err);
 

@@ -146,7 +146,7 @@ static void missing_topic_of_a_template_holds_up_no_other(void **state)
     tell("topic absent-%s 1", p->topic);
     tell("topic-error absent-%s %d", p->topic, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
     open_topic(p, "{type}");
-    assert_false(p->rig.sk->ops->caps & SINK_FAILSTOP);
+    assert_false(sink_caps(p->rig.sk) & SINK_FAILSTOP);
     char absent[80];
     snprintf(absent, sizeof absent, "absent-%s", p->topic);
     for (int i = 0; i < 6; i++) {

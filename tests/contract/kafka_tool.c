@@ -4,6 +4,7 @@
  *     kafka_tool HOSTS delete TOPIC
  *     kafka_tool HOSTS config TOPIC NAME=VALUE...
  *     kafka_tool HOSTS grow TOPIC PARTITIONS
+ *     kafka_tool HOSTS count TOPIC               how many messages there are
  *     kafka_tool HOSTS read TOPIC [committed]    a line of JSON per message
  *
  * Exit status 0, or 1 with the reason on the standard error output. */
@@ -248,10 +249,27 @@ static int read_topic(const char *hosts, const char *topic, const char *isolatio
     return 0;
 }
 
+static int count_topic(const char *hosts, const char *topic)
+{
+    rd_kafka_t *rk = connect_to(hosts, RD_KAFKA_PRODUCER, "read_uncommitted");
+    int64_t all = 0, low, high;
+    int n = partitions_of(rk, topic);
+    for (int i = 0; i < n; i++) {
+        if (rd_kafka_query_watermark_offsets(rk, topic, i, &low, &high, PATIENCE_MS) != 0)
+            fail("no answer");
+        all += high - low;
+    }
+    printf("%lld\n", (long long)all);
+    rd_kafka_destroy(rk);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 4)
         fail("kafka_tool HOSTS VERB TOPIC ...");
+    if (strcmp(argv[2], "count") == 0)
+        return count_topic(argv[1], argv[3]);
     if (strcmp(argv[2], "read") != 0)
         return administrate(argv[1], argv[2], argv + 3);
     return read_topic(argv[1], argv[3], argc > 4 ? "read_committed" : "read_uncommitted");

@@ -1,8 +1,10 @@
 /* Connections: lost, stopped, refused. */
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -194,6 +196,69 @@ static void idle_connection_that_was_closed_is_no_failure(void **state)
     assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
 }
 
+/* A server that greets, wants TLS, and then says nothing: libnats has no time limit for that. */
+struct mute {
+    int listener, client[16], port;
+    size_t n;
+};
+
+static void mute_open(struct mute *m)
+{
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof sa;
+    *m = (struct mute){.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    assert_int_equal(bind(m->listener, (struct sockaddr *)&sa, sizeof sa), 0);
+    assert_int_equal(listen(m->listener, 16), 0);
+    assert_int_equal(getsockname(m->listener, (struct sockaddr *)&sa, &size), 0);
+    m->port = ntohs(sa.sin_port);
+}
+
+/* mute_greet says hello to whoever has come. */
+static void mute_greet(struct mute *m)
+{
+    static const char info[] =
+        "INFO {\"server_id\":\"x\",\"version\":\"2.9.10\",\"proto\":1,"
+        "\"headers\":true,\"max_payload\":1048576,\"tls_required\":true}\r\n";
+    int fd = accept(m->listener, NULL, NULL);
+    if (fd < 0)
+        return;
+    assert_true(m->n < COUNT(m->client));
+    m->client[m->n++] = fd;
+    assert_int_equal(write(fd, info, sizeof info - 1), sizeof info - 1);
+}
+
+static void mute_close(struct mute *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        close(m->client[i]);
+    close(m->listener);
+}
+
+static void server_that_stalls_in_the_handshake_is_down_in_time(void **state)
+{
+    struct peer *p = *state;
+    struct mute m;
+    mute_open(&m);
+    snprintf(p->url, sizeof p->url, "nats+tls://127.0.0.1:%d/s?stream=S", m.port);
+    sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 1000});
+    int64_t longest = 0;
+    for (size_t i = 1; i <= 9; i++) {
+        struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+        while (m.n < i && i <= 8) {
+            int64_t took = longest_call(p, 2 * MS_NS);
+            longest = took > longest ? took : longest;
+            mute_greet(&m);
+        }
+        longest_call(p, 20 * MS_NS);
+        p->rig.ahead_ns += 1100 * MS_NS;
+        p->rig.sk->ops->drive(p->rig.sk);
+        assert_int_equal(it->status, SINK_DOWN);
+        sink_assert_says(it, i <= 8 ? "has not answered for 1000 ms" : "8 attempts to connect");
+    }
+    assert_true(longest < BLOCKED_NS);
+    mute_close(&m); /* which ends the threads */
+}
+
 static const struct CMUnitTest tests[] = {
     OWN(killed_server_is_down_and_nothing_is_stored_twice),
     OWN(stopped_server_blocks_no_call_and_is_down_in_time),
@@ -206,3 +271,9 @@ static const struct CMUnitTest tests[] = {
     OWN(idle_connection_that_was_closed_is_no_failure),
 };
 const struct suite_part nats_connection_tests = SUITE_PART(tests);
+
+static const struct CMUnitTest tls_tests[] = {
+    OWN(stopped_server_blocks_no_call_and_is_down_in_time),
+    OWN(server_that_stalls_in_the_handshake_is_down_in_time),
+};
+const struct suite_part nats_tls_tests = SUITE_PART(tls_tests);

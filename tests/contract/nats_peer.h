@@ -42,6 +42,6 @@ void drive_until_answered(struct peer *p, size_t count);
 void header_is(uint64_t seq, const char *name, const char *want);
 
 extern const struct suite_part nats_answers_tests, nats_connection_tests, nats_exclusive_tests,
-    nats_messages_tests;
+    nats_messages_tests, nats_tls_tests;
 
 #endif

@@ -61,24 +61,6 @@ static void what_is_there_and_not_settled_is_not_appended_again(void **state)
     }
 }
 
-/* Any part of what was in flight may have arrived. */
-static void what_may_have_arrived_is_sent_again_and_appended_once(void **state)
-{
-    struct peer *p = *state;
-    open_with(p, "stream=s&dedupe=on");
-    for (size_t round = 0; round < 5; round++) {
-        sink_rig_add_many(&p->rig, 100, 64);
-        sink_rig_submit(&p->rig);
-        p->rig.sk->ops->drive(p->rig.sk);
-        redis_set(&server, "CLIENT KILL TYPE normal SKIPME yes");
-        sink_rig_run(&p->rig);
-        sink_rig_again(&p->rig);
-        sink_rig_run(&p->rig);
-    }
-    sink_rig_passes_again(&p->rig);
-    assert_int_equal(entries("s"), 500);
-}
-
 static void what_is_settled_is_forgotten(void **state)
 {
     struct peer *p = *state;
@@ -150,7 +132,6 @@ static void without_scripts_it_is_down(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(what_is_there_and_not_settled_is_not_appended_again),
-    OWN(what_may_have_arrived_is_sent_again_and_appended_once),
     OWN(what_is_settled_is_forgotten),
     OWN(connection_is_as_good_as_before_when_ids_were_forgotten),
     OWN(ids_are_remembered_for_each_stream),

@@ -8,15 +8,17 @@
 #include "redis/url.h"
 
 struct redis_server server;
-bool secured;
+bool secured, clustered;
 
 static void clean(void)
 {
     static const char *const settings[][2] = {
         {"maxmemory", "0"}, {"client-query-buffer-limit", "1gb"}, {"proto-max-bulk-len", "512mb"}};
+    server.cluster = clustered;
     if (!server.pid)
         redis_server_start(&server, true);
-    redis_set(&server, "REPLICAOF NO ONE");
+    if (!clustered)
+        redis_set(&server, "REPLICAOF NO ONE");
     for (size_t i = 0; i < COUNT(settings); i++)
         redis_set(&server, "CONFIG SET %s %s", settings[i][0], settings[i][1]);
     redis_set(&server, "ACL SETUSER default on nopass ~* &* +@all");
@@ -26,7 +28,10 @@ static void clean(void)
 
 static void set_url(struct peer *p, const char *query)
 {
-    if (secured)
+    if (clustered)
+        snprintf(p->url, sizeof p->url, "rediss-cluster://127.0.0.1:%d/?ca=%s/ca.crt&%s",
+                 server.port, server.dir, query);
+    else if (secured)
         snprintf(p->url, sizeof p->url, "rediss://127.0.0.1:%d/0?ca=%s/ca.crt&%s", server.port,
                  server.dir, query);
     else

@@ -8,7 +8,8 @@
 
 /* One server for all tests. Each finds it empty, and configured as at first. */
 extern struct redis_server server;
-extern bool secured; /* the suite runs over TLS */
+extern bool secured;   /* the suite runs over TLS */
+extern bool clustered; /* on a cluster of one server, over TLS */
 
 struct peer {
     char url[512];

@@ -16,8 +16,9 @@
 
 static void exec_server(const struct redis_server *s)
 {
-    char port[16], log[96];
+    char port[16], bus[16], log[96];
     snprintf(port, sizeof port, "%d", s->port);
+    snprintf(bus, sizeof bus, "%d", s->bus);
     snprintf(log, sizeof log, "%s/log", s->dir);
     peer_server_become_nobody();
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* after the change of user, which clears it */
@@ -54,6 +55,12 @@ static void exec_server(const struct redis_server *s)
                           ca,
                           "--tls-auth-clients",
                           "no",
+                          s->cluster ? "--cluster-enabled" : NULL,
+                          "yes",
+                          "--tls-cluster",
+                          "yes",
+                          "--cluster-port",
+                          bus,
                           NULL};
     execvp(argv[0], (char *const *)(uintptr_t)argv);
     _exit(127);
@@ -76,6 +83,22 @@ static bool answers(struct redis_server *s)
     return false;
 }
 
+/* join_cluster gives a new server all slots, and waits until it lets clients write. */
+static void join_cluster(struct redis_server *s)
+{
+    redisReply *r = redisCommand(s->db, "CLUSTER ADDSLOTSRANGE 0 16383");
+    freeReplyObject(r); /* after a restart it has them */
+    for (int i = 0; i < START_MAX; i++) {
+        r = redis_do(s, "CLUSTER INFO");
+        bool good = strstr(r->str, "cluster_state:ok") != NULL;
+        freeReplyObject(r);
+        if (good)
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    fail_msg("the cluster did not come up, see %s", s->dir);
+}
+
 void redis_server_start(struct redis_server *s, bool tls)
 {
     if (!s->dir[0]) {
@@ -84,6 +107,7 @@ void redis_server_start(struct redis_server *s, bool tls)
         if (tls)
             peer_server_certificates(s->dir);
         s->port = tls ? peer_server_port() : 0;
+        s->bus = s->cluster ? s->port + 10000 : 0;
     }
     fflush(NULL);
     s->pid = fork();
@@ -95,6 +119,8 @@ void redis_server_start(struct redis_server *s, bool tls)
             fail_msg("redis-server did not start, see %s", s->dir);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
+    if (s->cluster)
+        join_cluster(s);
 }
 
 void redis_server_kill(struct redis_server *s)

@@ -11,7 +11,9 @@
  * kill. */
 struct redis_server {
     char dir[64], socket[96];
-    int port; /* TLS; 0: unix socket only */
+    int port;     /* TLS; 0: unix socket only */
+    bool cluster; /* it is the only server of a cluster; set before the start */
+    int bus;      /* its port among servers */
     pid_t pid;
     redisContext *db; /* as an administrator */
 };

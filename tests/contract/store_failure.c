@@ -320,7 +320,60 @@ static void delayed_event_that_is_due_is_not_through(void **state)
     assert_int_equal(claim(g, "c"), 1);
 }
 
+/* forty emits an event of each of 40 keys. */
+static void forty(struct store_rig *g)
+{
+    for (int i = 0; i < 40; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        emit(g->st, key);
+    }
+}
+
+static bool is_even(const struct event *ev)
+{
+    return atoi(ev->aggregate_id.p) % 2 == 0;
+}
+
+/* Many failures in a batch, and many events behind them, are recorded at once. */
+static void each_of_many_failures_holds_its_own_key_and_no_other(void **state)
+{
+    struct store_rig *g = *state;
+    struct outcome out[40];
+    size_t n = 0;
+    put(g->st, "c");
+    forty(g);
+    assert_int_equal(claim(g, "c"), 40);
+    for (size_t i = 0; i < g->b.n; i++)
+        if (is_even(&g->b.ev[i]))
+            out[n++] = failed(g, i, 1, 5000);
+    assert_true(settle(g, "c", out, n));
+
+    forty(g);
+    assert_int_equal(claim(g, "c"), 40);
+    n = 0;
+    for (size_t i = 0; i < g->b.n; i++) {
+        assert_int_equal(g->b.ev[i].behind, is_even(&g->b.ev[i]));
+        if (g->b.ev[i].behind)
+            out[n++] = behind(g, i);
+    }
+    assert_true(settle(g, "c", out, n));
+    assert_int_equal(claim(g, "c"), 0);
+
+    pass(5000);
+    int64_t last[40] = {0};
+    assert_int_equal(claim(g, "c"), 40);
+    for (size_t i = 0; i < g->b.n; i++) {
+        const struct event *ev = &g->b.ev[i];
+        assert_true(is_even(ev) && ev->seq > last[atoi(ev->aggregate_id.p)]);
+        last[atoi(ev->aggregate_id.p)] = ev->seq;
+    }
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(claim(g, "c"), 0);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(each_of_many_failures_holds_its_own_key_and_no_other),
     ON_A_STORE(failed_event_comes_back_when_due_and_holds_its_key_only),
     ON_A_STORE(only_the_latest_error_is_kept),
     ON_A_STORE(error_that_no_database_could_store_makes_no_settlement_fail),

@@ -217,7 +217,34 @@ static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
     assert_marks(g, "b", "c/b=5-1 ");
 }
 
+/* A worker that wants no more work gives no place to put it. Others may be at work meanwhile. */
+static void turn_that_only_settles_needs_no_memory_of_the_callers(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool lost = true;
+    put_as(g->st, "c", ORDER_NONE, 1);
+    emit(g->st, "1");
+    emit(g->st, "2");
+    struct claim_request req = request_as("c", "other", ORDER_NONE, 1);
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    struct claim_request mine = request_as("c", "me", ORDER_NONE, 1);
+    mine.max_events = 1;
+    assert_int_equal(claim_by(g, mine), 1);
+
+    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_NONE, .b = &g->b};
+    struct batch none;
+    struct claim_hint hint;
+    mine.max_events = 0;
+    must(g->st->ops->turn(g->st, &s, &lost, &mine, NULL, &none, &hint, &err), &err);
+    assert_false(lost);
+    assert_int_equal(none.n, 0);
+    assert_int_equal(look(g, "c").delivered, 1);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(turn_that_only_settles_needs_no_memory_of_the_callers),
     ON_A_STORE(settled_events_are_never_claimed_again),
     ON_A_STORE(settle_and_claim_share_one_call),
     ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),

@@ -1,10 +1,19 @@
-/* Claims of rows of any table, on SQLite and PostgreSQL, each by its own path and by the portable
- * one. */
+/* Claims of rows of any table, on SQLite, PostgreSQL and MariaDB, each by its own path and by the
+ * portable one. */
 #include "claim_rows.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
+
+/* by_kind chooses the words of the rig's database. */
+static const char *by_kind(const struct rig *g, const char *postgres, const char *mariadb,
+                           const char *sqlite)
+{
+    if (g->my)
+        return mariadb;
+    return g->pg ? postgres : sqlite;
+}
 
 /* A claim of open jobs, in order of their id. */
 static const outbox_criterion is_open[] = {
@@ -141,7 +150,7 @@ static void names_are_taken_literally_and_values_never_as_sql(void **state)
     const outbox_claim_order order[] = {{"Ord er", 0}};
     const char *const columns[] = {"Ord er", "sel;ect \"x\""};
     outbox_row_claim c = open_jobs(2);
-    c.schema = g->pg ? "a.\"b" : "main";
+    c.schema = by_kind(g, "a.\"b", rig_database(), "main");
     c.table = "we\"ird ta'ble";
     c.key = "Ord er";
     WITH(c, criteria, criteria);
@@ -180,16 +189,19 @@ static void expired_lease_is_claimed_again_and_a_live_one_is_not(void **state)
     rig_exec(g, "INSERT INTO leased VALUES (1, NULL, 0), (2, NULL, 0)");
     expect(g, c, "1 2");
     expect(g, c, "");
-    rig_exec(g, g->pg ? "UPDATE leased SET until = now() - interval '1 millisecond' WHERE id = 2"
-                      : "UPDATE leased SET until = strftime('%Y-%m-%d %H:%M:%f', 'now', '-0.001 "
-                        "seconds') WHERE id = 2");
+    rig_exec(g,
+             by_kind(g, "UPDATE leased SET until = now() - interval '1 millisecond' WHERE id = 2",
+                     "UPDATE leased SET until = now(6) - interval 1000 microsecond WHERE id = 2",
+                     "UPDATE leased SET until = strftime('%Y-%m-%d %H:%M:%f', 'now', '-0.001 "
+                     "seconds') WHERE id = 2"));
     outbox_rows *rows = rig_expect(g, c, "2");
     assert_int_equal(outbox_rows_int(rows, 0, 1), 2);
     outbox_rows_free(rows);
     expect(g, c, "");
     int64_t left = rig_number(
-        g, g->pg ? "SELECT extract(epoch FROM min(until) - now()) * 1000 FROM leased"
-                 : "SELECT (julianday(min(until)) - julianday('now')) * 86400000 FROM leased");
+        g, by_kind(g, "SELECT extract(epoch FROM min(until) - now()) * 1000 FROM leased",
+                   "SELECT TIMESTAMPDIFF(MICROSECOND, now(6), min(until)) / 1000 FROM leased",
+                   "SELECT (julianday(min(until)) - julianday('now')) * 86400000 FROM leased"));
     assert_in_range(left, 20000, 60000);
 }
 
@@ -204,8 +216,9 @@ static void lease_in_milliseconds_goes_by_the_databases_clock(void **state)
     WITH(c, fields, fields);
     expect(g, c, "1 2");
     int64_t left = rig_number(
-        g, g->pg ? "SELECT min(locked_until) - extract(epoch FROM now()) * 1000 FROM jobs"
-                 : "SELECT min(locked_until) - strftime('%s', 'now') * 1000 FROM jobs");
+        g, by_kind(g, "SELECT min(locked_until) - extract(epoch FROM now()) * 1000 FROM jobs",
+                   "SELECT min(locked_until) - unix_timestamp() * 1000 FROM jobs",
+                   "SELECT min(locked_until) - strftime('%s', 'now') * 1000 FROM jobs"));
     assert_in_range(left, 20000, 61000);
     WITH(c, criteria, expired);
     expect(g, c, "");
@@ -354,8 +367,7 @@ static void failure_claims_nothing_that_is_not_returned(void **state)
     refused(g, c, OUTBOX_INVALID, "could not claim rows");
     assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'taken'"),
                      g->portable ? 3 : 0);
-    assert_int_equal(
-        g->pg ? PQtransactionStatus(g->pg) == PQTRANS_IDLE : sqlite3_get_autocommit(g->db), 1);
+    assert_int_equal(rig_idle(g), 1);
 }
 
 /* ---- the portable path ---- */
@@ -370,7 +382,9 @@ static struct {
 static int meddling_run(void *conn, struct rows_sql *sql, struct outbox_rows *ret,
                         int64_t *ret_changed, struct error *err)
 {
-    if (strncmp(buf_cstr(&sql->text), "BEGIN", 5) == 0)
+    const char *text = buf_cstr(&sql->text);
+    bool begins = strncmp(text, "BEGIN", 5) == 0 || strncmp(text, "START", 5) == 0;
+    if (begins)
         rig_exec(meddler.other, meddler.sql);
     return meddler.real->run(conn, sql, ret, ret_changed, err);
 }
@@ -378,12 +392,14 @@ static int meddling_run(void *conn, struct rows_sql *sql, struct outbox_rows *re
 static void lost_race_is_skipped(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g);
-    struct rows_dialect d = g->pg ? rows_postgres : rows_sqlite;
+    struct rows_dialect d = *rig_dialect(g);
     void *conn = g->pg ? (void *)g->pg : (void *)g->db;
+    if (g->my)
+        conn = g->my;
     outbox_row_claim c = open_jobs(3);
     outbox_rows *rows;
     struct error err;
-    meddler.real = g->pg ? &rows_postgres : &rows_sqlite;
+    meddler.real = rig_dialect(g);
     meddler.other = &other;
     meddler.sql = "UPDATE jobs SET status = 'taken', owner = 'other' WHERE id = 2";
     d.name = "unlisted";
@@ -411,7 +427,7 @@ static void unlisted_dialect_takes_the_portable_path(void **state)
     struct rows_dialect d = rows_sqlite;
     assert_ptr_equal(rows_path_of(&rows_sqlite), rows_sqlite_claim);
     assert_ptr_equal(rows_path_of(&rows_postgres), rows_postgres_claim);
-    d.name = "mariadb";
+    d.name = "another";
     assert_ptr_equal(rows_path_of(&d), rows_portable_claim);
 }
 
@@ -579,6 +595,7 @@ int main(void)
         ON_JOBS(any_kind_of_key_will_do), ON_JOBS(locked_database_is_busy),
         ON_JOBS(unlisted_dialect_takes_the_portable_path)};
     const struct CMUnitTest memory[] = {EVERYWHERE, ON_JOBS(any_kind_of_key_will_do)};
+    const struct CMUnitTest mariadb[] = {EVERYWHERE};
     const struct CMUnitTest postgres[] = {EVERYWHERE,
                                           ON_JOBS(claim_outlives_a_process_killed_right_after_it),
                                           ON_JOBS(limit_holds_under_a_stale_plan),
@@ -598,6 +615,9 @@ int main(void)
     failures += cmocka_run_group_tests_name("memory", memory, rig_memory, rig_end);
     failures += cmocka_run_group_tests_name("sqlite, portable", portable_sqlite,
                                             rig_sqlite_portable, rig_end);
+    failures += cmocka_run_group_tests_name("mariadb", mariadb, rig_mariadb, rig_end);
+    failures += cmocka_run_group_tests_name("mariadb, portable", mariadb, rig_mariadb_portable,
+                                            rig_end);
     failures += cmocka_run_group_tests_name("postgres", postgres, rig_postgres, rig_end);
     return failures + cmocka_run_group_tests_name("postgres, portable", portable,
                                                   rig_postgres_portable, rig_end);

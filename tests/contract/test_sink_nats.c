@@ -33,6 +33,14 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("nats://localhost/s?stream=S&window=5000", "window");
 }
 
+static void stream_of_our_own_takes_one_lane(void **state)
+{
+    (void)state;
+    struct sink_config cfg = {.url = "nats://localhost/s?stream=S&exclusive=on", .consumer = "c"};
+    cfg.lanes = 2;
+    sink_assert_refused(cfg, "one lane", NULL);
+}
+
 static void pattern_of(const char *text, const char *want)
 {
     struct buf b;
@@ -104,6 +112,7 @@ int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_settings_are_refused_with_advice),
+        cmocka_unit_test(stream_of_our_own_takes_one_lane),
         cmocka_unit_test(pattern_covers_all_subjects_of_a_template),
         cmocka_unit_test(patterns_cover_as_the_server_has_it),
     };
@@ -116,7 +125,8 @@ int main(int argc, char **argv)
     int failures;
     if (strcmp(arg, "tls") == 0) {
         way = WAY_TLS;
-        failures = sink_suite_run(&nats_case, &(struct suite_part)SUITE_PART(tls), 1);
+        failures = sink_suite_run(&nats_case,
+                                  (struct suite_part[]){SUITE_PART(tls), nats_tls_tests}, 2);
     } else if (strcmp(arg, "exclusive") == 0) {
         way = WAY_EXCLUSIVE;
         failures = sink_suite_run(&nats_case, &nats_exclusive_tests, 1);

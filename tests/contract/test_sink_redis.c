@@ -26,6 +26,14 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("redis://localhost?stream=s&maxlen=1&maxage=1h", "not both");
     refuses("redis://localhost?stream=%0d%0a", "control character");
     refuses("unix:sock?stream=s", "unix:/PATH");
+    refuses("redis-sentinel://a,b?stream=s", "which master?");
+    refuses("redis-sentinel://a,,b/m?stream=s", "a host is missing");
+    refuses("redis-sentinel://u:s3cret@a/m?stream=s", "password-file=FILE");
+    refuses("redis-sentinel://a/m?stream=s&sentinel-user=x&ca=y", "rediss-sentinel://");
+    refuses("redis-cluster://a/1?stream=s", "database 0 only");
+    refuses("redis-cluster://a/?stream=s&db=0", "db");
+    refuses("redis-cluster://a", "which stream?");
+    refuses("redis-sentinel://a/m?stream=s&sentinel-password-file=/nonexistent", "/nonexistent");
 }
 
 static void certificate_must_be_good(void **state)
@@ -45,7 +53,7 @@ static void certificate_must_be_good(void **state)
     assert_int_equal(entries("s"), 0);
 }
 
-/* With the argument `tls` the same suite runs over TLS. */
+/* With the argument `tls` the same suite runs over TLS, with `cluster` on a cluster. */
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
@@ -57,9 +65,13 @@ int main(int argc, char **argv)
     const struct suite_part own[] = {redis_streams_tests,    redis_chains_tests, redis_errors_tests,
                                      redis_connection_tests, redis_lease_tests,  redis_dedupe_tests,
                                      SUITE_PART(tests)};
+    const struct suite_part on_cluster[] = {redis_streams_tests, redis_dedupe_tests};
     secured = argc > 1 && strcmp(argv[1], "tls") == 0;
+    clustered = argc > 1 && strcmp(argv[1], "cluster") == 0;
     int failures;
-    if (secured)
+    if (clustered)
+        failures = sink_suite_run(&redis_case, on_cluster, COUNT(on_cluster));
+    else if (secured)
         failures = sink_suite_run(&redis_case, &(struct suite_part)SUITE_PART(tls), 1);
     else
         failures = sink_suite_run(&redis_case, own, COUNT(own));

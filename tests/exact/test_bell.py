@@ -5,26 +5,15 @@ import threading
 import time
 
 import servers
-from sessions import Exact, Session
+from sessions import ExactAlone, Session
 from support import SOAK, wait_until
 
 SOON = 20  # seconds, on a busy machine; a relay that missed the bell would look after ten minutes
 LISTENER = 10
 
 
-class Bell(Exact):
-    @classmethod
-    def setUpClass(cls):
-        cls.postgres = servers.Postgres()  # the run's own may allow prepared transactions, and then nobody rings
-        cls.addClassCleanup(cls.postgres.close)
-        cls.postgres.start()
-
-    def setUp(self):
-        super().setUp()
-        self.store = self.postgres.create_database(self.dbname)
-        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
-        self.init()
-        self.reader = self.session()
+class Bell(ExactAlone):
+    """The run's own server may allow prepared transactions, and then nobody rings."""
 
     def sleepers(self, names):
         return {name: self.relay("--consumer", name, "--sink", f"file:{self.path(name)}", "--sweep", "10m") for name in names}

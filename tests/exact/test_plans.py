@@ -5,8 +5,7 @@ the pages a claim looks at, which must not grow with the number of events."""
 import json
 import re
 
-import servers
-from sessions import Exact
+from sessions import ExactAlone
 
 BIG = 100000
 CHUNK = 4500  # events read at once, at most
@@ -19,22 +18,17 @@ def nodes(plan):
     for child in plan.get("Plans", []): yield from nodes(child)
 
 
-class Plans(Exact):
+class Plans(ExactAlone):
     """On a server that logs the plan of every statement, those within functions too."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.postgres = servers.Postgres({
-            "session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0",
-            "auto_explain.log_nested_statements": "on", "auto_explain.log_analyze": "on",
-            "auto_explain.log_timing": "off", "auto_explain.log_format": "json", "autovacuum": "off", "jit": "on"})
-        cls.addClassCleanup(cls.postgres.close)
-        cls.postgres.start()
+    settings = {
+        "session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0",
+        "auto_explain.log_nested_statements": "on", "auto_explain.log_analyze": "on",
+        "auto_explain.log_timing": "off", "auto_explain.log_format": "json", "autovacuum": "off", "jit": "on"}
 
     def setUp(self):
         super().setUp()
-        self.base = self.postgres.create_database(self.dbname)
-        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        self.base = self.store
 
     def plans(self, work):
         """plans gives what the server did while `work` ran: [(statement, plan)]."""
@@ -107,22 +101,9 @@ class Plans(Exact):
         self.relay("some", "--events", "t.*", "--lanes", "2")
 
 
-class Costs(Exact):
+class Costs(ExactAlone):
     """Pages looked at, counted by the server. It is one of its own: a claim has to look at all that came since the oldest transaction
     of the whole cluster began, whosever that is."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.postgres = servers.Postgres()
-        cls.addClassCleanup(cls.postgres.close)
-        cls.postgres.start()
-
-    def setUp(self):
-        super().setUp()
-        self.store = self.postgres.create_database(self.dbname)
-        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
-        self.init()
-        self.reader = self.session()
 
     def claim(self, name, n=100):
         """claim gives how many pages a claim looks at, and settles it."""

@@ -3,26 +3,18 @@
 import re
 import time
 
-import servers
-from sessions import Exact
+from sessions import ExactAlone
 from support import wait_until
 
 EVENTS = 40
 IN_TIME = 0.015  # from one event to the next; a relay waits for 20 ms before it settles
 
 
-class Steady(Exact):
-    @classmethod
-    def setUpClass(cls):
-        cls.postgres = servers.Postgres({"log_statement": "all", "log_line_prefix": "%a|"})
-        cls.addClassCleanup(cls.postgres.close)
-        cls.postgres.start()
+class Steady(ExactAlone):
+    settings = {"log_statement": "all", "log_line_prefix": "%a|"}
 
     def setUp(self):
         super().setUp()
-        self.store = self.postgres.create_database(self.dbname)
-        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
-        self.init()
         self.writer = self.session()
 
     def said(self):

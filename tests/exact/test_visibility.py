@@ -8,7 +8,7 @@ import psycopg2
 
 import servers
 from late_commits import LateCommits
-from sessions import Exact, Session
+from sessions import Exact, ExactAlone, Session
 from support import wait_until
 
 
@@ -118,21 +118,13 @@ class Concurrent(Exact):
                     last[keys[seq]] = place[seq]
 
 
-class Prepared(Exact):
+class Prepared(ExactAlone):
     """Two-phase commit, on a server that allows it."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.postgres = servers.Postgres({"max_prepared_transactions": 20})
-        cls.addClassCleanup(cls.postgres.close)
-        cls.postgres.start()
+    settings = {"max_prepared_transactions": 20}
 
     def setUp(self):
         super().setUp()
-        self.store = self.postgres.create_database(self.dbname)
-        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
-        self.init()
-        self.reader = self.session()
         self.register("c")
 
     def prepare(self, name):

@@ -2,7 +2,9 @@
 is at fault, and repeats within what each mode promises: none within the duplicate window or among the last messages, and none at all
 with exclusive=on."""
 # build: plain
+# quick: no
 import json
+import re
 import signal
 import time
 
@@ -89,6 +91,32 @@ class Moods(Mood, Case):
                 wait_until(lambda: net.blown > blown, what=relay.output)
                 self.fault("connection cut")
                 self.arrived(relay)
+        self.reckon(0)
+
+    def test_answer_that_never_comes_is_asked_for_again(self):
+        """An answer that is lost while the connection lives on costs two seconds, and the event is neither lost nor stored twice."""
+        with Net(("127.0.0.1", self.nats.port)) as net, self.start(self.url(net.port)) as relay:
+            self.send(50)
+            self.wait_all(relay)
+            self.settled(relay)
+            lost = []
+
+            def swallow_one(_, data):
+                found = None if lost else re.search(rb'MSG _INBOX\.\S+ \S+ +\d+\r\n\{"stream":"S", ?"seq":\d+\}\r\n', data)
+                if not found: return data
+                lost.append(found[0])
+                return data.replace(found[0], b"")
+            net.burn = swallow_one
+            made = net.made
+            self.send(50)
+            wait_until(lambda: lost, what=relay.output)
+            self.fault("answer lost")
+            self.arrived(relay)
+            self.settled(relay)
+            self.healed()
+            if not self.MODE:  # with exclusive=on the next answer tells, or the connection is made anew to look
+                self.assertNotIn("sink is down", relay.output())
+                self.assertEqual(net.made, made)
         self.reckon(0)
 
     def test_half_open_network(self):
@@ -180,6 +208,19 @@ class Moods(Mood, Case):
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox_dead") == [(1,)], what=relay.output)
         (error,), = self.sql("SELECT error FROM outbox_dead")
         self.assertIn("max_payload is 1048576", error)
+
+    def test_memory_is_bounded_while_the_server_stands_still(self):
+        """A server that takes nothing costs no more memory the more there is for it: less than 48 MiB."""
+        lines = "".join(json.dumps({"type": "a", "aggregate_type": "k", "aggregate_id": str(i), "payload": "x" * 2000}) + "\n"
+                        for i in range(30000))
+        self.outbox("emit", "--ndjson", "-", input=lines)
+        with self.start(self.nats.url("s", f"stream=S&window=4096{self.MODE}"), "--timeout", "1s", "--batch", "1000") as relay:
+            wait_until(lambda: len(self.nats.messages("S")) > 3000, what=relay.output)
+            self.nats.stand()
+            wait_until(lambda: relay.output().count("has not answered") > 2, what=relay.output)
+            self.nats.go()
+            with open(f"/proc/{relay.popen.pid}/status") as f: peak = next(line for line in f if line.startswith("VmHWM"))
+        self.assertLess(int(peak.split()[1]), 48 << 10, peak)
 
     def kill_between(self, repeats):
         """kill_between kills relays at any moment, the one between storing and settling included."""

@@ -19,7 +19,7 @@ import psycopg2
 import servers
 from checker import COMMITTED, Fact, whole_lines
 from scenario import APPEND, CLAIMS, FLAKY, Crew, Numbers, Scenario
-from support import TIMEOUT, Case, wait_until
+from support import TIMEOUT, Case, PgCase, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent
 STORM = 3  # seconds
@@ -46,6 +46,8 @@ class ServerCase(Case):
 
     def sql(self, statement, *params):
         return servers.execute(self.store, statement, *params)
+
+    ask = PgCase.ask
 
     def mail(self, *more, **kw):
         return self.relay("--consumer", "mail", "--sink", f"file:{self.out}", "--lease", "500ms", *more, **kw)

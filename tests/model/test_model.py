@@ -68,6 +68,7 @@ NOT_IN_THE_MODEL = {
     "FAILED_EFFECT_KEPT": "effects", "EFFECTS_WITHOUT_SETTLEMENT": "effects", "UNSURE_IS_SETTLED": "effects",
     "LOST_EFFECTS_KEPT": "effects", "OUTAGE_COUNTS": "outages",
     "CHAIN_OVERTAKES": "chains, which a sink takes whole",
+    "HELD_KEY_MISSED": "how a held key is found; BUG_NO_BEHIND is the same mistake",
 }
 NUMBERS = dict(re.findall(r"^#define (BUG_\w+) (\d+)$", MODEL.read_text(), re.M))
 SHORT_WAYS = 300  # steps; there is a short way to each mistake, which a search for long ones finds late

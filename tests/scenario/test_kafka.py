@@ -4,6 +4,7 @@ logging in, TLS, topics that are missing, refused events."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 import unittest
 
@@ -11,6 +12,7 @@ import broker_kafka
 from broker_kafka import NODE, PASSWORD, USER
 from support import Case, PgCase, on_each_store, wait_until
 
+ROOT = broker_kafka.ROOT
 HERE = pathlib.Path(__file__).resolve().parent
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -208,6 +210,19 @@ class Secured(OnKafka, Case):
         done = self.outbox("config", "check", "-c", config, "--connect", status=None)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("127.0.0.1:1", done.stdout + done.stderr)
+
+
+class Documented(unittest.TestCase):
+    def test_the_table_of_answers_is_that_of_the_code(self):
+        words = {"AWAY": "down", "WITH": "with another", "REFUSED": "refused", "TOPIC": "topic", "SETUP": "fatal"}
+        source = (ROOT / "src" / "sink" / "kafka_fate.c").read_text()
+        shared = dict(re.findall(r'#define (\w+) "([^"]*)"', source))
+        rows = re.findall(r"ROW\((\w+), KAFKA_(\w+),\s*(NULL|\w+|\"[^;]*?\")\),", source)
+        advice = lambda text: "" if text == "NULL" else shared.get(text) or "".join(re.findall(r'"([^"]*)"', text))
+        code = [(name, words[fate], advice(text)) for name, fate, text in rows]
+        page = re.findall(r"^\| `(_?[A-Z_]+)` \| ([a-z ]+) \| (.*?) ?\|$", (ROOT / "docs" / "kafka.md").read_text(), re.M)
+        self.assertGreater(len(code), 50)
+        self.assertEqual(code, page)
 
 
 class Received(OnKafka, Case):

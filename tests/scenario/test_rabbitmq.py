@@ -1,8 +1,14 @@
 """RabbitMQ from end to end, through the CLI: every format as clients nobody here wrote read it, topology, receive, secrets."""
+import contextlib
 import json
 import os
 import pathlib
+import re
+import socket
+import struct
 import sys
+import threading
+import time
 
 from broker_rabbit import Rabbit
 from support import Case, on_each_store, wait_until
@@ -166,11 +172,66 @@ class Running(Broker, Case):
         self.assertLess(peak, 48 << 10)
 
 
+class Impostor:
+    """Something that takes connections on a port of ours, and says the same to each, again and again if it is endless."""
+
+    def __init__(self, said, endless=False):
+        self.said, self.endless = said, endless
+
+    def __enter__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        with client, contextlib.suppress(OSError):
+            client.sendall(self.said)
+            while self.endless:
+                client.sendall(self.said * 1000)
+                time.sleep(0.05)
+            client.recv(1)
+            client.recv(1 << 16)
+            time.sleep(60)
+
+
+class Hostile(Case):
+    def test_no_broker_takes_more_than_its_share(self):
+        """Whatever a stranger says on the port, the relay takes it for a broker that is away, and stays small."""
+        heartbeat = struct.pack(">BHI", 8, 0, 0) + b"\xce"
+        says = {"text": (b"SSH-2.0-OpenSSH_9.2\r\n", False, "does not speak AMQP"),
+                "another version": (b"AMQP\x01\x01\x00\x0a", False, "another version of AMQP"),
+                "a huge frame": (struct.pack(">BHI", 1, 0, 1 << 31), False, "bytes, and 4096 were agreed on"),
+                "a frame without an end": (struct.pack(">BHI", 8, 0, 0) + b"x", False, "a frame without an end"),
+                "a method nobody knows": (struct.pack(">BHIHH", 1, 0, 4, 99, 99) + b"\xce", False, "a method that nobody asked for"),
+                "a channel too early": (struct.pack(">BHIHHI", 1, 1, 8, 20, 11, 0) + b"\xce", False, "a channel before the login"),
+                "heartbeats for ever": (heartbeat, True, "has not let us in within 10 s")}
+        self.init()
+        self.emit("a", "k/1", 1)
+        for what, (said, endless, words) in says.items():
+            with self.subTest(what), Impostor(said, endless) as impostor:
+                with self.relay("--consumer", "out", "--sink", f"amqp://127.0.0.1:{impostor.port}/%2F/x") as relay:
+                    wait_until(lambda: "sink is down" in relay.output() and words in relay.output(), what=relay.output)
+                    status = pathlib.Path(f"/proc/{relay.pid}/status").read_text()
+                    self.assertLess(int(status.split("VmHWM:")[1].split()[0]), 48 << 10)
+
+
 class Documentation(Case):
     def test_page_has_every_answer_of_the_table(self):
         """docs/rabbitmq.md repeats the table of src/sink/rabbitmq_fate.c, row by row."""
         root = pathlib.Path(__file__).parents[2]
-        import re
         rows = re.findall(r'\{(SAID_\w+), (\w+), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_fate.c").read_text())
         self.assertEqual(len(rows), 15)
         page = (root / "docs/rabbitmq.md").read_text()

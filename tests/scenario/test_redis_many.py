@@ -134,3 +134,27 @@ class BySentinels(Many):
             wait_until(lambda: 'does not know a master "stop"' in relay.output(), what=relay.output)
         self.assertIn("which master?", self.outbox("relay", "--drain", "--consumer", "out", "--sink",
                                                    "redis-sentinel://127.0.0.1?stream=s", status=78).stderr)
+
+
+class BySentinelsWithPasswords(Many):
+    """Servers and Sentinels have passwords of their own, which come from files or the environment and are never told."""
+
+    def test_both_log_in(self):
+        with broker_redis.Sentinels(replicas=1, sentinels=1, password="s3cret-data", sentinel_password="s3cret-watch") as group:
+            self.fill(100)
+            secret = self.path("watch")
+            secret.write_text("s3cret-watch\n")
+            url = group.url("stream=s&replicas=1")
+            env = {"OUTBOX_REDIS_PASSWORD": "s3cret-data"}
+            with self.relay("--consumer", "out", "--sink", url, env=env) as relay:
+                wait_until(lambda: "NOAUTH" in relay.output(), what=relay.output)  # at the Sentinel
+            self.drain("--consumer", "out", "--sink", url + f"&sentinel-password-file={secret}", env=env)
+            self.assertEqual(group.master()("XLEN", "s"), 100)
+            env["OUTBOX_REDIS_SENTINEL_PASSWORD"] = "s3cret-wrong"
+            self.fill(1, 100)
+            with self.relay("--consumer", "out", "--sink", url, env=env) as wrong:
+                wait_until(lambda: "WRONGPASS" in wrong.output(), what=wrong.output)
+            self.assertNotIn("s3cret", relay.output() + wrong.output())
+            env["OUTBOX_REDIS_SENTINEL_PASSWORD"] = "s3cret-watch"
+            self.drain("--consumer", "out", "--sink", url, env=env)
+            self.assertEqual(group.master()("XLEN", "s"), 101)

@@ -26,8 +26,8 @@ SELECT e.id, e.type = :type AND e.aggregate_type <=> :aggregate_type
   FROM outbox_event e WHERE e.idempotency_key = :key LOCK IN SHARE MODE;
 
 -- handled_hash (handler str, key str): what the handler was given when it handled this key.
-SELECT hash FROM outbox_handled WHERE handler = :handler AND handled_key = :key LOCK IN SHARE MODE;
+SELECT hash FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
 
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It
 -- commits together with the effect.
-INSERT INTO outbox_handled (handler, handled_key, hash, at) VALUES (:handler, :key, :hash, :now);
+INSERT INTO outbox_handled (handler, `key`, hash, at) VALUES (:handler, :key, :hash, :now);

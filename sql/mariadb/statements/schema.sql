@@ -6,7 +6,7 @@ SELECT count(*) FROM information_schema.tables WHERE table_schema = :schema AND 
 -- server (): what has to be right about the server.
 SELECT @@version, @@log_bin, @@binlog_format,
        (SELECT variable_value FROM information_schema.global_variables
-         WHERE variable_name = 'WSREP_ON');
+         WHERE variable_name = 'WSREP_ON'), @@max_allowed_packet;
 
 -- put_meta (name text, value text): remembers which version is there.
 INSERT INTO outbox_meta (name, value) VALUES (:name, :value)

@@ -20,6 +20,10 @@ SELECT 1 FROM outbox_parked WHERE consumer = :consumer LIMIT 1;
 -- key_parked (consumer text, key int): a fresh event waits for the parked events of its key.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND key = :key LIMIT 1;
 
+-- parked_keys (consumer text, max int): the same for many events at once.
+SELECT key FROM outbox_parked INDEXED BY outbox_parked_key
+ WHERE consumer = :consumer AND key <> 0 LIMIT :max;
+
 -- move_position (consumer text, lane int, position int): records how far events are handed out. The
 -- highest position ever is kept together with the id of its event: they reveal a file whose numbers
 -- began again.

@@ -16,8 +16,13 @@ SELECT 1 FROM outbox_parked
 UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND delayed = 0 AND due_at > :now + wait;
 
--- due_heads (consumer text, now int, careful int, max int): what is due, longest overdue first.
-SELECT @parked_columns@, careful FROM outbox_parked
+-- due_heads (consumer text, now int, careful int, max int): what is due, longest overdue first. The
+-- last column says whether another event of its key is parked before it.
+SELECT @parked_columns@, careful,
+       key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b INDEXED BY outbox_parked_key
+                             WHERE b.consumer = :consumer AND b.key = outbox_parked.key
+                               AND b.seq < outbox_parked.seq)
+  FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND careful <= :careful
  ORDER BY due_at, seq LIMIT :max;
 

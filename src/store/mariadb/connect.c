@@ -79,11 +79,14 @@ static void set_options(struct mdb_store *st, MYSQL *db)
     unsigned answer = (unsigned)((st->url.answer_ms + 999) / 1000);
     my_bool no = 0;
     unsigned long packet = 1024UL * 1024 * 1024;
+    unsigned tcp = MYSQL_PROTOCOL_TCP;
     set_my_cnf(db);
     mysql_optionsv(db, MYSQL_OPT_CONNECT_TIMEOUT, &connect);
     mysql_optionsv(db, MYSQL_OPT_READ_TIMEOUT, &answer);
     mysql_optionsv(db, MYSQL_OPT_WRITE_TIMEOUT, &answer);
     mysql_optionsv(db, MYSQL_OPT_RECONNECT, &no);
+    if (st->url.host) /* or localhost would mean a socket */
+        mysql_optionsv(db, MYSQL_OPT_PROTOCOL, &tcp);
     mysql_optionsv(db, MYSQL_OPT_MAX_ALLOWED_PACKET, &packet);
     mysql_optionsv(db, MYSQL_SET_CHARSET_NAME, "utf8mb4");
     mysql_optionsv(db, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "outbox");
@@ -151,6 +154,7 @@ static int check_server(struct mdb_store *st, struct error *err)
     if (mdb_row(st, &q, err, SQL(server)) != 1)
         return -1;
     bool logs = mdb_int(q, 1) != 0 && str_is(mdb_text(q, 2), "STATEMENT");
+    st->packet_max = mdb_int(q, 4);
     bool galera = str_is(mdb_text(q, 3), "ON") || str_is(mdb_text(q, 3), "1");
     mdb_done(q);
     if (galera)
@@ -203,9 +207,9 @@ void mdb_disconnect(struct mdb_store *st)
 
 /* ---- the clock ---- */
 
-static bool by_server(const struct mdb_store *st)
+bool mdb_by_server(const struct mdb_store *st)
 {
-    return st->opt.clock == &clock_system;
+    return st->opt.clock->wall_ms == clock_system.wall_ms;
 }
 
 void mdb_heard(struct mdb_store *st, int64_t wall)
@@ -220,7 +224,7 @@ int64_t mdb_now(struct mdb_store *st)
 {
     if (st->turn_now)
         return st->turn_now;
-    if (!by_server(st))
+    if (!mdb_by_server(st))
         return clock_wall(st->opt.clock);
 
     int64_t mono = clock_mono(&clock_system), wall = 0;

@@ -1,11 +1,197 @@
-/* doctor.c: what can be wrong with an outbox in MariaDB. */
+/* doctor.c: what can be wrong with an outbox in MariaDB, and with the server it is in. It only
+ * reads. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
 #include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
 
+#define LOOK_EVENTS 10000 /* newest events that are looked at for their markers */
+#define TRIGGERS 2
+
+static void say(const struct doctor_request *req, enum finding_level level, const char *name,
+                const char *text, const char *advice)
+{
+    struct finding f = {.level = level, .name = name, .text = text, .advice = advice};
+    req->visit(req->ctx, &f);
+}
+
+/* ---- the server ---- */
+
+/* The columns of `settings`. */
+enum { FLUSH, LOG_BIN, SYNC_BINLOG, READ_ONLY, STEP, STRICT, PACKET };
+
+static void durability(const struct doctor_request *req, const struct mdb_rows *q)
+{
+    bool synced = mdb_int(q, FLUSH) == 1;
+    bool logged = mdb_int(q, LOG_BIN) == 0 || mdb_int(q, SYNC_BINLOG) == 1;
+    if (synced && logged) {
+        say(req, FINDING_OK, "durability", "a commit is on disk when it returns", NULL);
+        return;
+    }
+    say(req, FINDING_NOTE, "durability",
+        "innodb_flush_log_at_trx_commit or sync_binlog is not 1: commits of the last second, and "
+        "their events, may be gone after a crash of the machine, though some were delivered",
+        "set both to 1, unless you chose so");
+}
+
+static void writable(const struct doctor_request *req, const struct mdb_rows *q)
+{
+    if (mdb_int(q, READ_ONLY) == 0)
+        return;
+    say(req, FINDING_PROBLEM, "read-only",
+        "the server is read-only: nothing can be emitted or delivered there",
+        "use the server that is written to, or promote this one");
+}
+
+static void producers(const struct doctor_request *req, const struct mdb_rows *q)
+{
+    if (mdb_int(q, STRICT) == 0)
+        say(req, FINDING_NOTE, "sql_mode",
+            "sql_mode is not strict: an INSERT whose values do not fit is refused by the outbox, "
+            "but other tables store something else than they were given",
+            "set STRICT_TRANS_TABLES");
+    if (mdb_int(q, STEP) != 1)
+        say(req, FINDING_WARNING, "auto_increment_increment",
+            "auto_increment_increment is not 1, as where several servers are written to: events "
+            "that are written on different servers have no common order",
+            "write events on one server only");
+}
+
+static int server(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    struct mdb_rows *q;
+    if (mdb_row(st, &q, err, SQL(settings)) != 1)
+        return -1;
+    durability(req, q);
+    writable(req, q);
+    producers(req, q);
+    mdb_done(q);
+    return 0;
+}
+
+/* transactions tells of those that are old; without the right to see them it says nothing. */
+static void transactions(struct mdb_store *st, const struct doctor_request *req)
+{
+    struct error ignored;
+    char text[200];
+    struct mdb_rows *q = mdb_rows(st, &ignored,
+                                  SQL(old_transactions, .seconds = req->patience_ms / 1000));
+    while (q && mdb_step(&q) == 1) {
+        snprintf(text, sizeof text,
+                 "a transaction of connection %lld has been open for %lld s: events in it are not "
+                 "delivered, and the server keeps what others have deleted",
+                 (long long)mdb_int(q, 0), (long long)mdb_int(q, 1));
+        say(req, FINDING_WARNING, "transaction", text, "end it, or KILL the connection");
+    }
+}
+
+/* ---- the tables ---- */
+
+static int engines(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    char text[200];
+    int r;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(other_engines, .schema = st->url.database));
+    while ((r = mdb_step(&q)) == 1) {
+        snprintf(text, sizeof text,
+                 "table %.64s is in %.32s, which knows no transactions: events are kept though "
+                 "their transaction was rolled back",
+                 mdb_text(q, 0).p, mdb_text(q, 1).p);
+        say(req, FINDING_PROBLEM, "engine", text, "ALTER TABLE ... ENGINE = InnoDB");
+    }
+    return r;
+}
+
+static int triggers(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    int64_t n = 0, unmarked = 0;
+    char text[200];
+    if (mdb_value(st, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
+        return -1;
+    if (n < TRIGGERS)
+        say(req, FINDING_PROBLEM, "trigger",
+            "a trigger of the outbox is missing: events that are inserted are not delivered",
+            "run `outbox init`");
+    if (mdb_value(st, err, &unmarked, SQL(unmarked, .max = LOOK_EVENTS)) != 0)
+        return -1;
+    if (unmarked == 0)
+        return 0;
+    snprintf(text, sizeof text,
+             "%lld of the newest events have neither a seq nor a marker: nobody will get them",
+             (long long)unmarked);
+    say(req, FINDING_PROBLEM, "marker", text,
+        "INSERT INTO outbox_fresh SELECT nr FROM outbox_event e WHERE NOT EXISTS (SELECT 1 FROM "
+        "outbox_order o WHERE o.nr = e.nr) AND NOT EXISTS (SELECT 1 FROM outbox_fresh f WHERE "
+        "f.nr = e.nr)");
+    return 0;
+}
+
+static int sequencer(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    int64_t beyond = 0;
+    if (mdb_value(st, err, &beyond, SQL(ahead_of_head)) != 0)
+        return -1;
+    if (beyond)
+        say(req, FINDING_PROBLEM, "sequencer",
+            "outbox_sequencer is behind outbox_order: it was set back, and no event can be given a "
+            "number",
+            "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)");
+    return 0;
+}
+
+/* ---- consumers ---- */
+
+static int places(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    char text[200];
+    int r;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(lost_places));
+    while ((r = mdb_step(&q)) == 1) {
+        snprintf(text, sizeof text,
+                 "consumer \"%.63s\" has lost its place: rows of outbox_lane are gone, and nothing "
+                 "is handed out or trimmed",
+                 mdb_text(q, 0).p);
+        say(req, FINDING_PROBLEM, "position", text,
+            "restore them, or remove the consumer and start it again where you want it");
+    }
+    return r;
+}
+
+static int claims(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    char text[300];
+    int r;
+    int64_t before = mdb_now(st) - req->patience_ms;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(vanished_claims, .before = before));
+    while ((r = mdb_step(&q)) == 1) {
+        snprintf(text, sizeof text,
+                 "consumer \"%.63s\": %lld claims ran out, and no relay has taken them over (the "
+                 "last was %.100s)",
+                 mdb_text(q, 0).p, (long long)mdb_int(q, 1), mdb_text(q, 2).p);
+        say(req, FINDING_WARNING, "claim", text, "start its relay");
+    }
+    return r;
+}
+
 int mdb_doctor(struct store *base, const struct doctor_request *req, struct error *err)
 {
-    (void)base;
-    (void)req;
-    (void)err;
-    return 0;
+    struct mdb_store *st = mdb_of(base);
+    struct schema_status s;
+    if (server(st, req, err) != 0)
+        return -1;
+    transactions(st, req);
+    if (mdb_schema_status(base, &s, err) != 0)
+        return -1;
+    if (s.there != MDB_SCHEMA_VERSION)
+        return 0; /* what is there is not ours to look at */
+
+    if (engines(st, req, err) != 0 || triggers(st, req, err) != 0)
+        return -1;
+    if (sequencer(st, req, err) != 0)
+        return -1;
+    if (places(st, req, err) != 0)
+        return -1;
+    return claims(st, req, err);
 }

@@ -98,7 +98,7 @@ static int insert_event(const struct target *t, const struct new_event *ev, char
         row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
     struct mdb_rows *q;
     int r;
-    if (t->st->opt.clock == &clock_system) {
+    if (mdb_by_server(t->st)) {
         r = target_row(t, &q, err, &mdb_sql_insert_event, &row);
     } else {
         timed.now = clock_wall(t->st->opt.clock);

@@ -1,11 +1,16 @@
-/* handle.h: the connection of a MariaDB store, for the public API. */
+/* handle.h: what the MariaDB store offers beside store_ops, also in a build without it. */
 #ifndef STORE_MARIADB_HANDLE_H
 #define STORE_MARIADB_HANDLE_H
 
-struct st_mysql;
-struct store;
+#include "store/store.h"
 
-/* mdb_handle gives the connection; NULL if the store is of another kind, or not connected. */
+struct st_mysql;
+
+/* mdb_is says whether a store is one in MariaDB. Any thread may ask. */
+bool mdb_is(const struct store *st);
+/* mdb_handle gives the connection of a MariaDB store, which stays the store's; NULL for a store of
+ * another kind, and while there is no connection. It changes when the store connects again, so ask
+ * for it each time. */
 struct st_mysql *mdb_handle(struct store *st);
 
 #endif

@@ -69,8 +69,9 @@ struct mdb_store {
     bool lent;  /* handlers work on this connection: its session is set up anew before each use */
     bool dirty; /* handlers have had the session since it was set up */
     int savepoints;
-    int64_t idle_ms; /* see lend */
-    int64_t changed; /* rows that the last statement changed, or would have */
+    int64_t idle_ms;    /* see lend */
+    int64_t packet_max; /* bytes of a statement that the server takes; 0: not known */
+    int64_t changed;    /* rows that the last statement changed, or would have */
     struct store_options opt;
     struct buf text; /* the statement that is being sent */
     struct pull pull;
@@ -203,6 +204,8 @@ int mdb_connect(struct mdb_store *st, struct error *err);
 void mdb_disconnect(struct mdb_store *st);
 /* mdb_dial makes a connection whose session is like ours. */
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err);
+/* mdb_by_server says whether time is the server's; else it is a test's. */
+bool mdb_by_server(const struct mdb_store *st);
 /* mdb_now is the server's time in ms; inside a turn it stands still. */
 int64_t mdb_now(struct mdb_store *st);
 /* mdb_heard remembers the server's time. */
@@ -222,6 +225,9 @@ int mdb_commit(struct store *st, struct error *err);
 void mdb_rollback(struct store *st);
 /* mdb_tx_gone fails if the transaction that mdb_begin opened is not open any more. */
 int mdb_tx_gone(struct mdb_store *st, struct error *err);
+/* mdb_by_hand fails if somebody has begun a transaction on our connection: to begin one of our own
+ * would commit it. */
+int mdb_by_hand(const struct mdb_store *st, struct error *err);
 /* mdb_is_open says whether a transaction is open on a connection, or will be with its next
  * statement. */
 bool mdb_is_open(MYSQL *db);
@@ -359,7 +365,7 @@ int mdb_former_keep(struct mdb_store *st, const char *name, struct error *err);
  * wrong about them. */
 int mdb_former_taken_over(struct mdb_store *st, const struct taken_over *t, struct error *err);
 
-/* ---- info.c, inspect.c, dead.c, trim.c, doctor.c ---- */
+/* ---- info.c, events.c, dead.c, trim.c, grant.c, doctor.c ---- */
 
 int mdb_info(struct store *st, struct store_info *ret, struct error *err);
 int mdb_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx,
@@ -374,6 +380,8 @@ int mdb_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret
                   struct error *err);
 int mdb_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
              struct error *err);
+int mdb_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
+              struct error *err);
 int mdb_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
 #endif

@@ -141,9 +141,15 @@ const struct store_ops store_mariadb = {
     .dead_drop = mdb_dead_drop,
     .trim = mdb_trim,
     .marks = mdb_marks,
+    .grant = mdb_grant,
 };
+
+bool mdb_is(const struct store *st)
+{
+    return st->ops == &store_mariadb;
+}
 
 struct st_mysql *mdb_handle(struct store *st)
 {
-    return st->ops == &store_mariadb ? mdb_of(st)->db : NULL;
+    return mdb_is(st) ? mdb_of(st)->db : NULL;
 }

@@ -2,6 +2,7 @@
  * server: that would be lost with the connection, and nothing may stay behind on the caller's. */
 #include "store/mariadb/mariadb.h"
 
+#include <mysqld_error.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -107,6 +108,13 @@ static void skip_rest(MYSQL *db)
 int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
             struct mdb_rows **ret, struct error *err)
 {
+    /* The server would only hang up. */
+    bool too_large = st->packet_max > 0 && n >= (size_t)st->packet_max;
+    if (too_large)
+        return err_fate(err, ERR_INVALID, FATE_REJECT, ER_NET_PACKET_TOO_LARGE,
+                        "%s: a statement of %zu bytes is more than the server takes; raise "
+                        "max_allowed_packet there (it is %lld)",
+                        st->shown, n, (long long)st->packet_max);
     struct mdb_rows *q = calloc(1, sizeof *q);
     if (!q)
         return err_nomem(err);

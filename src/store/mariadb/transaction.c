@@ -19,6 +19,15 @@ static bool in_transaction(MYSQL *db)
     return (status & SERVER_STATUS_IN_TRANS) != 0;
 }
 
+int mdb_by_hand(const struct mdb_store *st, struct error *err)
+{
+    if (st->in_tx || !in_transaction(st->db))
+        return 0;
+    return err_set(err, ERR_MISUSE,
+                   "a transaction was begun by hand on this connection: what is done in it would "
+                   "not be durable: refused");
+}
+
 int mdb_tx_gone(struct mdb_store *st, struct error *err)
 {
     if (!st->in_tx || in_transaction(st->db))
@@ -32,6 +41,8 @@ int mdb_begin(struct store *base, struct error *err)
     struct mdb_store *st = mdb_of(base);
     if (st->in_tx)
         return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (mdb_by_hand(st, err) != 0)
+        return -1;
     if (mdb_exec(st, "START TRANSACTION READ WRITE", err) != 0)
         return -1;
     st->in_tx = true;

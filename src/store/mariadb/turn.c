@@ -201,6 +201,8 @@ int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     if (st->in_tx)
         return err_set(err, ERR_MISUSE,
                        "a claim inside an open transaction would not be durable: refused");
+    if (mdb_by_hand(st, err) != 0)
+        return -1;
     if (is_claiming(req) && mdb_sequence(st, err) != 0)
         return -1;
 

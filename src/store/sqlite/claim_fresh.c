@@ -1,6 +1,7 @@
 /* claim_fresh.c: handing out the events after a lane's position. */
 #include "sqlite_sql.h"
 #include "store/sqlite/claim.h"
+#include "store/sqlite/held_keys.h"
 #include "store/sqlite/window.h"
 
 /* ---- reading ---- */
@@ -128,11 +129,16 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
 }
 
 /* mark_behind flags a fresh event of a key that has parked events. */
-static int mark_behind(struct claiming *k, struct event *ev, struct error *err)
+static int mark_behind(struct claiming *k, const struct held_keys *h, struct event *ev,
+                       struct error *err)
 {
     int64_t held = 0, key = (int64_t)ev->key;
     if (key == 0)
         return 0;
+    if (h->whole) {
+        ev->behind = held_keys_may(h, key);
+        return 0;
+    }
     if (sqlite_value(k->st, err, &held,
                      SQL(key_parked, .consumer = k->req->consumer, .key = key)) != 0)
         return -1;
@@ -151,10 +157,14 @@ static int mark_held(struct claiming *k, struct error *err)
     int64_t any = 0;
     if (sqlite_value(k->st, err, &any, SQL(any_parked, .consumer = k->req->consumer)) != 0)
         return -1;
-    for (size_t i = 0; any && i < k->b->n; i++)
-        if (mark_behind(k, &k->b->ev[i], err) != 0)
-            return -1;
-    return 0;
+    if (!any)
+        return 0;
+    struct held_keys held;
+    int r = held_keys_read(k->st, k->req->consumer, k->b->n, &held, err);
+    for (size_t i = 0; i < k->b->n && r == 0; i++)
+        r = mark_behind(k, &held, &k->b->ev[i], err);
+    held_keys_release(&held);
+    return r;
 }
 
 static int say_lost(const struct claiming *k, int lane, struct error *err)

@@ -5,7 +5,8 @@
 struct parked_row {
     int64_t seq, key, failing_since;
     int attempts;
-    bool stop; /* a head: it is careful; a follower: it may not be taken along */
+    bool stop;   /* a head: it is careful; a follower: it may not be taken along */
+    bool behind; /* a head: another of its key is parked before it */
     bool proven;
 };
 
@@ -28,6 +29,7 @@ static int read_parked(struct sqlite_store *st, sqlite3_stmt *q, struct parked_r
             .key = sqlite3_column_int64(q, 3),
             .seq = sqlite3_column_int64(q, 4),
             .stop = sqlite3_column_int(q, 5) != 0,
+            .behind = sqlite3_column_count(q) > 6 && sqlite3_column_int(q, 6) != 0,
         };
     }
     sqlite3_reset(q);
@@ -146,10 +148,7 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
 
     for (size_t i = 0; i < n; i++) {
         struct parked_row head = heads[i];
-        bool behind;
-        if (sqlite_waits_behind(k->st, name, head.key, head.seq, &behind, err) != 0)
-            return -1;
-        if (!behind)
+        if (!head.behind)
             heads[kept++] = head;
         else if (sqlite_run(k->st, err, SQL(go_behind, .consumer = name, .seq = head.seq)) != 0)
             return -1;

@@ -224,6 +224,11 @@ static void member_drop(struct sqlite_store *st, const char *name)
     member_free(m);
 }
 
+void sqlite_consumer_forget(struct store *base, const char *name)
+{
+    member_drop(sqlite_of(base), name);
+}
+
 /* member_keep remembers what was registered, because the next file at this path may not know the
  * consumer. Without memory nothing is remembered, and the consumer is not registered again. */
 static void member_keep(struct sqlite_store *st, const struct consumer_spec *c)

@@ -347,6 +347,7 @@ const struct store_ops store_sqlite = {
     .consumer_specs = sqlite_consumer_specs,
     .consumer_pause = sqlite_consumer_pause,
     .consumer_remove = sqlite_consumer_remove,
+    .consumer_forget = sqlite_consumer_forget,
     .consumer_report = sqlite_consumer_report,
     .turn = sqlite_turn,
     .turns = sqlite_turns,

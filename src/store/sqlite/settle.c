@@ -2,11 +2,12 @@
  * or one that handlers work in. */
 #include "base/text.h"
 #include "sqlite_sql.h"
-#include "store/sqlite/sqlite.h"
+#include "store/sqlite/held_keys.h"
 
 /* ---- single events ---- */
 
-int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq,
+/* waits_behind says whether an event of the same key is parked before this one; never for key 0. */
+static int waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq,
                         bool *ret, struct error *err)
 {
     int64_t found = 0;
@@ -18,6 +19,19 @@ int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
         return -1;
     *ret = found != 0;
     return 0;
+}
+
+/* is_behind says whether an event that is to be parked waits behind another of its key. */
+static int is_behind(struct sqlite_store *st, const struct parking *p, int64_t key, bool *ret,
+                     struct error *err)
+{
+    bool alone = p->held && !held_keys_may(p->held, key);
+    *ret = false;
+    if (p->held)
+        held_keys_add(p->held, key);
+    if (alone)
+        return 0;
+    return waits_behind(st, p->consumer, key, p->ev->seq, ret, err);
 }
 
 /* sqlite_park gives the event a time at which it is due, unless it waits behind another parked
@@ -38,7 +52,7 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
         .wait = p->wait_ms,
         .proven = p->proven,
     };
-    if (sqlite_waits_behind(st, p->consumer, row.key, row.seq, &behind, err) != 0)
+    if (is_behind(st, p, row.key, &behind, err) != 0)
         return -1;
     if (!behind)
         row.due_at = p->due_at ? p->due_at : row.now;
@@ -92,10 +106,15 @@ static int put_receipt(struct sqlite_store *st, const struct settlement *s, cons
 /* apply records one outcome. What was delivered needs no record beyond the receipt: the claim is
  * dropped in the end. */
 static int apply(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
-                 struct error *err)
+                 struct held_keys *held, struct error *err)
 {
     struct parking p = {
-        .consumer = s->consumer, .order = s->order, .ev = o->ev, .attempts = o->attempts};
+        .consumer = s->consumer,
+        .held = held,
+        .order = s->order,
+        .ev = o->ev,
+        .attempts = o->attempts,
+    };
     switch (o->kind) {
     case OUTCOME_DELIVERED: return put_receipt(st, s, o, err);
     case OUTCOME_DEAD: return sqlite_bury(st, s->consumer, o->ev->seq, o->attempts, o->error, err);
@@ -122,13 +141,15 @@ static int apply_all(struct sqlite_store *st, const struct settlement *s, int64_
                      struct error *err)
 {
     *ret_failed = 0;
-    for (size_t i = 0; i < s->n; i++) {
+    for (size_t i = 0; i < s->n; i++)
         if (s->out[i].kind != OUTCOME_DELIVERED)
             ++*ret_failed;
-        if (apply(st, s, &s->out[i], err) != 0)
-            return -1;
-    }
-    return 0;
+    struct held_keys held;
+    int r = held_keys_read(st, s->consumer, (size_t)*ret_failed, &held, err);
+    for (size_t i = 0; i < s->n && r == 0; i++)
+        r = apply(st, s, &s->out[i], &held, err);
+    held_keys_release(&held);
+    return r;
 }
 
 /* ---- giving back ---- */
@@ -191,12 +212,15 @@ static int finish_parked(struct sqlite_store *st, const struct settlement *s, st
         return -1;
     if (sqlite_run(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0)
         return -1;
-    for (size_t i = 0; i < s->b->n; i++) {
+    struct held_keys held;
+    int r = held_keys_read(st, s->consumer, s->b->n, &held, err);
+    for (size_t i = 0; i < s->b->n && r == 0; i++) {
         int64_t key = (int64_t)store_order_key(s->order, s->b->ev[i].key);
-        if (sqlite_promote(st, s->consumer, key, err) != 0)
-            return -1;
+        if (held_keys_may(&held, key))
+            r = sqlite_promote(st, s->consumer, key, err);
     }
-    return 0;
+    held_keys_release(&held);
+    return r;
 }
 
 static int keep_marks(struct sqlite_store *st, const struct settlement *s, struct error *err)

@@ -295,8 +295,10 @@ int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret
                   struct error *err);
 
 /* How to park one event. */
+struct held_keys;
 struct parking {
     const char *consumer;
+    struct held_keys *held; /* keys of which something is parked; NULL: that is asked */
     enum order order;
     const struct event *ev;
     int attempts;
@@ -312,10 +314,6 @@ int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int 
                 const char *error, struct error *err);
 /* sqlite_promote makes the first parked event of a key due, if it waits behind one that is gone. */
 int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err);
-/* sqlite_waits_behind says whether an event of the same key is parked before this one; never for
- * key 0. */
-int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq,
-                        bool *ret, struct error *err);
 
 /* ---- effects.c ---- */
 
@@ -341,6 +339,7 @@ int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool
                         struct error *err);
 int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
 int sqlite_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
+void sqlite_consumer_forget(struct store *st, const char *name);
 int sqlite_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
 
 int sqlite_consumer_history(struct store *st, const char *name, struct arena *a,

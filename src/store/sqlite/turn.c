@@ -244,6 +244,24 @@ static int prepare(struct turn *t, bool *ret_fit, struct error *err)
     return sqlite_take_over(k, err);
 }
 
+/* note_quiet has the hint say that there is nothing beside the batch: it has the last event of all,
+ * nothing is parked, and the worker is rung by others, who look again after every commit. Where it
+ * listens itself, it is rung by its own commit as well. */
+static int note_quiet(struct claiming *k, struct error *err)
+{
+    int64_t last = 0, parked = 0;
+    bool rung = k->req->deaf && !k->req->once;
+    bool whole = k->b->n > 0 && !k->b->parked && k->req->lanes == 1 && k->req->order != ORDER_NONE;
+    if (!rung || !whole)
+        return 0;
+    if (sqlite_value(k->st, err, &last, SQL(last_event)) != 0)
+        return -1;
+    if (sqlite_value(k->st, err, &parked, SQL(any_parked, .consumer = k->req->consumer)) != 0)
+        return -1;
+    k->hint->quiet = last == k->b->to && !parked;
+    return 0;
+}
+
 /* steps takes the steps of a turn. Their order matters: what an expired claim held must be parked
  * before what waits behind it. */
 static int steps(struct turn *t, struct error *err)
@@ -256,6 +274,8 @@ static int steps(struct turn *t, struct error *err)
     if (!fit || !is_claiming(t->k.req))
         return 0;
     if (claim_next(&t->k, err) != 0)
+        return -1;
+    if (note_quiet(&t->k, err) != 0)
         return -1;
 
     /* Nobody rings a deaf worker when another one of its relay settles. */

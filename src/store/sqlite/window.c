@@ -110,7 +110,8 @@ static void keep_id(char out[UUID_TEXT + 1], sqlite3_stmt *q)
 {
     struct str id = sqlite_text(q, 1);
     size_t n = id.n == UUID_TEXT ? UUID_TEXT : 0;
-    memcpy(out, id.p, n);
+    if (n > 0)
+        memcpy(out, id.p, n);
     out[n] = '\0';
 }
 

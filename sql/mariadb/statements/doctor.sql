@@ -1,0 +1,42 @@
+-- doctor.sql: what can be wrong with an outbox, and with the server it is in.
+
+-- settings (): what durability and exactness rest on.
+SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only,
+       @@auto_increment_increment, @@sql_mode LIKE '%STRICT_%', @@max_allowed_packet;
+
+-- other_engines (schema text): tables of ours that know no transactions.
+SELECT table_name, engine FROM information_schema.tables
+ WHERE table_schema = :schema AND table_name LIKE 'outbox\\_%' AND table_type = 'BASE TABLE'
+   AND engine <> 'InnoDB';
+
+-- count_triggers (schema text): without its trigger an event is never handed out.
+SELECT count(*) FROM information_schema.triggers
+ WHERE trigger_schema = :schema
+   AND trigger_name IN ('outbox_event_inserted', 'outbox_dead_deleted');
+
+-- unmarked (max int): events that have neither a seq nor a marker: they were written while the
+-- trigger was missing, or restored without their markers. Looks at the newest only.
+SELECT count(*)
+  FROM (SELECT nr FROM outbox_event ORDER BY nr DESC LIMIT :max) e
+  LEFT JOIN outbox_order o ON o.nr = e.nr
+  LEFT JOIN outbox_fresh f ON f.nr = e.nr
+ WHERE o.nr IS NULL AND f.nr IS NULL;
+
+-- ahead_of_head (): a position beyond the head was told so, or the sequencer was set back.
+SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);
+
+-- lost_places (): a consumer without the row of a lane does not know where it is.
+SELECT name FROM outbox_consumer c
+ WHERE lanes > (SELECT count(*) FROM outbox_lane l
+                 WHERE l.consumer = c.name AND l.lane < c.lanes)
+ ORDER BY name;
+
+-- vanished_claims (before int): claims that ran out long ago, and that no relay has taken over.
+SELECT consumer, count(*), min(owner) FROM outbox_claim
+ WHERE locked_until <= :before GROUP BY consumer ORDER BY consumer;
+
+-- old_transactions (seconds int): whoever keeps a transaction open keeps its events to itself, and
+-- the server from forgetting what others deleted. Takes the right PROCESS.
+SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())
+  FROM information_schema.innodb_trx
+ WHERE trx_started < NOW() - INTERVAL :seconds SECOND ORDER BY trx_started LIMIT 5;

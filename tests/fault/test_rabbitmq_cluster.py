@@ -1,0 +1,150 @@
+"""Three RabbitMQ nodes, a quorum queue, and a relay that knows all three: whichever is killed, stopped or cut off, nothing is lost, the
+order of a key is kept, and attempts are counted against no event."""
+# build: plain
+# clusters: yes
+import contextlib
+import json
+import signal
+import time
+
+import pika
+from broker_rabbit import Cluster
+from scenario import Numbers
+from support import Case, wait_until
+
+
+class Clustered(Numbers, Case):
+    cluster = None  # one for the whole file
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if Clustered.cluster is None:
+            Clustered.cluster = Cluster(3)
+            Clustered.cluster.__enter__()
+            cls.addClassCleanup(Clustered.cluster.__exit__)
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.name = self.id().rpartition(".")[2][:60]
+        for node in self.cluster.nodes:
+            if not node.running(): node.start()
+        self.cluster.nodes[0].declare(self.name, self.name)
+        wait_until(lambda: self.whole(), what=self.status)
+        self.taken = []
+
+    def start(self, *more):
+        url = self.cluster.url(self.name, "heartbeat=4s")
+        return self.relay("--log-level", "debug", "--consumer", "out", "--sink", url, "--timeout", "5s", *more)
+
+    def alive(self):
+        return next(node for node in self.cluster.nodes if node.running())
+
+    def status(self):
+        return self.alive().eval(f'rabbit_quorum_queue:status(<<"/">>, <<"{self.name}">>).')
+
+    def whole(self):
+        """whole: each node has the queue, and takes part in it."""
+        said = self.status()
+        return (said.count(" leader}"), said.count(" follower}")) == (1, 2)
+
+    def leader(self):
+        """leader is the node that leads the queue."""
+        said = self.alive().eval(f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{self.name}">>)), '
+                                 'amqqueue:get_pid(Q).')
+        return next((node for node in self.cluster.nodes if node.name in said), self.alive())
+
+    def got(self):
+        """got takes what it can; a queue without its leader gives nothing for a while."""
+        for node in self.cluster.nodes:
+            if not node.running(): continue
+            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
+                # Acknowledged once it is ours: an answer that gets lost must not lose a message.
+                with node.channel() as ch:
+                    while True:
+                        method, properties, body = ch.basic_get(self.name)
+                        if method is None: break
+                        self.taken.append((json.loads(body), properties.message_id))
+                        ch.basic_ack(method.delivery_tag)
+                break
+        return self.taken
+
+    def arrived(self, relay):
+        self.heal(relay, timeout=150)
+        self.assertNotIn("attempt 1 of", relay.output())
+        self.assertEqual(self.ask("SELECT count(*) FROM @dead"), [(0,)])
+
+    def reckon(self, faults):
+        return super().reckon(bound=faults * self.sent)
+
+    def test_leader_of_the_queue_killed_under_load(self):
+        """Whichever node leads the queue is killed in the middle: the others go on, and everything arrives, in order."""
+        with self.start() as relay:
+            self.send(500)
+            wait_until(lambda: len(self.got()) > 100, what=relay.output)
+            victim = self.leader()
+            victim.kill()
+            self.fault("leader killed")
+            self.send(500)
+            self.arrived(relay)
+            victim.start()
+        self.reckon(2)
+
+    def test_each_node_killed_in_turn(self):
+        """One node after the other is killed and comes back, while events come: everything arrives, in order."""
+        with self.start() as relay:
+            for node in self.cluster.nodes:
+                self.send(200)
+                node.kill()
+                self.send(200)
+                time.sleep(1)
+                node.start()
+                self.fault("node killed")
+            self.arrived(relay)
+        self.reckon(4)
+
+    def test_all_killed_and_started_again_with_their_data(self):
+        """All nodes are killed at once, and come back with their data: everything arrives, in order."""
+        with self.start() as relay:
+            self.send(500)
+            wait_until(lambda: len(self.got()) > 100, what=relay.output)
+            for node in self.cluster.nodes: node.kill()
+            self.send(200)
+            wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
+            # A node waits for those that went after it, so they all come before any is asked.
+            self.cluster.start_all()
+            self.fault("all killed")
+            self.arrived(relay)
+        self.reckon(2)
+
+    def test_node_that_stands_still(self):
+        """The node that the relay talks to stands still: the relay goes to another, and everything arrives, in order."""
+        with self.start() as relay:
+            self.send(100)
+            self.wait_all(relay)
+            victim = self.cluster.nodes[0]
+            victim.pause()
+            try:
+                self.send(300)
+                wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
+            finally:
+                victim.cont()
+            self.fault("node stopped")
+            self.arrived(relay)
+        self.reckon(2)
+
+    def test_relays_killed_while_a_node_is_away(self):
+        """Two relays share four lanes; a node and then a relay are killed: the rest takes over, in order."""
+        args = ("--lanes", "4", "--lease", "1s")
+        with self.start(*args) as stays:
+            other = self.start(*args)
+            self.send(300)
+            self.cluster.nodes[1].kill()
+            self.fault("node killed")
+            self.send(300)
+            other.signal(signal.SIGKILL)
+            self.fault("relay killed")
+            self.arrived(stays)
+            self.cluster.nodes[1].start()
+        self.reckon(3)
