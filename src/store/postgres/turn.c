@@ -233,20 +233,20 @@ static int send_call(struct turning *t, const struct settlement *s, const struct
 
     int result = prepare_call(t, s, q, &c, err);
     if (result == 0) {
-        result = pg_start(
-            t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
-            req ? req->owner : s->owner,
-            /* settlement */
-            c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
-            c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
-            /* request */
-            (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
-            q->parked_first, c.request.pull_in, (int64_t)q->lane_hint, c.request.known.p,
-            req ? store_order_names[q->order] : NULL, (int64_t)q->lanes, c.request.events,
-            c.request.where,
-            /* read ahead */
-            c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n, c.ahead.members,
-            pg_key_sample());
+        result = pg_start(t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
+                          req ? req->owner : s->owner,
+                          /* settlement */
+                          c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
+                          c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
+                          /* request */
+                          (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
+                          (int64_t)q->careful, q->parked_first, c.request.pull_in,
+                          (int64_t)q->lane_hint, c.request.known.p,
+                          req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
+                          c.request.events, c.request.where,
+                          /* read ahead */
+                          c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n,
+                          c.ahead.members, pg_key_sample());
     }
     release_call(&c);
     return result;
