@@ -1,6 +1,7 @@
 #include "sink/nats_link.h"
 
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -267,6 +268,7 @@ static void *run(void *arg)
     set_state(l, NATS_LOST, &err);
     disconnect(l);
     nats_ReleaseThreadMemory();
+    OPENSSL_thread_stop(); /* else it is done after the end, and maybe after that of the program */
     end(l);
     return NULL;
 }

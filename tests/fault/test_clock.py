@@ -177,6 +177,8 @@ class OfTheServer(Clocks, Case):
     def sql(self, statement, *params):
         return servers.execute(self.store, statement, *params)
 
+    ask = PgCase.ask
+
     def test_a_servers_clock_that_jumps_makes_nobody_wait(self):
         """The server's clock jumps by hours, to and fro, under load: leases and retries last as long as they were meant to,
         nothing is lost or out of order."""

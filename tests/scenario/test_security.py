@@ -143,7 +143,7 @@ class TenCommands(Case):
 
 class Document(unittest.TestCase):
     WHO = ["an end user", "a database role without a part", "a role with one part", "a role that reads everything", "a worker of one consumer", "a tenant", "the owner of an adopted table", "an endpoint",
-           "somebody who saw a webhook", "whoever writes the Redis stream we read", "a Redis server", "a command of `exec:`", "a local user",
+           "somebody who saw a webhook", "whoever writes the Redis stream we read", "a Redis server", "a RabbitMQ broker", "a command of `exec:`", "a local user",
            "somebody who reaches the admin port", "a web page", "whoever finds an overflow", "somebody on the network path"]
 
     def rows(self):

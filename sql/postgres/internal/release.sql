@@ -43,6 +43,10 @@ BEGIN
     PERFORM @schema@._park(c, seqs, array_fill('behind'::text, ARRAY[n]), array_fill(0, ARRAY[n]),
                            NULL, NULL, NULL, now)
     WHERE n > 0;
+    -- A predicate, which only the relay can apply, may exclude some of them: they come one by one,
+    -- and it is applied then.
+    UPDATE @schema@.parked p SET careful = true
+    WHERE coalesce(c.predicate, '') <> '' AND p.consumer = c.name AND p.seq = ANY (seqs);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._release(
