@@ -116,12 +116,17 @@ static size_t place_of(const struct keys *k, int64_t key)
     return i;
 }
 
+static bool before_a_number(char c)
+{
+    return c == '{' || c == ',';
+}
+
 /* read_keys reads {key,key,...}. An event without a key holds up nothing: 0 is left out. */
 static int read_keys(const char *text, struct keys *k, struct error *err)
 {
-    size_t places = 4;
+    size_t places = 2;
     for (const char *p = text; *p; p++)
-        places += *p == ',' ? 2 : 0;
+        places += before_a_number(*p) ? 2 : 0;
     size_t size = 4;
     while (size < places)
         size *= 2;
@@ -130,7 +135,7 @@ static int read_keys(const char *text, struct keys *k, struct error *err)
         return err_nomem(err);
 
     const char *p = text;
-    while (*p && *p != '}') {
+    while (before_a_number(*p)) {
         char *end;
         int64_t key = strtoll(p + 1, &end, 10);
         if (key != 0)
@@ -176,7 +181,7 @@ static struct event *find_event(const struct batch *b, int64_t seq)
 static void mark_by_seq(struct batch *b, const char *held)
 {
     const char *p = held;
-    while (*p && *p != '}') {
+    while (before_a_number(*p)) {
         char *end;
         struct event *ev = find_event(b, strtoll(p + 1, &end, 10));
         if (ev)
