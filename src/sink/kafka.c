@@ -382,6 +382,7 @@ static int set_up(struct kafka_sink *k, struct error *err)
     k->slots = calloc(KAFKA_WINDOW, sizeof *k->slots);
     if (!k->slots)
         return err_nomem(err);
+    kafka_leaders_init(&k->leaders);
     if (streams_init(&k->streams) != 0)
         return err_nomem(err);
     return 0;
@@ -403,8 +404,11 @@ static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
     } while (code != RD_KAFKA_RESP_ERR_NO_ERROR && kafka_now(k) < until);
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
         return code;
-    if (k->fixed && md->topic_cnt > 0)
+    k->answered = true;
+    if (k->fixed && md->topic_cnt > 0) {
         code = md->topics[0].err;
+        kafka_leaders_read(&k->leaders, md);
+    }
     rd_kafka_metadata_destroy(md);
     return code;
 }
@@ -452,6 +456,20 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     return 0;
 }
 
+/* kafka_broker names the brokers of the URL, by which the library finds the others. */
+static void kafka_broker(struct sink *sk, struct sink_broker *ret)
+{
+    const struct kafka_sink *k = (const struct kafka_sink *)sk;
+    ret->kind = "kafka";
+    ret->connected = k->p && k->answered && !k->away_since;
+    for (size_t i = 0; i < k->url.n_hosts; i++)
+        sink_peer_add(ret->broker, k->url.hosts[i].host, k->url.hosts[i].port);
+    kafka_leaders_list(&k->leaders, ret->leader);
+    ret->unconfirmed = kafka_inflight(k);
+    if (ret->unconfirmed > 0)
+        ret->since = kafka_slot(k, k->first)->since;
+}
+
 #define KAFKA_OPS(name, scheme_, synopsis_, help_) \
     const struct sink_ops name = { \
         .scheme = scheme_, \
@@ -468,6 +486,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
         .marks_kept = kafka_marks_kept, \
         .probe = kafka_probe, \
         .caution = kafka_caution, \
+        .broker = kafka_broker, \
     }
 
 KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md");

@@ -10,6 +10,7 @@ import time
 
 import psycopg2
 import servers
+from broker_view import BrokerView
 from support import BIN, Case, PgCase, on_each_store, wait_until
 
 
@@ -69,6 +70,17 @@ class Redis:
     def arrived(self):
         """arrived counts events: what a killed relay had not settled comes twice."""
         return len({event["event_id"] for _, event in self.redis.entries("s")})
+
+
+class Shown(Redis, BrokerView, Case):
+    def test_server_and_what_it_has_not_confirmed(self):
+        send = self.redis.popen.send_signal
+        self.check_view(["--consumer", "out", "--sink", self.redis.tcp_url("stream=s")], lambda: send(signal.SIGSTOP),
+                        lambda: send(signal.SIGCONT), kind="redis", broker=f"127.0.0.1:{self.redis.port}", leader="")
+
+    def test_socket_is_the_broker(self):
+        with self.serve(*self.to("s")) as relay:
+            self.wait_shown(relay, kind="redis", broker=str(self.redis.socket), leader="")
 
 
 @on_each_store(but=("OnMariadb",))
