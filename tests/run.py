@@ -284,7 +284,7 @@ def run_all(jobs, limit):
 
 # ---- a second chance ----
 
-UNSTEADY_AT_MOST = 3  # files: if more fail, it is not the machine
+UNSTEADY_AT_MOST = 5  # files: if more fail, it is not the machine
 # What no busy machine causes: a broken guarantee, a sanitizer's finding.
 NEVER_BY_CHANCE = re.compile(r"checker\.Broken|Sanitizer:|runtime error:")
 
@@ -314,6 +314,12 @@ def show_unsteady(jobs):
     for job in jobs:
         for name in job.unsteady:
             print(f"UNSTEADY {job.tree} {job.label} {name}: failed, then passed when it was run again alone", flush=True)
+
+
+def show_failed(jobs):
+    """show_failed names once more, at the end of a long run, what went wrong on the way."""
+    for job in jobs:
+        for name in job.failed: print(f"FAILED {job.tree} {job.label} {name}", flush=True)
 
 
 # ---- the whole ----
@@ -372,6 +378,7 @@ def forgotten(jobs):
 
 def total(jobs):
     show_unsteady(jobs)
+    show_failed(jobs)
     passed, failed = sum(job.passed for job in jobs), sum(len(job.failed) for job in jobs)
     skipped = sum(len(job.skipped) for job in jobs)
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
@@ -432,7 +439,7 @@ def simulate(args):
     argv = [str(ROOT / "build/tests/sim/sim")]
     for name in ("seed", "seeds", "steps"):
         if getattr(args, name) is not None: argv += [f"--{name}", str(getattr(args, name))]
-    for name in ("trace", "postgres"):
+    for name in ("trace", "postgres", "mariadb"):
         if getattr(args, name): argv.append(f"--{name}")
     return subprocess.run(argv, cwd=ROOT).returncode
 
@@ -472,6 +479,7 @@ def main():
     sim.add_argument("--steps", type=int, metavar="N", help="so many steps in each, before all heals")
     sim.add_argument("--trace", action="store_true", help="tell what happens")
     sim.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of in memory")
+    sim.add_argument("--mariadb", action="store_true", help="on MariaDB instead of in memory")
     parser.add_argument("--coverage", action="store_true", help="say which share of lines and branches the tests go through")
     parser.add_argument("--times", action="store_true", help="say what each file took, and the dearest cases")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only files, or cases of Python files, with this in "

@@ -181,6 +181,7 @@ void runner_show(struct runner *r)
     v->state = pipeline_state(r->p);
     v->stats = *pipeline_stats(r->p);
     show_lease(v, r->p);
+    v->broker = pipeline_broker(r->p);
     show_held(v, r->p);
     show_error(v, r->p);
     r->shown_at = clock_mono(r->crew->clock);

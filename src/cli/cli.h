@@ -376,6 +376,9 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
  * problem among them. */
 int report_end(struct report *r, struct error *err);
 
+/* doctor_sinks connects to the sink of every consumer in the settings, and reports who answered. */
+void doctor_sinks(struct cli *cli, struct report *r);
+
 /* ---- SQL for other tools ---- */
 
 extern const char *const gen_tools[]; /* ends with NULL */

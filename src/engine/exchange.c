@@ -130,7 +130,7 @@ static void begin(const struct pipeline *p, struct exchange *x)
     };
 }
 
-struct settlement exchange_settlement(const struct pipeline *p, const struct live *l)
+struct settlement exchange_settlement(struct pipeline *p, const struct live *l)
 {
     struct settlement s = {.consumer = p->c->name,
                            .owner = p->cfg.owner,
@@ -139,8 +139,7 @@ struct settlement exchange_settlement(const struct pipeline *p, const struct liv
                            .out = l->out,
                            .n = l->n_out,
                            .release_from = l->release_from};
-    if (p->sk->ops->marks)
-        s.n_marks = p->sk->ops->marks(p->sk, &s.marks);
+    marks_add(p, &s);
     return s;
 }
 
@@ -198,8 +197,7 @@ static int64_t took(const struct pipeline *p, const struct live *l)
 void exchange_settled(struct pipeline *p, size_t i, bool lost)
 {
     struct live *l = p->hand.live[i];
-    if (p->sk->ops->marks_kept)
-        p->sk->ops->marks_kept(p->sk);
+    marks_kept(p);
     if (lost)
         lease_lose(p, l, "another worker has taken it over, or its lease ran out");
     else

@@ -361,6 +361,11 @@ const struct sink_lease *pipeline_sink_lease(const struct pipeline *p)
     return pipeline_leased(p);
 }
 
+struct sink_broker pipeline_broker(const struct pipeline *p)
+{
+    return sink_broker_of(p->sk);
+}
+
 const struct error *pipeline_store_error(const struct pipeline *p)
 {
     return &p->store_error;

@@ -40,6 +40,9 @@ struct pipeline {
     struct schedule schedule;
     struct error store_error; /* of the last turn; code 0: it went well */
 
+    bool marking;      /* the settlement under way brings the sink's high-water marks */
+    int64_t marked_at; /* when one last did, monotonic */
+
     struct error standby;  /* why it stands by; code 0: it does not */
     int64_t standby_at;    /* when to try to register again, monotonic */
     int64_t standby_delay; /* the last wait between two tries; 0: none yet */
@@ -180,10 +183,15 @@ int standby_register(struct pipeline *p, struct error *err);
 void standby_enter(struct pipeline *p);
 bool standby_try(struct pipeline *p);
 
+/* marks_add has a settlement bring the high-water marks of the sink, or leaves them to a later one.
+ * marks_kept tells the sink that the settlement is recorded, with what marks_add gave it. */
+void marks_add(struct pipeline *p, struct settlement *s);
+void marks_kept(struct pipeline *p);
+
 /* exchange_settlement returns what to record of a batch; it points into l. exchange_settled forgets
  * live[i], which the store has settled, or refused to because the claim was `lost`. effects.c
  * settles in its own transaction, and needs both. */
-struct settlement exchange_settlement(const struct pipeline *p, const struct live *l);
+struct settlement exchange_settlement(struct pipeline *p, const struct live *l);
 void exchange_settled(struct pipeline *p, size_t i, bool lost);
 /* exchange_store_failed notes that the store failed or gave no answer, and leaves it alone for a
  * while. exchange_store_back notes that it has answered. */

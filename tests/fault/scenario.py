@@ -70,14 +70,20 @@ class Scenario:
         self.checkers.append(Checker(told, stored))
         return self.checkers[-1]
 
+    def held(self):
+        """held gives the claims and the parked events that are left."""
+        return [row for name in ("claim", "parked") for row in self.sql(f"SELECT * FROM {self.PREFIX}{name}")]
+
+    def wait_let_go(self):
+        """wait_let_go waits until everything that was delivered has been settled."""
+        wait_until(lambda: not self.held(), what=lambda: f"left: {self.held()}")
+
     def check_left(self, checker):
         """check_left: whatever a relay still holds it lets go in a moment."""
-        tables = [self.PREFIX + name for name in ("claim", "parked")]
-        rows = lambda: [row for table in tables for row in self.sql(f"SELECT * FROM {table}")]
         for _ in range(200):
-            if not rows(): break
+            if not self.held(): break
             time.sleep(0.05)
-        checker.left("claims and parked events", rows())
+        checker.left("claims and parked events", self.held())
 
     def print_figures(self):
         counts = tally(self.checkers)
