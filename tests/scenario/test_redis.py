@@ -115,6 +115,14 @@ class Streams(Redis):
         self.outbox("consumers", "remove", "out", "--yes")
         self.outbox("hwm", "a.s", status=65)
 
+    def test_hwm_of_many_streams_is_there_when_all_is_delivered(self):
+        """Marks of many streams are recorded together; none is left behind."""
+        self.emit_many({"type": f"t.{i % 60}", "payload": i} for i in range(1200))
+        self.drain(*self.to("s{type[1]}", "--batch", 50))
+        marks = {m["stream"]: m["id"] for m in self.json("hwm")}
+        last = {f"s{n}": self.redis("XREVRANGE", f"s{n}", "+", "-", "COUNT", 1)[0][0] for n in range(60)}
+        self.assertEqual(marks, last)
+
     def change(self, i):
         """change adds to one of two rows, and tells of it in the same transaction."""
         event = "INSERT INTO @event (type, aggregate_type, aggregate_id, version, payload)"
