@@ -5,9 +5,12 @@
 packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev
     libcurl4-openssl-dev libssl-dev libmicrohttpd-dev libhiredis-dev librdkafka-dev
     libmariadb-dev librabbitmq-dev libnats-dev)
+# The servers that ./run --store starts.
+packages_postgres=(postgresql-15)
+packages_mariadb=(mariadb-server)
 # Besides those, to test and to lint. The servers among them are run privately, from their binaries: what Debian sets up
 # when they are installed is neither used nor touched.
-packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2 mariadb-server
+packages_test=(g++ libcmocka-dev python3 sqlite3 "${packages_postgres[@]}" pgbouncer python3-psycopg2 "${packages_mariadb[@]}"
     python3-pymysql redis-server nats-server rabbitmq-server
     erlang-base python3-pika openssl
     clang-format cppcheck faketime)

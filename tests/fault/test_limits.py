@@ -15,7 +15,7 @@ import subprocess
 
 from checker import COMMITTED, Fact, whole_lines
 from scenario import CLAIMS, KEYS, Numbers, Scenario
-from support import BIN, SOAK, Case, PgCase, wait_until
+from support import BIN, SOAK, Case, MariaCase, PgCase, wait_until
 
 BATCH = 20
 MIB = 1 << 20
@@ -189,3 +189,5 @@ class MemoryOnPostgres(Memory, PgCase):
     PREFIX = "outbox."
 
 
+class MemoryOnMariadb(Memory, MariaCase):
+    pass
