@@ -287,9 +287,9 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
     return 1;
 }
 
-/* The wait is judged by the time of the last step, not by the time it is now. What came due between
- * the two was not done by the step, and nobody would be woken for it: seen from the step, it is still
- * to come, and its time, which is past, ends the wait at once. */
+/* pipeline_wait judges by the time of the last step, not by the time it is now. What came due
+ * between the two was not done by the step, and nobody would be woken for it: seen from the step,
+ * it is still to come, and its time, which is past, ends the wait at once. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;
