@@ -8,8 +8,8 @@ is a gap that is known. The tests stand behind the stores that they are said to 
 Nothing of that is believed. On which stores a test ran is seen in the run: a C program says it by its name or by that of the
 group (store_of), a Python test by the stores it used (cases.py). A test that was skipped has not run."""
 import collections
-import itertools
 import functools
+import itertools
 import json
 import os
 import pathlib
