@@ -19,8 +19,8 @@ SELECT @chunk_columns@ FROM @events@ WHERE o.seq > :position ORDER BY o.seq LIMI
 -- places (position int, max int): where the events after a position are.
 SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
 
--- events_between (first int, last int, most int): events as they lie in the table, in the columns of
--- fresh_events, but with nr for seq.
+-- events_between (first int, last int, most int): events as they lie in the table, in the columns
+-- of fresh_events, but with nr for seq.
 SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
  WHERE e.nr BETWEEN :first AND :last ORDER BY e.nr;
 

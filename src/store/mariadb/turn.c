@@ -192,7 +192,7 @@ static int make(struct turn *t, struct error *err)
     return r;
 }
 
-/* read_on has the server read what the next turn will want, if this one got as much as it wanted. */
+/* read_on has the server read what the next turn will want, if this one got all it wanted. */
 static void read_on(struct mdb_store *st, const struct claim_request *req, const struct batch *b)
 {
     bool fresh = b->n > 0 && !b->parked, all = b->n == req->max_events;
