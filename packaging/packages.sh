@@ -17,6 +17,7 @@ packages_test=(g++ libcmocka-dev python3 sqlite3 "${packages_postgres[@]}" pgbou
 # Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of
 # reach. Node's module pg is packages_node_pg's; packages_webhooks and packages_kafka have their own.
 packages_extra=(nghttp2-server nodejs
+    mariadb-backup # for a copy of MariaDB's files
     maven default-jre-headless # for Apache Kafka
     prometheus # for promtool
     spin)      # for tests/model
