@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "mdb_sql.h"
+#include "store_sql.h"
 
 #define CONNECT_SECONDS 10
 #define CLOCK_EVERY (1000 * MS_NS) /* how long a reading of the server's clock is gone on from */
