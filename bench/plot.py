@@ -16,7 +16,7 @@ PLOTS = {
     "failing": ("Failures: events handled", "% of the events that fail", "events a second"),
     "beside": ("Emit beside a relay that sleeps, of a bare INSERT", "producers", "of bare"),
 }
-STORES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+STORES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "mariadb": "MariaDB"}
 COLOURS = ("#0b62a4", "#d9480f", "#2b8a3e", "#862e9c", "#c2255c", "#5c940d", "#495057", "#e8a700")
 WIDTH, HEIGHT = 820, 380
 LEFT, RIGHT, TOP, BOTTOM = 92, 258, 46, 58  # around the field

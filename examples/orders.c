@@ -5,27 +5,25 @@
  * It places and pays COUNT orders (0: until SIGINT or SIGTERM), RATE per second (0: as fast as it
  * can). Each change of the orders table and the event about it are one transaction, so both exist
  * or neither does. Every seventh order is rolled back on purpose: nobody will ever hear of it. At
- * the end it prints what it did as one line of JSON. */
+ * the end it prints what it did as one line of JSON.
+ *
+ * DATABASE is the URL of an outbox: sqlite:FILE, postgres://..., or mariadb://... (orders_*.c have
+ * what differs). */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-#include <sqlite3.h>
-
+#include "orders_db.h"
 #include "outbox.h"
 
 struct shop {
-    sqlite3 *db; /* the shop's own connection; the outbox lives in the same file */
+    const struct shop_db *ops;
+    void *db; /* the shop's own connection */
     outbox *ob;
     int64_t committed, rolled_back, paid;
-};
-
-struct order {
-    int64_t id;
-    const char *customer;
-    int64_t cents;
 };
 
 static volatile sig_atomic_t stopping;
@@ -36,30 +34,10 @@ static void on_signal(int number)
     stopping = 1;
 }
 
-static _Noreturn void die(const char *what, const char *why)
+void orders_die(const char *what, const char *why)
 {
     fprintf(stderr, "orders: %s: %s\n", what, why);
     exit(1);
-}
-
-static void sql(struct shop *shop, const char *text)
-{
-    if (sqlite3_exec(shop->db, text, NULL, NULL, NULL) != SQLITE_OK)
-        die(text, sqlite3_errmsg(shop->db));
-}
-
-/* change runs a statement about one order: ?1 is its id, ?2 the customer, ?3 the total in cents. */
-static void change(struct shop *shop, const char *text, const struct order *o)
-{
-    sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(shop->db, text, -1, &stmt, NULL) != SQLITE_OK)
-        die(text, sqlite3_errmsg(shop->db));
-    sqlite3_bind_int64(stmt, 1, o->id);
-    sqlite3_bind_text(stmt, 2, o->customer, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(stmt, 3, o->cents);
-    if (sqlite3_step(stmt) != SQLITE_DONE)
-        die(text, sqlite3_errmsg(shop->db));
-    sqlite3_finalize(stmt);
 }
 
 /* tell emits an event about an order, in the transaction that is open. */
@@ -77,72 +55,70 @@ static void tell(struct shop *shop, const char *type, const struct order *o)
     m.aggregate_id = id;
     m.payload = payload;
     outbox_error err;
-    if (outbox_emit_sqlite(shop->ob, shop->db, &m, NULL, &err) != 0)
-        die("emit", err.text);
+    if (shop->ops->emit(shop->ob, shop->db, &m, &err) != 0)
+        orders_die("emit", err.text);
 }
 
 /* place writes the order and its event together, or neither if the customer has second thoughts. */
 static void place(struct shop *shop, const struct order *o, int keep)
 {
-    sql(shop, "BEGIN IMMEDIATE");
-    change(shop, "INSERT INTO orders VALUES (?1, ?2, ?3, 'created')", o);
+    const struct shop_db *ops = shop->ops;
+    ops->run(shop->db, ops->begin);
+    ops->insert(shop->db, o);
     tell(shop, "order.created", o);
     if (keep) {
-        sql(shop, "COMMIT");
+        ops->run(shop->db, "COMMIT");
         shop->committed++;
     } else {
-        sql(shop, "ROLLBACK");
+        ops->run(shop->db, "ROLLBACK");
         shop->rolled_back++;
     }
 }
 
 static void pay(struct shop *shop, const struct order *o)
 {
-    sql(shop, "BEGIN IMMEDIATE");
-    change(shop, "UPDATE orders SET state = 'paid' WHERE id = ?1", o);
+    const struct shop_db *ops = shop->ops;
+    ops->run(shop->db, ops->begin);
+    ops->pay(shop->db, o);
     tell(shop, "order.paid", o);
-    sql(shop, "COMMIT");
+    ops->run(shop->db, "COMMIT");
     shop->paid++;
 }
 
-static void shop_open(struct shop *shop, const char *path)
+static const struct shop_db *database_of(const char *url)
+{
+    static const struct shop_db *const all[] = {
+        &orders_sqlite,
+        &orders_postgres,
+#ifdef OUTBOX_MARIADB
+        &orders_mariadb,
+#endif
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strncmp(url, all[i]->scheme, strlen(all[i]->scheme)) == 0)
+            return all[i];
+    orders_die(url, "not the URL of a database this shop was built for");
+}
+
+static void shop_open(struct shop *shop, const char *url)
 {
     outbox_options options = OUTBOX_OPTIONS_INIT;
     outbox_error err;
-    char url[4096];
     options.create = 1;
-    snprintf(url, sizeof url, "sqlite:%s", path);
+    shop->ops = database_of(url);
     if (outbox_open(url, &options, &shop->ob, &err) != 0)
-        die(path, err.text);
-
-    if (sqlite3_open(path, &shop->db) != SQLITE_OK)
-        die(path, sqlite3_errmsg(shop->db));
-    sqlite3_busy_timeout(shop->db, 10000);
-    sql(shop, "PRAGMA journal_mode = WAL");
-    sql(shop, "PRAGMA synchronous = FULL");
-    sql(shop, "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer TEXT NOT NULL,"
-              " total INTEGER NOT NULL, state TEXT NOT NULL)");
-}
-
-/* last_order returns the number at which an earlier run stopped; 0 if there was none. */
-static int64_t last_order(struct shop *shop)
-{
-    sqlite3_stmt *stmt;
-    const char *text = "SELECT max(id) FROM orders";
-    if (sqlite3_prepare_v2(shop->db, text, -1, &stmt, NULL) != SQLITE_OK)
-        die(text, sqlite3_errmsg(shop->db));
-    int64_t id = 0;
-    if (sqlite3_step(stmt) == SQLITE_ROW)
-        id = sqlite3_column_int64(stmt, 0);
-    sqlite3_finalize(stmt);
-    return id;
+        orders_die("could not open the outbox", err.text);
+    shop->db = shop->ops->open(url);
+    shop->ops->run(shop->db,
+                   "CREATE TABLE IF NOT EXISTS orders (id BIGINT PRIMARY KEY, customer TEXT NOT "
+                   "NULL, total BIGINT NOT NULL, state TEXT NOT NULL)");
 }
 
 int main(int argc, char **argv)
 {
     static const char *const customers[] = {"Ada", "Grace", "Linus", "Barbara", "Dennis"};
     if (argc < 2 || argc > 4)
-        die("usage", "orders DATABASE [COUNT [RATE]]");
+        orders_die("usage", "orders DATABASE [COUNT [RATE]]");
     int64_t count = 0;
     double rate = 0;
     if (argc > 2)
@@ -154,7 +130,7 @@ int main(int argc, char **argv)
 
     struct shop shop = {0};
     shop_open(&shop, argv[1]);
-    int64_t first = last_order(&shop) + 1;
+    int64_t first = shop.ops->last(shop.db) + 1;
     int64_t end = count > 0 ? first + count : INT64_MAX;
     for (int64_t id = first; !stopping && id < end; id++) {
         struct order o = {.id = id, .customer = customers[id % 5], .cents = 500 + id * 37 % 9500};
@@ -168,7 +144,7 @@ int main(int argc, char **argv)
 
     printf("{\"committed\":%" PRId64 ",\"rolled_back\":%" PRId64 ",\"paid\":%" PRId64 "}\n",
            shop.committed, shop.rolled_back, shop.paid);
-    sqlite3_close(shop.db);
+    shop.ops->close(shop.db);
     outbox_close(shop.ob);
     return 0;
 }

@@ -5,15 +5,19 @@
 packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev
     libcurl4-openssl-dev libssl-dev libmicrohttpd-dev libhiredis-dev librdkafka-dev
     libmariadb-dev librabbitmq-dev libnats-dev)
+# The servers that ./run --store starts.
+packages_postgres=(postgresql-15)
+packages_mariadb=(mariadb-server)
 # Besides those, to test and to lint. The servers among them are run privately, from their binaries: what Debian sets up
 # when they are installed is neither used nor touched.
-packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2 mariadb-server
+packages_test=(g++ libcmocka-dev python3 sqlite3 "${packages_postgres[@]}" pgbouncer python3-psycopg2 "${packages_mariadb[@]}"
     python3-pymysql redis-server nats-server rabbitmq-server
     erlang-base python3-pika openssl
     clang-format cppcheck faketime)
 # Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of
 # reach. Node's module pg is packages_node_pg's; packages_webhooks and packages_kafka have their own.
 packages_extra=(nghttp2-server nodejs
+    mariadb-backup # for a copy of MariaDB's files
     maven default-jre-headless # for Apache Kafka
     prometheus # for promtool
     spin)      # for tests/model

@@ -439,7 +439,7 @@ def simulate(args):
     argv = [str(ROOT / "build/tests/sim/sim")]
     for name in ("seed", "seeds", "steps"):
         if getattr(args, name) is not None: argv += [f"--{name}", str(getattr(args, name))]
-    for name in ("trace", "postgres"):
+    for name in ("trace", "postgres", "mariadb"):
         if getattr(args, name): argv.append(f"--{name}")
     return subprocess.run(argv, cwd=ROOT).returncode
 
@@ -479,6 +479,7 @@ def main():
     sim.add_argument("--steps", type=int, metavar="N", help="so many steps in each, before all heals")
     sim.add_argument("--trace", action="store_true", help="tell what happens")
     sim.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of in memory")
+    sim.add_argument("--mariadb", action="store_true", help="on MariaDB instead of in memory")
     parser.add_argument("--coverage", action="store_true", help="say which share of lines and branches the tests go through")
     parser.add_argument("--times", action="store_true", help="say what each file took, and the dearest cases")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only files, or cases of Python files, with this in "

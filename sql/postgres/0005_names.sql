@@ -59,7 +59,8 @@ CREATE TYPE @schema@._ahead AS (
     from_seq bigint,       -- they are in (from_seq, to_seq]
     to_seq   bigint,
     n        int,
-    members  bigint        -- the lanes whose events they are, see lane.members
+    members  bigint,       -- the lanes whose events they are, see lane.members
+    sample   bigint        -- what the worker makes of a key, see _knows_keys; NULL: nothing
 );
 
 CREATE TYPE @schema@._answer AS (
@@ -86,7 +87,8 @@ CREATE TYPE @schema@._answer AS (
     to_seq      bigint,
     window_end  bigint,
     quiet       boolean,   -- the claim took all there was, and nothing is parked
-    members     bigint     -- the lanes that it covers
+    members     bigint,    -- the lanes that it covers
+    keys        bigint[]   -- in place of held: every event of these keys has to wait
 );
 
 -- ---- parked events are found past the dead rows ----
@@ -144,6 +146,20 @@ COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for
 COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
 ALTER TABLE @schema@.claim ADD COLUMN members bigint;
 COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
+
+-- ---- claims of parked events ----
+
+-- A claim of parked events says which they are. They still carry its epoch, but no index has it: so
+-- claiming them changes no index, as long as there is room for the new row beside the old one.
+ALTER TABLE @schema@.claim ADD COLUMN seqs bigint[];
+COMMENT ON COLUMN @schema@.claim.seqs IS
+    'of lane -1: the parked events that were claimed; those that still carry its epoch are held';
+UPDATE @schema@.claim k
+SET seqs = ARRAY(SELECT p.seq FROM @schema@.parked p
+                 WHERE p.consumer = k.consumer AND p.claim = k.epoch ORDER BY p.seq)
+WHERE k.lane = -1;
+DROP INDEX @schema@.parked_claim;
+ALTER TABLE @schema@.parked SET (fillfactor = 45);
 
 -- ---- how far all consumers have got, see internal/note_passed.sql ----
 

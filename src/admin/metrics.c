@@ -313,6 +313,21 @@ static void in_flight(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c) add_int(b, name, LABELS(c), c->view.held);
 }
 
+static void held_bytes(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.held_bytes);
+}
+
+static void memory_peak(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->memory_peak);
+}
+
+static void memory_limit(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->memory_limit);
+}
+
 /* counted_name returns the name of the i-th counter of a meter, or NULL if it is not in use. The
  * last one counts all other types. */
 static const char *counted_name(const struct meter *t, size_t i)
@@ -406,6 +421,51 @@ static void sink_lease_held(struct buf *b, const char *name, const struct metric
     EACH(m, c) if (c->view.leased) add_int(b, name, LABELS(c), c->view.lease.held);
 }
 
+/* The metrics of a broker exist only for sinks that have one. */
+
+static void broker_info(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        const struct sink_broker *k = &c->view.broker;
+        if (!k->kind)
+            continue;
+        struct label labels[] = {{"consumer", c->view.consumer},
+                                 {"kind", k->kind},
+                                 {"broker", k->broker},
+                                 {"leader", k->leader},
+                                 {NULL, NULL}};
+        add_int(b, name, labels, 1);
+    }
+}
+
+static void broker_connected(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) if (c->view.broker.kind) add_int(b, name, LABELS(c), c->view.broker.connected);
+}
+
+static void unconfirmed(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    if (c->view.broker.kind)
+        add_int(b, name, LABELS(c), (int64_t)c->view.broker.unconfirmed);
+}
+
+/* confirm_lag goes on growing while the consumer sleeps: it is measured when it is asked for. */
+static void confirm_lag(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        const struct sink_broker *k = &c->view.broker;
+        double age = 0;
+        if (!k->kind)
+            continue;
+        if (k->since && k->since < m->now_ns)
+            age = (double)(m->now_ns - k->since) / 1e9;
+        add_seconds(b, name, LABELS(c), age);
+    }
+}
+
 #define MARK_LABELS(k) \
     ((struct label[]){{"consumer", (k)->consumer}, {"stream", (k)->stream}, {NULL, NULL}})
 
@@ -479,6 +539,12 @@ static const struct {
      "Age of the oldest undelivered event, not counting parked ones.", lag},
     {"outbox_in_flight", "gauge", "Events that this relay has claimed and not completed.",
      in_flight},
+    {"outbox_memory_held_bytes", "gauge", "Memory for the events that this relay holds.",
+     held_bytes},
+    {"outbox_memory_peak_bytes", "gauge", "The most that they took together since the start.",
+     memory_peak},
+    {"outbox_memory_limit_bytes", "gauge", "What they may take together: the option memory.",
+     memory_limit},
     {"outbox_parked", "gauge", "Events that wait for a retry, or behind another of their key.",
      parked},
     {"outbox_dead_letters", "gauge", "Current dead letters.", dead},
@@ -498,6 +564,14 @@ static const struct {
      "Lease renewals, in the database and in Redis, by result.", renewals},
     {"outbox_sink_lease_held", "gauge",
      "Whether this relay holds the lease by which relays take turns.", sink_lease_held},
+    {"outbox_sink_broker_info", "gauge",
+     "Always 1; labelled with the broker of the sink, and with who leads there.", broker_info},
+    {"outbox_sink_connected", "gauge", "Whether the sink has a connection to its broker.",
+     broker_connected},
+    {"outbox_sink_unconfirmed", "gauge", "Events given to the broker that it has not confirmed.",
+     unconfirmed},
+    {"outbox_sink_confirm_lag_seconds", "gauge",
+     "How long the oldest unconfirmed event has waited for its confirmation.", confirm_lag},
     {"outbox_hwm", "gauge",
      "High-water mark: the id of the last entry sent to a stream, up to the dash.", mark_times},
     {"outbox_hwm_sequence", "gauge", "The part of that id after the dash.", mark_sequences},

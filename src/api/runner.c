@@ -94,6 +94,7 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
+                                  .budget = &w->budget,
                                   .sweep_ms = sweep_of(w),
                                   .stand_by = stand_by};
     if (r->n_handlers > 0) {
@@ -180,6 +181,7 @@ void runner_show(struct runner *r)
     v->state = pipeline_state(r->p);
     v->stats = *pipeline_stats(r->p);
     show_lease(v, r->p);
+    v->broker = pipeline_broker(r->p);
     show_held(v, r->p);
     show_error(v, r->p);
     r->shown_at = clock_mono(r->crew->clock);

@@ -18,6 +18,7 @@ struct runner_view {
     struct pipeline_stats stats;
     bool leased; /* the sink takes turns with others: lease is valid */
     struct sink_lease lease;
+    struct sink_broker broker;    /* kind == NULL: the sink has no broker */
     int64_t held, held_oldest_at; /* see pipeline_held */
     char held_type[METER_NAME];   /* type of the oldest event held; "": none, or too long */
     int64_t timeout_ms;           /* of one delivery */

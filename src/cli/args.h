@@ -52,6 +52,7 @@ struct dead_args {
 /* For `doctor`. */
 struct doctor_args {
     int64_t patience_ms;
+    bool connect;
 };
 
 /* A key, split at its slash. */

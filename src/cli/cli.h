@@ -95,6 +95,7 @@ struct settings {
     int color;     /* enum color */
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
     int connections;
+    int64_t memory;
     const char *listen;                                              /* NULL: do not listen */
     const char *listen_token_file, *listen_token_env, *listen_hosts; /* NULL if not given */
     int64_t listen_mode;
@@ -374,6 +375,9 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
 /* report_end prints the findings and a summary. It fails with CLI_FOUND if there is a warning or a
  * problem among them. */
 int report_end(struct report *r, struct error *err);
+
+/* doctor_sinks connects to the sink of every consumer in the settings, and reports who answered. */
+void doctor_sinks(struct cli *cli, struct report *r);
 
 /* ---- SQL for other tools ---- */
 

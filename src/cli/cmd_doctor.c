@@ -16,6 +16,8 @@ static const struct option_def options[] = {
     {"patience", "DURATION", "5m",
      "warn about transactions, waiting events and lost claims older than this", option_span,
      ARG(doctor.patience_ms), .env = true},
+    {"connect", NULL, "no", "also connect to the sink of every consumer in the settings",
+     option_bool, ARG(doctor.connect)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -332,6 +334,8 @@ static int run(struct cli *cli, struct error *err)
     report_init(&v.report, cli);
     int r = look(&v, err);
     store_close(v.st);
+    if (r == 0 && cli->args.doctor.connect)
+        doctor_sinks(cli, &v.report);
     if (r == 0)
         r = report_end(&v.report, err);
     report_release(&v.report);
@@ -343,6 +347,7 @@ const struct command cmd_doctor[] = {
     {.name = "doctor",
      .help = "report problems and how to fix them; exit status 1 if there are any",
      .options = options,
+     .consumers = true,
      .run = run},
     {.name = NULL},
 };

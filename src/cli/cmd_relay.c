@@ -128,8 +128,8 @@ static int api_error(struct error *err, const outbox_error *e)
  * in a flag is a usage error. */
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
 {
-    static const char *const names[] = {"drain-deadline", "sweep", "retention", "inbox-retention",
-                                        "connections"};
+    static const char *const names[] = {"drain-deadline",  "sweep",       "retention",
+                                        "inbox-retention", "connections", "memory"};
     outbox_error e;
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         const struct option_def *o = option_find(config_options, names[i]);

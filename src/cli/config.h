@@ -1,11 +1,14 @@
 /* config.h: what the files of the settings share. config.c collects the values and decides which
  * are in effect, config_options.c lists the options of [outbox], config_file.c and config_env.c
  * read the config file and the environment, config_check.c checks whether a relay can run with the
- * settings, config_secrets.c hides what others must not see. */
+ * settings, config_sink.c opens sinks to try them, config_secrets.c hides what others must not
+ * see. */
 #ifndef CLI_CONFIG_H
 #define CLI_CONFIG_H
 
 #include "cli/cli.h"
+#include "engine/consumer.h"
+#include "sink/sink.h"
 
 /* config_add checks a value and adds a copy of *g. The text of ERR_CONFIG is about the value; the
  * caller adds where it was found. */
@@ -30,5 +33,13 @@ void config_upper(char *name);
 /* config_where_named returns where a consumer gets its name ("--consumer", "outbox.conf:12"), or
  * NULL if it is not known. */
 const char *config_where_named(const struct config *c, const char *consumer);
+
+/* config_try_sink opens the sink of a consumer and, with `connect`, waits for an answer from its
+ * peer. If it was opened, *ret is what it knows of its broker then; ret may be NULL. */
+int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *ret,
+                    struct error *err);
+/* config_consumer builds a consumer as the relay would. The caller releases it. ERR_CONFIG. */
+int config_consumer(const struct config *c, const char *name, struct consumer *ret,
+                    struct error *err);
 
 #endif

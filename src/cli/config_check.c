@@ -13,8 +13,6 @@
 #include "cli/config.h"
 #include "sink/sink.h"
 
-#define PROBE_MS 10000 /* how long a peer may take to answer */
-
 /* One check of all consumers. */
 struct checking {
     const struct config *c;
@@ -119,33 +117,6 @@ static int fill(const struct checking *k, const struct trial *t, struct consumer
     return 0;
 }
 
-static void ignore(void *ctx, struct delivery *d, const struct sink_result *r)
-{
-    (void)ctx;
-    (void)d;
-    (void)r;
-}
-
-/* try_sink opens the sink and, with `connect`, waits for an answer from its peer. */
-static int try_sink(const struct consumer *c, bool connect, struct error *err)
-{
-    struct sink_config cfg = consumer_sink_config(c);
-    const struct sink_ops *kind;
-    struct sink *sk;
-    cfg.clock = &clock_system;
-    cfg.done = ignore;
-
-    if (sink_find(cfg.url, &kind, err) != 0)
-        return -1;
-    if (kind->open(&cfg, &sk, err) != 0)
-        return -1;
-    int r = 0;
-    if (connect && kind->probe)
-        r = kind->probe(sk, PROBE_MS, err);
-    kind->close(sk);
-    return r;
-}
-
 /* try_consumer builds the consumer of a trial and opens its sink. */
 static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
 {
@@ -155,7 +126,7 @@ static int try_consumer(const struct checking *k, const struct trial *t, struct 
         return -1;
 
     bool real_url = !t->url; /* a replaced one leads nowhere */
-    int r = try_sink(&c, k->connect && real_url, err);
+    int r = config_try_sink(&c, k->connect && real_url, NULL, err);
     consumer_release(&c);
     return r;
 }

@@ -1,8 +1,6 @@
 #include "redis/reply.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define HALF_MAX 20 /* digits of 64 bits */
@@ -111,18 +109,25 @@ bool redis_refuses_command(const char *text)
     return denied || unknown;
 }
 
-static bool number(const char *s, char **end, int64_t *ret)
+/* number reads digits; false if there are none, or the number does not fit. */
+static bool number(const char *s, const char **end, int64_t *ret)
 {
-    if (*s < '0' || *s > '9')
-        return false;
-    errno = 0;
-    *ret = strtoll(s, end, 10);
-    return errno == 0;
+    int64_t n = 0;
+    const char *p = s;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        int digit = *p - '0';
+        if (n > (INT64_MAX - digit) / 10)
+            return false;
+        n = 10 * n + digit;
+    }
+    *end = p;
+    *ret = n;
+    return p > s;
 }
 
 bool redis_id(const char *s, int64_t *hi, int64_t *lo)
 {
-    char *end;
+    const char *end;
     if (!number(s, &end, hi) || *end != '-')
         return false;
     return number(end + 1, &end, lo) && *end == '\0';

@@ -265,18 +265,33 @@ static size_t kafka_fds(struct sink *sk, struct pollfd *out, size_t max)
     return n;
 }
 
+/* closed_at returns when to look whether former producers are gone, for whose end the next one
+ * waits; CLOCK_NEVER: nothing waits for that. */
+static int64_t closed_at(const struct kafka_sink *k)
+{
+    bool waits = !k->p && !k->tail && kafka_inflight(k) > 0;
+    if (!waits)
+        return CLOCK_NEVER;
+    return kafka_now(k) + CLOSING_NS;
+}
+
+/* broken_at returns when a producer that broke is replaced, whatever it still has. */
+static int64_t broken_at(const struct kafka_sink *k)
+{
+    if (!k->breaking)
+        return CLOCK_NEVER;
+    return k->break_by;
+}
+
 static int64_t kafka_deadline(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    int64_t at = late_at(k), away = away_at(k);
-    if (away < at)
-        at = away;
-    if (k->breaking && k->break_by < at)
-        at = k->break_by;
-    bool no_producer = !k->p && !k->tail && kafka_inflight(k) > 0;
-    if (no_producer && kafka_now(k) + CLOSING_NS < at)
-        at = kafka_now(k) + CLOSING_NS;
-    return at;
+    const int64_t each[] = {late_at(k), away_at(k), broken_at(k), closed_at(k)};
+    int64_t first = CLOCK_NEVER;
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++)
+        if (each[i] < first)
+            first = each[i];
+    return first;
 }
 
 /* kafka_cancel looks for reports once more: an event that is known to be stored need not come
@@ -382,6 +397,7 @@ static int set_up(struct kafka_sink *k, struct error *err)
     k->slots = calloc(KAFKA_WINDOW, sizeof *k->slots);
     if (!k->slots)
         return err_nomem(err);
+    kafka_leaders_init(&k->leaders);
     if (streams_init(&k->streams) != 0)
         return err_nomem(err);
     return 0;
@@ -403,8 +419,11 @@ static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
     } while (code != RD_KAFKA_RESP_ERR_NO_ERROR && kafka_now(k) < until);
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
         return code;
-    if (k->fixed && md->topic_cnt > 0)
+    k->answered = true;
+    if (k->fixed && md->topic_cnt > 0) {
         code = md->topics[0].err;
+        kafka_leaders_read(&k->leaders, md);
+    }
     rd_kafka_metadata_destroy(md);
     return code;
 }
@@ -452,6 +471,20 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     return 0;
 }
 
+/* kafka_broker names the brokers of the URL, by which the library finds the others. */
+static void kafka_broker(struct sink *sk, struct sink_broker *ret)
+{
+    const struct kafka_sink *k = (const struct kafka_sink *)sk;
+    ret->kind = "kafka";
+    ret->connected = k->p && k->answered && !k->away_since;
+    for (size_t i = 0; i < k->url.n_hosts; i++)
+        sink_peer_add(ret->broker, k->url.hosts[i].host, k->url.hosts[i].port);
+    kafka_leaders_list(&k->leaders, ret->leader);
+    ret->unconfirmed = kafka_inflight(k);
+    if (ret->unconfirmed > 0)
+        ret->since = kafka_slot(k, k->first)->since;
+}
+
 #define KAFKA_OPS(name, scheme_, synopsis_, help_) \
     const struct sink_ops name = { \
         .scheme = scheme_, \
@@ -468,6 +501,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
         .marks_kept = kafka_marks_kept, \
         .probe = kafka_probe, \
         .caution = kafka_caution, \
+        .broker = kafka_broker, \
     }
 
 KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md");

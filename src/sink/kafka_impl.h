@@ -1,8 +1,8 @@
 /* kafka_impl.h: what the files of the Kafka sink share: kafka.c (the sink), kafka_settings.c (its
  * URL), kafka_message.c (what is sent), kafka_producer.c (the library and its threads),
  * kafka_report.c (what the answers mean for the events), kafka_fate.c (the table of answers) and
- * kafka_topic.c (whether the topic is there, and safe), kafka_look.c and kafka_tail.c (whether an
- * event is there already). */
+ * kafka_topic.c (whether the topic is there, and safe), kafka_leaders.c (who leads it),
+ * kafka_look.c and kafka_tail.c (whether an event is there already). */
 #ifndef SINK_KAFKA_IMPL_H
 #define SINK_KAFKA_IMPL_H
 
@@ -78,6 +78,28 @@ const struct kafka_answer *kafka_fate_of(rd_kafka_resp_err_t code);
 /* kafka_fate_text writes what an answer says: its name, its meaning, and the advice. */
 void kafka_fate_text(rd_kafka_resp_err_t code, char out[KAFKA_TEXT]);
 
+#define KAFKA_LED 64   /* partitions whose leader is remembered */
+#define KAFKA_NAMED 16 /* brokers whose address is */
+
+/* Who leads the partitions of the topic. (1) leader[i] is the id of the broker that leads partition
+ * i; -1: not known. (2) name[0..n_named) are addresses of brokers. */
+struct kafka_leaders {
+    int32_t leader[KAFKA_LED];
+    struct kafka_named {
+        int32_t id;
+        char host[100], port[8];
+    } name[KAFKA_NAMED];
+    size_t n_named;
+};
+
+/* kafka_leaders_init knows nothing; kafka_leaders_read takes what a broker says about all of it,
+ * and kafka_leaders_confirmed that the leader of a partition has confirmed a message. */
+void kafka_leaders_init(struct kafka_leaders *l);
+void kafka_leaders_read(struct kafka_leaders *l, const rd_kafka_metadata_t *md);
+void kafka_leaders_confirmed(struct kafka_leaders *l, int32_t partition, int32_t broker);
+/* kafka_leaders_list writes the addresses of the leaders, or "#ID" for one without. */
+void kafka_leaders_list(const struct kafka_leaders *l, char out[SINK_PEERS]);
+
 /* What is known of the topic. */
 struct kafka_topic_facts {
     rd_kafka_resp_err_t err;
@@ -85,6 +107,7 @@ struct kafka_topic_facts {
     int brokers;
     int min_insync; /* 0: not known */
     bool unclean;   /* a replica that is behind may become the leader */
+    struct kafka_leaders leaders;
 };
 
 /* A producer, and the look at the topic that began with it. (1) `check` is joined before the
@@ -174,6 +197,8 @@ struct kafka_sink {
     char trouble[KAFKA_TEXT]; /* what the library said last about a connection */
     int64_t batch_bytes;      /* of a request; smaller once a broker refused one as too large */
     bool told_facts, told_partial;
+    bool answered; /* a broker has answered since the producer was made */
+    struct kafka_leaders leaders;
     struct buf topic_name, text;
     char caution[3][500]; /* each text has an address of its own */
     size_t n_caution;

@@ -281,6 +281,7 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
     }
     p->single = kafka_singly(k);
     k->told_facts = false;
+    k->answered = false;
     begin_check(k, p);
     *ret = p;
     return 0;

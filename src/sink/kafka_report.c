@@ -257,8 +257,11 @@ static void take_report(struct kafka_sink *k, const rd_kafka_message_t *m)
     s->partition = m->partition;
     s->offset = m->offset;
     k->away_since = 0;
+    k->answered = true;
     k->trouble[0] = '\0';
-    if (!k->fixed)
+    if (k->fixed)
+        kafka_leaders_confirmed(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
+    else
         note_topic(k, s->topic);
 }
 
@@ -307,6 +310,8 @@ static void take_facts(struct kafka_sink *k)
         break_off(k, f->err);
     if (f->err != RD_KAFKA_RESP_ERR_NO_ERROR)
         return;
+    k->leaders = f->leaders;
+    k->answered = true;
     char *out = k->caution[k->n_caution % 3];
     char text[sizeof k->caution[0]];
     kafka_topic_caution(k, f, text, sizeof text);

@@ -93,6 +93,7 @@ static rd_kafka_resp_err_t look(struct kafka_producer *p, struct kafka_topic_fac
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
         return code;
     f->brokers = md->broker_cnt;
+    kafka_leaders_read(&f->leaders, md);
     if (md->topic_cnt > 0) {
         code = md->topics[0].err;
         note_partitions(&md->topics[0], f);
@@ -144,6 +145,7 @@ static void describe(struct kafka_producer *p, struct kafka_topic_facts *f)
 void kafka_topic_check(struct kafka_producer *p)
 {
     struct kafka_topic_facts *f = &p->facts;
+    kafka_leaders_init(&f->leaders);
     f->err = look(p, f);
     bool missing = f->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
                    f->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;

@@ -444,6 +444,23 @@ static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     }
 }
 
+/* nats_broker names the server that we are at, and the one that leads the stream, as it was when
+ * the link looked at it. */
+static void nats_broker(struct sink *sk, struct sink_broker *ret)
+{
+    struct nats_sink *n = (struct nats_sink *)sk;
+    const struct broker_url *u = &n->plan->url;
+    const struct broker_host *at = &u->hosts[atomic_load(&n->plan->host) % u->n_hosts];
+    ret->kind = "nats";
+    ret->connected = n->ready;
+    sink_peer_add(ret->broker, at->host, at->port);
+    if (n->ready && n->stream->leader[0])
+        sink_peer_add(ret->leader, n->stream->leader, NULL);
+    ret->unconfirmed = n->count;
+    if (n->first)
+        ret->since = n->first->since;
+}
+
 #define NATS_OPS(name, scheme_, synopsis_, help_) \
     const struct sink_ops name = { \
         .scheme = scheme_, \
@@ -460,6 +477,7 @@ static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
         .marks_kept = nats_marks_kept, \
         .probe = nats_probe, \
         .caution = nats_caution, \
+        .broker = nats_broker, \
     }
 
 NATS_OPS(nats_ops, "nats", "nats://HOST:PORT/SUBJECT?stream=NAME",

@@ -37,16 +37,31 @@ static void add_name(struct buf *b, struct str name)
     }
 }
 
+static bool unfit_for_attribute(unsigned char c)
+{
+    bool is_printable = c > ' ' && c < 0x7f;
+    return !is_printable || c == '"' || c == '%';
+}
+
+static bool unfit_for_header(unsigned char c, bool at_end)
+{
+    bool ends_line = c < ' ' || c == 0x7f;
+    bool is_cut_off = c == ' ' && at_end;
+    return ends_line || is_cut_off;
+}
+
 /* add_value appends a header's value. A CloudEvents attribute is percent-encoded as its binding
  * wants it; of others only what would end the line, or be cut off at its ends. */
-static void add_value(struct buf *b, struct str v, bool strict)
+static void add_value(struct buf *b, struct str v, bool attribute)
 {
     for (size_t i = 0; i < v.n; i++) {
         unsigned char c = (unsigned char)v.p[i];
         bool at_end = i == 0 || i + 1 == v.n;
-        bool unfit = c < ' ' || c == 0x7f || (c == ' ' && at_end);
-        if (strict)
-            unfit = c <= ' ' || c >= 0x7f || c == '"' || c == '%';
+        bool unfit;
+        if (attribute)
+            unfit = unfit_for_attribute(c);
+        else
+            unfit = unfit_for_header(c, at_end);
         if (unfit)
             add_escaped(b, c);
         else

@@ -150,18 +150,24 @@ static size_t rabbitmq_submit(struct sink *sk, struct delivery *const *d, size_t
     return n;
 }
 
+/* oldest_since returns when the oldest event in the sink was taken; there must be one. */
+static int64_t oldest_since(const struct rabbitmq_sink *r)
+{
+    int64_t since = INT64_MAX;
+    if (r->flying > 0)
+        since = rabbitmq_flying(r, r->first)->since;
+    if (r->head < r->tail && rabbitmq_waiting(r, r->head)->since < since)
+        since = rabbitmq_waiting(r, r->head)->since;
+    return since;
+}
+
 /* oldest_due returns when the oldest event will have waited for too long. */
 static int64_t oldest_due(const struct rabbitmq_sink *r)
 {
     int64_t limit = r->base.cfg.timeout_ms;
     if (limit <= 0 || rabbitmq_held(r) == 0)
         return CLOCK_NEVER;
-    int64_t since = INT64_MAX;
-    if (r->flying > 0)
-        since = rabbitmq_flying(r, r->first)->since;
-    if (r->head < r->tail && rabbitmq_waiting(r, r->head)->since < since)
-        since = rabbitmq_waiting(r, r->head)->since;
-    return since + limit * MS_NS;
+    return oldest_since(r) + limit * MS_NS;
 }
 
 static void check_time(struct rabbitmq_sink *r)
@@ -259,6 +265,19 @@ static const char *rabbitmq_caution_line(struct sink *sk)
     if (r->cautions == 0)
         return NULL;
     return r->caution[r->cautions & 1];
+}
+
+/* rabbitmq_broker names the node that we are at. Who leads a queue is nothing that AMQP tells. */
+static void rabbitmq_broker(struct sink *sk, struct sink_broker *ret)
+{
+    const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
+    const struct wire_peer *at = &r->conn.cfg.peers[r->conn.peer];
+    ret->kind = "rabbitmq";
+    ret->connected = r->channel == CHANNEL_READY;
+    sink_peer_add(ret->broker, at->host, at->port);
+    ret->unconfirmed = rabbitmq_held(r);
+    if (ret->unconfirmed > 0)
+        ret->since = oldest_since(r);
 }
 
 /* Opening */
@@ -392,6 +411,7 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
         .marks_kept = rabbitmq_marks_kept, \
         .probe = rabbitmq_probe, \
         .caution = rabbitmq_caution_line, \
+        .broker = rabbitmq_broker, \
     }
 
 RABBITMQ_OPS(rabbitmq_ops, "amqp", "amqp://USER@HOST/VHOST/EXCHANGE",

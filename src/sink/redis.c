@@ -273,6 +273,11 @@ static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     return rc;
 }
 
+static void redis_broker(struct sink *sk, struct sink_broker *ret)
+{
+    redis_route_broker((const struct redis_sink *)sk, ret);
+}
+
 #define REDIS_OPS(name, scheme_, synopsis_, help_) \
     const struct sink_ops name = { \
         .scheme = scheme_, \
@@ -292,6 +297,7 @@ static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
         .settled = redis_settled, \
         .probe = redis_probe, \
         .caution = redis_caution, \
+        .broker = redis_broker, \
     }
 
 REDIS_OPS(redis_ops, "redis", "redis://HOST:PORT/DB?stream=NAME",

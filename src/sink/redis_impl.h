@@ -214,6 +214,8 @@ size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t ma
 int64_t redis_route_deadline(const struct redis_sink *r);
 /* redis_route_lost notes that the connection of a node has failed. */
 void redis_route_lost(struct redis_node *n, const struct error *err);
+/* redis_route_broker says where the servers are, and which of them take our events. */
+void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret);
 /* redis_route_probe asks whoever has to be asked before the first event, and waits for it. */
 int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
 

@@ -264,6 +264,74 @@ int64_t redis_route_deadline(const struct redis_sink *r)
     return due;
 }
 
+/* What operators see */
+
+static void add_peer(char list[SINK_PEERS], const struct redis_url *u)
+{
+    if (u->path)
+        sink_peer_add(list, u->path, NULL);
+    else
+        sink_peer_add(list, u->host, u->port);
+}
+
+/* add_unconfirmed counts what is in flight at a server. The oldest request may be one for which
+ * nobody waits, but it is the first that has to be answered. */
+static void add_unconfirmed(const struct redis_node *n, struct sink_broker *ret)
+{
+    if (n->events == 0)
+        return;
+    int64_t since = redis_at(n, n->first)->since;
+    bool is_oldest = ret->unconfirmed == 0 || since < ret->since;
+    if (is_oldest)
+        ret->since = since;
+    ret->unconfirmed += n->events;
+}
+
+/* describe_cluster lists the servers that we have a connection to, and those that have slots. */
+static void describe_cluster(const struct redis_sink *r, struct sink_broker *ret)
+{
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        const struct redis_node *n = r->node[i];
+        if (n->conn.state == REDIS_READY)
+            add_peer(ret->broker, &n->url);
+        if (n->owns)
+            add_peer(ret->leader, &n->url);
+    }
+    for (size_t i = 0; !ret->broker[0] && i < r->set.n_seeds; i++)
+        add_peer(ret->broker, &r->set.seed[i]);
+}
+
+/* describe_master names the master, and the Sentinels until they have named one. */
+static void describe_master(const struct redis_sink *r, struct sink_broker *ret)
+{
+    const struct redis_sentinel *s = &r->sentinel;
+    if (s->told.host[0]) {
+        sink_peer_add(ret->leader, s->told.host, s->told.port);
+        add_peer(ret->broker, &r->node[0]->url);
+        return;
+    }
+    for (size_t i = 0; i < r->set.n_seeds; i++)
+        add_peer(ret->broker, &r->set.seed[i]);
+}
+
+void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
+{
+    static const char *const kinds[] = {[REDIS_SINGLE] = "redis",
+                                        [REDIS_SENTINEL] = "redis-sentinel",
+                                        [REDIS_CLUSTER] = "redis-cluster"};
+    ret->kind = kinds[r->set.kind];
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        bool ready = r->node[i]->conn.state == REDIS_READY;
+        ret->connected = ret->connected || ready;
+        add_unconfirmed(r->node[i], ret);
+    }
+    switch (r->set.kind) {
+    case REDIS_SINGLE: add_peer(ret->broker, &r->node[0]->url); break;
+    case REDIS_SENTINEL: describe_master(r, ret); break;
+    case REDIS_CLUSTER: describe_cluster(r, ret); break;
+    }
+}
+
 /* wait_told drives the Sentinels until the master is known. */
 static int wait_told(struct redis_sink *r, int64_t deadline, struct error *err)
 {

@@ -121,3 +121,51 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
     }
     return unknown(scheme, list, err);
 }
+
+struct sink_broker sink_broker_of(struct sink *sk)
+{
+    struct sink_broker b = {0};
+    if (sk->ops->broker)
+        sk->ops->broker(sk, &b);
+    return b;
+}
+
+/* is_listed says whether a list, which has commas between its entries, has this one. */
+static bool is_listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; *at;) {
+        size_t entry = strcspn(at, ",");
+        if (entry == n && memcmp(at, name, n) == 0)
+            return true;
+        at += entry;
+        at += strspn(at, ",");
+    }
+    return false;
+}
+
+void sink_peer_add(char list[SINK_PEERS], const char *host, const char *port)
+{
+    char name[SINK_PEERS], clean[SINK_PEERS];
+    bool is_v6 = port && strchr(host, ':');
+    if (is_v6)
+        snprintf(name, sizeof name, "[%s]:%s", host, port);
+    else if (port)
+        snprintf(name, sizeof name, "%s:%s", host, port);
+    else
+        snprintf(name, sizeof name, "%s", host);
+    text_clean(clean, sizeof clean, name, strlen(name));
+    if (is_listed(list, clean))
+        return;
+
+    static const char more[] = ",...";
+    size_t n = strlen(list), needed = strlen(clean) + sizeof more;
+    bool full = n >= sizeof more && strcmp(list + n + 1 - sizeof more, more) == 0;
+    if (full)
+        return;
+    bool fits = n + 1 + needed < SINK_PEERS;
+    if (!fits && n > 0)
+        snprintf(list + n, SINK_PEERS - n, "%s", more);
+    else
+        snprintf(list + n, SINK_PEERS - n, "%s%s", n > 0 ? "," : "", clean);
+}

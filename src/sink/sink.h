@@ -116,6 +116,22 @@ struct sink_lease {
     int64_t unanswered;              /* renewals that got no answer */
 };
 
+/* Room for the addresses of a few servers, with the NUL. */
+#define SINK_PEERS 200
+
+/* What a sink knows of the broker it delivers to, for operators. It is a copy, and has no secrets.
+ * (1) since == 0 if and only if unconfirmed == 0. */
+struct sink_broker {
+    const char *kind; /* "kafka"; a literal */
+    bool connected;   /* as far as we have noticed */
+    /* the servers we talk to, or try to: "host:9092,host:9093" */
+    char broker[SINK_PEERS];
+    /* who leads what we write to, as the broker last told us; "": it does not tell */
+    char leader[SINK_PEERS];
+    size_t unconfirmed; /* events that were taken, and not answered for */
+    int64_t since;      /* when the oldest of them was taken, monotonic ns */
+};
+
 struct sink_ops {
     const char *scheme;   /* "exec": what stands before the colon of the URL */
     const char *synopsis; /* "exec:COMMAND" */
@@ -169,6 +185,8 @@ struct sink_ops {
     /* caution is a line for operators about a risk in the setup; NULL: there is none. It is asked
      * for at the start and after each drive. A new text has a new address. */
     const char *(*caution)(struct sink *sk);
+    /* broker fills in what is known about the broker without asking anybody; *ret is zeroed. */
+    void (*broker)(struct sink *sk, struct sink_broker *ret);
 };
 
 /* The base of every sink; it comes first in the backend's own struct. */
@@ -188,6 +206,12 @@ static inline void sink_done(struct sink *sk, struct delivery *d, const struct s
 {
     sk->cfg.done(sk->cfg.done_ctx, d, r);
 }
+
+/* sink_broker_of returns what a sink knows of its broker. Its kind is NULL if it has none. */
+struct sink_broker sink_broker_of(struct sink *sk);
+/* sink_peer_add adds a server to a list of struct sink_broker, unless it is in it. It cleans what
+ * strangers may have said. port may be NULL: there is none. A list that is full ends with dots. */
+void sink_peer_add(char list[SINK_PEERS], const char *host, const char *port);
 
 /* sink_kinds lists the sinks of this build and ends with NULL. In-process handlers are not in it:
  * they have no URL. */

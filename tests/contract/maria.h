@@ -9,6 +9,8 @@
 /* maria_fresh makes a database with an outbox in it and opens that. maria_clean drops it. */
 struct store *maria_fresh(const struct store_options *opt);
 void maria_clean(void);
+/* maria_again does the same, but quicker: if there is an outbox already, it empties that. */
+struct store *maria_again(const struct store_options *opt);
 bool maria_sneak(struct store *st, const char *sql);
 /* maria_url is the URL of the present one. */
 const char *maria_url(void);

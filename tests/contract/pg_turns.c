@@ -397,6 +397,56 @@ static void events_that_are_many_or_large_are_handed_out_alone_as_well(void **st
     dismiss(c);
 }
 
+/* settle_alone makes a simple turn that settles the batch of c0 as the owner of req. */
+static bool settle_alone(struct company *c, struct claim_request *req)
+{
+    struct error err;
+    struct settlement s = {
+        .consumer = "c0", .owner = req->owner, .order = ORDER_KEY, .b = &c->b[0]};
+    struct shared_turn t = {.s = &s, .req = req, .a = &c->a[1]};
+    must(c->g->st->ops->turns(c->g->st, &t, 1, &err), &err);
+    return t.made;
+}
+
+/* A claim is its owner's, who alone settles it; with something new to claim in the same turn, or
+ * nothing. */
+static void claim_of_another_is_not_settled_alone(void **state)
+{
+    next_apart = true;
+    struct company *c = warm_up(*state);
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), MANY);
+    assert_int_equal(c->b[0].n, 1);
+    struct claim_request other = c->req[0];
+    other.owner = "another";
+    assert_false(settle_alone(c, &other));
+    emit(c->g->st, "b");
+    assert_false(settle_alone(c, &other));
+    assert_int_equal(look(c->g, "c0").claims, 1);
+    assert_int_equal(look(c->g, "c0").delivered, 1);
+    assert_true(settle_alone(c, &c->req[0]));
+    dismiss(c);
+}
+
+/* Nor by the owner itself once the lease has run out: another may have taken the events over by the
+ * time that it would say so. */
+static void claim_that_has_run_out_is_not_settled_alone(void **state)
+{
+    next_apart = true;
+    struct company *c = warm_up(*state);
+    PGconn *db = pg_connect();
+    emit(c->g->st, "a");
+    assert_int_equal(all_turn(c), MANY);
+    pass(LEASE + 1);
+    assert_false(settle_alone(c, &c->req[0]));
+    emit(c->g->st, "b");
+    assert_false(settle_alone(c, &c->req[0]));
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM claim WHERE consumer = 'c0'"), 1);
+    assert_int_equal(look(c->g, "c0").delivered, 1);
+    PQfinish(db);
+    dismiss(c);
+}
+
 /* An event with a number that the consumer is past, of a transaction that it has not seen. */
 static void number_from_before_is_left_to_a_turn_of_its_own(void **state)
 {
@@ -527,6 +577,8 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(late_commit_is_handed_out_in_company_too_alone),
     ON_A_STORE(turn_alone_settles_and_hands_out_in_one_transaction),
     ON_A_STORE(events_that_are_many_or_large_are_handed_out_alone_as_well),
+    ON_A_STORE(claim_of_another_is_not_settled_alone),
+    ON_A_STORE(claim_that_has_run_out_is_not_settled_alone),
     ON_A_STORE(number_from_before_is_left_to_a_turn_of_its_own),
     ON_A_STORE(look_shows_each_commit_once),
     ON_A_STORE(many_at_once_concern_everybody),

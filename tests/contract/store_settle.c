@@ -77,6 +77,68 @@ static void what_the_predicate_excludes_is_not_counted_as_given_back(void **stat
     filter_free(f);
 }
 
+/* selective puts consumer c, which keeps no order and wants only what its predicate k = 1 does. */
+static struct claim_request selective(struct store_rig *g, struct filter **ret_f)
+{
+    struct error err;
+    struct consumer_spec c = spec_of("c");
+    c.where = "k = 1";
+    c.order = ORDER_NONE;
+    put_spec(g->st, &c);
+
+    must(filter_new(c.events, c.where, ret_f, &err), &err);
+    struct claim_request req = request_as("c", "me", ORDER_NONE, 1);
+    req.events = c.events;
+    req.where = c.where;
+    req.filter = *ret_f;
+    return req;
+}
+
+/* Events that are given back while later ones are in hand are parked: those as well that the
+ * predicate excludes, where only a worker can apply it. */
+static void what_the_predicate_excludes_is_not_delivered_after_it_was_given_back(void **state)
+{
+    struct store_rig *g = *state;
+    struct filter *f;
+    struct claim_request req = selective(g, &f);
+    for (int i = 0; i < 4; i++) {
+        emit_with(g->st, "a", "1", "{\"k\":1}", 0);
+        emit_with(g->st, "a", "1", "{\"k\":2}", 0);
+    }
+    req.max_events = 4;
+    size_t in_hand = claim_by(g, req);
+    assert_in_range(in_hand, 2, 4);
+    struct batch first = g->b;
+    struct arena keep = g->a;
+    arena_init(&g->a, 0);
+    emit_with(g->st, "a", "1", "{\"k\":1}", 0);
+    assert_true(claim_by(g, req) > 0);
+    assert_true(g->b.epoch > first.epoch);
+
+    struct settlement s = {.consumer = "c",
+                           .owner = "me",
+                           .order = ORDER_NONE,
+                           .b = &first,
+                           .release_from = first.ev[0].seq};
+    assert_true(settle_as(g, &s));
+    arena_release(&keep);
+    assert_true(look(g, "c").parked >= (int64_t)in_hand);
+
+    size_t delivered = 0;
+    for (int i = 0; i < 20; i++) {
+        s = (struct settlement){.consumer = "c", .owner = "me", .order = ORDER_NONE, .b = &g->b};
+        if (g->b.n > 0)
+            assert_true(settle_as(g, &s));
+        delivered += g->b.n;
+        claim_by(g, req);
+        for (size_t k = 0; k < g->b.n; k++)
+            assert_string_equal(g->b.ev[k].payload.p, "{\"k\":1}");
+    }
+    assert_int_equal(delivered, 5);
+    assert_int_equal(look(g, "c").parked, 0);
+    filter_free(f);
+}
+
 static void released_tail_goes_back_also_when_events_behind_it_were_passed_over(void **state)
 {
     struct store_rig *g = *state;
@@ -249,6 +311,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(settle_and_claim_share_one_call),
     ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
     ON_A_STORE(what_the_predicate_excludes_is_not_counted_as_given_back),
+    ON_A_STORE(what_the_predicate_excludes_is_not_delivered_after_it_was_given_back),
     ON_A_STORE(released_tail_goes_back_also_when_events_behind_it_were_passed_over),
     ON_A_STORE(released_tail_before_another_claim_is_parked),
     ON_A_STORE(receipts_can_be_kept),

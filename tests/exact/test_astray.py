@@ -91,7 +91,7 @@ class Astray(Exact):
         claim.do("SELECT pg_current_xact_id()")
         for lane in (0, 1):
             claim.do("SELECT @._turn('ahead', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), ROW(0, 0, '[]', 0, NULL), "
-                     "ROW(10, 60000, 5, 2, true, false, %s, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))", lane)
+                     "ROW(10, 60000, 5, 2, true, false, %s, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", lane)
         claim.do("COMMIT")
         self.assertLess(self.reader.do("SELECT max(next_floor) FROM @.lane")[0][0], 100)
         self.app.do("UPDATE @.lane SET next_floor = floor WHERE next_floor IS NOT NULL")  # as it was left until now
@@ -151,7 +151,7 @@ class Astray(Exact):
         self.emit(3)
         self.app.do("SELECT setval('@.epoch', 1000)")
         turn = ("SELECT epoch, target, to_seq FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
-                "ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, %s::bigint[], 'key', 1, '', ''), ROW(0, %s, %s, %s, %s, 1))")
+                "ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, %s::bigint[], 'key', 1, '', ''), ROW(0, %s, %s, %s, %s, 1, NULL))")
         epoch, target, at = self.app.do(turn, 0, "{}", None, 0, 0, 0)[0]
         self.app.do("SELECT setval('@.epoch', 1)")
         again, _, to = self.app.do(turn, epoch, "{}", target, at, at + 1, 1)[0]

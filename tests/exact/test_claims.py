@@ -144,7 +144,7 @@ class Claims(Exact):
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
         (epoch,), = holder.do("SELECT epoch FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
                               "ROW(0, 0, '[]', 0, NULL), ROW(100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), "
-                              "ROW(-1, NULL, 0, 0, 0, NULL))")
+                              "ROW(-1, NULL, 0, 0, 0, NULL, NULL))")
         holder.do("COMMIT")
         before = self.reader.do("SELECT locked_until FROM @.claim")
         thread.join()

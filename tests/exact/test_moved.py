@@ -147,7 +147,7 @@ class Changed(Exact):
         """turn settles and asks for more, as a relay does. Gives whether the claim was lost, and how many events were claimed."""
         return self.reader.do("SELECT lost, n FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
                               "ROW(%s, 4, %s, 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
-                              "ROW(-1, NULL, 0, 0, 0, NULL))", epoch, outcomes)[0]
+                              "ROW(-1, NULL, 0, 0, 0, NULL, NULL))", epoch, outcomes)[0]
 
     def test_turn_that_finds_numbers_begun_again_settles_what_was_delivered(self):
         self.register("c")

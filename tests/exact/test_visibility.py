@@ -73,7 +73,7 @@ class Late(LateCommits, Exact):
         wait_until(lambda: self.reader.do("SELECT clock_timestamp() > locked_until FROM @.claim") == [(True,)])
         thread = threading.Thread(target=turn.do, args=(
             "SELECT * FROM @._turn('any', 'w', NULL, ROW(0, 0, '[]', 0, NULL), ROW(10, 30000, 5, 0, false, false, 0, '{}', NULL, NULL, NULL, NULL),"
-            " ROW(-1, NULL, 0, 0, 0, NULL))",))
+            " ROW(-1, NULL, 0, 0, 0, NULL, NULL))",))
         thread.start()
         wait_until(lambda: self.reader.do("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
                                           turn.db.info.backend_pid))

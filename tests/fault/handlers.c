@@ -19,6 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef WITH_MARIADB
+#include <mysql.h>
+#endif
 
 #include "outbox.h"
 
@@ -49,6 +52,10 @@ static int insert(outbox_tx *tx, const char *handler, const outbox_event *ev)
     char sql[200];
     snprintf(sql, sizeof sql, "INSERT INTO effect VALUES ('%s', %s)", handler,
              outbox_event_payload(ev, NULL));
+#ifdef WITH_MARIADB
+    if (outbox_tx_mariadb(tx))
+        return mysql_query(outbox_tx_mariadb(tx), sql) == 0;
+#endif
     if (outbox_tx_sqlite(tx))
         return sqlite3_exec(outbox_tx_sqlite(tx), sql, NULL, NULL, NULL) == SQLITE_OK;
     PGresult *r = PQexec(outbox_tx_pg(tx), sql);

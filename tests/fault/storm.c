@@ -22,6 +22,9 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef WITH_MARIADB
+#include <mysql.h>
+#endif
 
 #include "outbox.h"
 
@@ -98,8 +101,26 @@ static int effect_pg(PGconn *db, const char *handler, const outbox_event *ev)
     return bad ? -1 : 0;
 }
 
+#ifdef WITH_MARIADB
+/* effect_mariadb: none of these values has a quote in it. */
+static int effect_mariadb(MYSQL *db, const char *handler, const outbox_event *ev)
+{
+    char sql[400];
+    snprintf(
+        sql, sizeof sql,
+        "INSERT INTO effect (handler, event, seq, `key`, pid) VALUES ('%s', '%s', %lld, '%s', %d)",
+        handler, outbox_event_id(ev), (long long)outbox_event_seq(ev),
+        outbox_event_aggregate_id(ev), (int)getpid());
+    return mysql_query(db, sql) == 0 ? 0 : -1;
+}
+#endif
+
 static int effect(outbox_tx *tx, const char *handler, const outbox_event *ev)
 {
+#ifdef WITH_MARIADB
+    if (outbox_tx_mariadb(tx))
+        return effect_mariadb(outbox_tx_mariadb(tx), handler, ev);
+#endif
     return outbox_tx_pg(tx) ? effect_pg(outbox_tx_pg(tx), handler, ev)
                             : effect_sqlite(outbox_tx_sqlite(tx), handler, ev);
 }

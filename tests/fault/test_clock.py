@@ -1,4 +1,4 @@
-"""Clocks that are wrong, and clocks that jump: those of relays and emitters, and that of the PostgreSQL server. Leases, retries
+"""Clocks that are wrong, and clocks that jump: those of relays and emitters, and that of the server. Leases, retries
 and positions go by the store's clock, which is the server's, or in SQLite that of each program; durations by one that never
 jumps. What must hold whatever the clocks say: nothing is lost, the order of a key is kept, and nobody waits for an hour.
 
@@ -10,10 +10,11 @@ import time
 import unittest
 import uuid
 
+import mariadb_server
 import servers
 from faketime import FOUND, HOUR, Clock
 from scenario import APPEND, CLAIMS, SEED, Numbers
-from support import SOAK, Case, PgCase, wait_until
+from support import SOAK, Case, MariaCase, PgCase, wait_until
 
 BATCH = 20
 ROUNDS = 20 if SOAK else 5
@@ -119,8 +120,8 @@ class OnSqlite(Clocks, Case):
         self.delayed()
 
 
-class OnPostgres(Clocks, PgCase):
-    PREFIX = "outbox."
+class ByServer(Clocks):
+    """The store's clock is that of its server."""
 
     def test_relays_an_hour_apart_work_as_if_they_were_not(self):
         """Programs whose clocks are an hour apart work on while they are: the server's clock counts. Nothing is lost or out of
@@ -147,8 +148,16 @@ class OnPostgres(Clocks, PgCase):
         self.delayed()
 
 
-class FakeServer(servers.Postgres):
-    """A server that goes by a clock of ours."""
+class OnPostgres(ByServer, PgCase):
+    PREFIX = "outbox."
+
+
+class OnMariadb(ByServer, MariaCase):
+    pass
+
+
+class Fake:
+    """A server that goes by a clock of ours. To be put before one."""
 
     def prepare(self):
         super().prepare()
@@ -158,13 +167,21 @@ class FakeServer(servers.Postgres):
         return ["env", *(f"{name}={value}" for name, value in self.clock.env().items()), *super().command()]
 
 
-class OfTheServer(Clocks, Case):
-    PREFIX = "outbox."
+class FakePostgres(Fake, servers.Postgres):
+    def now(self, url):
+        return float(servers.execute(url, "SELECT extract(epoch FROM now())")[0][0])
 
+
+class FakeMariaDB(Fake, mariadb_server.MariaDB):
+    def now(self, url):
+        return float(mariadb_server.execute(url, "SELECT unix_timestamp(now(3))")[0][0])
+
+
+class OfTheServer(Clocks):
     @classmethod
     def setUpClass(cls):
         if not FOUND: return
-        cls.server = FakeServer().start()
+        cls.server = cls.FAKE().start()
         cls.addClassCleanup(cls.server.close)
 
     def setUp(self):
@@ -174,17 +191,30 @@ class OfTheServer(Clocks, Case):
         self.out, self.sent, self.rng = self.path("out"), 0, random.Random(SEED)
         self.init()
 
+    def test_a_servers_clock_that_jumps_makes_nobody_wait(self):
+        """The server's clock jumps by hours, to and fro, under load: leases and retries last as long as they were meant to,
+        nothing is lost or out of order."""
+        self.assertLess(abs(self.server.now(self.store) - time.time()), 5)
+        self.addCleanup(self.server.clock.set, 0)
+        self.jump(self.server.clock, None, self.send)
+        self.server.clock.set(HOUR)
+        now = self.server.now(self.store)
+        self.assertGreater(now - time.time(), HOUR / 2, "its clock does not jump")
+
+
+class OfThePostgresServer(OfTheServer, Case):
+    PREFIX, FAKE = "outbox.", FakePostgres
+
     def sql(self, statement, *params):
         return servers.execute(self.store, statement, *params)
 
     ask = PgCase.ask
 
-    def test_a_servers_clock_that_jumps_makes_nobody_wait(self):
-        """The server's clock jumps by hours, to and fro, under load: leases and retries last as long as they were meant to,
-        nothing is lost or out of order."""
-        self.assertLess(abs(self.sql("SELECT extract(epoch FROM now())")[0][0] - int(time.time())), 5)
-        self.addCleanup(self.server.clock.set, 0)
-        self.jump(self.server.clock, None, self.send)
-        self.server.clock.set(HOUR)
-        now = self.sql("SELECT extract(epoch FROM now())")[0][0]
-        self.assertGreater(int(now) - time.time(), HOUR / 2, "its clock does not jump")
+
+class OfTheMariadbServer(OfTheServer, Case):
+    FAKE = FakeMariaDB
+
+    def sql(self, statement, *params):
+        return mariadb_server.execute(self.store, statement, *params)
+
+    ask = MariaCase.ask

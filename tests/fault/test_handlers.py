@@ -5,7 +5,7 @@ import pathlib
 import signal
 
 from proxy import ANSWERED, SENT, TORN, UNSENT, Proxy
-from support import BIN, Case, PgCase
+from support import BIN, Case, MariaCase, PgCase
 
 BUILD = pathlib.Path(BIN).parent
 HANDLERS, SHOP = BUILD / "tests" / "fault" / "fault_handlers", BUILD / "examples" / "shop"
@@ -15,10 +15,12 @@ EVENTS = 10
 class Dying:
     """A program that is started again until it comes to its end."""
 
+    KEY = "key"
+
     def setUp(self):
         super().setUp()
         self.init()
-        self.sql("CREATE TABLE effect (handler text, key int)")
+        self.sql(f"CREATE TABLE effect (handler text, {self.KEY} int)")
         self.emit_many([{"type": "e", "aggregate_type": "k", "aggregate_id": str(i % 3), "payload": i}
                         for i in range(EVENTS)])
 
@@ -28,7 +30,7 @@ class Dying:
         self.spawn(HANDLERS, self.store, self.path("out"), step).wait()
 
     def effects(self, handler):
-        return [n for n, in self.sql(f"SELECT key FROM effect WHERE handler = '{handler}' ORDER BY key")]
+        return [n for n, in self.sql(f"SELECT {self.KEY} FROM effect WHERE handler = '{handler}' ORDER BY {self.KEY}")]
 
     def letters(self):
         return sorted(int(line.split()[1]) for line in self.path("out").read_text().splitlines())
@@ -48,7 +50,7 @@ class Dying:
         self.run_until_through("always", 4, signal.SIGABRT)  # one with its neighbours, then its three attempts
         self.assertEqual(self.effects("h"), [n for n in range(EVENTS) if n != 5])
         self.assertEqual(self.handled("h"), EVENTS - 1)
-        self.assertEqual(self.sql(f"SELECT CAST(payload AS text) FROM {self.PREFIX}dead"), [("5",)])
+        self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @dead"), [("5",)])
 
     def test_death_before_acting_outside_repeats_nothing(self):
         self.run_until_through("out-before", 1)
@@ -71,6 +73,10 @@ class DyingOnSqlite(Dying, Case):
 
 class DyingOnPostgres(Dying, PgCase):
     PREFIX = "outbox."
+
+
+class DyingOnMariadb(Dying, MariaCase):
+    PREFIX, KEY = "outbox_", "`key`"
 
 
 def effect(request):

@@ -1,5 +1,5 @@
 """Networks that break: connections that are reset, that stay open while their bytes vanish, that end in the middle of an
-answer; between a relay and PostgreSQL, Redis, the endpoint of a webhook. The network is net.py.
+answer; between a relay and PostgreSQL, MariaDB, Redis, the endpoint of a webhook. The network is net.py.
 
 # build: plain
 # quick: no
@@ -14,7 +14,7 @@ import servers
 from endpoint import Endpoint
 from net import Net
 from scenario import CLAIMS, SEED, Numbers
-from support import BIN, SOAK, TIMEOUT, Case, PgCase, wait_until
+from support import BIN, SOAK, TIMEOUT, Case, MariaCase, PgCase, wait_until
 
 CUTS = 40 if SOAK else 4
 FUSES = 60 if SOAK else 4
@@ -62,19 +62,18 @@ class Network(Numbers):
         self.heal(relay)
 
 
-class ToPostgres(Network, PgCase):
-    """One relay works through the network, and sometimes another one without it."""
+class ToStore(Network):
+    """One relay works through the network (self.far), and sometimes another one without it."""
 
-    PREFIX = "outbox."
     LEASE, LIMIT = 500, 1500  # ms
+    TIMEOUT = "answer_timeout"
+    SAID = "timeout expired|has not answered"
+    GONE = "the server has not answered for 1s500ms"
 
     def setUp(self):
         super().setUp()
         self.init()
-        query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))
-        self.net = self.stack.enter_context(Net(f"{query['host']}/.s.PGSQL.{query.get('port', 5432)}"))
-        self.far = (f"postgres://{servers.USER}@127.0.0.1:{self.net.port}/{self.dbname}?connect_timeout=2&sslmode=disable"
-                    f"&answer_timeout={self.LIMIT}ms")
+        self.query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))
 
     def start(self, store=None, *more):
         return self.relay("--store", store or self.far, "--consumer", "out", "--sink", f"file:{self.out}", "--batch", BATCH,
@@ -84,12 +83,12 @@ class ToPostgres(Network, PgCase):
         return (CLAIMS * vanished + self.lost_claims("out")) * BATCH
 
     def test_connections_reset_under_load_lose_nothing(self):
-        """A relay whose connections to PostgreSQL are reset goes on by itself; nothing is lost, order is kept."""
+        """A relay whose connections to its store are reset goes on by itself; nothing is lost, order is kept."""
         with self.start() as relay: self.cut_often(relay)
         self.reckon(self.bound(self.faults["connections reset"]))
 
     def test_an_answer_cut_off_at_any_byte_loses_nothing(self):
-        """A relay whose connection ends at any byte of PostgreSQL's answer goes on by itself; nothing is lost."""
+        """A relay whose connection ends at any byte of its store's answer goes on by itself; nothing is lost."""
         with self.start() as relay: self.blow_fuses(relay, 6000)
         self.reckon(self.bound(self.faults["answer cut off"]))
 
@@ -105,7 +104,7 @@ class ToPostgres(Network, PgCase):
                 self.send(20)
                 self.wait_all(near)
             # Although its network is still gone, it does not wait for ever: it says so, and tries anew.
-            wait_until(lambda: "the server has not answered for 1s500ms" in far.output() and self.net.made > asked,
+            wait_until(lambda: self.GONE in far.output() and self.net.made > asked,
                        what=far.output)
             self.net.heal()
             self.fault(f"half-open: {kind}")
@@ -114,17 +113,11 @@ class ToPostgres(Network, PgCase):
         self.reckon(self.bound(1))
 
     def test_a_half_open_connection_holds_nothing_up_and_the_relay_gets_on_by_itself(self):
-        """A connection to PostgreSQL that stays open while its bytes vanish: another relay takes over after the lease, and
-        the one that was cut off gets on by itself, within its answer_timeout."""
+        """A connection to a store that stays open while its bytes vanish: another relay takes over after the lease, and
+        the one that was cut off gets on by itself, within its limit for an answer."""
         for kind in self.some():
             with self.subTest(kind): self.half_open(kind, DIRECTIONS[kind])
             self.anew()
-
-    def test_an_answer_timeout_that_is_none_is_refused(self):
-        for value, words in (("soon", "answer_timeout"), ("5", "answer_timeout"), ("", "answer_timeout")):
-            said = self.outbox("status", "--store", f"{self.store}&answer_timeout={value}", status=CONFIG).stderr
-            self.assertIn(words, said)
-        self.outbox("status", "--store", f"{self.store}&answer_timeout=0s")
 
     def test_an_emitter_on_a_half_open_connection_says_so_and_may_be_run_again(self):
         """An emitter whose answer vanishes ends with a clear error; whether it was stored is told by its idempotency key."""
@@ -133,13 +126,39 @@ class ToPostgres(Network, PgCase):
             self.net.swallow(down=True)
             emit = ["emit", "a", "--key", "k/1", "--payload", 1, "--idempotency-key", "once", "--store", self.far]
             said = self.outbox(*emit, status=UNAVAILABLE).stderr
-            self.assertRegex(said, "timeout expired|has not answered")
+            self.assertRegex(said, self.SAID)
             self.net.heal()
             self.fault("half-open: answers vanish")
-        self.outbox(*emit[:-1], self.far.replace(f"answer_timeout={self.LIMIT}ms", "answer_timeout=1m"))
+        self.outbox(*emit[:-1], self.far.replace(f"{self.TIMEOUT}={self.LIMIT}ms", f"{self.TIMEOUT}=1m"))
         self.sent += 1
         with self.start() as relay: self.heal(relay)
         self.reckon(0)
+
+
+class ToPostgres(ToStore, PgCase):
+    PREFIX = "outbox."
+
+    def setUp(self):
+        super().setUp()
+        self.net = self.stack.enter_context(Net(f"{self.query['host']}/.s.PGSQL.{self.query.get('port', 5432)}"))
+        self.far = (f"postgres://{servers.USER}@127.0.0.1:{self.net.port}/{self.dbname}?connect_timeout=2&sslmode=disable"
+                    f"&answer_timeout={self.LIMIT}ms")
+
+    def test_an_answer_timeout_that_is_none_is_refused(self):
+        for value, words in (("soon", "answer_timeout"), ("5", "answer_timeout"), ("", "answer_timeout")):
+            said = self.outbox("status", "--store", f"{self.store}&answer_timeout={value}", status=CONFIG).stderr
+            self.assertIn(words, said)
+        self.outbox("status", "--store", f"{self.store}&answer_timeout=0s")
+
+
+class ToMariadb(ToStore, MariaCase):
+    LEASE, LIMIT, TIMEOUT = 500, 2000, "answer-timeout"
+    GONE = "the server has not answered for 2s"
+
+    def setUp(self):
+        super().setUp()
+        self.net = self.stack.enter_context(Net(self.query["socket"]))
+        self.far = f"mariadb://root@127.0.0.1:{self.net.port}/{self.dbname}?answer-timeout={self.LIMIT}ms"
 
 
 class ToRedis(Network, Case):

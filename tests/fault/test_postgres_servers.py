@@ -8,22 +8,18 @@ The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N 
 be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
 import contextlib
 import os
-import pathlib
 import subprocess
-import sys
 import time
 import uuid
 
+import crowd
 import producer
 import psycopg2
 import servers
-from checker import COMMITTED, Fact, whole_lines
-from scenario import APPEND, CLAIMS, FLAKY, Crew, Numbers, Scenario
+from crowd import STORM
+from scenario import Numbers
 from support import TIMEOUT, Case, PgCase, wait_until
 
-HERE = pathlib.Path(__file__).resolve().parent
-STORM = 3  # seconds
-BATCH = 20
 SOON = 20  # seconds: far longer than a relay waits between two tries to reach its server, shorter than its sweep
 UNAVAILABLE = 69
 
@@ -63,86 +59,15 @@ class ServerCase(Case):
         return self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted")
 
 
-class Crowd(Crew, Scenario, ServerCase):
-    """Producers and relays that work while others die, and the reckoning afterwards."""
+class Crowd(crowd.Crowd, ServerCase):
     PREFIX = "outbox."
-    LEAST = 50
-    lease = "300ms"
+    TABLE, FILL = producer.TABLE, producer.FILL
 
-    def begin(self, lanes):
-        self.lanes, self.vanished = lanes, 0
-        self.init()
-        self.sql(producer.TABLE)
-        self.sql(producer.FILL)
-        self.broken = self.path("broken-down")
-        self.broken.touch()
-        self.sinks = {"books": f"file:{self.path('books')}", "mail": "exec:" + APPEND.format(out=self.path("mail")),
-                      "flaky": FLAKY.format(out=self.path("flaky")),
-                      "broken": f"exec:[ ! -e {self.broken} ] || exit 75; " + APPEND.format(out=self.path("broken"))}
-
-    def relay_args(self):
-        args = ["--batch", BATCH, "--lease", self.lease, "--lanes", self.lanes, "--concurrency", 6, "--log-hold", "0s",
-                "--retry", "base=20ms,cap=200ms,attempts=1000,outage=0s"]
-        for name, sink in self.sinks.items(): args += ["--consumer", name, "--sink", sink]
-        return args
-
-    def start(self, kind):
-        if kind == "relay": return self.relay(*self.relay_args(), wait=False)
-        name = f"p{len(self.children)}"
-        return self.spawn(sys.executable, HERE / "producer.py", self.store, self.path(f"diary-{name}"), name,
-                          self.random.randrange(1 << 30))
-
-    def books(self):
-        return len(self.ndjson(self.path("books")))
-
-    def wait_books(self, more, crew):
-        """wait_books: they all go on by themselves, each with its own connections."""
-        before = self.books()
-        wait_until(lambda: self.books() > before + more, what=lambda: "".join(p.output()[-2000:] for p in crew.values()))
-
-    def versions(self):
-        """versions gives how often each account has changed, for certain."""
-        return dict(self.sql("SELECT key, version FROM account"))
-
-    def told(self):
-        """told is what was committed: what the diaries say, and what the accounts say, which are part of it."""
-        told = {(key, v): COMMITTED for key, last in self.versions().items() for v in range(1, last + 1)}
-        for path in self.dir.glob("diary-*"):
-            told |= {tuple(map(int, line.split())): COMMITTED for line in path.read_text().splitlines()}
-        return told
-
-    def check(self):
-        name = lambda payload: (payload["key"], payload["version"])
-        rows = self.sql("SELECT id::text, aggregate_id, payload, payload::text FROM outbox.event")
-        names = {id: name(payload) for id, _, payload, _ in rows}
-        c = self.checker(self.told(), [(names[id], Fact(key, payload["version"], (id, key, text)))
-                                       for id, key, payload, text in rows])
-        for who in self.sinks:
-            got = [(name(ev["payload"]), (ev["id"], ev["aggregate_id"], raw)) for ev, raw in whole_lines(self.path(who))]
-            dead = self.sql("SELECT id::text FROM outbox.dead WHERE consumer = %s", who)
-            # A claim that vanished with its relay, or was lost, may come once more.
-            bound = (CLAIMS * self.vanished + self.lost_claims(who)) * BATCH
-            c.consumer(who, got, [names[id] for id, in dead], bound)
-        self.check_left(c)
-        c.verdict()
-        self.assertGreater(c.events, self.LEAST, "too little happened to prove anything")
-
-    def heal(self):
-        self.broken.unlink()
-        self.drain(*self.relay_args())
-        self.healed()
+    def rows(self):
+        return self.sql("SELECT id::text, aggregate_id, payload::text FROM outbox.event")
 
 
-class Storm(Crowd):
-    """Relays and producers that are killed at random moments and started again, and relays that stand still for longer
-    than their leases."""
-
-    def storm(self, lanes, seconds, relays=2):
-        self.begin(lanes)
-        self.rage(self.crew(relays, 3), seconds)
-        self.heal()
-        self.check()
-
+class Storm(crowd.Storms, Crowd):
     def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
         self.rounds(lambda seconds: self.storm(1, seconds), STORM)

@@ -109,7 +109,7 @@ class Clustered(Numbers, Case):
         with self.start() as relay:
             self.send(500)
             wait_until(lambda: len(self.got()) > 100, what=relay.output)
-            for node in self.cluster.nodes: node.kill()
+            self.cluster.kill_all()
             self.send(200)
             wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
             # A node waits for those that went after it, so they all come before any is asked.

@@ -161,7 +161,7 @@ BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY
 BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean": "true", "json": "'[]'", "jsonb": "'[]'",
            "interval": "'1s'", "timestamp with time zone": "now()", "uuid": "NULL", "text[]": "'{{}}'", "bigint[]": "'{{}}'",
            "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
-           "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0, NULL)",
+           "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0, NULL, NULL)",
            "outbox._request": "ROW(1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, '', '')",
            "outbox._simple": "ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '')"}
 
@@ -449,7 +449,7 @@ class Consumers(Hostile):
         lane = self.run_on(db, "SELECT target::text, pos FROM outbox.lane WHERE consumer = 'audit' AND lane = 0")[0]
         for settled in (lair.claims["audit"], 0):
             self.run_on(db, "SELECT outbox._worker_turn('audit', 'w', %s, ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
-                            "ROW(0, %s, %s, 9000000000000000000, 1, 1))", lair.knows, settled, *lane)
+                            "ROW(0, %s, %s, 9000000000000000000, 1, 1, NULL))", lair.knows, settled, *lane)
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
@@ -462,7 +462,7 @@ class Consumers(Hostile):
         target, pos = self.run_on(db, f"SELECT target::text, pos FROM outbox.lane WHERE consumer = '{name}' AND lane = 0")[0]
         before = lair.do("SELECT last_value FROM outbox.epoch")[0][0]
         taken = self.run_on(db, "SELECT epoch FROM outbox._worker_turn(%s, 'w', %s, ROW(%s, 2, '[]', 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, "
-                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2, 1))",
+                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2, 1, NULL))",
                             name, lair.knows, epoch, target, pos, pos + 2)[0][0]
         self.assertGreater(taken, epoch)
         self.assertLess(lair.do("SELECT last_value FROM outbox.epoch")[0][0], before + 10)
@@ -495,7 +495,7 @@ class Consumers(Hostile):
         for statement in ("SELECT outbox._worker_register('mail', '', '', 'key', 1, 'fast', 'end', NULL, 'start')",
                           "SELECT outbox._worker_extend('audit', 'w', 1, 1000)", "SELECT outbox._worker_handle('audit', 'k', 1)",
                           f"SELECT outbox._worker_turn('audit', 'me', {lair.knows}, ROW(0, 0, '[]', 0, NULL), "
-                          "ROW(1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))"):
+                          "ROW(1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))"):
             try:
                 self.run_on(db, statement)
             except psycopg2.Error as error:
@@ -649,7 +649,7 @@ class Tenants(Hostile):
     def test_moves_no_mark_of_another(self):
         """A mark past what was written makes a reader leave out all up to it."""
         mark = "SELECT outbox._worker_turn(%s, 'w', NULL, ROW(0, 0, '[]', 0, %s), " \
-               "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))"
+               "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))"
         reader = self.as_role(lair.role("consumer {} --tenant b --consumer b.mail"))
         for db, name, hi in ((self.as_role(lair.role("consumer {} --consumer mail")), "mail", 5), (reader, "b.mail", 6),
                              (self.as_role(self.consumer), "a.mail", 9)):
@@ -662,7 +662,7 @@ class Tenants(Hostile):
     def test_writes_nothing_on_the_terminal_of_who_lists_marks(self):
         db = self.as_role(self.consumer)
         self.run_on(db, "SELECT outbox._worker_turn('a.mail', 'w', NULL, ROW(0, 0, '[]', 0, %s), "
-                        "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
+                        "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
         shown = lair.outbox("hwm")
         self.assertIn("all is well", shown)
         self.assertFalse(set("\33\u202e") & set(shown), shown)

@@ -10,6 +10,7 @@ import unittest
 
 import broker_kafka
 from broker_kafka import NODE, PASSWORD, USER
+from broker_view import BrokerView
 from support import Case, PgCase, on_each_store, wait_until
 
 ROOT = broker_kafka.ROOT
@@ -44,6 +45,12 @@ class OnKafka:
     def emit_keys(self, n, keys=7):
         self.emit_many({"type": "order.placed", "aggregate_type": "order", "aggregate_id": f"k{i % keys}", "payload": {"n": i}}
                        for i in range(n))
+
+
+class Shown(OnKafka, BrokerView, Case):
+    def test_leader_and_what_it_has_not_confirmed(self):
+        kafka.create(self.topic, 3)
+        self.check_view(self.to(), kafka.freeze, kafka.thaw, kind="kafka", broker=kafka.hosts, leader=kafka.hosts)
 
 
 @on_each_store

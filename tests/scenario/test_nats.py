@@ -11,6 +11,7 @@ import unittest
 
 import ed25519
 from broker_nats import Nats
+from broker_view import BrokerView
 from support import Case, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).parent
@@ -101,6 +102,11 @@ class Read(Own, Case):
         self.assertEqual(m["headers"]["n%C3%A4me%3A%201"], "x%09y")
         self.assertEqual(m["headers"]["%4Eats-Rollup"], "all")
         self.assertEqual(m["headers"]["tag"], "%20z%20")
+
+
+class Shown(Own, BrokerView, Case):
+    def test_server_and_what_it_has_not_confirmed(self):
+        self.check_view(self.to(), self.nats.stand, self.nats.go, kind="nats", broker=f"127.0.0.1:{self.nats.port}", leader="")
 
 
 class Settings(Own, Case):

@@ -11,6 +11,7 @@ import threading
 import time
 
 from broker_rabbit import Rabbit
+from broker_view import BrokerView
 from support import Case, on_each_store, wait_until
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outbox-tests"
@@ -51,6 +52,13 @@ class Broker:
 
     def send(self, query="", name="out", **more):
         self.drain("--consumer", name, "--sink", self.url(query, **more))
+
+
+class Shown(Broker, BrokerView, Case):
+    def test_node_and_what_it_has_not_confirmed(self):
+        """Who leads a queue is nothing that AMQP tells."""
+        self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.pause, self.rabbit.cont, kind="rabbitmq",
+                        broker=f"127.0.0.1:{self.rabbit.port}", leader="")
 
 
 @on_each_store

@@ -10,6 +10,7 @@ import time
 
 import psycopg2
 import servers
+from broker_view import BrokerView
 from support import BIN, Case, PgCase, on_each_store, wait_until
 
 
@@ -71,6 +72,17 @@ class Redis:
         return len({event["event_id"] for _, event in self.redis.entries("s")})
 
 
+class Shown(Redis, BrokerView, Case):
+    def test_server_and_what_it_has_not_confirmed(self):
+        send = self.redis.popen.send_signal
+        self.check_view(["--consumer", "out", "--sink", self.redis.tcp_url("stream=s")], lambda: send(signal.SIGSTOP),
+                        lambda: send(signal.SIGCONT), kind="redis", broker=f"127.0.0.1:{self.redis.port}", leader="")
+
+    def test_socket_is_the_broker(self):
+        with self.serve(*self.to("s")) as relay:
+            self.wait_shown(relay, kind="redis", broker=str(self.redis.socket), leader="")
+
+
 @on_each_store(but=("OnMariadb",))
 class Streams(Redis):
     def test_event_arrives_in_the_envelope_of_the_contract(self):
@@ -102,6 +114,14 @@ class Streams(Redis):
         self.assertIn("b.s", self.outbox("hwm").stdout)
         self.outbox("consumers", "remove", "out", "--yes")
         self.outbox("hwm", "a.s", status=65)
+
+    def test_hwm_of_many_streams_is_there_when_all_is_delivered(self):
+        """Marks of many streams are recorded together; none is left behind."""
+        self.emit_many({"type": f"t.{i % 60}", "payload": i} for i in range(1200))
+        self.drain(*self.to("s{type[1]}", "--batch", 50))
+        marks = {m["stream"]: m["id"] for m in self.json("hwm")}
+        last = {f"s{n}": self.redis("XREVRANGE", f"s{n}", "+", "-", "COUNT", 1)[0][0] for n in range(60)}
+        self.assertEqual(marks, last)
 
     def change(self, i):
         """change adds to one of two rows, and tells of it in the same transaction."""

@@ -3,12 +3,13 @@
 import json
 
 import broker_redis
+from broker_view import BrokerView
 from support import Case, wait_until
 
 KEYS = 40
 
 
-class Many(Case):
+class Many(BrokerView, Case):
     """One group of servers for all cases of a class, empty for each."""
 
     def setUp(self):
@@ -36,6 +37,19 @@ class InACluster(Many):
 
     def to(self, query, *more, seeds=2):
         return ["--consumer", "out", "--sink", self.cluster.url(query, seeds), *more]
+
+    def test_servers_that_have_slots_are_shown(self):
+        """Those we are connected to are the brokers; those that have slots lead."""
+        masters = {node.address for node in self.cluster.masters()}
+        args = self.to("stream={aggregate_id}")
+        self.assertIn("redis-cluster at ", self.outbox("doctor", "--connect", *args, status=None).stdout)
+        with self.serve(*args) as relay:
+            def all_shown():  # a server is asked who has slots only while events are delivered
+                self.fill(KEYS)
+                have = self.shown(relay)
+                return all(set(have[name].split(",")) == masters for name in ("broker", "leader"))
+            wait_until(all_shown, what=lambda: f"{masters}\nbut {self.shown(relay)}")
+            self.wait_shown(relay, kind="redis-cluster", connected=1, unconfirmed=0)
 
     def test_streams_are_spread_over_the_servers(self):
         self.fill(2000)
@@ -111,16 +125,25 @@ class BySentinels(Many):
     def test_z_the_master_gets_everything_before_and_after_a_failover(self):
         """With replicas=1 nothing that was delivered is lost with the master."""
         url = self.group.url("stream=s&replicas=1")
-        with self.relay("--consumer", "out", "--sink", url) as relay:
+        with self.serve("--consumer", "out", "--sink", url) as relay:
             self.fill(300)
             wait_until(lambda: self.entries() == 300, what=relay.output)
             old = self.group.master()
             old.kill()
             self.fill(300, 300)
-            self.group.wait_for_another_master(old)
+            new = self.group.wait_for_another_master(old)
             wait_until(lambda: self.entries() >= 600, what=relay.output)
+            self.wait_shown(relay, broker=new.address, leader=new.address, connected=1, unconfirmed=0)
         verdict = self.check(url)
         self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"]), (600, 0, 0))
+
+    def test_master_is_shown(self):
+        master = self.group.master().address
+        args = ["--consumer", "out", "--sink", self.group.url("stream=s")]
+        self.assertIn(f"redis-sentinel at {master} answered within", self.outbox("doctor", "--connect", *args, status=None).stdout)
+        with self.serve(*args) as relay:
+            self.fill(1)
+            self.wait_shown(relay, kind="redis-sentinel", broker=master, leader=master, connected=1, unconfirmed=0)
 
     def test_a_sentinel_that_is_away_is_passed_over(self):
         away = broker_redis.free_port()

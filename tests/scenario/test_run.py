@@ -44,6 +44,35 @@ class Demo(unittest.TestCase):
             self.assertEqual({ev["aggregate_id"] for ev in events if ev["type"] == type}, kept)
         self.assertEqual({ev["type"] for ev in mail}, {"order.paid"})
 
+    def test_the_same_on_a_server_of_its_own_which_is_gone_afterwards(self):
+        kept = {str(n) for n in range(1, 41) if n % 7 != 0}
+        for store in "postgres", "mariadb":
+            with self.subTest(store), tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
+                os.chmod(tmp, 0o711)  # the server passes through it as nobody
+                before = tree()
+                done = subprocess.run([ROOT / "run", "--store", store, "--orders", "40"], cwd="/", env=clean_env({"TMPDIR": tmp}),
+                                      capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL)
+                self.assertEqual((done.returncode, done.stderr), (0, f"starting a {store} server of our own\n"), done.stdout)
+                self.assertEqual(os.listdir(tmp), [])
+                self.assertEqual(tree(), before)
+                self.assertEqual(len(re.findall(r"  ok$", done.stdout, re.MULTILINE)), 5, done.stdout)
+                search = read_ndjson(ROOT / "build" / "demo" / "search.ndjson")
+                for type in "order.created", "order.paid":
+                    self.assertEqual({ev["aggregate_id"] for ev in search if ev["type"] == type}, kept)
+                running = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+                self.assertFalse(any(tmp.encode() in line for line in running))
+
+    def test_a_server_that_does_not_start_is_said_with_its_last_words(self):
+        with tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
+            stub = pathlib.Path(tmp, "mariadb-install-db")
+            stub.write_text("#!/bin/sh\necho no room left >&2\nexit 1\n")
+            for path in tmp, stub: os.chmod(path, 0o755)
+            env = clean_env({"PATH": f"{tmp}:{os.environ['PATH']}", "TMPDIR": tmp})
+            done = subprocess.run([ROOT / "run", "--store", "mariadb"], env=env, capture_output=True, text=True, timeout=60,
+                                  stdin=subprocess.DEVNULL)
+            self.assertEqual((done.returncode, os.listdir(tmp)), (1, [stub.name]))
+        self.assertIn("no room left\nrun: the mariadb server did not start\n", done.stderr)
+
     def test_says_nothing_besides_however_often_it_is_run(self):
         for n in range(5):
             done = subprocess.run([ROOT / "run", "--orders", "20"], cwd="/", env=clean_env(), capture_output=True, text=True,
@@ -67,7 +96,8 @@ class Demo(unittest.TestCase):
         self.assertIn("Every committed event was delivered", said)
 
     def test_refuses_what_it_does_not_know(self):
-        for args in (["--order", "5"], ["--orders"], ["--orders", "many"], ["--orders", "1", "--seconds", "1"]):
+        for args in (["--order", "5"], ["--orders"], ["--orders", "many"], ["--orders", "1", "--seconds", "1"],
+                     ["--store", "oracle"], ["--store"]):
             with self.subTest(args=args):
                 done = subprocess.run([ROOT / "run", *args], capture_output=True, text=True, timeout=30)
                 self.assertEqual(done.returncode, 64)

@@ -30,7 +30,7 @@ static void emit(struct sim *w, struct producer *p)
         ev.not_before = w->wall + (int64_t)sim_below(w, 1500);
     if (p->st->ops->emit(p->st, NULL, &ev, id, &duplicate, &err) != 0)
         sim_fail(w, "emit: %s", err.text);
-    if (w->postgres)
+    if (w->on->numbers == NUMBERED_AT_INSERT)
         f->seq = w->next_seq++;
     p->ev[p->n++] = w->n_facts++;
 }
@@ -41,8 +41,12 @@ static void told(struct sim *w, struct producer *p, enum told what)
         struct fact *f = &w->fact[p->ev[i]];
         f->told = what;
         f->ended = w->tick;
-        if (!w->postgres && what == TOLD_COMMITTED)
+        if (what != TOLD_COMMITTED)
+            continue;
+        if (w->on->numbers == NUMBERED_AT_COMMIT)
             f->seq = w->next_seq++;
+        if (w->on->numbers == NUMBERED_LATER)
+            w->next_seq++;
     }
     if (p->n)
         sim_trace(w, "events %d..%d are %s", p->ev[0], p->ev[p->n - 1],
@@ -108,8 +112,7 @@ static void jump(struct sim *w)
     sim_fault(w, FAULT_JUMP);
     sim_trace(w, "the wall clock jumps by %lld ms", (long long)by);
     w->wall += by;
-    if (sim_tick)
-        sim_tick(w);
+    sim_tick(w);
     check_jumped(w, -by);
 }
 
@@ -150,6 +153,7 @@ void actors_audit(struct sim *w)
     arena_init(&a, 0);
     if (w->st->ops->consumer_list(w->st, NULL, &a, &l.c, &l.n, &err) != 0)
         sim_fail(w, "%s", err.text);
+    sim_number(w);
     for (size_t i = 0; i < l.n; i++) {
         int c = index_of(w, l.c[i].spec.name);
         check_info(w, c, &l.c[i]);
@@ -169,12 +173,14 @@ static void trim(struct sim *w)
     struct trim_request req = {.older_than_ms = age,
                                .inbox_ms = INT64_C(1000) * 86400 * 365,
                                .max_rows = 1 + sim_below(w, 30)};
+    sim_number(w);
     if (w->st->ops->trim(w->st, &req, &t, &err) != 0)
         sim_fail(w, "trim: %s", err.text);
     if (w->st->ops->info(w->st, &i, &err) != 0)
         sim_fail(w, "%s", err.text);
     if (t.events)
         sim_trace(w, "%lld events are trimmed", (long long)t.events);
+    sim_number(w); /* info has given some */
     check_trimmed(w, i.tail);
 }
 

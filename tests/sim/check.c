@@ -118,7 +118,7 @@ static bool same_order(const struct fact *a, const struct fact *b, enum order or
 static bool precedes(const struct sim *w, int a, int b)
 {
     const struct fact *x = &w->fact[a], *y = &w->fact[b];
-    if (!w->postgres)
+    if (w->on->numbers == NUMBERED_AT_COMMIT)
         return x->seq < y->seq;
     return x->ended < y->inserted || (x->ended == y->ended && a < b);
 }

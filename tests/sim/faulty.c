@@ -119,6 +119,7 @@ static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_l
         return -1;
     int r = in_company(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0) {
+        sim_number(world);
         if (s)
             check_settling(world, done(&f), s, *ret_lost, &settled);
         if (s)
@@ -285,6 +286,6 @@ void faulty_wrap(struct sim *w, struct store *st)
     faulty.handled = faulty_handled;
     faulty.handled_put = faulty_handled_put;
     st->ops = &faulty;
-    if (!w->postgres)
+    if (w->on == &backend_sqlite)
         sqlite3_trace_v2(sqlite_of(st)->db, SQLITE_TRACE_STMT, before_lock, st);
 }

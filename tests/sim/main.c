@@ -1,6 +1,6 @@
-/* main.c: sim [--seed N] [--seeds N] [--steps N] [--share N] [--trace] [--postgres]: runs seeds,
- * and says which one failed, and how. --share: so many, fewer where a run is to be short
- * (../share.h). */
+/* main.c: sim [--seed N] [--seeds N] [--steps N] [--share N] [--trace] [--postgres | --mariadb]:
+ * runs seeds, and says which one failed, and how. --share: so many, fewer where a run is to be
+ * short (../share.h). */
 #include <getopt.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -8,9 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "../contract/pg.h"
-#include "../contract/store.h"
 #include "../share.h"
+#include "../suite.h"
 #include "sim.h"
 
 #define STEPS 600
@@ -18,21 +17,22 @@
 
 static struct sim world;
 
-/* ---- on PostgreSQL, whose clock is moved by hand, too ---- */
+/* The kinds of stores that this program was built with. */
+static const struct backend *const backends[] = {
+    &backend_sqlite,
+    &backend_postgres,
+#ifdef SIM_MARIADB
+    &backend_mariadb,
+#endif
+};
 
-static struct test_clock own_clock;
-struct test_clock *store_now_at = &own_clock;
-
-static struct store *open_postgres(const struct store_options *opt)
+static const struct backend *backend_named(const char *name)
 {
-    struct store *st = pg_again(opt, true);
-    snprintf(world.effects, sizeof world.effects, "%s.sim_effect", pg_schema());
-    return st;
-}
-
-static void tick_postgres(const struct sim *w)
-{
-    store_now = (struct test_clock){w->mono, w->wall};
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (backends[i]->name && strcmp(backends[i]->name, name) == 0)
+            return backends[i];
+    fprintf(stderr, "this simulator was built without %s\n", name);
+    exit(2);
 }
 
 static struct {
@@ -61,8 +61,8 @@ static void tell(const struct totals *t, double took)
     printf("# figures: {\"scenario\": \"sim: %llu histories%s\", \"events\": %llu, \"lost\": 0, "
            "\"phantoms\": 0, "
            "\"misordered\": 0, \"duplicates\": %llu, \"faults\": {",
-           (unsigned long long)t->seeds, world.postgres ? " on PostgreSQL" : "",
-           (unsigned long long)t->events, (unsigned long long)t->repeats);
+           (unsigned long long)t->seeds, world.on->shown, (unsigned long long)t->events,
+           (unsigned long long)t->repeats);
     for (int i = 0; i < FAULTS; i++)
         printf("%s\"%s\": %llu", i ? ", " : "", sim_faults[i], (unsigned long long)t->fault[i]);
     printf("}}\n");
@@ -78,8 +78,9 @@ static void histories_break_no_guarantee(void **state)
     for (uint64_t s = asked.first; s < asked.first + asked.n; s++) {
         if (sim_run(&world, s, asked.steps, &totals))
             continue;
-        printf("# at step %d: %s\n# replay: ./test --sim --seed %llu --steps %d%s\n", world.tick,
-               world.why, (unsigned long long)s, asked.steps, world.postgres ? " --postgres" : "");
+        printf("# at step %d: %s\n# replay: ./test --sim --seed %llu --steps %d%s%s\n", world.tick,
+               world.why, (unsigned long long)s, asked.steps, world.on->name ? " --" : "",
+               world.on->name ? world.on->name : "");
         fail();
     }
     tell(&totals, seconds() - start);
@@ -89,13 +90,14 @@ int main(int argc, char **argv)
 {
     static const struct option options[] = {{"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'},
                                             {"steps", 1, NULL, 't'},    {"trace", 0, NULL, 'v'},
-                                            {"postgres", 0, NULL, 'p'}, {"share", 1, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+                                            {"postgres", 0, NULL, 'p'}, {"mariadb", 0, NULL, 'm'},
+                                            {"share", 1, NULL, 'h'},    {NULL, 0, NULL, 0}};
     const struct CMUnitTest tests[] = {cmocka_unit_test(histories_break_no_guarantee)};
     uint64_t seeds = 0, part = SEEDS;
     int c;
     asked.first = asked.n = 1;
     asked.steps = STEPS;
+    world.on = &backend_sqlite;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
         switch (c) {
         case 's': asked.first = strtoull(optarg, NULL, 10), seeds = seeds ? seeds : 1; break;
@@ -103,11 +105,8 @@ int main(int argc, char **argv)
         case 'h': part = (uint64_t)share_count(atol(optarg), SEEDS); break;
         case 't': asked.steps = atoi(optarg); break;
         case 'v': world.trace = true; break;
-        case 'p':
-            world.postgres = true;
-            sim_open = open_postgres;
-            sim_tick = tick_postgres;
-            break;
+        case 'p': world.on = backend_named("postgres"); break;
+        case 'm': world.on = backend_named("mariadb"); break;
         default: return 2;
         }
     asked.n = seeds ? seeds : part;
@@ -116,7 +115,7 @@ int main(int argc, char **argv)
         SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     int failed = cmocka_run_group_tests_name("sim", tests, NULL, NULL);
-    if (world.postgres)
-        pg_clean();
+    if (world.on->clean)
+        world.on->clean();
     return failed;
 }

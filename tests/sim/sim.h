@@ -29,6 +29,7 @@
 #define SIM_ATTEMPTS 4
 #define SIM_BIG 30000
 #define SIM_PAYLOAD (SIM_BIG + 100)
+#define SIM_MEMORY (200 * 1024) /* a second batch seldom fits in */
 #define SIM_OUTAGES 256
 #define SIM_FAILURES 16
 #define SIM_PASSED 4096
@@ -172,6 +173,7 @@ struct relay {
     unsigned start;
     char owner[24];
     atomic_flag careful;
+    struct budget budget;
     struct rng rng;
     jmp_buf *crash; /* where it leads when it dies within a step */
     struct pipe pipe[SIM_CONSUMERS];
@@ -215,8 +217,9 @@ struct totals {
 struct sim {
     uint64_t seed;
     int steps;
-    bool trace, postgres;
-    char effects[80]; /* the application's table */
+    bool trace;
+    const struct backend *on;
+    int64_t numbered; /* the last seq that sim_number has seen */
     struct rng rng;
     struct plan plan;
     int tick;  /* counts what happens */
@@ -241,6 +244,36 @@ struct sim {
     char why[512];
 };
 
+/* When an event gets its number. */
+enum numbers {
+    NUMBERED_AT_COMMIT, /* there is one writer */
+    NUMBERED_AT_INSERT,
+    NUMBERED_LATER, /* when somebody looks */
+};
+
+typedef void effect_visit(struct sim *w, int handler, int consumer, int n);
+
+/* A kind of store, as the world needs it: backend_*.c. */
+struct backend {
+    const char *name; /* its option; NULL: it is the one without */
+    const char *shown;
+    enum numbers numbers;
+    bool one_writer;
+    const char *effects; /* the application's table, and the type of its column that counts */
+    const char *counter;
+    /* open gives an outbox without anything in it. */
+    struct store *(*open)(struct sim *w, const struct store_options *opt);
+    void (*clean)(void);
+    /* tick and number: see sim_tick and sim_number; NULL: nothing to do */
+    void (*tick)(const struct sim *w);
+    void (*number)(struct sim *w);
+    /* run runs a statement on the connection of a store. each calls back with the rows of three
+     * numbers that a query gives. */
+    int (*run)(struct store *st, const char *sql);
+    int (*each)(struct sim *w, const char *sql, effect_visit *visit);
+};
+extern const struct backend backend_sqlite, backend_postgres, backend_mariadb;
+
 extern const char *const sim_types[3];
 extern const struct sim_filter {
     const char *events, *where;
@@ -258,8 +291,10 @@ bool sim_one_in(struct sim *w, uint64_t n);
 void sim_fault(struct sim *w, enum fault f);
 /* sim_free tells whether no transaction keeps others from writing. */
 bool sim_free(const struct sim *w);
-extern struct store *(*sim_open)(const struct store_options *opt);
-extern void (*sim_tick)(const struct sim *w);
+/* sim_tick tells the store that time has passed, and sim_number finds out about numbers that events
+ * were given meanwhile; where that is needed. */
+void sim_tick(struct sim *w);
+void sim_number(struct sim *w);
 
 /* actors.c: actors_act lets one thing happen, but not by relay `except`, which is in a call. */
 void actors_act(struct sim *w, const struct relay *except);
@@ -291,11 +326,11 @@ void model_end(struct model *m, size_t k);
 void model_end_all(struct model *m);
 enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx);
 
-/* effect.c: the application's own table, which handlers write to. */
+/* effect.c: the application's own table, which handlers write to. effect_init makes it anew. */
 void effect_init(struct sim *w);
 int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n);
 /* effect_each calls back in the order in which they took effect. */
-void effect_each(struct sim *w, void (*visit)(struct sim *w, int handler, int consumer, int n));
+void effect_each(struct sim *w, effect_visit *visit);
 
 /* The checker. Each function is told of something that has happened, by whoever knows of it, and
  * fails the run if it must not be. */

@@ -57,22 +57,31 @@ bool sim_free(const struct sim *w)
 {
     if (w->writer)
         return false;
-    for (int i = 0; i < SIM_PRODUCERS && !w->postgres; i++)
+    for (int i = 0; i < SIM_PRODUCERS && w->on->one_writer; i++)
         if (w->producer[i].open)
             return false;
     return true;
 }
 
+void sim_number(struct sim *w)
+{
+    if (w->on->number)
+        w->on->number(w);
+}
+
 /* ---- time ---- */
 
-void (*sim_tick)(const struct sim *w);
+void sim_tick(struct sim *w)
+{
+    if (w->on->tick)
+        w->on->tick(w);
+}
 
 void sim_pass(struct sim *w, int64_t ms)
 {
     w->mono += ms * MS_NS;
     w->wall += ms;
-    if (sim_tick)
-        sim_tick(w);
+    sim_tick(w);
 }
 
 static int64_t read_mono(void *ctx)
@@ -92,18 +101,6 @@ static int64_t read_wall(void *ctx)
 }
 
 /* ---- beginning ---- */
-
-static struct store *open_memory(const struct store_options *opt)
-{
-    struct store *st;
-    struct error err;
-    if (store_open("sqlite::memory:", opt, &st, &err) == 0)
-        return st;
-    fprintf(stderr, "%s\n", err.text);
-    return NULL;
-}
-
-struct store *(*sim_open)(const struct store_options *opt) = open_memory;
 
 static void make_plan(struct sim *w)
 {
@@ -138,15 +135,13 @@ static bool begin(struct sim *w)
 {
     struct error err;
     rng_seed(&w->rng, w->seed);
-    snprintf(w->effects, sizeof w->effects, "effect");
     w->mono = 1000 * MS_NS;
     w->wall = 1700000000000;
     w->clock = (struct clock){.mono_ns = read_mono, .wall_ms = read_wall, .ctx = w};
     w->next_seq = 1;
     make_plan(w);
-    if (sim_tick)
-        sim_tick(w);
-    w->st = sim_open(&(struct store_options){.clock = &w->clock, .busy_ms = 1});
+    sim_tick(w);
+    w->st = w->on->open(w, &(struct store_options){.clock = &w->clock, .busy_ms = 1});
     if (!w->st)
         return false;
     for (int i = 0; i < SIM_PRODUCERS; i++)
@@ -246,10 +241,11 @@ static void clean_up(struct sim *w)
 
 bool sim_run(struct sim *w, uint64_t seed, int steps, struct totals *totals)
 {
-    bool trace = w->trace, postgres = w->postgres;
+    bool trace = w->trace;
+    const struct backend *on = w->on;
     memset(w, 0, sizeof *w);
     w->trace = trace;
-    w->postgres = postgres;
+    w->on = on;
     w->seed = seed;
     w->steps = steps;
     w->totals = totals;

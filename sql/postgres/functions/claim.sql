@@ -74,7 +74,7 @@ BEGIN
                             ROW(max_events, lease_ms, max_attempts, careful_mode, true,
                                 random() < 0.01, (random() * 63)::int, '{}',
                                 NULL, NULL, NULL, NULL),
-                            ROW(-1, NULL, 0, 0, 0, NULL));
+                            ROW(-1, NULL, 0, 0, 0, NULL, NULL));
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
     END LOOP;
     IF t.n = 0 THEN

@@ -42,7 +42,7 @@ BEGIN
                              WHERE e.seq < settle.release_from OR settle.release_from = 0),
                             settle.outcomes, settle.release_from, NULL),
                         ROW(0, 0, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL),
-                        ROW(-1, NULL, 0, 0, 0, NULL)) t;
+                        ROW(-1, NULL, 0, 0, 0, NULL, NULL)) t;
     RETURN ours;
 END
 $outbox$;

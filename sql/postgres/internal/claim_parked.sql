@@ -13,6 +13,7 @@ DECLARE
     e bigint;
     seqs bigint[] := '{}';
     keys bigint[] := '{}';
+    rows tid[] := '{}'; -- where they are; under the lock they stay there
     behind bigint[] := '{}';
 BEGIN
     n := 0;
@@ -38,8 +39,8 @@ BEGIN
         RETURN;
     END IF;
     -- Which are due, in the order of their time?
-    FOR h IN SELECT p.seq, p.key, p.careful, b.there AS behind
-             FROM (SELECT x.seq, x.key, x.careful FROM @schema@.parked x
+    FOR h IN SELECT p.seq, p.key, p.careful, p.at, b.there AS behind
+             FROM (SELECT x.seq, x.key, x.careful, x.ctid AS at FROM @schema@.parked x
                    WHERE x.consumer = c.name AND x.claim IS NULL
                      AND x.due_at >= since AND x.due_at <= now
                      AND (careful_mode > 0 OR NOT x.careful)
@@ -56,6 +57,7 @@ BEGIN
         EXIT WHEN h.careful AND (seqs <> '{}' OR careful_mode = 1);
         seqs := seqs || h.seq;
         keys := keys || h.key;
+        rows := rows || h.at;
         careful := h.careful;
         EXIT WHEN h.careful;
     END LOOP;
@@ -72,30 +74,30 @@ BEGIN
     -- itself. A nested loop, as nothing else can be made of it, gives them in the order of the
     -- array.
     IF NOT careful THEN
-        seqs := ARRAY(
-            SELECT t.seq
-            FROM unnest(seqs, keys) AS f (seq, key), LATERAL (
-                 SELECT f.seq
-                 UNION ALL
-                 SELECT r.seq
-                 FROM (SELECT x.seq, bool_or(x.careful OR x.claim IS NOT NULL OR x.due_at
-                     IS NOT NULL)
-                                         OVER (ORDER BY x.key, x.seq) AS stop
-                       FROM @schema@.parked x
-                       WHERE x.consumer = c.name AND x.key BETWEEN f.key AND f.key
-                         AND x.seq > f.seq AND f.key <> 0
-                       ORDER BY x.key, x.seq LIMIT max_events) r
-                 WHERE NOT r.stop) t
-            LIMIT max_events);
+        SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
+        FROM (SELECT t.seq, t.at
+              FROM unnest(seqs, keys, rows) AS f (seq, key, at), LATERAL (
+                   SELECT f.seq, f.at
+                   UNION ALL
+                   SELECT r.seq, r.at
+                   FROM (SELECT x.seq, x.ctid AS at,
+                                bool_or(x.careful OR x.claim IS NOT NULL OR x.due_at IS NOT NULL)
+                                    OVER (ORDER BY x.key, x.seq) AS stop
+                         FROM @schema@.parked x
+                         WHERE x.consumer = c.name AND x.key BETWEEN f.key AND f.key
+                           AND x.seq > f.seq AND f.key <> 0
+                         ORDER BY x.key, x.seq LIMIT max_events) r
+                   WHERE NOT r.stop) t
+              LIMIT max_events) a;
     END IF;
     e := @schema@._next_epoch();
     UPDATE @schema@.parked p SET claim = e, attempts = p.attempts + p.careful::int
-    WHERE p.ctid = ANY (@schema@._parked_rows(c.name, seqs));
+    WHERE p.ctid = ANY (rows);
     GET DIAGNOSTICS n = ROW_COUNT;
     INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner,
-        locked_until, lease)
+        locked_until, lease, seqs)
     VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease,
-        _claim_parked.lease);
+        _claim_parked.lease, seqs);
     epoch := e;
 END
 $outbox$;

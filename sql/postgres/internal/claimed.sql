@@ -42,7 +42,11 @@ BEGIN
            greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,
                     0),
            p.proven, e.idempotency_key::text
-    FROM @schema@.parked p,
+    FROM @schema@.claim k,
+         unnest(k.seqs) AS o (seq),
+         LATERAL (SELECT x.* FROM @schema@.parked x -- by this index: see _parked_rows
+                  WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
+                  ORDER BY x.seq LIMIT 1) p,
          -- An event that was trimmed while parked is a dead letter sent back, which is kept whole.
          LATERAL (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version,
                          i.payload, i.headers, i.tenant, i.created_at, i.not_before,
@@ -56,7 +60,7 @@ BEGIN
                   FROM @schema@.dead d
                   WHERE d.consumer = $1 AND d.seq = p.seq
                   LIMIT 1) e
-    WHERE p.consumer = $1 AND p.claim = $2;
+    WHERE k.consumer = $1 AND k.epoch = $2 AND p.claim = $2;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._claimed(text, bigint) IS 'the events of a claim';

@@ -30,7 +30,7 @@ BEGIN
                         ROW(settle_epoch, tried, outcomes, release_from, NULL),
                         ROW(0, lease_ms, 0, careful_mode, parked_first, false, lane_hint, known,
                             NULL, NULL, NULL, NULL),
-                        ROW(-1, NULL, 0, 0, 0, NULL)) t;
+                        ROW(-1, NULL, 0, 0, 0, NULL, NULL)) t;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int,

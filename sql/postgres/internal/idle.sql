@@ -37,9 +37,6 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM @schema@.claim k
                            WHERE k.consumer = c.name
                              AND k.epoch >= (SELECT max(l.claims_from) FROM l))
-           AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
-                           WHERE p.consumer = c.name
-                             AND p.claim >= (SELECT max(l.claims_from) FROM l))
            -- With pull_in, whatever waits may have to be pulled in: see _claim_parked.
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
                            WHERE p.consumer = c.name AND p.claim IS NULL

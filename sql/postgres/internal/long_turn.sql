@@ -34,7 +34,7 @@ DECLARE
     slack interval := '1 s'; -- of two turns, the one that began first may come second
 BEGIN
     r := ROW(false, NULL, false, false, false, false, false, 0, 0, NULL, NULL,
-             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL);
+             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL);
 
     -- Usually nobody has anything to do, and that can be told without a lock.
     IF s.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN

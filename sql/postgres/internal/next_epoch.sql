@@ -17,6 +17,7 @@ DECLARE
     e bigint := taken;
     wanted bigint := (last >> 20) + 1;
     at bigint;
+    k @schema@.claim;
 BEGIN
     LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time; rows stay writable
 
@@ -37,10 +38,11 @@ BEGIN
                    'ALTER SEQUENCE @schema@.epoch INCREMENT 1 NO MAXVALUE NO CYCLE CACHE 1';
     END IF;
 
-    UPDATE @schema@.claim k SET epoch = e
-    WHERE k.consumer = _refence.consumer AND k.epoch = taken;
-    UPDATE @schema@.parked p SET claim = e
-    WHERE p.consumer = _refence.consumer AND p.claim = taken;
+    SELECT * INTO k FROM @schema@.claim x
+    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
+    UPDATE @schema@.parked p SET claim = e WHERE p.ctid = ANY (@schema@._claimed_rows(k));
+    UPDATE @schema@.claim x SET epoch = e
+    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
     RETURN e;
 END
 $outbox$;

@@ -2,20 +2,51 @@
 -- said as in settle: a retry waits for its delay, a delay for the event's own time, and what was
 -- behind another event for nothing by itself. An event behind a parked one of its key, or behind
 -- one that is parked here before it, has no time of its own.
+--
+-- Events of a fresh claim are usually the first ones parked from there on, and then nothing can be
+-- in conflict with them. To find that out for each of them takes longer.
 CREATE OR REPLACE FUNCTION @schema@._park(
     c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
     errors text[], proven boolean[], now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    INSERT INTO @schema@.parked AS p (consumer, seq, key, attempts, due_at, wait, careful, delayed,
-                                      error, failed_at, failing_since, proven)
+    IF (SELECT x.seq FROM (SELECT min(o.seq) AS first, max(o.seq) AS last
+                           FROM unnest(seqs) AS o (seq)) r,
+             LATERAL (SELECT y.seq FROM @schema@.parked y -- by this index: see _parked_rows
+                      WHERE y.consumer = c.name AND y.seq BETWEEN r.first AND r.last
+                      ORDER BY y.seq LIMIT 1) x) IS NULL THEN
+        INSERT INTO @schema@.parked
+        SELECT * FROM @schema@._as_parked(c, seqs, kinds, attempts, delays_ms, errors, proven, now);
+        RETURN;
+    END IF;
+    INSERT INTO @schema@.parked AS p
+    SELECT * FROM @schema@._as_parked(c, seqs, kinds, attempts, delays_ms, errors, proven, now)
+    ON CONFLICT ON CONSTRAINT parked_pkey DO UPDATE SET
+        attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
+        careful = excluded.careful, delayed = excluded.delayed, claim = NULL,
+        error = coalesce(excluded.error, p.error),
+        failed_at = coalesce(excluded.failed_at, p.failed_at),
+        failing_since = coalesce(p.failing_since, excluded.failing_since),
+        proven = p.proven OR excluded.proven;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._park(@schema@.consumer, bigint[], text[], int[], bigint[], text[],
+    boolean[], timestamptz) IS 'makes events wait';
+
+-- _as_parked gives the rows that _park makes of its parameters.
+CREATE OR REPLACE FUNCTION @schema@._as_parked(
+    c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
+    errors text[], proven boolean[], now timestamptz) RETURNS SETOF @schema@.parked
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    RETURN QUERY
     SELECT c.name, w.seq, w.key, w.attempts,
            CASE WHEN w.key <> 0 AND (w.before < w.seq OR b.there) THEN NULL
                 WHEN w.kind = 'retry' THEN now + w.wait
                 WHEN w.kind = 'delay'
                 THEN greatest(least(w.not_before, now + interval '3653 days'), now)
                 ELSE now END,
-           w.wait, false, w.kind = 'delay', w.error,
+           w.wait, false, w.kind = 'delay', NULL::bigint, w.error,
            CASE WHEN w.error IS NOT NULL THEN now END, CASE WHEN w.error IS NOT NULL THEN now END,
            coalesce(w.proven, false)
     FROM (SELECT o.seq, o.kind, o.attempts, o.proven, e.not_before, y.key,
@@ -38,15 +69,9 @@ BEGIN
     LEFT JOIN LATERAL ( -- by this index: see _parked_rows
          SELECT true AS there FROM @schema@.parked x
          WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
-         ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0
-    ON CONFLICT ON CONSTRAINT parked_pkey DO UPDATE SET
-        attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
-        careful = excluded.careful, delayed = excluded.delayed, claim = NULL,
-        error = coalesce(excluded.error, p.error),
-        failed_at = coalesce(excluded.failed_at, p.failed_at),
-        failing_since = coalesce(p.failing_since, excluded.failing_since),
-        proven = p.proven OR excluded.proven;
+           AND w.key <> 0 AND (w.before < w.seq) IS NOT TRUE
+         ORDER BY x.key, x.seq LIMIT 1) b ON true;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._park(@schema@.consumer, bigint[], text[], int[], bigint[], text[],
-    boolean[], timestamptz) IS 'makes events wait';
+COMMENT ON FUNCTION @schema@._as_parked(@schema@.consumer, bigint[], text[], int[], bigint[],
+    text[], boolean[], timestamptz) IS 'the rows of events that begin to wait';

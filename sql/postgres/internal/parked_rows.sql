@@ -15,14 +15,18 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._parked_rows(text, bigint[]) IS 'where the rows of parked events are';
 
--- _parked_of gives the parked events that a claim holds.
-CREATE OR REPLACE FUNCTION @schema@._parked_of(consumer text, epoch bigint) RETURNS bigint[]
+-- _claimed_rows gives where the parked events are that claim k still holds.
+CREATE OR REPLACE FUNCTION @schema@._claimed_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RETURN ARRAY(
-        SELECT x.seq FROM @schema@.parked x
-        WHERE x.consumer = $1 AND x.claim BETWEEN $2 AND $2
-        ORDER BY x.claim);
+        SELECT p.at
+        FROM unnest(k.seqs) AS o (seq), LATERAL (
+             SELECT x.ctid AS at, x.claim FROM @schema@.parked x
+             WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
+             ORDER BY x.seq LIMIT 1) p
+        WHERE p.claim = k.epoch);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._parked_of(text, bigint) IS 'the parked events of a claim';
+COMMENT ON FUNCTION @schema@._claimed_rows(@schema@.claim) IS
+    'where the parked events of a claim are';

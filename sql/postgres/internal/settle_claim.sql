@@ -10,24 +10,27 @@ DECLARE
     keys bigint[];
     seqs bigint[];
 BEGIN
-    IF k.lane = -1 THEN
+    IF k.lane = -1 AND outcomes <> '[]' THEN
         SELECT array_agg(DISTINCT p.key) INTO keys FROM @schema@.parked p
-        WHERE p.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)));
+        WHERE p.ctid = ANY (@schema@._claimed_rows(k));
     END IF;
     IF outcomes <> '[]' THEN
         failed := @schema@._settle_outcomes(c, k, outcomes, now);
     END IF;
     IF release_from > 0 AND k.lane = -1 THEN
         UPDATE @schema@.parked p SET claim = NULL, attempts = p.attempts - p.careful::int
-        WHERE p.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)))
+        WHERE p.ctid = ANY (@schema@._claimed_rows(k))
           AND p.seq >= release_from;
     ELSIF release_from > 0 THEN
         l := @schema@._release(c, l, k, release_from, now);
     END IF;
     IF k.lane = -1 THEN
         -- What is still in the claim was delivered, or skipped.
-        seqs := @schema@._parked_of(c.name, k.epoch);
-        DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._parked_rows(c.name, seqs));
+        WITH gone AS (
+            DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._claimed_rows(k))
+            RETURNING p.seq, p.key)
+        SELECT array_agg(g.seq), coalesce(keys, array_agg(DISTINCT g.key)) INTO seqs, keys
+        FROM gone g;
         DELETE FROM @schema@.dead d WHERE d.consumer = c.name AND d.retrying AND d.seq = ANY (seqs);
         PERFORM @schema@._promote(c.name, keys, now);
     END IF;

@@ -43,8 +43,8 @@ BEGIN
               LEFT JOIN LATERAL (
                    SELECT CASE WHEN y.claim = k.epoch THEN y.attempts - y.careful::int END AS used
                    FROM @schema@.parked y
-                   WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq
-                   ORDER BY y.seq LIMIT 1) p ON k.lane = -1 -- by this index: see _parked_rows
+                   WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq AND k.lane = -1
+                   ORDER BY y.seq LIMIT 1) p ON true -- by this index: see _parked_rows
               ORDER BY act, o.round, o.nth OFFSET 0) x
         GROUP BY x.act, x.round
         -- Events that are buried are out of the way of those that are parked.

@@ -28,7 +28,7 @@ BEGIN
     -- A claim of parked events is the events that carry its epoch, not a range.
     IF k.lane = -1 THEN
         UPDATE @schema@.parked p SET claim = NULL
-        WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq > last;
+        WHERE p.ctid = ANY (@schema@._claimed_rows(k)) AND p.seq > last;
         RETURN true;
     END IF;
 

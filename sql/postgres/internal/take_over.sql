@@ -32,7 +32,7 @@ BEGIN
                        AS errors, array_agg(x.key) AS keys
             INTO dead
             FROM @schema@.parked x
-            WHERE x.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)))
+            WHERE x.ctid = ANY (@schema@._claimed_rows(k))
               AND x.careful AND x.attempts >= max_attempts;
             IF dead.n > 0 THEN
                 PERFORM @schema@._bury(c.name, dead.seqs, dead.attempts, dead.errors);
@@ -40,8 +40,7 @@ BEGIN
                 buried := buried + dead.n;
             END IF;
             UPDATE @schema@.parked x SET claim = NULL, careful = true
-            WHERE x.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name,
-                k.epoch)));
+            WHERE x.ctid = ANY (@schema@._claimed_rows(k));
         ELSE
             INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at, careful, delayed)
             SELECT c.name, w.seq, w.key, 0,

@@ -138,6 +138,7 @@ BEGIN
                 SELECT * INTO exceptions
                 FROM @schema@._turn_exceptions(was, l, s.outcomes, a, now);
                 r.held := exceptions.held;
+                r.keys := exceptions.keys;
                 s.tried := greatest(s.tried - exceptions.failed, 0);
             END IF;
             UPDATE @schema@.lane x
@@ -151,7 +152,7 @@ BEGIN
             r := ROW(false, false, false, false, false, false, false, 0, 0, -1,
                      floor(extract(epoch FROM now) * 1000), r.epoch, l.lane, a.n, false, r.held,
                      l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end, false,
-                     a.members);
+                     a.members, r.keys);
             RETURN r;
         END IF;
     END IF;
@@ -175,10 +176,11 @@ COMMENT ON FUNCTION @schema@._turn(text, text, int, @schema@._settlement, @schem
 
 -- _turn_exceptions does for the short way of _turn what is to be done about exceptions: it records
 -- the outcomes of claim k, and finds the events of the next one, a of lane l, that have to wait
--- behind parked ones of their key. l has the due_from of lane -1. Under the consumer's lock.
+-- behind parked ones of their key (see _held). l has the due_from of lane -1. Under the consumer's
+-- lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
     k @schema@.claim, l @schema@.lane, outcomes jsonb, a @schema@._ahead, now timestamptz,
-    OUT failed bigint, OUT held bigint[])
+    OUT failed bigint, OUT held bigint[], OUT keys bigint[])
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
@@ -191,7 +193,8 @@ BEGIN
         failed := @schema@._settle_outcomes(c, k, outcomes, now);
     END IF;
     IF c.ordering = 'key' THEN
-        held := @schema@._held(c, l, a.from_seq, a.to_seq, a.n, l.due_from);
+        SELECT h.held, h.keys INTO held, keys
+        FROM @schema@._held(c, l, a.from_seq, a.to_seq, a.n, l.due_from, a.sample) h;
     END IF;
 END
 $outbox$;

@@ -122,8 +122,8 @@ BEGIN
         r.epoch := @schema@._refence(c.name, r.epoch, greatest(last_epoch, claims_from - 1));
     END IF;
     IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
-        r.held := @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n,
-                                 since);
+        SELECT h.held, h.keys INTO r.held, r.keys
+        FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, since, a.sample) h;
     END IF;
     IF r.n > 0 THEN
         RETURN;
@@ -158,45 +158,54 @@ COMMENT ON FUNCTION @schema@._turn_claim(@schema@.consumer, text, @schema@._requ
 -- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have
 -- to wait behind a parked one of their key. n is how many events there are. If not many more keys
 -- are held up, all of them are read at once, by the first event of each, which has a time, and none
--- before `since`; else each event's key is looked up. Where numbers are close together, events of
+-- before `since`; and a worker who knows what a key is (sample) is given these, and looks up its
+-- events itself. Else each event's key is looked up. Where numbers are close together, events of
 -- other windows may be among those it gives: whoever asks has none of them, and to tell them apart
 -- would take longer.
 CREATE OR REPLACE FUNCTION @schema@._held(
-    c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz)
-RETURNS bigint[]
+    c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
+    sample bigint, OUT held bigint[], OUT keys bigint[])
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     most bigint := 4 * n;
     dense boolean := to_seq - from_seq <= most;
-    keys bigint[];
-    held bigint[];
+    few boolean;
 BEGIN
     keys := ARRAY(SELECT x.key FROM @schema@.parked x
                   WHERE x.consumer = c.name AND x.due_at >= coalesce(since, '-infinity')
                   ORDER BY x.due_at, x.seq LIMIT most + 1); -- by this index: see _parked_rows
-    IF keys = '{}' THEN
-        RETURN NULL;
+    few := cardinality(keys) <= most;
+    IF keys = '{}' OR few AND @schema@._knows_keys(sample) THEN
+        RETURN;
     END IF;
-    IF dense AND cardinality(keys) <= most THEN
+    IF dense AND few THEN
         SELECT array_agg(e.seq) INTO held
         FROM @schema@.event e
         WHERE e.seq > from_seq AND e.seq <= to_seq AND e.aggregate_id IS NOT NULL
           AND @schema@._key('key', e.aggregate_type, e.aggregate_id)
               IN (SELECT k FROM unnest(keys) AS k);
-        RETURN held;
+    ELSE
+        SELECT array_agg(w.seq) INTO held
+        FROM (SELECT e.seq, @schema@._key('key', e.aggregate_type, e.aggregate_id) AS key
+              FROM @schema@._window_events(l.seen, l.floor, l.target, $3, $4, c.tenant) e
+              WHERE e.aggregate_id IS NOT NULL OFFSET 0) w
+        WHERE CASE WHEN few
+                   THEN w.key IN (SELECT k FROM unnest(keys) AS k)
+                   ELSE (SELECT true FROM @schema@.parked x
+                         WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key
+                         ORDER BY x.key LIMIT 1) END;
     END IF;
-    SELECT array_agg(w.seq) INTO held
-    FROM (SELECT e.seq, @schema@._key('key', e.aggregate_type, e.aggregate_id) AS key
-          FROM @schema@._window_events(l.seen, l.floor, l.target, $3, $4, c.tenant) e
-          WHERE e.aggregate_id IS NOT NULL OFFSET 0) w
-    WHERE CASE WHEN cardinality(keys) <= most
-               THEN w.key IN (SELECT k FROM unnest(keys) AS k)
-               ELSE (SELECT true FROM @schema@.parked x
-                     WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key
-                     ORDER BY x.key LIMIT 1) END;
-    RETURN held;
+    keys := NULL;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._held(@schema@.consumer, @schema@.lane, bigint, bigint, int,
-    timestamptz) IS
+    timestamptz, bigint) IS
     'the events of a claim that have to wait behind parked ones';
+
+-- _knows_keys says whether a worker makes of a key what _key makes of it. It shows that with a
+-- sample. It also needs the bytes that are hashed here: texts come to it in UTF-8.
+CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a few bytes'), false)
+       AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII');
+COMMENT ON FUNCTION @schema@._knows_keys(bigint) IS 'whether a worker knows what a key is';

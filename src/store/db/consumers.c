@@ -216,7 +216,7 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
 
-    if (db_number(st, err) != 0)
+    if (db_give_numbers(st, err) != 0)
         return -1; /* the end is behind everything that is committed */
     if (put_again(st, c, &created, err) != 0)
         return -1;

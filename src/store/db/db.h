@@ -144,7 +144,7 @@ void db_rollback(struct store *st);
 int64_t db_now(struct store *st);
 int db_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void db_snapshot_end(struct store *st, bool own);
-int db_number(struct store *st, struct error *err);
+int db_give_numbers(struct store *st, struct error *err);
 int db_keep_numbers(struct store *st, struct error *err);
 void db_news(struct store *st);
 /* db_page is how many rows to ask for at once, where `rows` are what fits into memory. */

@@ -316,7 +316,7 @@ int db_events(struct store *st, const struct event_query *q, event_visit *visit,
                         .budget = q->look ? q->look : STORE_LOOK,
                         .left = q->limit ? q->limit : LIST_EVENTS};
     arena_init(&v.a, 0);
-    int r = db_number(st, err);
+    int r = db_give_numbers(st, err);
     if (r == 0)
         r = db_viewer_read(&v, q->consumer, err);
     if (r == 0 && q->id)

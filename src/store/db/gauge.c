@@ -133,7 +133,7 @@ int db_consumer_gauge(struct store *st, const char *name, struct arena *a,
 {
     struct consumer_gauge g;
     bool own;
-    if (db_number(st, err) != 0)
+    if (db_give_numbers(st, err) != 0)
         return -1;
     if (db_snapshot_begin(st, &own, err) != 0)
         return -1;

@@ -4,7 +4,7 @@
 
 int db_info(struct store *st, struct store_info *ret, struct error *err)
 {
-    if (db_number(st, err) != 0)
+    if (db_give_numbers(st, err) != 0)
         return -1;
     struct store_info i = {.now_ms = db_now(st), .passed_at = -1};
     int64_t version = 0, last = 0;

@@ -194,7 +194,7 @@ static int list_consumers(struct store *st, const char *name, enum detail detail
     struct consumer_info *list;
     size_t n;
     bool own;
-    if (db_number(st, err) != 0)
+    if (db_give_numbers(st, err) != 0)
         return -1;
     if (db_snapshot_begin(st, &own, err) != 0)
         return -1;

@@ -180,7 +180,7 @@ void db_snapshot_end(struct store *st, bool own)
     st->ops->driver->snapshot_end(st, own);
 }
 
-int db_number(struct store *st, struct error *err)
+int db_give_numbers(struct store *st, struct error *err)
 {
     if (!st->ops->driver->number)
         return 0;

@@ -10,6 +10,7 @@
 #include "store_sql.h"
 
 #define CONNECT_SECONDS 10
+#define TURN_IDLE_SECONDS 3        /* less than others wait for a lock */
 #define CLOCK_EVERY (1000 * MS_NS) /* how long a reading of the server's clock is gone on from */
 
 /* Settings for our own statements, whatever the server or the account has. */
@@ -19,7 +20,7 @@ static const char settings_sql[] =
     "time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', tx_read_only = 0, "
     "max_statement_time = 0, foreign_key_checks = 1, unique_checks = 1, timestamp = DEFAULT, "
     "sql_select_limit = DEFAULT, innodb_lock_wait_timeout = %d, wait_timeout = 2147483, "
-    "idle_transaction_timeout = 0, max_error_count = 64, in_predicate_conversion_threshold = 0";
+    "idle_transaction_timeout = %d, max_error_count = 64, in_predicate_conversion_threshold = 0";
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 
@@ -73,10 +74,17 @@ static void set_my_cnf(MYSQL *db)
     mysql_optionsv(db, MYSQL_READ_DEFAULT_GROUP, "client");
 }
 
+int64_t mdb_answer_seconds(const struct mdb_store *st)
+{
+    return (st->url.answer_ms + 999) / 1000;
+}
+
 static void set_options(struct mdb_store *st, MYSQL *db)
 {
+    unsigned answer = (unsigned)mdb_answer_seconds(st);
     unsigned connect = CONNECT_SECONDS;
-    unsigned answer = (unsigned)((st->url.answer_ms + 999) / 1000);
+    if (answer > 0 && answer < connect)
+        connect = answer;
     my_bool no = 0;
     unsigned long packet = 1024UL * 1024 * 1024;
     unsigned tcp = MYSQL_PROTOCOL_TCP;
@@ -98,11 +106,20 @@ static void set_options(struct mdb_store *st, MYSQL *db)
 
 /* ---- connecting ---- */
 
+/* idle_seconds is how long a transaction may stand still before the server ends it: what it has
+ * locked would keep all others waiting. A turn never stands still, unless its process does. */
+static int idle_seconds(const struct mdb_store *st)
+{
+    if (!st->lent)
+        return TURN_IDLE_SECONDS;
+    return (int)((st->idle_ms + 999) / 1000);
+}
+
 static int set_up(struct mdb_store *st, MYSQL *db, struct error *err)
 {
-    char text[sizeof settings_sql + 32];
+    char text[sizeof settings_sql + 64];
     int64_t seconds = st->opt.busy_ms / 1000;
-    snprintf(text, sizeof text, settings_sql, (int)(seconds > 0 ? seconds : 1));
+    snprintf(text, sizeof text, settings_sql, (int)(seconds > 0 ? seconds : 1), idle_seconds(st));
     if (mysql_query(db, text) != 0)
         return mdb_fail(st, db, err);
     if (mysql_set_character_set(db, "utf8mb4") != 0)
@@ -116,6 +133,7 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
     char *password = NULL;
     if (mdb_url_password(u, &password, err) != 0)
         return NULL;
+    int64_t since = clock_mono(&clock_system);
     /* Matched rows count as changed, as in every other database. */
     MYSQL *made = mysql_real_connect(db, u->host, u->user, password, u->database, u->port,
                                      u->socket, CLIENT_FOUND_ROWS | CLIENT_MULTI_RESULTS);
@@ -123,8 +141,22 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
         explicit_bzero(password, strlen(password));
     free(password);
     if (!made)
-        mdb_fail(st, db, err);
+        mdb_fail_since(st, db, since, err);
     return made;
+}
+
+/* check_kind comes before any statement: another server would not know what we set. */
+static int check_kind(const struct mdb_store *st, MYSQL *db, struct error *err)
+{
+    const char *why = "";
+    if (mariadb_connection(db) && mysql_get_server_version(db) >= 100600)
+        return 0;
+    if (!mariadb_connection(db))
+        why = "; MySQL has no INSERT ... RETURNING, no CREATE OR REPLACE TRIGGER, and other "
+              "collations";
+    return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
+                    "%s: this server is %.60s; an outbox needs MariaDB 10.6 or later%s", st->shown,
+                    mysql_get_server_info(db), why);
 }
 
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
@@ -136,7 +168,7 @@ MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
         return NULL;
     }
     set_options(st, db);
-    if (!real_connect(st, db, err) || set_up(st, db, err) != 0) {
+    if (!real_connect(st, db, err) || check_kind(st, db, err) != 0 || set_up(st, db, err) != 0) {
         mysql_close(db);
         return NULL;
     }
@@ -147,10 +179,6 @@ MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
 static int check_server(struct mdb_store *st, struct error *err)
 {
     struct mdb_rows *q;
-    if (!mariadb_connection(st->db) || mysql_get_server_version(st->db) < 100600)
-        return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                        "%s: this server is %s; an outbox needs MariaDB 10.6 or later", st->shown,
-                        mysql_get_server_info(st->db));
     if (mdb_row(st, &q, err, SQL(server)) != 1)
         return -1;
     bool logs = mdb_int(q, 1) != 0 && str_is(mdb_text(q, 2), "STATEMENT");
@@ -179,6 +207,22 @@ static int refresh(struct mdb_store *st, struct error *err)
     if (set_up(st, st->db, err) != 0)
         return -1;
     st->dirty = false;
+    st->unhurried = false;
+    return 0;
+}
+
+int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
+{
+    char text[80];
+    if (mdb_connect(st, err) != 0)
+        return -1;
+    if (st->lent || st->unhurried != hurry)
+        return 0;
+    snprintf(text, sizeof text, "SET SESSION idle_transaction_timeout = %d",
+             hurry ? idle_seconds(st) : 0);
+    if (mdb_exec(st, text, err) != 0)
+        return -1;
+    st->unhurried = !hurry;
     return 0;
 }
 
@@ -190,6 +234,8 @@ int mdb_connect(struct mdb_store *st, struct error *err)
     if (!st->db)
         return -1;
     st->dirty = false;
+    st->moved = false;
+    st->unhurried = false;
     st->clock.mono = 0;
     if (check_server(st, err) != 0) {
         mdb_disconnect(st);

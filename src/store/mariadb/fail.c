@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "store/mariadb/mariadb.h"
 
 /* What an error of the server or of its client library is to us. */
@@ -102,6 +103,26 @@ static const char *advice_for(unsigned native)
         return "; set binlog_format to ROW or MIXED on the server";
     default: return "";
     }
+}
+
+bool mdb_is_elsewhere(unsigned code)
+{
+    return code == ER_OPTION_PREVENTS_STATEMENT || code == ER_READ_ONLY_MODE;
+}
+
+int mdb_fail_since(const struct mdb_store *st, MYSQL *db, int64_t since, struct error *err)
+{
+    char limit[32];
+    int64_t waited = (clock_mono(&clock_system) - since) / MS_NS;
+    int64_t most = mdb_answer_seconds(st) * 1000;
+    unsigned native = mysql_errno(db);
+    bool cut_off = native == CR_SERVER_LOST || native == CR_CONN_HOST_ERROR;
+    bool silent = cut_off && most > 0 && waited >= most - most / 10;
+    if (!silent)
+        return mdb_fail(st, db, err);
+    text_duration_show(most, limit);
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, (int)native,
+                    "%s: the server has not answered for %s", st->shown, limit);
 }
 
 int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err)

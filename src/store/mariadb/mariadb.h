@@ -12,6 +12,7 @@
 #include "store/pull.h"
 
 #define MDB_SCHEMA_VERSION 1
+#define MDB_TRIGGERS 2 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
 
@@ -65,7 +66,9 @@ struct mdb_store {
     char *shown;  /* the database's name in messages, without a password */
     char *quoted; /* `name`. */
     bool in_tx;
-    bool wrote; /* the open transaction has changed something */
+    bool wrote;     /* the open transaction has changed something */
+    bool unhurried; /* the server lets its transactions stand still, see mdb_hurry */
+    bool moved; /* the server may not be written to any more: the address may lead to another now */
     bool lent;  /* handlers work on this connection: its session is set up anew before each use */
     bool dirty; /* handlers have had the session since it was set up */
     int savepoints;
@@ -94,6 +97,12 @@ extern const struct store_ops store_mariadb;
 
 /* mdb_fail turns the last error of db, which may be NULL, into ours and returns -1. */
 int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err);
+/* mdb_fail_since is mdb_fail for what was begun at a time of the steady clock: it tells a server
+ * that does not answer from one that hung up. */
+int mdb_fail_since(const struct mdb_store *st, MYSQL *db, int64_t since, struct error *err);
+/* mdb_is_elsewhere says whether an error code means that another server may be written to: this one
+ * is a replica, or became one. */
+bool mdb_is_elsewhere(unsigned code);
 /* mdb_is_lost says whether an error code means that the connection is gone. */
 bool mdb_is_lost(unsigned code);
 
@@ -181,8 +190,13 @@ extern const struct db_driver mdb_driver;
  * connection. */
 int mdb_connect(struct mdb_store *st, struct error *err);
 void mdb_disconnect(struct mdb_store *st);
+/* mdb_hurry says whether the server shall end a transaction of ours that stands still: one of the
+ * application's may. */
+int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err);
 /* mdb_dial makes a connection whose session is like ours. */
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err);
+/* mdb_answer_seconds is how long a connection waits for an answer: it counts in seconds. */
+int64_t mdb_answer_seconds(const struct mdb_store *st);
 /* mdb_by_server says whether time is the server's; else it is a test's. */
 bool mdb_by_server(const struct mdb_store *st);
 /* mdb_now is the server's time in ms; inside a turn it stands still. */
@@ -199,7 +213,9 @@ int mdb_ddl(const struct ddl_request *req, struct error *err);
 
 /* ---- transaction.c ---- */
 
+/* mdb_begin begins one of our own; mdb_begin_open one in which the application works. */
 int mdb_begin(struct store *st, struct error *err);
+int mdb_begin_open(struct store *st, struct error *err);
 int mdb_commit(struct store *st, struct error *err);
 void mdb_rollback(struct store *st);
 /* mdb_tx_gone fails if the transaction that mdb_begin opened is not open any more. */
@@ -289,6 +305,8 @@ int mdb_handled_put(struct store *st, const struct inbox_key *k, const bool *ski
 /* ---- grant.c, doctor.c ---- */
 
 int mdb_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
+              struct error *err);
+int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err);
 int mdb_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 

@@ -110,7 +110,7 @@ const struct store_ops store_mariadb = {
     .schema_status = mdb_schema_status,
     .ddl = mdb_ddl,
     .doctor = mdb_doctor,
-    .begin = mdb_begin,
+    .begin = mdb_begin_open,
     .commit = mdb_commit,
     .rollback = mdb_rollback,
     .emit = mdb_emit,
@@ -143,6 +143,7 @@ const struct store_ops store_mariadb = {
     .trim = db_trim,
     .marks = db_marks,
     .grant = mdb_grant,
+    .adopt = mdb_adopt,
 };
 
 bool mdb_is(const struct store *st)

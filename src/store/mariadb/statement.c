@@ -118,13 +118,14 @@ int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
     struct mdb_rows *q = calloc(1, sizeof *q);
     if (!q)
         return err_nomem(err);
+    int64_t since = clock_mono(&clock_system);
     bool failed = mysql_real_query(db, text, n) != 0;
     if (!failed) {
         q->res = mysql_store_result(db);
         failed = !q->res && mysql_errno(db) != 0;
     }
     if (failed) {
-        mdb_fail(st, db, err);
+        mdb_fail_since(st, db, since, err);
         free(q);
         return -1;
     }
@@ -134,12 +135,18 @@ int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
     return 0;
 }
 
-/* note_end forgets a connection that broke. Inside a transaction it stays, so that nothing goes on
- * as if it were still open. */
+/* note_end forgets a connection that broke, or that leads to a server that became a replica: its
+ * address may lead to another one by now. Inside a transaction it stays to its end, so that nothing
+ * goes on as if it were still open. */
 static void note_end(struct mdb_store *st)
 {
-    bool lost = mdb_is_lost(mysql_errno(st->db));
-    if (lost && !st->in_tx)
+    unsigned code = mysql_errno(st->db);
+    bool lost = mdb_is_lost(code);
+    st->moved = st->moved || mdb_is_elsewhere(code);
+    if (!lost && !st->moved)
+        return;
+    mdb_bell_release(st);
+    if (!st->in_tx)
         mdb_disconnect(st);
 }
 

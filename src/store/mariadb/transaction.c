@@ -36,12 +36,13 @@ int mdb_tx_gone(struct mdb_store *st, struct error *err)
                    "an earlier failure made the server roll this transaction back: begin it again");
 }
 
-int mdb_begin(struct store *base, struct error *err)
+static int begin(struct mdb_store *st, bool hurry, struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
     if (st->in_tx)
         return err_set(err, ERR_MISUSE, "a transaction is open already");
     if (mdb_by_hand(st, err) != 0)
+        return -1;
+    if (mdb_hurry(st, hurry, err) != 0)
         return -1;
     if (mdb_exec(st, "START TRANSACTION READ WRITE", err) != 0)
         return -1;
@@ -50,6 +51,16 @@ int mdb_begin(struct store *base, struct error *err)
     st->savepoints = 0;
     st->dirty = st->lent;
     return 0;
+}
+
+int mdb_begin(struct store *base, struct error *err)
+{
+    return begin(mdb_of(base), true, err);
+}
+
+int mdb_begin_open(struct store *base, struct error *err)
+{
+    return begin(mdb_of(base), false, err);
 }
 
 int mdb_commit(struct store *base, struct error *err)
@@ -65,15 +76,15 @@ int mdb_commit(struct store *base, struct error *err)
     return 0;
 }
 
-/* mdb_rollback drops a connection on which the rollback fails: what was begun there ends with
- * it. */
+/* mdb_rollback drops a connection on which the rollback fails, since what was begun there ends with
+ * it, and one that leads to a server that may only be read. */
 void mdb_rollback(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
     st->in_tx = false;
     if (!st->db)
         return;
-    if (mysql_rollback(st->db) != 0)
+    if (mysql_rollback(st->db) != 0 || st->moved)
         mdb_disconnect(st);
 }
 

@@ -18,6 +18,7 @@
  *   turn.c         settling and claiming
  *   turns.c        the same for several consumers at once
  *   single.c       and for one that has little to do
+ *   waiting.c      which events of a claim have to wait
  *   look.c         what is new, for a relay of many consumers
  *   read.c         reading the events of a claim
  *   ahead.c        reading those of the next ones, ahead of their claims
@@ -361,6 +362,18 @@ void pg_add_marks(struct buf *b, const struct settlement *s);
 /* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err);
+
+/* ---- waiting.c ---- */
+
+/* pg_key is the number that the server keeps the order of a key by (_key); 0: no key. */
+int64_t pg_key(struct str aggregate_type, struct str aggregate_id);
+/* pg_key_sample is the one of an event that the server knows as well (_knows_keys). */
+int64_t pg_key_sample(void);
+/* pg_mark_waiting flags the events that may not be delivered now: those whose time has not come,
+ * and those that wait behind others. held lists some of the latter as {seq,seq,...}, in any order;
+ * keys lists keys of which every event waits. Either may be NULL. */
+int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
+                    struct error *err);
 
 /* ---- turns.c, single.c, look.c ---- */
 

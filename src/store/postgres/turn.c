@@ -78,7 +78,11 @@ void pg_add_marks(struct buf *b, const struct settlement *s)
             buf_addc(b, ',');
         buf_adds(b, "{\"stream\":");
         json_quote(b, m->stream);
-        buf_addf(b, ",\"hi\":%lld,\"lo\":%lld}", (long long)m->hi, (long long)m->lo);
+        buf_adds(b, ",\"hi\":");
+        buf_addi64(b, m->hi);
+        buf_adds(b, ",\"lo\":");
+        buf_addi64(b, m->lo);
+        buf_addc(b, '}');
     }
     buf_addc(b, ']');
 }
@@ -139,7 +143,8 @@ struct turn_memo *pg_memo(struct pg_store *st, const struct claim_request *req)
     COLUMN(to_seq) \
     COLUMN(window_end) \
     COLUMN(quiet) \
-    COLUMN(members)
+    COLUMN(members) \
+    COLUMN(keys)
 
 #define ANSWER_NUMBER(name) A_##name,
 enum { ANSWER(ANSWER_NUMBER) A_end };
@@ -150,14 +155,14 @@ enum { ANSWER(ANSWER_NUMBER) A_end };
 #define TURN_TYPES "ss" SETTLEMENT_TYPES REQUEST_TYPES AHEAD_TYPES
 #define SETTLEMENT_TYPES "iisis"
 #define REQUEST_TYPES "iiiibbississ"
-#define AHEAD_TYPES "isiiii"
+#define AHEAD_TYPES "isiiiii"
 
 #define ANSWER_NAME(name) "t." #name ", "
 static const char turn_sql[] = PG_NAMED
     "SELECT " ANSWER(ANSWER_NAME) "NULL FROM @schema@._turn($1, $2, @version@, "
                                   "ROW($3, $4, $5, $6, $7), "
                                   "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
-                                  "ROW($20, $21, $22, $23, $24, $25)) t";
+                                  "ROW($20, $21, $22, $23, $24, $25, $26)) t";
 
 /* What a turn sends: an attribute of the three types each. */
 struct call {
@@ -232,19 +237,20 @@ static int send_call(struct turning *t, const struct settlement *s, const struct
 
     int result = prepare_call(t, s, q, &c, err);
     if (result == 0) {
-        result = pg_start(
-            t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
-            req ? req->owner : s->owner,
-            /* settlement */
-            c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
-            c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
-            /* request */
-            (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
-            q->parked_first, c.request.pull_in, (int64_t)q->lane_hint, c.request.known.p,
-            req ? store_order_names[q->order] : NULL, (int64_t)q->lanes, c.request.events,
-            c.request.where,
-            /* read ahead */
-            c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n, c.ahead.members);
+        result = pg_start(t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
+                          req ? req->owner : s->owner,
+                          /* settlement */
+                          c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
+                          c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
+                          /* request */
+                          (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
+                          (int64_t)q->careful, q->parked_first, c.request.pull_in,
+                          (int64_t)q->lane_hint, c.request.known.p,
+                          req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
+                          c.request.events, c.request.where,
+                          /* read ahead */
+                          c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n,
+                          c.ahead.members, pg_key_sample());
     }
     release_call(&c);
     return result;
@@ -292,41 +298,6 @@ static void take_hint(const PGresult *r, struct claim_hint *h)
     h->buried += (size_t)pg_int(r, 0, A_buried);
     h->skipped += pg_true(r, 0, A_skipped);
     h->wait_ms = pg_int(r, 0, A_wait_ms);
-}
-
-/* find_event finds an event by its seq, in which a batch is ordered; NULL: the filter did not want
- * it. */
-static struct event *find_event(const struct batch *b, int64_t seq)
-{
-    size_t low = 0;
-    size_t high = b->n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (b->ev[mid].seq < seq)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    bool found = low < b->n && b->ev[low].seq == seq;
-    return found ? &b->ev[low] : NULL;
-}
-
-/* mark_waiting flags the events that may not be delivered now: those whose time has not come, and
- * those that wait behind others of their key. held lists the latter as {seq,seq,...}, in any
- * order. */
-static void mark_waiting(struct batch *b, const char *held, int64_t now)
-{
-    for (size_t i = 0; i < b->n; i++)
-        b->ev[i].delayed = b->ev[i].not_before > now;
-
-    const char *p = held ? held : "";
-    while (*p && *p != '}') {
-        char *end;
-        struct event *ev = find_event(b, strtoll(p + 1, &end, 10));
-        if (ev)
-            ev->behind = true;
-        p = end;
-    }
 }
 
 /* ---- events that could not be kept ---- */
@@ -476,7 +447,11 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     if (b->n == 0)
         return forget(t, err);
 
-    mark_waiting(b, pg_str(r, 0, A_held), pg_int(r, 0, A_now_ms));
+    if (pg_mark_waiting(b, pg_str(r, 0, A_held), pg_str(r, 0, A_keys), pg_int(r, 0, A_now_ms),
+                        err) != 0) {
+        put_back(t);
+        return -1;
+    }
     bool that_is_all = pg_true(r, 0, A_quiet);
     if (t->req->deaf)
         t->hint->quiet = that_is_all; /* the caller is rung for whatever comes next */

@@ -1,0 +1,38 @@
+/* orders_db.h: what the shop of orders.c asks of its database, whichever it is. Each function ends
+ * the program if it fails. */
+#ifndef ORDERS_DB_H
+#define ORDERS_DB_H
+
+#include <stdint.h>
+
+#include "outbox.h"
+
+struct order {
+    int64_t id;
+    const char *customer;
+    int64_t cents;
+};
+
+/* The shop's own connection, in which it begins and ends its own transactions; the outbox is in the
+ * same database. */
+struct shop_db {
+    const char *scheme; /* of the outbox's URL */
+    void *(*open)(const char *url);
+    void (*close)(void *db);
+    /* run runs a statement without values. */
+    void (*run)(void *db, const char *text);
+    /* insert writes a new order, pay says that it was paid for. */
+    void (*insert)(void *db, const struct order *o);
+    void (*pay)(void *db, const struct order *o);
+    /* emit emits an event in the transaction that is open. */
+    int (*emit)(outbox *ob, void *db, const outbox_message *m, outbox_error *err);
+    /* last gives the number of the newest order; 0 if there is none. */
+    int64_t (*last)(void *db);
+    const char *begin;
+};
+
+extern const struct shop_db orders_sqlite, orders_postgres, orders_mariadb;
+
+_Noreturn void orders_die(const char *what, const char *why);
+
+#endif

@@ -1,0 +1,201 @@
+/* waiting.c: which events of a claim may not be delivered now, because their time has not come or
+ * because a parked event of their key holds them up. The server says either which these are, or
+ * which keys are held up: it has those at hand, and we have the events. */
+#include <stdlib.h>
+
+#include "store/postgres/postgres.h"
+
+/* ---- keys as the server has them ---- */
+
+/* hashtextextended is what sql/postgres/internal/key.sql hashes a key with: Bob Jenkins's lookup3,
+ * with a length of its own mixed in, on three words. It can never change, as partitions of tables
+ * depend on it; the server asks for a sample all the same. */
+struct words {
+    uint32_t a, b, c;
+};
+
+static uint32_t turned(uint32_t x, int bits)
+{
+    return x << bits | x >> (32 - bits);
+}
+
+static void mix(struct words *w)
+{
+    static const int by[] = {4, 6, 8, 16, 19, 4};
+    for (int i = 0; i < 6; i++) {
+        w->a = (w->a - w->c) ^ turned(w->c, by[i]);
+        w->c += w->b;
+        /* The next step does the same to b, c and a. */
+        *w = (struct words){w->b, w->c, w->a};
+    }
+}
+
+static uint64_t finish(struct words *w)
+{
+    static const int by[] = {14, 11, 25, 16, 4, 14, 24};
+    for (int i = 0; i < 7; i++) {
+        w->c = (w->c ^ w->b) - turned(w->b, by[i]);
+        *w = (struct words){w->b, w->c, w->a};
+    }
+    return (uint64_t)w->a << 32 | w->b;
+}
+
+/* A text that comes in pieces, twelve bytes of which are hashed at a time. */
+struct hashing {
+    struct words w;
+    unsigned char held[12];
+    size_t n;
+};
+
+static uint32_t word(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static void hash_block(struct hashing *h)
+{
+    h->w.a += word(h->held);
+    h->w.b += word(h->held + 4);
+    h->w.c += word(h->held + 8);
+    mix(&h->w);
+    h->n = 0;
+}
+
+static void hash_piece(struct hashing *h, struct str s)
+{
+    for (size_t i = 0; i < s.n; i++) {
+        h->held[h->n++] = (unsigned char)s.p[i];
+        if (h->n == sizeof h->held)
+            hash_block(h);
+    }
+}
+
+/* hash_rest takes what is left, less than a block. The lowest byte of c stands for the length. */
+static uint64_t hash_rest(struct hashing *h)
+{
+    memset(h->held + h->n, 0, sizeof h->held - h->n);
+    h->w.a += word(h->held);
+    h->w.b += word(h->held + 4);
+    h->w.c += word(h->held + 8) << 8;
+    return finish(&h->w);
+}
+
+int64_t pg_key(struct str aggregate_type, struct str aggregate_id)
+{
+    if (!aggregate_id.p)
+        return 0;
+    uint32_t start = UINT32_C(0x9e3779b9) + UINT32_C(3923095) +
+                     (uint32_t)(aggregate_type.n + 1 + aggregate_id.n);
+    struct hashing h = {.w = {start, start, start}};
+    hash_piece(&h, aggregate_type);
+    hash_piece(&h, STR("\1"));
+    hash_piece(&h, aggregate_id);
+    uint64_t key = hash_rest(&h);
+    return key ? (int64_t)key : 1;
+}
+
+int64_t pg_key_sample(void)
+{
+    return pg_key(STR("outbox"), STR("a key of more than a few bytes"));
+}
+
+/* ---- a set of keys ---- */
+
+/* A table of at least twice as many places as there are keys; 0 is a free one. The keys are hashes
+ * already. */
+struct keys {
+    int64_t *at;
+    size_t mask;
+};
+
+static size_t place_of(const struct keys *k, int64_t key)
+{
+    size_t i = (size_t)key & k->mask;
+    while (k->at[i] != 0 && k->at[i] != key)
+        i = (i + 1) & k->mask;
+    return i;
+}
+
+static bool before_a_number(char c)
+{
+    return c == '{' || c == ',';
+}
+
+/* read_keys reads {key,key,...}. An event without a key holds up nothing: 0 is left out. */
+static int read_keys(const char *text, struct keys *k, struct error *err)
+{
+    size_t places = 2;
+    for (const char *p = text; *p; p++)
+        places += before_a_number(*p) ? 2 : 0;
+    size_t size = 4;
+    while (size < places)
+        size *= 2;
+    *k = (struct keys){.at = calloc(size, sizeof *k->at), .mask = size - 1};
+    if (!k->at)
+        return err_nomem(err);
+
+    const char *p = text;
+    while (before_a_number(*p)) {
+        char *end;
+        int64_t key = strtoll(p + 1, &end, 10);
+        if (key != 0)
+            k->at[place_of(k, key)] = key;
+        p = end;
+    }
+    return 0;
+}
+
+static int mark_by_keys(struct batch *b, const char *text, struct error *err)
+{
+    struct keys held;
+    if (read_keys(text, &held, err) != 0)
+        return -1;
+    for (size_t i = 0; i < b->n; i++) {
+        struct event *ev = &b->ev[i];
+        int64_t key = pg_key(ev->aggregate_type, ev->aggregate_id);
+        ev->behind = key != 0 && held.at[place_of(&held, key)] == key;
+    }
+    free(held.at);
+    return 0;
+}
+
+/* ---- events by their seq ---- */
+
+/* find_event finds an event by its seq, in which a batch is ordered; NULL: the filter did not want
+ * it. */
+static struct event *find_event(const struct batch *b, int64_t seq)
+{
+    size_t low = 0;
+    size_t high = b->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (b->ev[mid].seq < seq)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    bool found = low < b->n && b->ev[low].seq == seq;
+    return found ? &b->ev[low] : NULL;
+}
+
+static void mark_by_seq(struct batch *b, const char *held)
+{
+    const char *p = held;
+    while (before_a_number(*p)) {
+        char *end;
+        struct event *ev = find_event(b, strtoll(p + 1, &end, 10));
+        if (ev)
+            ev->behind = true;
+        p = end;
+    }
+}
+
+int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
+                    struct error *err)
+{
+    for (size_t i = 0; i < b->n; i++)
+        b->ev[i].delayed = b->ev[i].not_before > now;
+    if (held)
+        mark_by_seq(b, held);
+    return keys ? mark_by_keys(b, keys, err) : 0;
+}

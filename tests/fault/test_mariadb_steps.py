@@ -1,0 +1,88 @@
+"""A turn on MariaDB is several statements in one transaction. Whoever dies, is cut off or stands still between any two of them:
+nothing is lost, and nobody waits for long.
+
+# build: plain
+# quick: no
+"""
+import urllib.parse
+
+from proxy_mariadb import ANSWERED, SENT, STALLED, UNSENT, Proxy
+from scenario import CLAIMS, SEED, Numbers
+from support import SOAK, MariaCase, wait_until
+
+BATCH = 4
+STEPS = 40  # more than the statements that it takes to number, claim, deliver and settle
+EVERY = 1 if SOAK else 8
+
+
+class Steps(Numbers, MariaCase):
+    def setUp(self):
+        super().setUp()
+        self.init()
+        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
+        self.proxy = Proxy(path)
+        self.proxy.__enter__()
+        self.addCleanup(self.proxy.__exit__)
+        self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"
+
+    def start(self, store=None, **kw):
+        return self.relay("--store", store or self.far, "--consumer", "out", "--sink", f"file:{self.out}", "--batch", BATCH, "--lease", "500ms",
+                          "--log-hold", "0s", **kw)
+
+    def some(self):
+        """some gives the steps to break at: all in a soak, else every eighth, from one that the seed chooses."""
+        return range(1 + SEED % EVERY, STEPS + 1, EVERY)
+
+    def send_until(self, stop):
+        """send_until sends events until the statement came that is to break."""
+        while not stop.done():
+            self.send(BATCH + 2)
+            wait_until(lambda: stop.done() or not self.missing())
+
+    def cut_at(self, when):
+        relay = self.start()
+        for n in self.some():
+            stop = self.proxy.at(n, when)
+            self.send_until(stop)
+            self.fault(f"cut off, {when}")
+            self.heal(relay)
+        relay.stop()
+        return self.reckon((CLAIMS * self.faults[f"cut off, {when}"] + self.lost_claims("out")) * BATCH)
+
+    def test_a_connection_cut_off_before_any_statement_loses_nothing(self):
+        """A connection that ends before any statement of a turn: nothing is lost, and the relay goes on by itself."""
+        self.cut_at(UNSENT)
+
+    def test_a_connection_cut_off_within_any_statement_loses_nothing(self):
+        """A connection that ends when the server has a statement of a turn, whichever: nothing is lost."""
+        self.cut_at(SENT)
+
+    def test_a_connection_cut_off_after_any_statement_loses_nothing(self):
+        """A connection that ends when the server has answered a statement of a turn, also COMMIT: nothing is lost."""
+        self.cut_at(ANSWERED)
+
+    def test_a_relay_killed_at_any_statement_loses_nothing(self):
+        """A relay that is killed before any statement of a turn: the next one goes on, nothing is lost."""
+        for n in self.some():
+            relay = self.start()
+            stop = self.proxy.at(n, UNSENT, relay.kill)
+            self.send_until(stop)
+            self.fault("relay killed")
+            with self.start() as other: self.heal(other)
+        self.reckon((CLAIMS * self.faults["relay killed"] + self.lost_claims("out")) * BATCH)
+
+    def test_a_relay_that_stands_still_at_any_statement_holds_nobody_up(self):
+        """A relay that stands still between two statements of a turn, with what it has locked: another one goes on within seconds,
+        nothing is lost, and the first one goes on when it is back."""
+        for n in self.some() if SOAK else (12 + SEED % 5,):
+            relay = self.start()
+            stop = self.proxy.at(n, STALLED)
+            self.send_until(stop)
+            self.send(BATCH)
+            with self.start(self.store) as other: self.wait_all(other, timeout=30)
+            stop.let_go()
+            self.fault("relay stood still")
+            self.send(BATCH)
+            self.heal(relay)
+            relay.stop()
+        self.reckon((CLAIMS * self.faults["relay stood still"] + self.lost_claims("out")) * BATCH)
