@@ -229,6 +229,7 @@ bool pipeline_step(struct pipeline *p)
 {
     if (p->state >= PIPELINE_STOPPED)
         return false;
+    p->stepped_at = pipeline_now(p);
     outage_report(p);
     if (!effects_resolve(p))
         return false;
@@ -286,13 +287,16 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
     return 1;
 }
 
+/* pipeline_wait judges by the time of the last step, not by the time it is now. What came due
+ * between the two was not done by the step, and nobody would be woken for it: seen from the step,
+ * it is still to come, and its time, which is past, ends the wait at once. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;
     if (p->state >= PIPELINE_STOPPED)
         return 0;
 
-    int64_t now = pipeline_now(p);
+    int64_t now = p->stepped_at;
     int64_t at = lease_wake(p);
     size_t n = 0;
 

@@ -38,6 +38,7 @@ struct pipeline {
     int64_t parked_at; /* when it is, monotonic; 0: at once */
     struct careful_token careful;
     struct schedule schedule;
+    int64_t stepped_at;       /* when the last step began, monotonic */
     struct error store_error; /* of the last turn; code 0: it went well */
 
     bool marking;      /* the settlement under way brings the sink's high-water marks */

@@ -12,6 +12,7 @@
 #include "store/store.h"
 
 #define MDB_SCHEMA_VERSION 1
+#define MDB_TRIGGERS 2 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
 
@@ -396,6 +397,8 @@ int mdb_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret
 int mdb_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
              struct error *err);
 int mdb_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
+              struct error *err);
+int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err);
 int mdb_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 

@@ -142,6 +142,7 @@ const struct store_ops store_mariadb = {
     .trim = mdb_trim,
     .marks = mdb_marks,
     .grant = mdb_grant,
+    .adopt = mdb_adopt,
 };
 
 bool mdb_is(const struct store *st)
