@@ -80,10 +80,10 @@ static void catch_signals(struct relay *r)
 
 /* ---- a store that is away ---- */
 
-/* will_be_back says whether what keeps us from the store passes by itself, or once somebody else has
- * acted: its server may be started after the relay, or be a standby that will be promoted; a backup
- * or a migration may have locked it; a disk may be full. A file that cannot be opened is rather a
- * wrong path. */
+/* will_be_back says whether what keeps us from the store passes by itself, or once somebody else
+ * has acted: its server may be started after the relay, or be a standby that will be promoted; a
+ * backup or a migration may have locked it; a disk may be full. A file that cannot be opened is
+ * rather a wrong path. */
 static bool will_be_back(const struct relay *r, const struct error *err)
 {
     if (err->fate != FATE_RETRY)
