@@ -190,6 +190,10 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
     const char *subject = buf_cstr(&n->name);
     if (!subject)
         return err_nomem(err);
+    if (!nats_subject_whole(str_of(subject)))
+        return err_set(err, ERR_INVALID,
+                       "a value that its subject is made of is empty, which leaves \"%.200s\"",
+                       subject);
     if (message_make(&n->style, d->ev, str_of(subject), str_of(n->base.cfg.consumer), d->attempt,
                      &n->text, &msg, err) != 0)
         return -1;
