@@ -12,6 +12,7 @@
 #include "store/store.h"
 
 #define MDB_SCHEMA_VERSION 1
+#define MDB_TRIGGERS 2 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
 
@@ -56,6 +57,27 @@ struct mdb_bell {
     int64_t active;     /* when there was something new last, monotonic */
 };
 
+/* Where an event is: seq in the order of commits, nr in the table. */
+struct mdb_place {
+    int64_t seq, nr;
+};
+
+/* Which events to read: up to max after a position. A payload of more than `most` bytes is left
+ * out. */
+struct mdb_after {
+    int64_t position, max, most;
+};
+
+/* A connection on which the next events are read while others are delivered; see ahead.c. */
+struct mdb_ahead {
+    MYSQL *db;  /* NULL: not connected */
+    bool asked; /* an answer is on its way: to `what`, from places[at] on */
+    struct mdb_after what;
+    struct mdb_place *places; /* n of them, in a row; those before `at` were read */
+    size_t n, at;
+    int64_t again; /* when to try to connect again, monotonic */
+};
+
 /* (1) in_tx is true between mdb_begin and the commit or rollback. */
 struct mdb_store {
     struct store base;
@@ -80,6 +102,7 @@ struct mdb_store {
     struct mdb_clock clock;
     int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
     struct mdb_bell bell;
+    struct mdb_ahead ahead;
     int64_t looked; /* the last seq that a look has covered; -1: none yet */
     int64_t looked_news;
     struct rng rng;
@@ -130,11 +153,16 @@ struct mdb_sql {
         __VA_ARGS__ \
     }
 
-/* The answer to a statement: its rows are here, so other statements may run meanwhile. */
+/* The answer to a statement: its rows are here, so other statements may run meanwhile. With places,
+ * which grow by nr as the rows do, the first column of a row is the seq of its nr, and a row that
+ * has no place is left out. */
 struct mdb_rows {
     MYSQL_RES *res;
     MYSQL_ROW row;
     const unsigned long *size;
+    struct mdb_place *places; /* owned */
+    size_t n_places, place;
+    char seq[24];
 };
 
 /* mdb_rows runs a statement and gives its rows, to be passed to mdb_step; NULL on failure. */
@@ -258,6 +286,29 @@ void mdb_snapshot_end(struct mdb_store *st, bool own);
 int mdb_sequence(struct mdb_store *st, struct error *err);
 /* mdb_news tells relays that something changed that is no event. */
 void mdb_news(struct mdb_store *st);
+
+/* ---- read.c ---- */
+
+/* mdb_read_places reads where the events after a position are: *ret_n of them, into an array that
+ * the caller frees. */
+int mdb_read_places(struct mdb_store *st, const struct mdb_after *after, struct mdb_place **ret,
+                    size_t *ret_n, struct error *err);
+/* mdb_are_together says whether the places are in the order of their numbers, and whether few
+ * others have a number between them: events that are not committed or come later, or none. */
+bool mdb_are_together(const struct mdb_place *p, size_t n);
+/* mdb_read_after reads the events after a position, in the order of seq: those that mdb_sequence
+ * has found, and maybe more. NULL on failure. */
+struct mdb_rows *mdb_read_after(struct mdb_store *st, const struct mdb_after *after,
+                                struct error *err);
+
+/* ---- ahead.c ---- */
+
+/* mdb_ahead_start has the server read these events, outside of a transaction, if there are many
+ * more; mdb_ahead_take gives them, NULL if it was not asked for exactly these, or failed.
+ * mdb_ahead_release closes the connection. */
+void mdb_ahead_start(struct mdb_store *st, const struct mdb_after *after);
+struct mdb_rows *mdb_ahead_take(struct mdb_store *st, const struct mdb_after *after);
+void mdb_ahead_release(struct mdb_store *st);
 
 /* ---- bell.c, look.c ---- */
 
@@ -396,6 +447,8 @@ int mdb_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret
 int mdb_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
              struct error *err);
 int mdb_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
+              struct error *err);
+int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err);
 int mdb_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 

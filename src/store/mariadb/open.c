@@ -31,6 +31,7 @@ static void mdb_close_store(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
     mdb_bell_release(st);
+    mdb_ahead_release(st);
     mdb_disconnect(st);
     mdb_url_release(&st->url);
     if (st->url_text)
@@ -142,6 +143,7 @@ const struct store_ops store_mariadb = {
     .trim = mdb_trim,
     .marks = mdb_marks,
     .grant = mdb_grant,
+    .adopt = mdb_adopt,
 };
 
 bool mdb_is(const struct store *st)

@@ -87,6 +87,23 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
     return 0;
 }
 
+/* sound_triggers says whether the triggers are there, and whom they run as, as far as we may see
+ * accounts. */
+static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
+{
+    int64_t n = 0;
+    struct error ignored;
+    struct mdb_rows *lost;
+    if (mdb_value(st, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
+        return -1;
+    *ret = n >= MDB_TRIGGERS;
+    if (mdb_row(st, &lost, &ignored, SQL(lost_definers, .schema = st->url.database)) != 1)
+        return 0;
+    mdb_done(lost);
+    *ret = false;
+    return 0;
+}
+
 int mdb_schema_status(struct store *base, struct schema_status *ret, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
@@ -202,6 +219,8 @@ static int init_locked(struct mdb_store *st, bool *ret_created, struct error *er
     if (known_version(st, &version, err) != 0)
         return -1;
     if (version == MDB_SCHEMA_VERSION && same_functions(st, &same, err) != 0)
+        return -1;
+    if (same && sound_triggers(st, &same, err) != 0)
         return -1;
     *ret_created = !same;
     return same ? 0 : migrate(st, version, err);

@@ -3,6 +3,7 @@
 #include "store/mariadb/mariadb.h"
 
 #include <mysqld_error.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -188,7 +189,30 @@ void mdb_done(struct mdb_rows *q)
         return;
     if (q->res)
         mysql_free_result(q->res);
+    free(q->places);
     free(q);
+}
+
+/* put_seq puts the seq in place of the row's number; false if the row has no place. */
+static bool put_seq(struct mdb_rows *q)
+{
+    int64_t nr = mdb_int(q, 0);
+    while (q->place < q->n_places && q->places[q->place].nr < nr)
+        q->place++;
+    bool there = q->place < q->n_places && q->places[q->place].nr == nr;
+    if (!there)
+        return false;
+    snprintf(q->seq, sizeof q->seq, "%lld", (long long)q->places[q->place].seq);
+    q->row[0] = q->seq;
+    return true;
+}
+
+/* fetch goes to the next row that counts. */
+static void fetch(struct mdb_rows *q)
+{
+    do
+        q->row = q->res ? mysql_fetch_row(q->res) : NULL;
+    while (q->row && q->places && !put_seq(q));
 }
 
 int mdb_step(struct mdb_rows **at)
@@ -196,7 +220,7 @@ int mdb_step(struct mdb_rows **at)
     struct mdb_rows *q = *at;
     if (!q)
         return -1;
-    q->row = q->res ? mysql_fetch_row(q->res) : NULL;
+    fetch(q);
     if (!q->row) {
         mdb_done(q);
         *at = NULL;
