@@ -17,6 +17,7 @@ packages_test=(g++ libcmocka-dev python3 sqlite3 "${packages_postgres[@]}" pgbou
 # Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of
 # reach. Node's module pg is packages_node_pg's; packages_webhooks and packages_kafka have their own.
 packages_extra=(nghttp2-server nodejs
+    mariadb-backup # for a copy of MariaDB's files
     maven default-jre-headless # for Apache Kafka
     prometheus # for promtool
     spin)      # for tests/model
@@ -119,19 +120,21 @@ packages_webhooks() {
     fi
 }
 
-# packages_nats gets node's modules nats and cloudevents, which read what we write to NATS; a minute at most.
-packages_nats() {
-    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/nats
+# packages_readers gets two of node's modules into a folder of the cache, which read what we write to a broker; a minute at most.
+packages_readers() { # folder, module, its version, module, its version
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/$1 names="node's modules $2 and $4"
     command -v node >/dev/null || return 0
-    NODE_PATH=$cache/node_modules node -e "require('nats'); require('cloudevents')" 2>/dev/null && return 0
-    if ! command -v npm >/dev/null; then packages_lack "node's modules nats and cloudevents" "there is no npm to get them with"
+    NODE_PATH=$cache/node_modules node -e "require('$2'); require('$4')" 2>/dev/null && return 0
+    if ! command -v npm >/dev/null; then packages_lack "$names" "there is no npm to get them with"
     else
-        mkdir -p "$cache" 2>/dev/null && echo "getting node's modules nats and cloudevents into $cache" >&2 &&
+        mkdir -p "$cache" 2>/dev/null && echo "getting $names into $cache" >&2 &&
             timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
-                --fetch-timeout=20000 nats@2 cloudevents@8 >/dev/null 2>&1 </dev/null ||
-            packages_lack "node's modules nats and cloudevents" "npm cannot get them from here"
+                --fetch-timeout=20000 "$2@$3" "$4@$5" >/dev/null 2>&1 </dev/null ||
+            packages_lack "$names" "npm cannot get them from here"
     fi
 }
+packages_nats() { packages_readers nats nats 2 cloudevents 8; }
+packages_redis() { packages_readers redis ioredis 5 cloudevents 8; }
 
 # packages_kafka gets Apache Kafka (tests/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
 # into folders of their own beside those. Kafka gets three minutes, the modules a minute.

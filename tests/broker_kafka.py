@@ -36,6 +36,9 @@ BIN = pathlib.Path(os.environ.get("OUTBOX_BIN", ROOT / "build" / "outbox")).reso
 TOOL = BIN.parent / "tests" / "contract" / "kafka_tool"
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 USER, PASSWORD = "relay", "s3cret-of-kafka"
+# Settings of a broker that keeps to rules about who may write where. Who does not log in may do everything.
+RULES = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+         "allow.everyone.if.no.acl.found": "true", "super.users": "User:ANONYMOUS"}
 # A test broker lives for seconds: no compiler that takes its time, no garbage collector with threads.
 JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 
@@ -114,6 +117,19 @@ class Topics:
 
     def configure(self, topic, **settings):
         self.tool("config", topic, *(f"{name.replace('_', '.')}={value}" for name, value in settings.items()))
+
+    def deny(self, topic, user=USER):
+        """deny takes the right to write from a user, until permit; the broker must have RULES."""
+        self.tool("deny", topic, user)
+
+    def permit(self, topic, user=USER):
+        self.tool("permit", topic, user)
+
+    def set_for(self, kind, name, add=None, remove=None):
+        """set_for sets or removes a setting of users or clients: quotas, and what they log in with."""
+        change = ["--add-config", add] if add else ["--delete-config", remove]
+        self.java("kafka.admin.ConfigCommand", "--bootstrap-server", self.hosts, "--alter", "--entity-type", kind, "--entity-name",
+                  name, *change)
 
     def read(self, topic, committed=False):
         lines = self.tool("read", topic, *(["committed"] if committed else [])).splitlines()
@@ -224,6 +240,14 @@ class Kafka(Server, Topics):
 
     def thaw(self):
         self.popen.send_signal(signal.SIGCONT)
+
+
+    def fill_disk(self, room=0):
+        """fill_disk: no file of the broker can grow past `room` bytes more than its largest segment has; it gets EFBIG there, which
+        it treats like a disk that is full. A file system that is small, or has quotas, would need root, or a kernel that lets
+        users mount."""
+        largest = max((path.stat().st_size for path in (self.dir / "data").glob("*/*.log")), default=0)
+        self.run("prlimit", f"--pid={self.popen.pid}", f"--fsize={largest + room}:")
 
 
 class Cluster(Topics):

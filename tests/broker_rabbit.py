@@ -139,6 +139,11 @@ class Rabbit(Server):
         """alarm is what `rabbitmqctl set_vm_memory_high_watermark` does: at almost nothing, the broker blocks whoever publishes."""
         self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({'0.0000001' if on else '0.6'}), vm_memory_monitor ! update.")
 
+    def disk_alarm(self, on=True):
+        """disk_alarm is what `rabbitmqctl set_disk_free_limit` does: the broker wants more room than any disk has."""
+        limit = 1 << 60 if on else 1 << 20
+        self.eval(f"rabbit_disk_monitor:set_disk_free_limit({limit}).")
+
     def url(self, exchange, query="", scheme="amqp", vhost="%2F", user=""):
         port = self.tls_port if scheme == "amqps" else self.port
         return f"{scheme}://{user}127.0.0.1:{port}/{vhost}/{exchange}?{query}"
@@ -199,6 +204,12 @@ class Cluster:
     def __exit__(self, *_):
         for node in self.nodes: node.close()
         self.epmd.close()
+
+    def kill_all(self):
+        """kill_all kills all nodes at once: none sees another go. Nodes that have seen each other go in different orders may call
+        that a partition when they are back, and have no leaders for their queues."""
+        for node in self.nodes: node.pause()
+        for node in self.nodes: node.kill()
 
     def start_all(self):
         """start_all starts all nodes at once: one that was not the last to go waits for the others."""

@@ -32,6 +32,15 @@ class Node(servers.Redis):
     """A server that can be frozen, and thawed."""
 
     password = None
+    tls = None  # the folder of certificates: then it speaks nothing else on its port
+
+    def prepare(self):
+        super().prepare()
+        if self.tls: self.settings |= {"port": 0, "tls-port": self.port, **self.certificates()}
+
+    def certificates(self):
+        return {"tls-cert-file": f"{self.tls}/server.crt", "tls-key-file": f"{self.tls}/server.key", "tls-ca-cert-file": f"{self.tls}/ca.crt",
+                "tls-auth-clients": "no", "tls-replication": "yes"}
 
     def __call__(self, *args):
         if self.password is None: return super().__call__(*args)
@@ -88,9 +97,11 @@ class Sentinel(Node):
     def prepare(self):
         super().prepare()
         login = f"requirepass {self.password}\n" if self.password else ""
+        port = f"port {self.port}"
+        if self.tls: port = "\n".join([f"port 0\ntls-port {self.port}", *(f"{name} {value}" for name, value in self.certificates().items())])
         if self.watched.password: login += f"sentinel auth-pass shop {self.watched.password}\n"
         self.write("sentinel.conf", f"""
-port {self.port}
+{port}
 bind 127.0.0.1
 unixsocket {self.socket}
 dir {self.dir}
@@ -130,8 +141,9 @@ class Several:
 class Sentinels(Several):
     """A master, its replicas, and Sentinels that promote one of these if the master is gone."""
 
-    def __init__(self, replicas=2, sentinels=3, settings=None, password=None, sentinel_password=None):
+    def __init__(self, replicas=2, sentinels=3, settings=None, password=None, sentinel_password=None, tls=None):
         super().__init__()
+        self.tls = tls
         self.password, self.sentinel_password = password, sentinel_password
         self.settings = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1", **(settings or {})}
         self.n_replicas, self.n_sentinels = replicas, sentinels
@@ -139,19 +151,19 @@ class Sentinels(Several):
     def start(self):
         if self.password: self.settings |= {"requirepass": self.password, "masterauth": self.password}
         first = Node(dict(self.settings))
-        first.password = self.password
+        first.password, first.tls = self.password, self.tls
         first.start()
         self.servers, self.sentinels = [first], []
         self.nodes.append(first)
         for _ in range(self.n_replicas):
             node = Node({**self.settings, "replicaof": f"127.0.0.1 {first.port}"})
-            node.password = self.password
+            node.password, node.tls = self.password, self.tls
             node.start()
             self.servers.append(node)
             self.nodes.append(node)
         for _ in range(self.n_sentinels):
             sentinel = Sentinel(first, self.n_sentinels // 2 + 1)
-            sentinel.password = self.sentinel_password
+            sentinel.password, sentinel.tls = self.sentinel_password, self.tls
             sentinel.start()
             self.sentinels.append(sentinel)
             self.nodes.append(sentinel)
@@ -177,7 +189,8 @@ class Sentinels(Several):
         return until(lambda: (now := self.master()) is not old and now, "another master")
 
     def url(self, query):
-        return "redis-sentinel://" + ",".join(s.address for s in self.sentinels) + f"/shop?{query}"
+        scheme = "rediss-sentinel" if self.tls else "redis-sentinel"
+        return f"{scheme}://" + ",".join(s.address for s in self.sentinels) + f"/shop?{query}"
 
     def restart_all(self):
         for node in self.nodes: node.start()

@@ -103,3 +103,52 @@ def forget_connections():
     for db in getattr(_kept, "all", {}).values():
         with contextlib.suppress(Exception): db.close()
     _kept.all = {}
+
+
+# ---- replication ----
+
+LOGGED = {"log-bin": "b", "binlog-format": "ROW", "gtid-strict-mode": "ON", "log-slave-updates": "ON"}
+
+
+class Primary(MariaDB):
+    """A server whose commits wait until a replica has them, once there is one."""
+
+    def __init__(self, settings=None):
+        super().__init__({**LOGGED, "server-id": 1, "rpl-semi-sync-master-enabled": "ON", "rpl-semi-sync-master-timeout": 60000,
+                          "rpl-semi-sync-master-wait-no-slave": "OFF", **(settings or {})}, port=True)
+
+
+class Replica(MariaDB):
+    """A replica of another server, by GTID, read-only until promote()."""
+
+    def __init__(self, primary, settings=None):
+        super().__init__({**LOGGED, "server-id": 2, "rpl-semi-sync-slave-enabled": "ON", "read-only": "ON", **(settings or {})})
+        self.primary = primary
+
+    def follow(self):
+        """follow starts to replicate; the primary has to have everything in its log."""
+        execute(self.primary.url(""), "CREATE USER IF NOT EXISTS copy@'%' IDENTIFIED BY 'copy'")
+        execute(self.primary.url(""), "GRANT REPLICATION SLAVE ON *.* TO copy@'%'")
+        execute(self.url(""), "CHANGE MASTER TO master_host = '127.0.0.1', master_user = 'copy', master_password = 'copy', "
+                              f"master_port = {self.primary.port}, master_use_gtid = slave_pos, master_connect_retry = 1")
+        execute(self.url(""), "START SLAVE")
+        return self
+
+    def applied(self):
+        """applied says whether all that came is done."""
+        db = connect(self.url(""))
+        with contextlib.closing(db), db.cursor() as cursor:
+            cursor.execute("SHOW SLAVE STATUS")
+            names, row = [column[0] for column in cursor.description], cursor.fetchone()
+            cursor.execute("SELECT @@gtid_slave_pos")
+            return row[names.index("Gtid_IO_Pos")] == cursor.fetchone()[0]
+
+    def caught_up(self):
+        """caught_up says whether it has all that its primary has, which has to live."""
+        there = execute(self.primary.url(""), "SELECT @@gtid_binlog_pos")
+        return execute(self.url(""), "SELECT @@gtid_slave_pos") == there
+
+    def promote(self):
+        execute(self.url(""), "STOP SLAVE")
+        execute(self.url(""), "RESET SLAVE ALL")
+        execute(self.url(""), "SET GLOBAL read_only = 0")

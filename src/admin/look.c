@@ -127,6 +127,11 @@ int look_take(struct look *l, const struct admin_config *cfg, struct store *st, 
         .m = {.store = cfg->store, .store_up = st != NULL, .now_ns = clock_mono(&clock_system)}};
     for (size_t i = 0; i < 2; i++)
         l->m.reloads[i] = atomic_load(&cfg->reloads[i]);
+    if (ob) {
+        struct manage_memory memory = manage_memory(ob);
+        l->m.memory_limit = memory.limit;
+        l->m.memory_peak = memory.peak;
+    }
     if (ob && manage_views(ob, &v, &n, err) != 0)
         return -1;
 

@@ -313,6 +313,21 @@ static void in_flight(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c) add_int(b, name, LABELS(c), c->view.held);
 }
 
+static void held_bytes(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.held_bytes);
+}
+
+static void memory_peak(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->memory_peak);
+}
+
+static void memory_limit(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->memory_limit);
+}
+
 /* counted_name returns the name of the i-th counter of a meter, or NULL if it is not in use. The
  * last one counts all other types. */
 static const char *counted_name(const struct meter *t, size_t i)
@@ -524,6 +539,12 @@ static const struct {
      "Age of the oldest undelivered event, not counting parked ones.", lag},
     {"outbox_in_flight", "gauge", "Events that this relay has claimed and not completed.",
      in_flight},
+    {"outbox_memory_held_bytes", "gauge", "Memory for the events that this relay holds.",
+     held_bytes},
+    {"outbox_memory_peak_bytes", "gauge", "The most that they took together since the start.",
+     memory_peak},
+    {"outbox_memory_limit_bytes", "gauge", "What they may take together: the option memory.",
+     memory_limit},
     {"outbox_parked", "gauge", "Events that wait for a retry, or behind another of their key.",
      parked},
     {"outbox_dead_letters", "gauge", "Current dead letters.", dead},

@@ -484,6 +484,7 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
 {
     struct heart heart = {0};
     w->round = 0;
+    w->budget.limit = (size_t)w->memory;
     int result = open_share(w, n, err);
     if (result == 0)
         result = begin_all(r, n, until_through, err);
@@ -605,6 +606,7 @@ int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_del
 {
     struct crew_duty duty;
     crew_duty_begin(&duty, w);
+    w->budget.limit = (size_t)w->memory;
     int result = ready_to_step(r, n, err);
     if (result == 0)
         result = step(w, r, n, ret_delivered, err);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/option.h"
+#include "engine/budget.h"
 #include "store/store.h"
 
 struct runner;
@@ -19,6 +20,8 @@ struct crew {
     struct store *st;    /* the outbox; runners open handles of their own on it, or: */
     struct share *share; /* of crew_run: what they share; NULL: nothing */
     int connections;     /* how many connections that may have */
+    int64_t memory;      /* bytes for the events that all hold */
+    struct budget budget;
     const struct log *log;
     const struct clock *clock;
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;

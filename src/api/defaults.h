@@ -6,7 +6,7 @@
 #include "base/option.h"
 
 /* DEFAULTS_ROWS are rows of an option table. AT(field) is the place of a field in the table's
- * target, which has drain_ms, sweep_ms, retention_ms, inbox_ms and connections. */
+ * target, which has drain_ms, sweep_ms, retention_ms, inbox_ms, connections and memory. */
 /* clang-format off */
 #define DEFAULTS_ROWS(AT) \
     {"drain-deadline", "DURATION", "30s", \
@@ -23,7 +23,10 @@
      option_span, AT(inbox_ms), .min = 1}, \
     {"connections", "N", "4", \
      "how many connections to a PostgreSQL server the consumers share", \
-     option_int, AT(connections), .min = 2, .max = 64}
+     option_int, AT(connections), .min = 2, .max = 64}, \
+    {"memory", "SIZE", "64MiB", \
+     "how much memory the consumers share for the events they hold", \
+     option_size, AT(memory), .min = 1024 * 1024}
 /* clang-format on */
 
 #endif

@@ -19,6 +19,13 @@ int manage_views(outbox *ob, struct runner_view **ret, size_t *ret_n, struct err
     return crew_views(&ob->crew, ret, ret_n, err);
 }
 
+struct manage_memory manage_memory(const outbox *ob)
+{
+    const struct crew *w = &ob->crew;
+    return (struct manage_memory){.limit = w->memory,
+                                  .peak = (int64_t)atomic_load(&w->budget.peak)};
+}
+
 int manage_store(outbox *ob, struct store **ret, struct error *err)
 {
     return ob->st->ops->dup(ob->st, ret, err);

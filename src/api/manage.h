@@ -22,6 +22,11 @@ void manage_stop(outbox_consumer *c);
 
 /* manage_views copies the views of all consumers at work; the caller frees *ret. Any thread. */
 int manage_views(outbox *ob, struct runner_view **ret, size_t *ret_n, struct error *err);
+/* manage_memory says how much memory the events that all consumers hold take. Any thread. */
+struct manage_memory {
+    int64_t limit, peak;
+};
+struct manage_memory manage_memory(const outbox *ob);
 /* manage_store opens a store handle of the caller's own. Any thread. */
 int manage_store(outbox *ob, struct store **ret, struct error *err);
 /* manage_log_level sets the level below which nothing is logged. Any thread. */

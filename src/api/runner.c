@@ -94,6 +94,7 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
+                                  .budget = &w->budget,
                                   .sweep_ms = sweep_of(w),
                                   .stand_by = stand_by};
     if (r->n_handlers > 0) {

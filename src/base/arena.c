@@ -28,12 +28,14 @@ static void free_except(struct arena *a, struct arena_block *keep)
         if (b != keep)
             free(b);
     }
+    a->head = keep;
+    a->used = 0;
+    a->held = 0;
     if (keep) {
         keep->next = NULL;
         keep->used = 0;
+        a->held = keep->size;
     }
-    a->head = keep;
-    a->used = 0;
 }
 
 void arena_release(struct arena *a)
@@ -78,7 +80,15 @@ static size_t block_size(const struct arena *a, size_t n)
     return larger(size, n);
 }
 
-/* add_block puts an empty block of at least n bytes in front; NULL when out of memory. */
+/* apart says whether n bytes get a block of their own behind the head: they are much more than the
+ * head has, so that what comes next still fits in there. */
+static bool apart(const struct arena *a, size_t n)
+{
+    return a->head && n > doubled(a->head->size);
+}
+
+/* add_block adds an empty block of at least n bytes, in front unless they are to be apart; NULL
+ * when out of memory. */
 static struct arena_block *add_block(struct arena *a, size_t n)
 {
     size_t size = block_size(a, n);
@@ -88,8 +98,12 @@ static struct arena_block *add_block(struct arena *a, size_t n)
     struct arena_block *b = malloc(sizeof *b + size);
     if (!b)
         return NULL;
-    *b = (struct arena_block){.next = a->head, .size = size};
-    a->head = b;
+    struct arena_block **at = &a->head;
+    if (apart(a, n))
+        at = &a->head->next;
+    *b = (struct arena_block){.next = *at, .size = size};
+    *at = b;
+    a->held += size;
     return b;
 }
 

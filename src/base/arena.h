@@ -9,10 +9,11 @@
 
 struct arena_block;
 
-/* (1) used <= limit. (2) Only the largest block is kept across arena_reset. */
+/* (1) used <= limit. (2) Only the largest block is kept across arena_reset. (3) used <= held. */
 struct arena {
     struct arena_block *head;
     size_t used;  /* bytes handed out since the last reset */
+    size_t held;  /* bytes of all blocks, in use or not */
     size_t limit; /* ceiling for `used`; 0 means none */
 };
 

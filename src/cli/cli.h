@@ -95,6 +95,7 @@ struct settings {
     int color;     /* enum color */
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
     int connections;
+    int64_t memory;
     const char *listen;                                              /* NULL: do not listen */
     const char *listen_token_file, *listen_token_env, *listen_hosts; /* NULL if not given */
     int64_t listen_mode;

@@ -2,13 +2,22 @@
 #include "base/clock.h"
 #include "cli/config.h"
 
-#define PROBE_MS 10000 /* how long a peer may take to answer */
+#define PROBE_MS 10000 /* how long a peer may take to answer, at most */
 
 static void ignore(void *ctx, struct delivery *d, const struct sink_result *r)
 {
     (void)ctx;
     (void)d;
     (void)r;
+}
+
+/* patience returns how long a peer may take to answer: not longer than a delivery. */
+static int64_t patience(const struct consumer *c)
+{
+    bool shorter = c->timeout_ms > 0 && c->timeout_ms < PROBE_MS;
+    if (shorter)
+        return c->timeout_ms;
+    return PROBE_MS;
 }
 
 int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *ret,
@@ -26,7 +35,7 @@ int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *
         return -1;
     int r = 0;
     if (connect && kind->probe)
-        r = kind->probe(sk, PROBE_MS, err);
+        r = kind->probe(sk, patience(c), err);
     if (ret)
         *ret = sink_broker_of(sk);
     kind->close(sk);

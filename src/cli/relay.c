@@ -526,22 +526,29 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* say_stopping tells the service manager once that a signal has ended the run. */
+static void say_stopping(struct relay *r, bool *said)
+{
+    if (*said || !atomic_load(&r->signal))
+        return;
+
+    *said = true;
+    notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing deliveries in flight");
+}
+
 /* relay_watch sleeps until the nearest of its deadlines, or until relay_wake. The watchdog is fed
  * twice as often as it asks for. */
 void *relay_watch(void *relay)
 {
     struct relay *r = relay;
-    bool stopping = false;
+    bool said_stopping = false;
     char said[HEALTH_TEXT] = "";
     int64_t feed_at = r->notify.watchdog_ns ? 0 : CLOCK_NEVER;
     while (!atomic_load(&r->done)) {
         /* A reload that was asked for before the outbox is open waits until it is. */
         if (atomic_load(&r->open) && atomic_exchange(&r->reload, false))
             manage_reload(r->ob);
-        if (atomic_load(&r->signal) && !stopping) {
-            stopping = true;
-            notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing deliveries in flight");
-        }
+        say_stopping(r, &said_stopping);
 
         int64_t now = clock_mono(&clock_system);
         if (now >= feed_at) {
@@ -551,5 +558,6 @@ void *relay_watch(void *relay)
         int64_t next = earlier(logger_tell(&r->logger, now), admin_tick(r->admin, now));
         sleep_until(r, earlier(next, feed_at));
     }
+    say_stopping(r, &said_stopping); /* a stop may be over before this thread has its turn */
     return NULL;
 }

@@ -4,8 +4,6 @@
 
 #include "engine/pipeline_impl.h"
 
-#define BATCH_BYTES (2 * 1024 * 1024) /* ceiling on the events of one batch; bounds memory */
-#define PROBE_EVENTS 16               /* events to claim while the sink is down */
 #define CAREFUL_AGAIN (20 * MS_NS)    /* pause while another pipeline delivers a careful event */
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
 #define PARKED_PAUSE (50 * MS_NS) /* between claims of few parked events, while others are new */
@@ -71,6 +69,7 @@ void exchange_drop(struct pipeline *p, size_t i)
     }
     effects_drop(p, l);
     hand_drop(&p->hand, i);
+    room_count(p);
 }
 
 void exchange_drop_lost(struct pipeline *p)
@@ -89,51 +88,9 @@ void exchange_drop_lost(struct pipeline *p)
         hand_remap(&p->hand);
 }
 
-/* ---- may more be claimed? ---- */
-
-/* batches_at_once returns how many batches may be in hand. A fail-stop sink keeps the order of what
- * it is given, which holds only while it sees one batch at a time. Handlers share one transaction,
- * and that belongs to one batch. */
-static size_t batches_at_once(const struct pipeline *p)
-{
-    if (pipeline_failstop(p))
-        return 1;
-    if (effects_used(&p->effects))
-        return 1;
-    return HAND_MAX;
-}
-
-/* may_join says whether a batch may be claimed beside those in hand. */
-static bool may_join(const struct pipeline *p)
-{
-    /* Once settled, the events given back can be claimed by anybody. Claiming now could fetch a
-     * later event of a key without the earlier one that it must wait for. */
-    if (p->hand.gave_back)
-        return false;
-
-    /* While a careful event is being delivered, or is about to be, nothing else starts. So if the
-     * process dies, that event is to blame. */
-    const struct live *newest = p->hand.live[p->hand.n - 1];
-    return !p->careful.due && !newest->b.careful;
-}
-
-bool exchange_may_claim(struct pipeline *p, int64_t now, size_t settling)
-{
-    size_t others = p->hand.n - settling;
-    if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
-        return false;
-    if (p->hand.ready.head)
-        return false; /* deliver what is in hand first */
-    if (others >= batches_at_once(p))
-        return false;
-    if (others > 0 && !may_join(p))
-        return false;
-    return circuit_room(&p->circuit, now, hand_flying(&p->hand)) > 0;
-}
-
 static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
 {
-    return schedule_look_due(&p->schedule, now) && exchange_may_claim(p, now, settling);
+    return schedule_look_due(&p->schedule, now) && room_for_batch(p, now, settling);
 }
 
 /* ---- the request ---- */
@@ -168,13 +125,12 @@ static void begin(const struct pipeline *p, struct exchange *x)
         .parked_first = parked_first,
         .known = x->known,
         .n_known = known_epochs(p, x->known),
-        .max_bytes = BATCH_BYTES,
         .lease_ms = p->c->lease_ms,
         .max_attempts = p->c->retry.attempts,
     };
 }
 
-struct settlement exchange_settlement(const struct pipeline *p, const struct live *l)
+struct settlement exchange_settlement(struct pipeline *p, const struct live *l)
 {
     struct settlement s = {.consumer = p->c->name,
                            .owner = p->cfg.owner,
@@ -183,8 +139,7 @@ struct settlement exchange_settlement(const struct pipeline *p, const struct liv
                            .out = l->out,
                            .n = l->n_out,
                            .release_from = l->release_from};
-    if (p->sk->ops->marks)
-        s.n_marks = p->sk->ops->marks(p->sk, &s.marks);
+    marks_add(p, &s);
     return s;
 }
 
@@ -208,17 +163,6 @@ static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, stru
     return 0;
 }
 
-/* claim_size returns how many events to ask for. While the sink is down a few are enough, because
- * they only probe it. */
-static size_t claim_size(const struct pipeline *p)
-{
-    size_t most = p->batch_size.n;
-    bool probing = circuit_open(&p->circuit);
-    if (probing && most > PROBE_EVENTS)
-        return PROBE_EVENTS;
-    return most;
-}
-
 /* add_claim adds a claim of the next batch, if there is room for one and it is time to look. It
  * clears the bell before the store is asked, never after: a ring in between must not be missed. */
 static void add_claim(struct pipeline *p, struct exchange *x)
@@ -229,9 +173,14 @@ static void add_claim(struct pipeline *p, struct exchange *x)
     x->next = hand_spare(&p->hand);
     if (!x->next)
         return;
+    x->request.max_bytes = room_bytes(p);
+    if (x->request.max_bytes == 0) {
+        x->next = NULL; /* another pipeline was faster */
+        return;
+    }
 
     p->cfg.st->ops->bell_clear(p->cfg.st);
-    x->request.max_events = claim_size(p);
+    x->request.max_events = room_events(p);
     x->request.careful = careful_mode(&p->careful, p->hand.n - settling);
 }
 
@@ -248,8 +197,7 @@ static int64_t took(const struct pipeline *p, const struct live *l)
 void exchange_settled(struct pipeline *p, size_t i, bool lost)
 {
     struct live *l = p->hand.live[i];
-    if (p->sk->ops->marks_kept)
-        p->sk->ops->marks_kept(p->sk);
+    marks_kept(p);
     if (lost)
         lease_lose(p, l, "another worker has taken it over, or its lease ran out");
     else
@@ -442,6 +390,7 @@ static void exchange_failed(struct pipeline *p, struct exchange *x, const struct
     if (x->next)
         hand_forgot(&p->hand); /* the claim may have been made, and only its answer was lost */
     withdraw(p, x);
+    room_tidy(p);
     exchange_store_failed(p, err);
 }
 
@@ -462,6 +411,8 @@ static void take_answer(struct pipeline *p, struct exchange *x)
     } else if (x->next) {
         claimed(p, x);
     }
+
+    room_tidy(p);
 
     bool idle = p->hand.n == 0 && !p->stats.down;
     if (idle) {
@@ -520,6 +471,8 @@ static bool claim(struct pipeline *p)
     struct exchange x;
     begin(p, &x);
     add_claim(p, &x);
+    if (!x.next)
+        return false;
     return exchange(p, &x);
 }
 

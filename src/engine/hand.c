@@ -55,6 +55,22 @@ void hand_drop(struct hand *h, size_t i)
     }
 }
 
+size_t hand_bytes(const struct hand *h)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < HAND_MAX; i++)
+        bytes += h->pool[i].a.held;
+    return bytes;
+}
+
+void hand_shrink(struct hand *h)
+{
+    for (size_t i = 0; i < HAND_MAX; i++) {
+        if (!h->pool[i].used)
+            arena_release(&h->pool[i].a);
+    }
+}
+
 size_t hand_flying(const struct hand *h)
 {
     size_t flying = 0;

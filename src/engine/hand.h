@@ -47,6 +47,11 @@ int hand_take(struct hand *h, struct live *l, bool chain);
 /* hand_drop forgets live[i]. */
 void hand_drop(struct hand *h, size_t i);
 
+/* hand_bytes returns how much memory all places take, in use or not. hand_shrink frees that of
+ * places that are not in use. */
+size_t hand_bytes(const struct hand *h);
+void hand_shrink(struct hand *h);
+
 /* hand_flying returns how many events are with the sink. */
 size_t hand_flying(const struct hand *h);
 /* hand_next returns the index of the batch to settle next, or 0 if none is in hand. That is the

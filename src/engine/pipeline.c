@@ -30,6 +30,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     p->c = cfg->consumer;
     set_intervals(p);
     batch_size_init(&p->batch_size, (size_t)p->c->concurrency, (size_t)p->c->batch);
+    p->memory = (struct budget_part){.b = cfg->budget};
     careful_init(&p->careful, cfg->careful);
     schedule_init(&p->schedule);
     circuit_init(&p->circuit);
@@ -83,6 +84,7 @@ void pipeline_free(struct pipeline *p)
         return;
     careful_leave(&p->careful);
     hand_release(&p->hand);
+    budget_hold(&p->memory, 0);
     filter_free(p->filter);
     free(p);
 }
@@ -227,6 +229,7 @@ bool pipeline_step(struct pipeline *p)
 {
     if (p->state >= PIPELINE_STOPPED)
         return false;
+    p->stepped_at = pipeline_now(p);
     outage_report(p);
     if (!effects_resolve(p))
         return false;
@@ -268,7 +271,7 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
         *at = sooner(*at, company_by);
         settling = 1;
     }
-    if (!exchange_may_claim(p, now, settling))
+    if (!room_for_batch(p, now, settling))
         return 0;
     if (schedule_store_away(&p->schedule, now))
         return 0;
@@ -284,13 +287,16 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
     return 1;
 }
 
+/* pipeline_wait judges by the time of the last step, not by the time it is now. What came due
+ * between the two was not done by the step, and nobody would be woken for it: seen from the step,
+ * it is still to come, and its time, which is past, ends the wait at once. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;
     if (p->state >= PIPELINE_STOPPED)
         return 0;
 
-    int64_t now = pipeline_now(p);
+    int64_t now = p->stepped_at;
     int64_t at = lease_wake(p);
     size_t n = 0;
 

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "engine/budget.h"
 #include "engine/consumer.h"
 #include "engine/meter.h"
 #include "engine/pulse.h"
@@ -29,6 +30,9 @@ struct pipeline_config {
      * if the process dies, it is clear which event was to blame. NULL: this is the only pipeline.
      * */
     atomic_flag *careful;
+    /* The memory for events in hand, shared by all pipelines of a process. NULL: no limit but that
+     * of batches. It must outlive the pipeline. */
+    struct budget *budget;
     /* For named handlers: the store handle whose transactions they work in, which nothing else
      * uses, and the handlers themselves, as the sink has them. NULL: handlers work on their own. */
     struct store *work;
@@ -62,6 +66,7 @@ struct pipeline_stats {
     /* Since when, in monotonic ns, the pipeline has had work and has got no event delivered or
      * buried. A store that cannot be asked counts as work. 0: it has nothing to do. */
     int64_t stalled_since;
+    int64_t held_bytes;     /* memory that the batches in hand take; see budget.h */
     int64_t ended_at;       /* when the sink last answered, monotonic ns */
     char why[PIPELINE_WHY]; /* what the sink or store said when it went down; "" once it is back */
     bool through;           /* the last look found nothing left (see claim_hint.through) */

@@ -1,12 +1,13 @@
 /* pipeline_impl.h: what the files of a pipeline share. They are pipeline.c (the front door),
- * deliver.c (to the sink and back), exchange.c (to the store and back), lease.c (keeps claims),
- * judge.c (whose fault a failure was), outage.c (the sink as a whole), effects.c and calls.c
- * (handlers' transactions) and standby.c (registers the consumer, and waits while newer settings
- * are in force). No other file includes it. */
+ * deliver.c (to the sink and back), exchange.c (to the store and back), room.c (whether to claim
+ * more), lease.c (keeps claims), judge.c (whose fault a failure was), outage.c (the sink as a
+ * whole), effects.c and calls.c (handlers' transactions) and standby.c (registers the consumer, and
+ * waits while newer settings are in force). No other file includes it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
 #include "engine/batch_size.h"
+#include "engine/budget.h"
 #include "engine/careful.h"
 #include "engine/circuit.h"
 #include "engine/effects.h"
@@ -31,12 +32,17 @@ struct pipeline {
     struct effects effects;
 
     struct batch_size batch_size;
+    struct budget_part memory;
     int lane;          /* the lane the next claim tries first */
     bool parked_turn;  /* the next claim tries parked events first, if it is time to */
     int64_t parked_at; /* when it is, monotonic; 0: at once */
     struct careful_token careful;
     struct schedule schedule;
+    int64_t stepped_at;       /* when the last step began, monotonic */
     struct error store_error; /* of the last turn; code 0: it went well */
+
+    bool marking;      /* the settlement under way brings the sink's high-water marks */
+    int64_t marked_at; /* when one last did, monotonic */
 
     struct error standby;  /* why it stands by; code 0: it does not */
     int64_t standby_at;    /* when to try to register again, monotonic */
@@ -142,18 +148,28 @@ void outage_report(struct pipeline *p);
  * committed: see effects_resolve. */
 bool exchange_step(struct pipeline *p);
 /* exchange_settle settles live[i], whose events have all ended, and claims the next batch in the
- * same transaction if exchange_may_claim and a look is due. Returns whether the store did it. */
+ * same transaction if room_for_batch and a look is due. Returns whether the store did it. */
 bool exchange_settle(struct pipeline *p, size_t i);
 /* exchange_company_by returns until when the batch in hand waits for company: it was delivered
  * whole, and will be settled together with the next claim, or then. 0: none waits. */
 int64_t exchange_company_by(const struct pipeline *p, int64_t now);
-/* exchange_may_claim says whether there is room for another batch, where `settling` (0 or 1) of
- * those in hand are about to go. */
-bool exchange_may_claim(struct pipeline *p, int64_t now, size_t settling);
 /* exchange_drop forgets live[i]. exchange_drop_lost forgets all batches whose claims are no longer
  * ours and of which nothing is with the sink. */
 void exchange_drop(struct pipeline *p, size_t i);
 void exchange_drop_lost(struct pipeline *p);
+
+/* room_for_batch says whether there is room for another batch, where `settling` (0 or 1) of those
+ * in hand are about to go. */
+bool room_for_batch(struct pipeline *p, int64_t now, size_t settling);
+/* room_bytes sets memory aside for it and returns how many bytes of events it may have; 0: there
+ * are none left. room_events returns how many events to ask for: while the sink is down a few are
+ * enough, because they only probe it. */
+size_t room_bytes(struct pipeline *p);
+size_t room_events(const struct pipeline *p);
+/* room_count counts the memory of what is in hand. room_tidy also gives back what is only kept for
+ * later, if memory is short; no claimed batch may be outside of the hand. */
+void room_count(struct pipeline *p);
+void room_tidy(struct pipeline *p);
 
 /* lease_keep extends the claims in hand in time. lease_lose marks a claim as no longer ours, and
  * logs why. */
@@ -168,10 +184,15 @@ int standby_register(struct pipeline *p, struct error *err);
 void standby_enter(struct pipeline *p);
 bool standby_try(struct pipeline *p);
 
+/* marks_add has a settlement bring the high-water marks of the sink, or leaves them to a later one.
+ * marks_kept tells the sink that the settlement is recorded, with what marks_add gave it. */
+void marks_add(struct pipeline *p, struct settlement *s);
+void marks_kept(struct pipeline *p);
+
 /* exchange_settlement returns what to record of a batch; it points into l. exchange_settled forgets
  * live[i], which the store has settled, or refused to because the claim was `lost`. effects.c
  * settles in its own transaction, and needs both. */
-struct settlement exchange_settlement(const struct pipeline *p, const struct live *l);
+struct settlement exchange_settlement(struct pipeline *p, const struct live *l);
 void exchange_settled(struct pipeline *p, size_t i, bool lost);
 /* exchange_store_failed notes that the store failed or gave no answer, and leaves it alone for a
  * while. exchange_store_back notes that it has answered. */

@@ -254,7 +254,8 @@ static void escape_last(const struct writing *w, const struct part *p, size_t at
 {
     struct buf *b = w->b;
     struct buf copy;
-    if (b->failed)
+    bool nothing = b->failed || b->n == at;
+    if (nothing)
         return;
     buf_init(&copy, b->max);
     buf_add(&copy, b->p + at, b->n - at);

@@ -162,29 +162,25 @@ int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret,
     return 0;
 }
 
-/* fixed_size returns how many bytes a value of this kind takes; 0: it has its length before it. */
+/* fixed_size returns how many bytes a value of this kind takes; 0: it has its length before it; -1:
+ * there is no such kind. */
 static int fixed_size(char kind)
 {
-    switch (kind) {
-    case 't':
-    case 'b':
-    case 'B': return 1;
-    case 's':
-    case 'u': return 2;
-    case 'I':
-    case 'i':
-    case 'f': return 4;
-    case 'D': return 5;
-    case 'l':
-    case 'L':
-    case 'd':
-    case 'T': return 8;
-    case 'S':
-    case 'x':
-    case 'A':
-    case 'F': return 0;
-    default: return -1;
-    }
+    static const struct {
+        const char *kinds;
+        int size;
+    } sizes[] = {
+        {"tbB", 1},  /* boolean, integers */
+        {"su", 2},   /* integers */
+        {"Iif", 4},  /* integers, float */
+        {"D", 5},    /* decimal: a scale, and four bytes */
+        {"lLdT", 8}, /* integers, double, time */
+        {"SxAF", 0}, /* text, bytes, array, table */
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (memchr(sizes[i].kinds, kind, strlen(sizes[i].kinds)))
+            return sizes[i].size;
+    return -1;
 }
 
 /* show_number writes a value of fixed size, and returns whether it has a text. */

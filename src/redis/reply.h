@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What an error reply is about. docs/redis.md has the same table for people. */
+/* What an error reply is about. fate.c has the table of errors. */
 enum redis_fault {
     REDIS_FAULT_UNKNOWN, /* not known: how other events fare will tell */
     /* this stream and all that goes there: WRONGTYPE, an ACL on keys, no id is left */

@@ -127,21 +127,41 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
     }
 }
 
-/* take_news takes what a sentinel publishes: "NAME OLD-HOST OLD-PORT HOST PORT". */
+/* published returns the text of what a sentinel has published; NULL: the reply is something else.
+ * It is an array of "message", the channel and the text. */
+static const char *published(const redisReply *r)
+{
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 3)
+        return NULL;
+    const redisReply *kind = r->element[0], *text = r->element[2];
+    if (!is_text(kind) || !is_text(text))
+        return NULL;
+    if (strcmp(kind->str, "message") != 0)
+        return NULL;
+    return text->str;
+}
+
+/* The words of a change of masters: "NAME OLD-HOST OLD-PORT HOST PORT". */
+enum { NEWS_NAME, NEWS_OLD_HOST, NEWS_OLD_PORT, NEWS_HOST, NEWS_PORT, NEWS_WORDS };
+
+/* take_news takes what a sentinel publishes. Words that are missing are empty, which no address
+ * is. */
 static void take_news(struct redis_sentinel *s, const redisReply *r)
 {
-    bool message = r->type == REDIS_REPLY_ARRAY && r->elements == 3 && is_text(r->element[0]) &&
-                   is_text(r->element[2]) && strcmp(r->element[0]->str, "message") == 0;
-    if (!message)
+    const char *news = published(r);
+    if (!news)
         return;
 
     char text[4 * REDIS_HOST_MAX], *rest = text;
-    const char *word[5] = {"", "", "", "", ""};
-    snprintf(text, sizeof text, "%s", r->element[2]->str);
-    for (size_t i = 0; i < 5 && rest; i++)
+    const char *word[NEWS_WORDS] = {"", "", "", "", ""};
+    snprintf(text, sizeof text, "%s", news);
+    for (size_t i = 0; i < NEWS_WORDS && rest; i++)
         word[i] = strsep(&rest, " ");
-    bool ours = strcmp(word[0], s->master) == 0;
-    if (ours && tell(s, word[3], word[4]))
+
+    bool ours = strcmp(word[NEWS_NAME], s->master) == 0;
+    if (!ours)
+        return;
+    if (tell(s, word[NEWS_HOST], word[NEWS_PORT]))
         s->changes++;
 }
 

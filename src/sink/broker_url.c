@@ -146,13 +146,20 @@ static void make_label(struct broker_url *u)
              first->port, others);
 }
 
+static bool is_scheme(struct str s)
+{
+    static const char fit[] = "abcdefghijklmnopqrstuvwxyz0123456789+-";
+    return s.n > 0 && strspn(s.p, fit) >= s.n;
+}
+
 /* read_address reads what stands before the parameters. */
 static int read_address(const struct reading *r, const char *text, struct error *err)
 {
     char scheme[32];
     const char *colon = strchr(text, ':');
     bool whole = colon && strncmp(colon, "://", 3) == 0;
-    if (!whole || (size_t)(colon - text) >= sizeof scheme)
+    bool named = whole && is_scheme((struct str){text, (size_t)(colon - text)});
+    if (!named || (size_t)(colon - text) >= sizeof scheme)
         return err_set(err, ERR_CONFIG, "write KIND://HOST:PORT/...");
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - text), text);
     if (option_copy(&r->url->scheme, scheme, NULL, err) != 0)

@@ -265,18 +265,33 @@ static size_t kafka_fds(struct sink *sk, struct pollfd *out, size_t max)
     return n;
 }
 
+/* closed_at returns when to look whether former producers are gone, for whose end the next one
+ * waits; CLOCK_NEVER: nothing waits for that. */
+static int64_t closed_at(const struct kafka_sink *k)
+{
+    bool waits = !k->p && !k->tail && kafka_inflight(k) > 0;
+    if (!waits)
+        return CLOCK_NEVER;
+    return kafka_now(k) + CLOSING_NS;
+}
+
+/* broken_at returns when a producer that broke is replaced, whatever it still has. */
+static int64_t broken_at(const struct kafka_sink *k)
+{
+    if (!k->breaking)
+        return CLOCK_NEVER;
+    return k->break_by;
+}
+
 static int64_t kafka_deadline(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    int64_t at = late_at(k), away = away_at(k);
-    if (away < at)
-        at = away;
-    if (k->breaking && k->break_by < at)
-        at = k->break_by;
-    bool no_producer = !k->p && !k->tail && kafka_inflight(k) > 0;
-    if (no_producer && kafka_now(k) + CLOSING_NS < at)
-        at = kafka_now(k) + CLOSING_NS;
-    return at;
+    const int64_t each[] = {late_at(k), away_at(k), broken_at(k), closed_at(k)};
+    int64_t first = CLOCK_NEVER;
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++)
+        if (each[i] < first)
+            first = each[i];
+    return first;
 }
 
 /* kafka_cancel looks for reports once more: an event that is known to be stored need not come

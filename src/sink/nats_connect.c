@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
 #include "sink/nats_reply.h"
+#include "sink/nats_tls.h"
 
 #define SECRET_MAX 4096
 
@@ -19,6 +20,7 @@ static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock
     (void)nc;
     *user = l;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
+    nats_tls_done(fd);
     pthread_mutex_lock(&l->lock);
     l->fd = fd;
     l->want_write = false;
@@ -232,7 +234,9 @@ static int try_options(struct nats_link *l, natsOptions *o, const struct broker_
 
     /* The callback for the end of the connection has a reference, and comes if there was one. */
     nats_hold(l);
+    nats_tls_begin(l->plan->timeout_ms);
     natsStatus s = natsConnection_Connect(&l->nc, o);
+    nats_tls_end();
     if (s == NATS_OK)
         return 0;
     nats_let_go(l);

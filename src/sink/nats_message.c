@@ -37,16 +37,31 @@ static void add_name(struct buf *b, struct str name)
     }
 }
 
+static bool unfit_for_attribute(unsigned char c)
+{
+    bool is_printable = c > ' ' && c < 0x7f;
+    return !is_printable || c == '"' || c == '%';
+}
+
+static bool unfit_for_header(unsigned char c, bool at_end)
+{
+    bool ends_line = c < ' ' || c == 0x7f;
+    bool is_cut_off = c == ' ' && at_end;
+    return ends_line || is_cut_off;
+}
+
 /* add_value appends a header's value. A CloudEvents attribute is percent-encoded as its binding
  * wants it; of others only what would end the line, or be cut off at its ends. */
-static void add_value(struct buf *b, struct str v, bool strict)
+static void add_value(struct buf *b, struct str v, bool attribute)
 {
     for (size_t i = 0; i < v.n; i++) {
         unsigned char c = (unsigned char)v.p[i];
         bool at_end = i == 0 || i + 1 == v.n;
-        bool unfit = c < ' ' || c == 0x7f || (c == ' ' && at_end);
-        if (strict)
-            unfit = c <= ' ' || c >= 0x7f || c == '"' || c == '%';
+        bool unfit;
+        if (attribute)
+            unfit = unfit_for_attribute(c);
+        else
+            unfit = unfit_for_header(c, at_end);
         if (unfit)
             add_escaped(b, c);
         else
@@ -175,6 +190,10 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
     const char *subject = buf_cstr(&n->name);
     if (!subject)
         return err_nomem(err);
+    if (!nats_subject_whole(str_of(subject)))
+        return err_set(err, ERR_INVALID,
+                       "a value that its subject is made of is empty, which leaves \"%.200s\"",
+                       subject);
     if (message_make(&n->style, d->ev, str_of(subject), str_of(n->base.cfg.consumer), d->attempt,
                      &n->text, &msg, err) != 0)
         return -1;

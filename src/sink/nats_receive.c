@@ -11,6 +11,7 @@
 #include "sink/kinds.h"
 #include "sink/nats_impl.h"
 #include "sink/nats_link_impl.h"
+#include "sink/nats_tls.h"
 
 #define STEP_MS 50                       /* between looks at whether to stop */
 #define TEXT_MAX_BYTES ((size_t)4 << 20) /* all headers of a message, decoded */
@@ -40,7 +41,9 @@ static int connect_any(struct nats_receiver *rc, struct error *err)
         if (nats_connect_options(rc->plan, &u->hosts[i], o, err) == 0) {
             natsOptions_SetMaxReconnect(o, -1);
             natsOptions_SetReconnectWait(o, STEP_MS * 4);
+            nats_tls_begin(rc->plan->timeout_ms);
             natsStatus s = natsConnection_Connect(&rc->nc, o);
+            nats_tls_end();
             if (s != NATS_OK)
                 nats_connect_failed(rc->plan, &u->hosts[i], s, err);
         }

@@ -128,3 +128,15 @@ void nats_subject_escape(struct buf *b, struct str value, bool levels)
             buf_addf(b, "%%%02X", c);
     }
 }
+
+bool nats_subject_whole(struct str subject)
+{
+    char last = '.';
+    for (size_t i = 0; i < subject.n; i++) {
+        bool empty = subject.p[i] == '.' && last == '.';
+        if (empty)
+            return false;
+        last = subject.p[i];
+    }
+    return last != '.';
+}

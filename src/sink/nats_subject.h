@@ -15,5 +15,8 @@ void nats_subject_pattern(const char *text, struct buf *b);
 /* nats_subject_escape appends a value so that it is one token, or, with `levels`, tokens that are
  * not empty. It is a template_escape: blanks, control characters, * > % and dots become %XX. */
 void nats_subject_escape(struct buf *b, struct str value, bool levels);
+/* nats_subject_whole says whether what a template has made is a subject: a value that is empty may
+ * have left an empty token. */
+bool nats_subject_whole(struct str subject);
 
 #endif

@@ -4,12 +4,15 @@
  *     kafka_tool HOSTS delete TOPIC
  *     kafka_tool HOSTS config TOPIC NAME=VALUE...
  *     kafka_tool HOSTS grow TOPIC PARTITIONS
+ *     kafka_tool HOSTS deny TOPIC USER           from now on the user may not write to it
+ *     kafka_tool HOSTS permit TOPIC USER         undoes that
  *     kafka_tool HOSTS count TOPIC               how many messages there are
  *     kafka_tool HOSTS read TOPIC [committed]    a line of JSON per message
  *
  * Exit status 0, or 1 with the reason on the standard error output. */
 #include <librdkafka/rdkafka.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +87,12 @@ static void check(rd_kafka_queue_t *queue)
         check_topics(rd_kafka_DeleteTopics_result_topics(deleted, &n), n);
     if (grown)
         check_topics(rd_kafka_CreatePartitions_result_topics(grown, &n), n);
+    const rd_kafka_CreateAcls_result_t *denied = rd_kafka_event_CreateAcls_result(ev);
+    if (denied) {
+        const rd_kafka_acl_result_t **each = rd_kafka_CreateAcls_result_acls(denied, &n);
+        if (n > 0 && rd_kafka_acl_result_error(each[0]))
+            fail("%s", rd_kafka_error_string(rd_kafka_acl_result_error(each[0])));
+    }
     if (altered) {
         const rd_kafka_ConfigResource_t **each = rd_kafka_AlterConfigs_result_resources(altered,
                                                                                         &n);
@@ -149,6 +158,41 @@ static void configure(rd_kafka_t *rk, rd_kafka_queue_t *queue, char **argv)
     rd_kafka_ConfigResource_destroy(c);
 }
 
+/* writing is the rule, or the pattern of rules, that a user may not write to a topic. */
+static rd_kafka_AclBinding_t *writing(bool pattern, char **argv)
+{
+    char said[256], who[256];
+    snprintf(who, sizeof who, "User:%s", argv[1]);
+    rd_kafka_AclBinding_t *acl;
+    if (pattern)
+        acl = rd_kafka_AclBindingFilter_new(
+            RD_KAFKA_RESOURCE_TOPIC, argv[0], RD_KAFKA_RESOURCE_PATTERN_LITERAL, who, "*",
+            RD_KAFKA_ACL_OPERATION_WRITE, RD_KAFKA_ACL_PERMISSION_TYPE_DENY, said, sizeof said);
+    else
+        acl = rd_kafka_AclBinding_new(
+            RD_KAFKA_RESOURCE_TOPIC, argv[0], RD_KAFKA_RESOURCE_PATTERN_LITERAL, who, "*",
+            RD_KAFKA_ACL_OPERATION_WRITE, RD_KAFKA_ACL_PERMISSION_TYPE_DENY, said, sizeof said);
+    if (!acl)
+        fail("%s", said);
+    return acl;
+}
+
+static void deny(rd_kafka_t *rk, rd_kafka_queue_t *queue, char **argv)
+{
+    rd_kafka_AclBinding_t *acl = writing(false, argv);
+    rd_kafka_CreateAcls(rk, &acl, 1, NULL, queue);
+    check(queue);
+    rd_kafka_AclBinding_destroy(acl);
+}
+
+static void permit(rd_kafka_t *rk, rd_kafka_queue_t *queue, char **argv)
+{
+    rd_kafka_AclBindingFilter_t *acl = writing(true, argv);
+    rd_kafka_DeleteAcls(rk, &acl, 1, NULL, queue);
+    check(queue);
+    rd_kafka_AclBinding_destroy(acl);
+}
+
 static int administrate(const char *hosts, const char *verb, char **argv)
 {
     rd_kafka_t *rk = connect_to(hosts, RD_KAFKA_PRODUCER, "read_uncommitted");
@@ -159,6 +203,10 @@ static int administrate(const char *hosts, const char *verb, char **argv)
         grow(rk, queue, argv);
     else if (strcmp(verb, "delete") == 0)
         delete_topic(rk, queue, argv[0]);
+    else if (strcmp(verb, "deny") == 0)
+        deny(rk, queue, argv);
+    else if (strcmp(verb, "permit") == 0)
+        permit(rk, queue, argv);
     else
         configure(rk, queue, argv);
     rd_kafka_queue_destroy(queue);

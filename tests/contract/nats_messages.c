@@ -113,10 +113,23 @@ static void subject_has_one_token_for_each_value(void **state)
     subject_is(2, "s.%2Eorder%2E%2Epaid.a%2Eb%25.%2A%2E%3E%20\xc3\xa9");
 }
 
+/* No stream takes a subject with an empty token, so it would count as a stream that is away. */
+static void empty_value_costs_its_event_alone(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "s.{header.h}.x", "stream=S");
+    struct sink_item *bad = add(p, "1", "{\"h\":\"\"}");
+    struct sink_item *good = add(p, "2", "{\"h\":\"7\"}");
+    sink_rig_run(&p->rig);
+    assert_int_equal(bad->status, SINK_REJECT);
+    sink_assert_says(bad, "is empty, which leaves \"s..x\"");
+    assert_int_equal(good->status, SINK_DELIVERED);
+    subject_is(1, "s.7.x");
+}
+
 static const struct CMUnitTest tests[] = {
-    OWN(plain_message_has_payload_and_headers),
-    OWN(headers_of_an_event_steer_nothing),
-    OWN(other_formats_are_what_their_names_say),
-    OWN(subject_has_one_token_for_each_value),
+    OWN(plain_message_has_payload_and_headers),  OWN(headers_of_an_event_steer_nothing),
+    OWN(other_formats_are_what_their_names_say), OWN(subject_has_one_token_for_each_value),
+    OWN(empty_value_costs_its_event_alone),
 };
 const struct suite_part nats_messages_tests = SUITE_PART(tests);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "redis/fate.h"
 #include "redis/url.h"
 #include "redis_moody.h"
 #include "redis_peer.h"
@@ -71,6 +72,48 @@ static void every_error_has_its_fate(void **state)
         if (it->status != want)
             fail_msg("%s: %d, not %d", errors[i / 2].text, it->status, want);
         sink_assert_says(it, errors[i / 2].text);
+        redis_moody_say(moody, NULL);
+        sink_rig_passes_again(&p->rig);
+        sink_rig_release(&p->rig);
+    }
+    redis_moody_free(moody);
+    sink_tmp_remove(dir);
+}
+
+/* status_of is what a row of the table means for an event, if all go to one stream. */
+static enum sink_status status_of(enum redis_fault fault)
+{
+    switch (fault) {
+    case REDIS_FAULT_SIZE: return SINK_REJECT;
+    case REDIS_FAULT_UNKNOWN:
+    case REDIS_FAULT_SCRIPT: return SINK_RETRY;
+    case REDIS_FAULT_STREAM:
+    case REDIS_FAULT_AWAY:
+    case REDIS_FAULT_LOGIN:
+    case REDIS_FAULT_SETUP: break;
+    }
+    return SINK_DOWN;
+}
+
+static void every_row_of_the_table_has_its_fate(void **state)
+{
+    struct peer *p = *state;
+    char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], said[200];
+    sink_tmp_new(dir);
+    snprintf(path, sizeof path, "%s/s", dir);
+    struct redis_moody *moody = redis_moody_new(path);
+    snprintf(p->url, sizeof p->url, "unix:%s?stream=s", path);
+    for (size_t i = 0; i < redis_fates_n; i++) {
+        const struct redis_fate *f = &redis_fates[i];
+        snprintf(said, sizeof said, "%s and so on", f->words);
+        assert_ptr_equal(redis_fate_of(said), f);
+        sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
+        redis_moody_say(moody, said);
+        struct sink_item *it = run_one(p, "1");
+        if (it->status != status_of(f->fault))
+            fail_msg("%s: %d", said, it->status);
+        if (f->advice)
+            sink_assert_says(it, f->advice);
         redis_moody_say(moody, NULL);
         sink_rig_passes_again(&p->rig);
         sink_rig_release(&p->rig);
@@ -203,6 +246,7 @@ static void acl_on_keys_is_about_a_stream_and_on_commands_about_all(void **state
 
 static const struct CMUnitTest tests[] = {
     OWN(every_error_has_its_fate),
+    OWN(every_row_of_the_table_has_its_fate),
     OWN(what_redis_says_is_made_fit_to_print),
     OWN(wrong_type_of_the_only_stream_is_down),
     OWN(out_of_memory_is_down),

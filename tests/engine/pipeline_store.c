@@ -347,7 +347,72 @@ static void settling_again_and_again_takes_no_more_memory(void **state)
     fail_before = 0;
 }
 
+static struct sink_ops marking;
+static size_t moved; /* how many marks the sink has to tell */
+static int marks_recorded;
+
+/* some_marks tells of as many as have moved. */
+static size_t some_marks(struct sink *sk, const struct hwm **ret)
+{
+    static struct hwm list[100];
+    (void)sk;
+    for (size_t i = 0; i < moved; i++)
+        list[i] = (struct hwm){STR("s"), 1, (int64_t)i};
+    *ret = list;
+    return moved;
+}
+
+static void count_kept(struct sink *sk)
+{
+    (void)sk;
+    marks_recorded++;
+}
+
+/* three_in_turn has three batches of one event at hand, and ends them one after the other. ret[i]
+ * is how often marks had been recorded when the i-th was settled. */
+static void three_in_turn(struct rig *g, size_t marks, int ret[3])
+{
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    marking = *w->sk->base.ops;
+    marking.marks = some_marks;
+    marking.marks_kept = count_kept;
+    w->sk->base.ops = &marking;
+    w->sk->hold = true;
+    moved = marks;
+    marks_recorded = 0;
+    rig_pass(g, 5000);
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, (const char *[]){"k/1", "k/2", "k/3"}[i]);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 3);
+    for (int i = 0; i < 3; i++) {
+        rig_end(g, 0, 0, SINK_DELIVERED);
+        rig_step(g, 0);
+        ret[i] = marks_recorded;
+    }
+}
+
+static void marks_of_few_streams_go_with_each_settlement(void **state)
+{
+    int recorded[3];
+    three_in_turn(*state, 16, recorded);
+    assert_int_equal(recorded[0], 1);
+    assert_int_equal(recorded[1], 2);
+    assert_int_equal(recorded[2], 3);
+}
+
+static void marks_of_many_streams_wait_for_the_last_settlement_at_hand(void **state)
+{
+    int recorded[3];
+    three_in_turn(*state, 17, recorded);
+    assert_int_equal(recorded[0], 1);
+    assert_int_equal(recorded[1], 1);
+    assert_int_equal(recorded[2], 2);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_RIG(marks_of_few_streams_go_with_each_settlement),
+    ON_A_RIG(marks_of_many_streams_wait_for_the_last_settlement_at_hand),
     ON_A_RIG(sweep_finds_what_the_bell_missed),
     ON_A_RIG(dispatcher_has_the_numbers_of_its_document),
     ON_A_RIG(claim_that_came_after_its_lease_is_kept_if_the_store_says_so),

@@ -256,6 +256,43 @@ static void pipeline_that_waits_for_company_says_until_when(void **state)
     assert_int_equal(at, g->mono + 15 * MS_NS);
 }
 
+/* A thread may be put aside between a step and the wait that follows, for as long as it likes. */
+static void what_came_due_between_a_step_and_its_wait_ends_the_wait_at_once(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = patient_worker(g);
+    int64_t at;
+    deliver_one(g, "a");
+    rig_pass(g, 16); /* the wait for company is over */
+    pipeline_wait(w->p, NULL, 0, &at);
+    assert_true(at <= g->mono);
+
+    deliver_one(g, "b");
+    rig_pass(g, 25); /* and so is that for the next look */
+    pipeline_wait(w->p, NULL, 0, &at);
+    assert_true(at <= g->mono);
+}
+
+static void sink_that_may_be_tried_again_between_a_step_and_its_wait_is_tried_at_once(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=30s", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_step(g, 0);
+    while (w->sk->n > 0)
+        rig_end(g, 0, 0, SINK_DOWN);
+    rig_step(g, 0);
+    int64_t at;
+    pipeline_wait(w->p, NULL, 0, &at);
+    assert_true(at > g->mono && at < g->mono + 10000 * MS_NS);
+
+    rig_pass(g, (at - g->mono) / MS_NS + 1);
+    pipeline_wait(w->p, NULL, 0, &at);
+    assert_true(at <= g->mono);
+}
+
 static void failure_is_settled_at_once(void **state)
 {
     struct rig *g = *state;
@@ -299,6 +336,8 @@ static void crash_before_the_settlement_repeats_what_waited(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_RIG(what_was_delivered_waits_a_little_to_be_settled_with_the_next_claim),
     ON_A_RIG(pipeline_that_waits_for_company_says_until_when),
+    ON_A_RIG(what_came_due_between_a_step_and_its_wait_ends_the_wait_at_once),
+    ON_A_RIG(sink_that_may_be_tried_again_between_a_step_and_its_wait_is_tried_at_once),
     ON_A_RIG(failure_is_settled_at_once),
     ON_A_RIG(drain_does_not_wait_for_company),
     ON_A_RIG(crash_before_the_settlement_repeats_what_waited),

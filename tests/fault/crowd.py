@@ -96,15 +96,3 @@ class Storms:
         self.rage(self.crew(relays, 3), seconds)
         self.heal()
         self.check()
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
-        self.rounds(lambda seconds: self.storm(1, seconds), STORM)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_with_lanes(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
-        self.rounds(lambda seconds: self.storm(4, seconds), STORM)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_where_relays_share_many_lanes(self):
-        """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
-        self.rounds(lambda seconds: self.storm(16, seconds, relays=3), STORM)

@@ -110,6 +110,24 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
+    def test_disk_of_one_broker_is_full(self):
+        """A broker whose disk is full ends, in the middle of a batch; the others go on, and everything arrives, in order."""
+        with self.start() as relay:
+            self.send(500)
+            self.wait_all(relay)
+            victim = kafka.brokers[0]
+            def fill():
+                victim.fill_disk(5000)
+                wait_until(lambda: not victim.running(), what=victim.log)
+                self.assertIn("File too large", victim.log())
+                time.sleep(3)
+                victim.start()
+                kafka.wait([victim])
+                self.fault("disk full")
+            self.load(fill)
+            self.arrived(relay)
+        self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
+
     def test_too_few_replicas_in_sync(self):
         """With one broker of three left, nothing is confirmed; with two, everything arrives, once."""
         with self.start("--timeout", "5s") as relay:

@@ -155,19 +155,27 @@ class Crashes(Mood, Case):
 class Moods(Mood, Case):
     """Whatever mood the broker is in: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_memory_alarm(self):
-        """A broker that is low on memory gets everything, in order, when it has some again; the relay says why it waits."""
+    def alarmed(self, alarm, words):
+        """alarmed has the broker block whoever publishes, for a while."""
         with self.start(None, "--timeout", "2s") as relay:
             self.send(50)
             self.wait_all(relay)
-            self.rabbit.alarm()
-            self.addCleanup(self.rabbit.alarm, False)
+            alarm(True)
+            self.addCleanup(alarm, False)
             self.send(500)
-            self.down(relay, "takes no messages: low on memory")
-            self.rabbit.alarm(False)
-            self.fault("memory alarm")
+            self.down(relay, words)
+            alarm(False)
+            self.fault("alarm")
             self.arrived(relay)
         self.reckon(1)
+
+    def test_memory_alarm(self):
+        """A broker that is low on memory gets everything, in order, when it has some again; the relay says why it waits."""
+        self.alarmed(self.rabbit.alarm, "takes no messages: low on memory")
+
+    def test_disk_alarm(self):
+        """The same with a broker whose disk is almost full."""
+        self.alarmed(self.rabbit.disk_alarm, "takes no messages: low on disk")
 
     def test_full_queue(self):
         """A queue that is full, and refuses, gets everything, in order, as it is emptied."""

@@ -139,6 +139,34 @@ class Once(Mood):
         self.reckon()
 
 
+class Zombies(Mood, Case):
+    """A relay that stands still past its lease, and goes on when another has taken over."""
+
+    QUERY, REPEATS = "stream=s", 1
+
+    def test_zombie_past_its_lease(self):
+        """A relay that goes on after its lease loses nothing and brings nothing out of order; what it held comes again, at most."""
+        start = lambda: self.start(self.redis.url(self.QUERY), "--lease", "500ms", "--batch", "50")
+        self.send(1000)
+        zombie = start()
+        wait_until(self.got, what=zombie.output)
+        zombie.freeze(self.db)
+        self.fault("relay stopped past its lease")
+        with start() as heir:
+            self.wait_all(heir)
+            zombie.signal(signal.SIGCONT)
+            self.send(100)
+            self.heal(heir)
+            zombie.stop()
+        self.reckon(self.REPEATS)
+
+
+class ZombiesOnce(Zombies):
+    """The same with dedupe=on: what another has settled it may bring again, but no more than it held."""
+
+    QUERY = "stream=s&dedupe=on"
+
+
 class Moods(Mood, Case):
     """Whatever mood Redis is in: everything arrives, in order, and no attempt is counted against an event."""
 
@@ -150,6 +178,36 @@ class Moods(Mood, Case):
             self.down(relay, "OOM")
             self.redis("CONFIG", "SET", "maxmemory", 0)
             self.fault("Redis out of memory")
+            self.arrived(relay)
+        self.reckon()
+
+    def test_login_withdrawn_and_given_back(self):
+        """A Redis that lets us in no more gets everything, in order, once it does again."""
+        secret = self.path("password")
+        secret.write_text("one\n")
+        self.redis("ACL", "SETUSER", "courier", "on", ">one", "~*", "+@all")
+        with self.start(self.redis.url(f"stream=s&user=courier&password-file={secret}")) as relay:
+            self.send(50)
+            self.wait_all(relay)
+            self.redis("ACL", "SETUSER", "courier", "resetpass", ">two")
+            self.redis("CLIENT", "KILL", "USER", "courier")
+            self.send(100)
+            self.down(relay, "WRONGPASS")
+            secret.write_text("two\n")
+            self.fault("password changed")
+            self.arrived(relay)
+        self.reckon()
+
+    def test_stream_deleted_under_load(self):
+        """A stream that is deleted begins anew; what was in it is gone with it, which is what deleting means."""
+        with self.start() as relay:
+            self.send(100)
+            self.wait_all(relay)
+            before = self.got()
+            self.redis("DEL", "s")
+            self.fault("stream deleted")
+            first, self.got = before, lambda got=self.got: first + got()
+            self.send(200)
             self.arrived(relay)
         self.reckon()
 

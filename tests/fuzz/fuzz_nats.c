@@ -82,8 +82,9 @@ static void subject(const char *text)
     buf_init(&name, NATS_SUBJECT_MAX);
     buf_init(&pattern, NATS_SUBJECT_MAX);
     nats_subject_pattern(copy, &pattern);
-    if (template_write_escaped(t, &ev, nats_subject_escape, &name, &err) == 0 && v.n > 0) {
-        struct str made = {name.p, name.n};
+    bool made_one = template_write_escaped(t, &ev, nats_subject_escape, &name, &err) == 0;
+    struct str made = {name.p, name.n};
+    if (made_one && nats_subject_whole(made)) {
         MUST(is_subject(made));
         MUST(nats_stream_covers((struct str){pattern.p, pattern.n}, made));
     }

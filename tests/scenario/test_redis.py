@@ -1,17 +1,25 @@
 """Redis Streams from end to end, through the CLI: the envelope, high-water marks, a lease, reading with a group."""
 import contextlib
 import json
+import os
+import pathlib
+import re
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
+import unittest
 
 import psycopg2
 import servers
 from broker_view import BrokerView
-from support import BIN, Case, PgCase, on_each_store, wait_until
+from support import BIN, ROOT, Case, PgCase, on_each_store, wait_until
+
+HERE = pathlib.Path(__file__).resolve().parent
+NODE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outbox-tests" / "redis" / "node_modules"
 
 
 class Odd:
@@ -72,6 +80,49 @@ class Redis:
         return len({event["event_id"] for _, event in self.redis.entries("s")})
 
 
+class Read(Redis, Case):
+    """By ioredis, and the SDK of CloudEvents."""
+
+    def by_node(self, stream):
+        if not (NODE / "ioredis").exists(): self.skipTest("node's modules ioredis and cloudevents are not here")
+        done = subprocess.run(["node", HERE / "redis_reader.js", self.redis.socket, stream], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "NODE_PATH": str(NODE)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_every_format(self):
+        event = self.emit("order.paid", "order/7", None, "--payload", '{"a": 1.50}', "--version", "3", "--header", "tag=a b")
+        formats = ("plain", "cloudevents", "cloudevents-structured", "debezium", "json", "contract")
+        for name in formats: self.drain(*self.to(f"{name}&format={name}&source=/shop", name=name))
+        got = {}
+        for name in formats: got[name], = self.by_node(name)
+        fields = {name: entry["fields"] for name, entry in got.items()}
+
+        for name in ("plain", "cloudevents", "debezium"): self.assertEqual(fields[name]["value"], '{"a": 1.50}')
+        want = {"id": event, "type": "order.paid", "aggregate_type": "order", "aggregate_id": "7", "key": "order/7", "version": "3",
+                "tag": "a b", "content-type": "application/json"}
+        self.assertEqual({name: fields["plain"].get(name) for name in want}, want)
+        self.assertEqual({name: text for name, text in fields["debezium"].items() if name != "value"}, {"id": event})
+        for name in ("cloudevents", "cloudevents-structured"):
+            ce = got[name]["event"]
+            self.assertEqual([ce[field] for field in ("specversion", "id", "type", "source", "subject", "datacontenttype", "data")],
+                             ["1.0", event, "order.paid", "/shop", "order/7", "application/json", {"a": 1.5}])
+        self.assertEqual(json.loads(fields["json"]["value"])["id"], event)
+        self.assertEqual(list(fields["contract"]), ["event"])
+        self.assertEqual(json.loads(fields["contract"]["event"])["event_id"], event)
+
+
+class Errors(unittest.TestCase):
+    def test_table_of_errors_is_the_one_in_the_documents(self):
+        about = {"AWAY": "server", "LOGIN": "login", "STREAM": "stream", "SIZE": "event", "SETUP": "set-up", "SCRIPT": "script"}
+        source = (ROOT / "src" / "redis" / "fate.c").read_text()
+        rows = [(words.strip(), about[fault], "new" if reconnect == "true" else "kept")
+                for words, fault, reconnect in re.findall(r'\{"([^"]*)", REDIS_FAULT_(\w+),\s+(true|false),', source)]
+        table = re.findall(r"^\| `(.*)` \| (.*) \| (new|kept) \|$", (ROOT / "docs" / "redis.md").read_text(), re.M)
+        self.assertEqual(len(rows) + 2, source.count("REDIS_FAULT_"))  # and the two for what is not in the table
+        self.assertEqual(table, rows)
+
+
 class Shown(Redis, BrokerView, Case):
     def test_server_and_what_it_has_not_confirmed(self):
         send = self.redis.popen.send_signal
@@ -114,6 +165,14 @@ class Streams(Redis):
         self.assertIn("b.s", self.outbox("hwm").stdout)
         self.outbox("consumers", "remove", "out", "--yes")
         self.outbox("hwm", "a.s", status=65)
+
+    def test_hwm_of_many_streams_is_there_when_all_is_delivered(self):
+        """Marks of many streams are recorded together; none is left behind."""
+        self.emit_many({"type": f"t.{i % 60}", "payload": i} for i in range(1200))
+        self.drain(*self.to("s{type[1]}", "--batch", 50))
+        marks = {m["stream"]: m["id"] for m in self.json("hwm")}
+        last = {f"s{n}": self.redis("XREVRANGE", f"s{n}", "+", "-", "COUNT", 1)[0][0] for n in range(60)}
+        self.assertEqual(marks, last)
 
     def change(self, i):
         """change adds to one of two rows, and tells of it in the same transaction."""

@@ -1,8 +1,13 @@
 """Redis by the several, through the CLI: a cluster whose servers share the streams, and a master that Sentinels name."""
 # build: plain
 import json
+import pathlib
+import re
+import shutil
+import tempfile
 
 import broker_redis
+from broker_rabbit import make_certificates
 from broker_view import BrokerView
 from support import Case, wait_until
 
@@ -181,3 +186,38 @@ class BySentinelsWithPasswords(Many):
             env["OUTBOX_REDIS_SENTINEL_PASSWORD"] = "s3cret-watch"
             self.drain("--consumer", "out", "--sink", url, env=env)
             self.assertEqual(group.master()("XLEN", "s"), 101)
+
+
+class BySentinelsWithTls(Many):
+    """Sentinels, master and replica speak nothing but TLS; each certificate must be valid."""
+
+    def test_sentinels_and_master_by_tls(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="obtls"))
+        self.addCleanup(shutil.rmtree, folder)
+        folder.chmod(0o755)
+        make_certificates(folder)
+        with broker_redis.Sentinels(replicas=1, sentinels=1, tls=folder) as group:
+            url = group.url(f"stream=s&replicas=1&ca={folder}/ca.crt")
+            self.fill(50)
+            self.drain("--consumer", "out", "--sink", url)
+            self.assertEqual(group.master()("XLEN", "s"), 50)
+            verdict = self.check(url)
+            self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"]), (50, 0, 0))
+
+            self.fill(1, 50)
+            for wrong, words in ((group.url("stream=s"), "certificate"),
+                                 (url.replace("rediss-", "redis-").partition("&ca=")[0], "127.0.0.1")):
+                with self.subTest(words), self.relay("--consumer", "out", "--sink", wrong) as relay:
+                    wait_until(lambda: re.search(f"sink is down: sentinel at .*{words}", relay.output()), what=relay.output)
+            self.assertEqual(group.master()("XLEN", "s"), 50)
+
+            with self.serve("--consumer", "out", "--sink", url) as relay:
+                old = group.master()
+                wait_until(lambda: old("XLEN", "s") == 51, what=relay.output)
+                self.wait_shown(relay, kind="redis-sentinel", broker=old.address, leader=old.address, connected=1, unconfirmed=0)
+                old.kill()
+                new = group.wait_for_another_master(old)
+                new("CONFIG", "SET", "min-replicas-to-write", "0")
+            self.fill(9, 51)
+            self.drain("--consumer", "out", "--sink", url.replace("&replicas=1", ""))
+            self.assertEqual(new("XLEN", "s"), 60)

@@ -107,6 +107,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .rng = &r->rng,
                                   .log = &w->log,
                                   .careful = &r->careful,
+                                  .budget = &r->budget,
                                   .work = q->work,
                                   .handlers = handlers ? q->h : NULL,
                                   .n_handlers = handlers ? SIM_HANDLERS : 0,
@@ -153,6 +154,8 @@ static void process_up(struct relay *r)
     r->up = true;
     r->start++;
     atomic_flag_clear(&r->careful);
+    /* Events of a run are small: with little memory, a batch has to wait for another. */
+    r->budget = (struct budget){.limit = r->id % 2 ? SIM_MEMORY : SIZE_MAX};
     snprintf(r->owner, sizeof r->owner, "relay%d.%u", r->id, r->start);
 }
 

@@ -29,6 +29,7 @@
 #define SIM_ATTEMPTS 4
 #define SIM_BIG 30000
 #define SIM_PAYLOAD (SIM_BIG + 100)
+#define SIM_MEMORY (200 * 1024) /* a second batch seldom fits in */
 #define SIM_OUTAGES 256
 #define SIM_FAILURES 16
 #define SIM_PASSED 4096
@@ -172,6 +173,7 @@ struct relay {
     unsigned start;
     char owner[24];
     atomic_flag careful;
+    struct budget budget;
     struct rng rng;
     jmp_buf *crash; /* where it leads when it dies within a step */
     struct pipe pipe[SIM_CONSUMERS];

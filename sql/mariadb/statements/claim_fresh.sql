@@ -3,15 +3,26 @@
 -- lane_position (consumer text, lane int): events up to here have been handed out.
 SELECT position FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 
--- @chunk_columns@: a payload of more than :most bytes is left out, and read by itself if its event
--- is wanted: so the size of an answer has a bound.
-o.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version,
+-- @chunk_columns_of_e@: what follows the seq. A payload of more than :most bytes is left out, and
+-- read by itself if its event is wanted: so the size of an answer has a bound.
+e.id, e.type, e.aggregate_type, e.aggregate_id, e.version,
 IF(OCTET_LENGTH(e.payload) <= :most, e.payload, NULL), e.headers, e.tenant, e.created_at,
-e.not_before, e.idempotency_key, OCTET_LENGTH(e.payload);
+e.not_before, e.idempotency_key;
+
+-- @chunk_columns@: the columns of an event that is handed out.
+o.seq, @chunk_columns_of_e@;
 
 -- fresh_events (position int, max int, most int): seq is commit order, so nothing can appear later
 -- before what was read.
 SELECT @chunk_columns@ FROM @events@ WHERE o.seq > :position ORDER BY o.seq LIMIT :max;
+
+-- places (position int, max int): where the events after a position are.
+SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
+
+-- events_between (first int, last int, most int): events as they lie in the table, in the columns
+-- of fresh_events, but with nr for seq.
+SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
+ WHERE e.nr BETWEEN :first AND :last ORDER BY e.nr;
 
 -- range_events (from_seq int, to_seq int, max int, most int): the events of a fresh claim, among
 -- those of other lanes.

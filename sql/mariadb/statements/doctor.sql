@@ -9,10 +9,21 @@ SELECT table_name, engine FROM information_schema.tables
  WHERE table_schema = :schema AND table_name LIKE 'outbox\\_%' AND table_type = 'BASE TABLE'
    AND engine <> 'InnoDB';
 
--- count_triggers (schema text): without its trigger an event is never handed out.
+-- count_triggers (schema text): without its trigger an event is never handed out. A name of ours
+-- would get the database's before it here, hence CONCAT.
 SELECT count(*) FROM information_schema.triggers
  WHERE trigger_schema = :schema
-   AND trigger_name IN ('outbox_event_inserted', 'outbox_dead_deleted');
+   AND trigger_name IN (CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_dead_deleted'));
+
+-- lost_definers (schema text): accounts that triggers of ours run as, and that are not there. Takes
+-- the right to read mysql.user.
+SELECT t.definer, min(t.trigger_name) FROM information_schema.triggers t
+ WHERE t.trigger_schema = :schema
+   AND t.trigger_name IN (CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_dead_deleted'))
+   AND t.definer NOT IN (
+       SELECT CONCAT(User, IF(is_role = 'Y', '', CONCAT(CHAR(64 USING utf8mb3), Host)))
+         FROM mysql.user)
+ GROUP BY t.definer;
 
 -- unmarked (max int): events that have neither a seq nor a marker: they were written while the
 -- trigger was missing, or restored without their markers. Looks at the newest only.

@@ -55,6 +55,8 @@ int mdb_fresh_claim(struct claiming *k, struct error *err);
  * k->a. */
 int mdb_fresh_wanted(struct claiming *k, struct mdb_rows *q, int lane, size_t max, struct chunk *c,
                      struct error *err);
+/* mdb_fresh_next is what a turn reads first, for a lane at that position. */
+struct mdb_after mdb_fresh_next(const struct claim_request *req, int64_t position);
 /* mdb_fresh_inline is how large a payload may be that comes with its row. */
 int64_t mdb_fresh_inline(const struct claim_request *req);
 

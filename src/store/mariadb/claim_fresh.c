@@ -1,7 +1,7 @@
 /* claim_fresh.c: handing out the events after a lane's position. */
-#include "mdb_sql.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 /* events looked at per claim at least, so that a filter that rarely matches still gets on */
 #define SCAN_MIN 10000
@@ -95,6 +95,15 @@ static size_t lesser(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+struct mdb_after mdb_fresh_next(const struct claim_request *req, int64_t position)
+{
+    return (struct mdb_after){
+        .position = position,
+        .max = (int64_t)lesser(req->max_events, CHUNK_MAX),
+        .most = mdb_fresh_inline(req),
+    };
+}
+
 /* read_after reads events after a position, an answer at a time: until there are enough, or enough
  * were looked at. */
 static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *ret,
@@ -110,10 +119,10 @@ static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *
     size_t asked, before;
     do {
         before = c.scanned;
-        asked = lesser(lesser(most, CHUNK_MAX), scan - c.scanned);
-        struct mdb_rows *q = mdb_rows(k->st, err,
-                                      SQL(fresh_events, .position = c.to, .max = (int64_t)asked,
-                                          .most = mdb_fresh_inline(k->req)));
+        struct mdb_after after = mdb_fresh_next(k->req, c.to);
+        asked = lesser((size_t)after.max, scan - c.scanned);
+        after.max = (int64_t)asked;
+        struct mdb_rows *q = mdb_read_after(k->st, &after, err);
         if (mdb_fresh_wanted(k, q, lane, most, &c, err) != 0)
             return -1;
     } while (c.scanned - before == asked && c.n < most && c.bytes < k->req->max_bytes &&

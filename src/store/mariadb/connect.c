@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "mdb_sql.h"
+#include "store_sql.h"
 
 #define CONNECT_SECONDS 10
 #define TURN_IDLE_SECONDS 3        /* less than others wait for a lock */
@@ -145,6 +145,20 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
     return made;
 }
 
+/* check_kind comes before any statement: another server would not know what we set. */
+static int check_kind(const struct mdb_store *st, MYSQL *db, struct error *err)
+{
+    const char *why = "";
+    if (mariadb_connection(db) && mysql_get_server_version(db) >= 100600)
+        return 0;
+    if (!mariadb_connection(db))
+        why = "; MySQL has no INSERT ... RETURNING, no CREATE OR REPLACE TRIGGER, and other "
+              "collations";
+    return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
+                    "%s: this server is %.60s; an outbox needs MariaDB 10.6 or later%s", st->shown,
+                    mysql_get_server_info(db), why);
+}
+
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
 {
     pthread_once(&library_once, start_library);
@@ -154,7 +168,7 @@ MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
         return NULL;
     }
     set_options(st, db);
-    if (!real_connect(st, db, err) || set_up(st, db, err) != 0) {
+    if (!real_connect(st, db, err) || check_kind(st, db, err) != 0 || set_up(st, db, err) != 0) {
         mysql_close(db);
         return NULL;
     }
@@ -165,10 +179,6 @@ MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
 static int check_server(struct mdb_store *st, struct error *err)
 {
     struct mdb_rows *q;
-    if (!mariadb_connection(st->db) || mysql_get_server_version(st->db) < 100600)
-        return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                        "%s: this server is %s; an outbox needs MariaDB 10.6 or later", st->shown,
-                        mysql_get_server_info(st->db));
     if (mdb_row(st, &q, err, SQL(server)) != 1)
         return -1;
     bool logs = mdb_int(q, 1) != 0 && str_is(mdb_text(q, 2), "STATEMENT");

@@ -4,11 +4,10 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define LOOK_EVENTS 10000 /* newest events that are looked at for their markers */
-#define TRIGGERS 2
 
 static void say(const struct doctor_request *req, enum finding_level level, const char *name,
                 const char *text, const char *advice)
@@ -110,7 +109,7 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
     char text[200];
     if (mdb_value(st, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
         return -1;
-    if (n < TRIGGERS)
+    if (n < MDB_TRIGGERS)
         say(req, FINDING_PROBLEM, "trigger",
             "a trigger of the outbox is missing: events that are inserted are not delivered",
             "run `outbox init`");
@@ -126,6 +125,23 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
         "outbox_order o WHERE o.nr = e.nr) AND NOT EXISTS (SELECT 1 FROM outbox_fresh f WHERE "
         "f.nr = e.nr)");
     return 0;
+}
+
+/* definers names accounts that triggers run as and that are gone, as after a dump was restored on
+ * another server; without the right to see accounts it says nothing. */
+static void definers(struct mdb_store *st, const struct doctor_request *req)
+{
+    struct error ignored;
+    char text[500];
+    struct mdb_rows *q = mdb_rows(st, &ignored, SQL(lost_definers, .schema = st->url.database));
+    while (q && mdb_step(&q) == 1) {
+        snprintf(text, sizeof text,
+                 "trigger %.64s runs as %.200s, an account that does not exist: every statement "
+                 "that it belongs to fails",
+                 mdb_text(q, 1).p, mdb_text(q, 0).p);
+        say(req, FINDING_PROBLEM, "definer", text,
+            "run `outbox init`, as an account that stays, or create that account again");
+    }
 }
 
 static int sequencer(struct mdb_store *st, const struct doctor_request *req, struct error *err)
@@ -189,6 +205,7 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
 
     if (engines(st, req, err) != 0 || triggers(st, req, err) != 0)
         return -1;
+    definers(st, req);
     if (sequencer(st, req, err) != 0)
         return -1;
     if (places(st, req, err) != 0)

@@ -31,6 +31,7 @@ static void mdb_close_store(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
     mdb_bell_release(st);
+    mdb_ahead_release(st);
     mdb_disconnect(st);
     mdb_url_release(&st->url);
     if (st->url_text)
@@ -102,6 +103,7 @@ const struct store_ops store_mariadb = {
     .scheme = "mariadb",
     .synopsis = "mariadb://USER@HOST/DB",
     .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE | STORE_REMOTE,
+    .driver = &mdb_driver,
     .open = mdb_open,
     .close = mdb_close_store,
     .dup = mdb_dup,
@@ -113,14 +115,14 @@ const struct store_ops store_mariadb = {
     .commit = mdb_commit,
     .rollback = mdb_rollback,
     .emit = mdb_emit,
-    .consumer_put = mdb_consumer_put,
-    .consumer_list = mdb_consumer_list,
-    .consumer_history = mdb_consumer_history,
-    .consumer_gauge = mdb_consumer_gauge,
-    .consumer_specs = mdb_consumer_specs,
-    .consumer_pause = mdb_consumer_pause,
-    .consumer_remove = mdb_consumer_remove,
-    .consumer_report = mdb_consumer_report,
+    .consumer_put = db_consumer_put,
+    .consumer_list = db_consumer_list,
+    .consumer_history = db_consumer_history,
+    .consumer_gauge = db_consumer_gauge,
+    .consumer_specs = db_consumer_specs,
+    .consumer_pause = db_consumer_pause,
+    .consumer_remove = db_consumer_remove,
+    .consumer_report = db_consumer_report,
     .turn = mdb_turn,
     .look = mdb_look,
     .extend = mdb_extend,
@@ -133,15 +135,16 @@ const struct store_ops store_mariadb = {
     .bell_fd = mdb_bell_fd,
     .bell_clear = mdb_bell_clear,
     .handle_once = mdb_handle_once,
-    .info = mdb_info,
-    .events = mdb_events,
-    .dead = mdb_dead,
-    .dead_retry = mdb_dead_retry,
-    .retry_now = mdb_retry_now,
-    .dead_drop = mdb_dead_drop,
-    .trim = mdb_trim,
-    .marks = mdb_marks,
+    .info = db_info,
+    .events = db_events,
+    .dead = db_dead,
+    .dead_retry = db_dead_retry,
+    .retry_now = db_retry_now,
+    .dead_drop = db_dead_drop,
+    .trim = db_trim,
+    .marks = db_marks,
     .grant = mdb_grant,
+    .adopt = mdb_adopt,
 };
 
 bool mdb_is(const struct store *st)

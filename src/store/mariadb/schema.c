@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 extern const char *const mdb_schema[];
 extern const char *const mdb_functions[];
@@ -84,6 +84,23 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
     *ret = r == 1 && str_is(mdb_text(q, 0), ours);
     if (r == 1)
         mdb_done(q);
+    return 0;
+}
+
+/* sound_triggers says whether the triggers are there, and whom they run as, as far as we may see
+ * accounts. */
+static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
+{
+    int64_t n = 0;
+    struct error ignored;
+    struct mdb_rows *lost;
+    if (mdb_value(st, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
+        return -1;
+    *ret = n >= MDB_TRIGGERS;
+    if (mdb_row(st, &lost, &ignored, SQL(lost_definers, .schema = st->url.database)) != 1)
+        return 0;
+    mdb_done(lost);
+    *ret = false;
     return 0;
 }
 
@@ -202,6 +219,8 @@ static int init_locked(struct mdb_store *st, bool *ret_created, struct error *er
     if (known_version(st, &version, err) != 0)
         return -1;
     if (version == MDB_SCHEMA_VERSION && same_functions(st, &same, err) != 0)
+        return -1;
+    if (same && sound_triggers(st, &same, err) != 0)
         return -1;
     *ret_created = !same;
     return same ? 0 : migrate(st, version, err);

@@ -4,9 +4,9 @@
  * another. */
 #include <mysqld_error.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
 #define TRIES 4       /* of a turn that the server picked to end a deadlock */
@@ -192,6 +192,17 @@ static int make(struct turn *t, struct error *err)
     return r;
 }
 
+/* read_on has the server read what the next turn will want, if this one got all it wanted. */
+static void read_on(struct mdb_store *st, const struct claim_request *req, const struct batch *b)
+{
+    bool fresh = b->n > 0 && !b->parked, all = b->n == req->max_events;
+    bool in_a_row = req->lanes == 1 && b->to - b->from == (int64_t)b->n;
+    if (!fresh || !all || !in_a_row)
+        return;
+    struct mdb_after next = mdb_fresh_next(req, b->to);
+    mdb_ahead_start(st, &next);
+}
+
 int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
              const struct claim_request *req, struct arena *a, struct batch *ret_batch,
              struct claim_hint *ret_hint, struct error *err)
@@ -216,6 +227,7 @@ int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
             if (req) {
                 *ret_batch = b;
                 *ret_hint = hint;
+                read_on(st, req, &b);
             }
             return 0;
         }

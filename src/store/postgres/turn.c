@@ -78,7 +78,11 @@ void pg_add_marks(struct buf *b, const struct settlement *s)
             buf_addc(b, ',');
         buf_adds(b, "{\"stream\":");
         json_quote(b, m->stream);
-        buf_addf(b, ",\"hi\":%lld,\"lo\":%lld}", (long long)m->hi, (long long)m->lo);
+        buf_adds(b, ",\"hi\":");
+        buf_addi64(b, m->hi);
+        buf_adds(b, ",\"lo\":");
+        buf_addi64(b, m->lo);
+        buf_addc(b, '}');
     }
     buf_addc(b, ']');
 }

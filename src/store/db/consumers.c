@@ -1,0 +1,302 @@
+/* consumers.c: registering, changing and removing consumers. */
+#include "base/text.h"
+#include "store/db/db.h"
+#include "store_sql.h"
+
+#define TRIES 5
+
+static int head_of(struct store *st, int64_t *ret, struct error *err)
+{
+    *ret = 0;
+    return db_value(st, err, ret, SQL(head));
+}
+
+/* remove_each runs statements that forget rows of a consumer. Each takes its name and nothing else,
+ * so the arguments of one fit them all. */
+static int remove_each(struct store *st, const struct sql *const *each, const char *name,
+                       struct error *err)
+{
+    const struct sql_remove_lanes args = {.consumer = name};
+    for (size_t i = 0; each[i]; i++)
+        if (db_run(st, err, each[i], &args) != 0)
+            return -1;
+    return 0;
+}
+
+/* ---- creating ---- */
+
+/* make_lanes sets all lanes to one position. */
+static int make_lanes(struct store *st, const char *name, int lanes, int64_t position,
+                      struct error *err)
+{
+    int64_t head;
+    if (head_of(st, &head, err) != 0)
+        return -1;
+    if (db_run(st, err, SQL(remove_lanes, .consumer = name)) != 0)
+        return -1;
+    for (int i = 0; i < lanes; i++)
+        if (db_run(st, err,
+                   SQL(put_lane, .consumer = name, .lane = i, .position = position,
+                       .head = head)) != 0)
+            return -1;
+    return 0;
+}
+
+/* start_position gives the position before the first event that a new consumer gets. */
+static int start_position(struct store *st, const struct consumer_spec *c, int64_t *ret,
+                          struct error *err)
+{
+    *ret = 0;
+    switch (c->start) {
+    case START_BEGINNING: return 0;
+    case START_END: return head_of(st, ret, err);
+    case START_SEQ: break;
+    }
+    if (c->start_seq > 0)
+        *ret = c->start_seq - 1;
+    return 0;
+}
+
+/* create makes a consumer at its start, with nothing that an earlier one of its name left. */
+static int create(struct store *st, const struct consumer_spec *c, struct error *err)
+{
+    /* if somebody deleted the earlier consumer by hand, these would count as the new one's */
+    static const struct sql *const left_behind[] = {&sql_remove_claims, &sql_remove_parked,
+                                                    &sql_remove_passed, &sql_remove_settings, NULL};
+    int64_t position;
+    if (db_keep_numbers(st, err) != 0)
+        return -1; /* else the end could be before events that exist */
+    if (start_position(st, c, &position, err) != 0)
+        return -1;
+    if (remove_each(st, left_behind, c->name, err) != 0)
+        return -1;
+
+    struct sql_put_consumer row = {
+        .consumer = c->name,
+        .events = c->events,
+        .predicate = c->where,
+        .ordering = store_order_names[c->order],
+        .lanes = c->lanes,
+        .retry = c->retry,
+        .now = db_now(st),
+        .start = position,
+    };
+    if (db_run(st, err, &sql_put_consumer, &row) != 0)
+        return -1;
+    return make_lanes(st, c->name, c->lanes, position, err);
+}
+
+/* ---- changing ---- */
+
+/* reshape changes order or lanes. That is safe only while nothing is on its way; then every lane is
+ * at the head, or was told to start beyond it. */
+static int reshape(struct store *st, const struct consumer_spec *c, struct error *err)
+{
+    int64_t head, unfinished = 0, position = 0;
+    if (head_of(st, &head, err) != 0)
+        return -1;
+    if (db_value(st, err, &unfinished, SQL(unfinished, .consumer = c->name, .head = head)) != 0)
+        return -1;
+    if (unfinished)
+        return err_set(err, ERR_CONFLICT,
+                       "consumer \"%s\" still has events on their way: its order and lanes can "
+                       "change only once it is through; run it with the old settings and --drain "
+                       "first",
+                       c->name);
+
+    const char *ordering = store_order_names[c->order];
+    if (db_run(st, err,
+               SQL(set_shape, .consumer = c->name, .ordering = ordering, .lanes = c->lanes)) != 0)
+        return -1;
+    if (db_value(st, err, &position, SQL(furthest_position, .consumer = c->name)) != 0)
+        return -1;
+    if (position < head)
+        position = head;
+    return make_lanes(st, c->name, c->lanes, position, err);
+}
+
+/* What differs between a consumer as it is registered and as it should be. */
+struct difference {
+    bool filter; /* its meaning */
+    bool text;   /* how the filter or the retry policy is written */
+    bool shape;  /* order or lanes */
+};
+
+/* compare takes the row of `registered`. */
+static struct difference compare(const struct db_rows *q, const struct consumer_spec *c)
+{
+    struct str events = db_text(q, 0), where = db_text(q, 1), retry = db_text(q, 4);
+    bool same_where = str_is(where, c->where);
+    bool same_order = store_order_of(db_text(q, 2)) == c->order;
+    bool same_lanes = db_int(q, 3) == c->lanes;
+    return (struct difference){
+        .filter = !db_settings_same_events(events.p, c->events) || !same_where,
+        .text = !str_is(events, c->events) || !same_where || !str_is(retry, c->retry),
+        .shape = !same_order || !same_lanes,
+    };
+}
+
+/* update makes the consumer what c says. The settings are recorded before anything changes, since
+ * that refuses some. */
+static int update(struct store *st, const struct consumer_spec *c, struct difference d,
+                  struct error *err)
+{
+    bool other_settings = d.filter || d.shape;
+    if (other_settings && db_settings_replace(st, c, err) != 0)
+        return -1;
+    if (d.filter && db_former_keep(st, c->name, err) != 0)
+        return -1;
+    if (d.shape && reshape(st, c, err) != 0)
+        return -1;
+    if (!d.filter && !d.text)
+        return 0;
+    return db_run(st, err,
+                  SQL(set_filter, .consumer = c->name, .events = c->events, .predicate = c->where,
+                      .retry = c->retry));
+}
+
+/* ---- registering ---- */
+
+/* put creates or updates the consumer, inside a transaction. */
+static int put(struct store *st, const struct consumer_spec *c, bool *ret_created,
+               struct error *err)
+{
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(registered, .consumer = c->name));
+    if (r < 0)
+        return -1;
+    *ret_created = r == 0;
+    if (r == 1) {
+        struct difference d = compare(&q, c);
+        db_done(&q);
+        return update(st, c, d, err);
+    }
+    if (c->how != PUT_START)
+        return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
+                        "consumer \"%s\" is not registered; it may have been removed", c->name);
+    return create(st, c, err);
+}
+
+/* put_once is put in a transaction. */
+static int put_once(struct store *st, const struct consumer_spec *c, bool *ret_created,
+                    struct error *err)
+{
+    if (db_begin(st, err) != 0)
+        return -1;
+    if (put(st, c, ret_created, err) != 0) {
+        db_rollback(st);
+        return -1;
+    }
+    return db_commit(st, err);
+}
+
+/* put_again is put_once, tried again if somebody else was registering the consumer as well. */
+static int put_again(struct store *st, const struct consumer_spec *c, bool *ret_created,
+                     struct error *err)
+{
+    struct error why;
+    for (int i = 0; i < TRIES; i++) {
+        if (put_once(st, c, ret_created, &why) == 0)
+            return 0;
+        bool beside = st->ops->driver->again && st->ops->driver->again(&why);
+        if (!beside)
+            break;
+    }
+    if (err)
+        *err = why;
+    return -1;
+}
+
+int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_created,
+                    struct error *err)
+{
+    bool created;
+    if (store_name_check(c->name, err) != 0)
+        return -1;
+    if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
+        return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
+
+    if (db_give_numbers(st, err) != 0)
+        return -1; /* the end is behind everything that is committed */
+    if (put_again(st, c, &created, err) != 0)
+        return -1;
+    db_news(st);
+    if (ret_created)
+        *ret_created = created;
+    return 0;
+}
+
+/* ---- operators ---- */
+
+int db_consumer_pause(struct store *st, const char *name, bool paused, struct error *err)
+{
+    int64_t n;
+    if (db_change(st, &n, err, SQL(set_paused, .consumer = name, .paused = paused)) != 0)
+        return -1;
+    if (n == 0)
+        return store_no_consumer(name, err);
+    db_news(st);
+    return 0;
+}
+
+int db_consumer_report(struct store *st, const char *name, const char *text, struct error *err)
+{
+    char kept[TEXT_KEPT_MAX];
+    return db_run(
+        st, err,
+        SQL(set_report, .consumer = name, .report = text_kept(text, kept), .now = db_now(st)));
+}
+
+/* ---- removing ---- */
+
+/* check_removable refuses to remove a consumer that is missing or, without force, one that has
+ * something to lose. */
+static int check_removable(struct store *st, const char *name, bool force, struct error *err)
+{
+    int64_t found = 0, dead = 0, parked = 0, live = 0, now = db_now(st);
+    if (db_value(st, err, &found, SQL(lock_consumer, .consumer = name)) != 0)
+        return -1;
+    if (!found)
+        return store_no_consumer(name, err);
+    if (force)
+        return 0;
+
+    const struct db_number wanted[] = {
+        {&dead, SQL(count_letters, .consumer = name)},
+        {&parked, SQL(count_parked, .consumer = name)},
+        {&live, SQL(count_live_claims, .consumer = name, .now = now)},
+    };
+    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+        return -1;
+    return store_removable(name, dead, parked, live, err);
+}
+
+/* keep_epoch remembers where the consumer's epochs end, for the next one of its name. */
+static int keep_epoch(struct store *st, const char *name, struct error *err)
+{
+    return db_run(st, err, SQL(keep_epoch, .consumer = name));
+}
+
+static int remove_rows(struct store *st, const char *name, struct error *err)
+{
+    static const struct sql *const all[] = {
+        &sql_remove_lanes,  &sql_remove_claims,         &sql_remove_parked,   &sql_remove_letters,
+        &sql_remove_ended,  &sql_remove_former_filters, &sql_remove_receipts, &sql_remove_marks,
+        &sql_remove_passed, &sql_remove_settings,       &sql_remove_consumer, NULL};
+    if (keep_epoch(st, name, err) != 0)
+        return -1;
+    return remove_each(st, all, name, err);
+}
+
+int db_consumer_remove(struct store *st, const char *name, bool force, struct error *err)
+{
+    if (db_begin(st, err) != 0)
+        return -1;
+    int r = check_removable(st, name, force, err);
+    if (r == 0)
+        r = remove_rows(st, name, err);
+    if (r == 0)
+        return db_commit(st, err);
+    db_rollback(st);
+    return -1;
+}

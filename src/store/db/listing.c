@@ -1,0 +1,240 @@
+/* listing.c: consumers as operators see them. */
+#include "store/db/db.h"
+#include "store_sql.h"
+
+/* ---- the rows ---- */
+
+/* read_row reads a row of list_consumers; false if there is no memory, or if the row lacks what
+ * only a database without our constraints can lack. */
+static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
+{
+    bool ok = true;
+    c->spec = (struct consumer_spec){
+        .name = db_copy(q, 0, a, &ok).p,
+        .events = db_copy(q, 1, a, &ok).p,
+        .where = db_copy(q, 2, a, &ok).p,
+        .order = store_order_of(db_text(q, 3)),
+        .lanes = (int)db_int(q, 4),
+        .retry = db_copy(q, 5, a, &ok).p,
+    };
+    c->paused = db_int(q, 6) != 0;
+    c->created_at = db_int(q, 7);
+    c->delivered = db_int(q, 8);
+    c->report = db_copy(q, 9, a, &ok).p;
+    c->report_at = db_int(q, 10);
+    c->down = store_says_down(c->report);
+    c->last_error = c->report;
+    c->last_error_at = c->report_at;
+
+    bool whole = c->spec.name && c->spec.events && c->spec.where && c->spec.retry;
+    return ok && whole;
+}
+
+/* read_rows reads all consumers, or the one named, without their state. */
+static int read_rows(struct store *st, const char *name, struct arena *a,
+                     struct consumer_info **ret, size_t *ret_n, struct error *err)
+{
+    int64_t count = 0;
+    if (db_value(st, err, &count, SQL(count_consumers)) != 0)
+        return -1;
+    struct consumer_info *list = arena_zalloc(a, (size_t)count + 1, sizeof *list);
+    if (!list)
+        return err_nomem(err);
+
+    size_t n = 0;
+    int r = 0;
+    bool ok = true;
+    struct db_rows q = db_rows(st, err, SQL(list_consumers, .name = name));
+    while (ok && n < (size_t)count && (r = db_step(&q, err)) == 1)
+        ok = read_row(&q, a, &list[n++]);
+    db_done(&q);
+    if (!ok)
+        return err_nomem(err);
+    if (r < 0)
+        return -1;
+    if (name && n == 0)
+        return store_no_consumer(name, err);
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}
+
+/* ---- their state ---- */
+
+static int read_counts(struct store *st, struct consumer_info *c, int64_t now, struct error *err)
+{
+    const char *name = c->spec.name;
+    const struct db_number wanted[] = {
+        {&c->position, SQL(lowest_position, .consumer = name, .lanes = c->spec.lanes)},
+        {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
+        {&c->parked, SQL(count_waiting, .consumer = name, .now = now)},
+        {&c->dead, SQL(count_dead, .consumer = name)},
+        {&c->next_due, SQL(next_retry, .consumer = name)},
+    };
+    return db_values(st, err, wanted, sizeof wanted / sizeof *wanted);
+}
+
+/* hold_floor lowers the floor to what holds it. */
+static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
+{
+    if (at >= c->floor)
+        return;
+    c->floor = at;
+    c->floor_pin = by;
+}
+
+/* read_floor finds out up to where events are no longer needed, and what needs the next one. */
+static int read_floor(struct store *st, struct consumer_info *c, struct error *err)
+{
+    const char *name = c->spec.name;
+    int64_t claim = INT64_MAX, parked = INT64_MAX;
+    const struct db_number wanted[] = {
+        {&claim, SQL(claim_floor, .consumer = name)},
+        {&parked, SQL(parked_floor, .consumer = name)},
+    };
+    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+        return -1;
+    c->floor = c->position;
+    c->floor_pin = "position";
+    hold_floor(c, claim, "claim");
+    hold_floor(c, parked, "parked");
+    return 0;
+}
+
+/* read_backlog counts what waits and what is in flight. */
+static int read_backlog(struct store *st, struct consumer_info *c, struct error *err)
+{
+    struct backlog b = {.spec = &c->spec, .max = STORE_COUNT_EVENTS};
+    if (*c->spec.where)
+        b.max = STORE_PROBE_EVENTS; /* payloads have to be read */
+    if (db_backlog(st, &b, err) != 0)
+        return -1;
+    c->behind = b.behind;
+    c->behind_exact = b.scanned < b.max;
+    c->oldest_at = b.oldest_at;
+    c->inflight = b.inflight;
+    c->inflight_exact = true;
+    return 0;
+}
+
+static int read_owner(struct store *st, struct consumer_info *c, int64_t now, struct arena *a,
+                      struct error *err)
+{
+    bool ok = true;
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(live_owner, .consumer = c->spec.name, .now = now));
+    if (r <= 0)
+        return r;
+    c->owner = db_copy(&q, 0, a, &ok).p;
+    db_done(&q);
+    return 0;
+}
+
+/* read_failure reads why an event failed last, unless the relay reported something later or that
+ * its sink is down. */
+static int read_failure(struct store *st, struct consumer_info *c, struct arena *a,
+                        struct error *err)
+{
+    bool ok = true;
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(last_failure, .consumer = c->spec.name));
+    if (r <= 0)
+        return r;
+    int64_t at = db_int(&q, 1);
+    bool later = !c->last_error || at > c->last_error_at;
+    if (later && !c->down) {
+        c->last_error = db_copy(&q, 0, a, &ok).p;
+        c->last_error_at = at;
+    }
+    db_done(&q);
+    return 0;
+}
+
+/* read_details reads what takes looking at events and claims. */
+static int read_details(struct store *st, struct consumer_info *c, int64_t now, struct arena *a,
+                        struct error *err)
+{
+    if (read_backlog(st, c, err) != 0)
+        return -1;
+    if (read_owner(st, c, now, a, err) != 0)
+        return -1;
+    return read_failure(st, c, a, err);
+}
+
+/* ---- lists ---- */
+
+enum detail { FLOORS, EVERYTHING };
+
+static int read_state(struct store *st, struct consumer_info *c, enum detail detail,
+                      struct arena *a, struct error *err)
+{
+    int64_t now = db_now(st);
+    if (read_counts(st, c, now, err) != 0)
+        return -1;
+    if (detail == EVERYTHING && read_details(st, c, now, a, err) != 0)
+        return -1;
+    return read_floor(st, c, err);
+}
+
+static int read_list(struct store *st, const char *name, enum detail detail, struct arena *a,
+                     struct consumer_info **ret, size_t *ret_n, struct error *err)
+{
+    if (read_rows(st, name, a, ret, ret_n, err) != 0)
+        return -1;
+    for (size_t i = 0; i < *ret_n; i++)
+        if (read_state(st, &(*ret)[i], detail, a, err) != 0)
+            return -1;
+    return 0;
+}
+
+/* list_consumers reads everything in one snapshot, so that the numbers fit together. */
+static int list_consumers(struct store *st, const char *name, enum detail detail, struct arena *a,
+                          struct consumer_info **ret, size_t *ret_n, struct error *err)
+{
+    struct consumer_info *list;
+    size_t n;
+    bool own;
+    if (db_give_numbers(st, err) != 0)
+        return -1;
+    if (db_snapshot_begin(st, &own, err) != 0)
+        return -1;
+    int r = read_list(st, name, detail, a, &list, &n, err);
+    db_snapshot_end(st, own);
+    if (r != 0)
+        return -1;
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}
+
+int db_consumer_list(struct store *st, const char *name, struct arena *a,
+                     struct consumer_info **ret, size_t *ret_n, struct error *err)
+{
+    return list_consumers(st, name, EVERYTHING, a, ret, ret_n, err);
+}
+
+int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                       struct error *err)
+{
+    return list_consumers(st, NULL, FLOORS, a, ret, ret_n, err);
+}
+
+int db_consumer_specs(struct store *st, const char *name, struct arena *a,
+                      struct consumer_spec **ret, size_t *ret_n, struct error *err)
+{
+    struct consumer_info *list;
+    size_t n, kept = 0;
+    if (read_rows(st, name, a, &list, &n, err) != 0)
+        return -1;
+    struct consumer_spec *specs = arena_zalloc(a, n + 1, sizeof *specs);
+    if (!specs)
+        return err_nomem(err);
+    for (size_t i = 0; i < n; i++) {
+        bool wanted = name || !list[i].paused;
+        if (wanted)
+            specs[kept++] = list[i].spec;
+    }
+    *ret = specs;
+    *ret_n = kept;
+    return 0;
+}

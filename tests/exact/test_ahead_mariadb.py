@@ -1,0 +1,47 @@
+"""MariaDB: a backlog is read in ranges and ahead of the claims. Every event comes once, in its place, under its own seq."""
+# build: plain
+import contextlib
+
+from support import MariaCase
+
+FILL = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) SELECT 't.e', 'k', seq % 50, seq FROM seq_1_to_{n}"
+
+
+class Ahead(MariaCase):
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.out = self.path("out")
+
+    def relay(self):
+        self.drain("--consumer", "c", "--sink", f"file:{self.out}", "--batch", "200")
+
+    def in_order(self):
+        """in_order is what there is, as the server joins it."""
+        return self.sql("SELECT o.seq, e.id FROM outbox_order o JOIN outbox_event e ON e.nr = o.nr ORDER BY o.seq")
+
+    def assert_exact(self, events):
+        got = [(line["seq"], line["id"]) for line in self.ndjson(self.out)]
+        self.assertEqual(got, [tuple(row) for row in self.in_order()])
+        self.assertEqual(len(got), events)
+
+    def test_gaps_rollbacks_and_late_commits_in_a_backlog(self):
+        late, undone = self.connect(), self.connect()
+        with contextlib.closing(late), contextlib.closing(undone), late.cursor() as first, undone.cursor() as second:
+            first.execute("START TRANSACTION")
+            second.execute("START TRANSACTION")
+            for _ in range(8):
+                self.sql(FILL.format(n=300))  # takes more numbers than it has rows
+                first.execute(FILL.format(n=7))
+                second.execute(FILL.format(n=20))
+            self.relay()
+            self.assert_exact(8 * 300)
+            for _ in range(4):
+                self.sql(FILL.format(n=500))
+                first.execute(FILL.format(n=7))
+            self.outbox("status")  # gives those of others their places
+            late.commit()  # numbers from between, and places behind all of these
+            undone.rollback()
+            for _ in range(4): self.sql(FILL.format(n=500))
+        self.relay()
+        self.assert_exact(8 * 307 + 4 * 507 + 4 * 500)

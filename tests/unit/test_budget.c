@@ -1,0 +1,97 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/budget.h"
+
+#define MIB ((size_t)1024 * 1024)
+#define MANY 50
+
+static size_t take(struct budget_part *p, size_t most)
+{
+    return budget_take(p, &(struct budget_wish){.most = most, .first = p->held == 0});
+}
+
+static void without_a_budget_a_batch_may_be_as_large_as_it_likes(void **state)
+{
+    (void)state;
+    struct budget_part p = {0};
+    assert_int_equal(take(&p, 2 * MIB), 2 * MIB);
+    budget_hold(&p, 3 * MIB);
+    assert_false(budget_tight(&p));
+}
+
+static void one_alone_is_not_limited_before_it_has_half(void **state)
+{
+    (void)state;
+    struct budget b = {.limit = 64 * MIB};
+    struct budget_part p = {.b = &b};
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(take(&p, 2 * MIB), 2 * MIB);
+    while (take(&p, 2 * MIB) > 0)
+        continue;
+    assert_in_range(p.held, 31 * MIB, 32 * MIB);
+}
+
+static void many_that_take_what_they_can_get_the_same(void **state)
+{
+    (void)state;
+    struct budget b = {.limit = 64 * MIB};
+    struct budget_part p[MANY];
+    for (size_t i = 0; i < MANY; i++)
+        p[i] = (struct budget_part){.b = &b};
+
+    /* Each settles its oldest batch and takes another, in turn. */
+    for (int round = 0; round < 200; round++) {
+        for (size_t i = 0; i < MANY; i++) {
+            budget_hold(&p[i], p[i].held - p[i].held / 4);
+            while (take(&p[i], 2 * MIB) > 0)
+                continue;
+        }
+    }
+    for (size_t i = 0; i < MANY; i++)
+        assert_in_range(p[i].held, MIB / 2, 2 * MIB); /* of 64 / 51 */
+    assert_true(atomic_load(&b.held) <= b.limit);
+}
+
+static void one_with_nothing_in_hand_gets_a_little_always(void **state)
+{
+    (void)state;
+    struct budget b = {.limit = MIB};
+    struct budget_part rich = {.b = &b}, poor = {.b = &b};
+    budget_hold(&rich, 5 * MIB); /* one large event */
+    assert_int_equal(take(&rich, 2 * MIB), 0);
+    assert_int_equal(take(&poor, 2 * MIB), BUDGET_LEAST);
+    assert_int_equal(take(&poor, 2 * MIB), 0);
+    assert_true(budget_tight(&poor));
+}
+
+static void held_is_the_sum_of_all_parts_and_the_peak_is_remembered(void **state)
+{
+    (void)state;
+    struct budget b = {.limit = 8 * MIB};
+    struct budget_part p = {.b = &b}, q = {.b = &b};
+    size_t got = take(&p, MIB);
+    assert_int_equal(atomic_load(&b.held), 2 * got); /* events in blocks of memory */
+    budget_hold(&p, 3 * MIB);
+    budget_hold(&q, MIB);
+    assert_int_equal(atomic_load(&b.held), 4 * MIB);
+    budget_hold(&p, 0);
+    assert_int_equal(atomic_load(&b.held), MIB);
+    assert_int_equal(atomic_load(&b.peak), 4 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_budget_a_batch_may_be_as_large_as_it_likes),
+        cmocka_unit_test(one_alone_is_not_limited_before_it_has_half),
+        cmocka_unit_test(many_that_take_what_they_can_get_the_same),
+        cmocka_unit_test(one_with_nothing_in_hand_gets_a_little_always),
+        cmocka_unit_test(held_is_the_sum_of_all_parts_and_the_peak_is_remembered),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
