@@ -17,7 +17,7 @@ import producer
 import psycopg2
 import servers
 from crowd import STORM
-from scenario import Numbers
+from scenario import CLAIMS, Numbers
 from support import TIMEOUT, Case, PgCase, wait_until
 
 SOON = 20  # seconds: far longer than a relay waits between two tries to reach its server, shorter than its sweep

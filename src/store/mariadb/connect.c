@@ -199,13 +199,16 @@ static int check_server(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* refresh sets the session up anew after handlers have had it. */
+/* refresh sets the session up anew after handlers have had it. If that fails the connection is of
+ * no more use, and the next one is made when it is needed. */
 static int refresh(struct mdb_store *st, struct error *err)
 {
     if (!st->dirty || st->in_tx)
         return 0;
-    if (set_up(st, st->db, err) != 0)
+    if (set_up(st, st->db, err) != 0) {
+        mdb_disconnect(st);
         return -1;
+    }
     st->dirty = false;
     st->unhurried = false;
     return 0;
