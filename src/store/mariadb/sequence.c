@@ -2,8 +2,8 @@
  * sql/mariadb/0001_outbox.sql. */
 #include <mysqld_error.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define SEQUENCE_MAX \
     5000 /* events per transaction: others wait for the sequencer's row meanwhile */

@@ -4,9 +4,9 @@
  * another. */
 #include <mysqld_error.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
 #define TRIES 4       /* of a turn that the server picked to end a deadlock */
