@@ -5,11 +5,13 @@ import pathlib
 import sys
 import time
 
+import own_tools
 from harness import compete, median, outbox_argv, program, ratio, timed
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 
 PARTITIONS = 6
+TOOL = "kafka-producer-perf-test"
 names = (f"bench{n}" for n in itertools.count(1))
 
 
@@ -39,6 +41,12 @@ def ours(b, kafka, replicas, url, events):
     return lambda: counted(kafka, replicas, events, run)
 
 
+def tool(b, kafka, replicas, events, jars):
+    """Kafka's own load tool, which says by itself how fast it was."""
+    run = lambda topic: {"seconds": events / own_tools.kafka(kafka.hosts, topic, events, jars)}
+    return own_tools.contender(b, TOOL, lambda: counted(kafka, replicas, events, run))
+
+
 def same_messages(b, kafka, url, db):
     """The ceiling must do the same work: what it writes is what the relay writes."""
     first, second = kafka.create(next(names), 1), kafka.create(next(names), 1)
@@ -58,8 +66,10 @@ def section(b, url, db, small):
     for label, (make, replicas) in makes.items():
         with make() as kafka:
             same_messages(b, kafka, *small)
-            m = compete(b, {"bare": bare(b, kafka, replicas, db, b.backlog), "ours": ours(b, kafka, replicas, url, b.backlog)})
+            m = compete(b, {"bare": bare(b, kafka, replicas, db, b.backlog), "ours": ours(b, kafka, replicas, url, b.backlog),
+                            **tool(b, kafka, replicas, b.backlog, broker_kafka.JARS)})
         share = ratio(m["ours"], m["bare"], "rate")
         b.row(f"relay to kafka, {label}", median(m["ours"], "rate"), "events/s")
         b.row("bare loop with librdkafka, overlapped", median(m["bare"], "rate"), "events/s", "ours / bare", share, ">= 0.75",
               share >= 0.75)
+        own_tools.add_row(b, TOOL, m)

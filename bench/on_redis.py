@@ -2,12 +2,14 @@
 import pathlib
 import sys
 
+import own_tools
 from harness import compete, median, outbox_argv, program, ratio, timed
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 import broker_redis  # noqa: E402
 import servers  # noqa: E402
 
+TOOL = "redis-benchmark"
 # Without the append-only file, and with it as most have it.
 STREAMS = 48  # of a cluster
 MODES = {"no AOF": {"appendonly": "no"}, "AOF everysec": {"appendonly": "yes", "appendfsync": "everysec"}}
@@ -77,11 +79,26 @@ def cluster_section(b, url):
         ports = ",".join(str(node.port) for _, _, node in sorted(cluster.slots(), key=lambda slot: slot[0]))
         m = compete(b, {"bare": lambda: on_cluster(cluster, n, lambda: program(b, "redis_drain", "postgres", url, ports, "s.")),
                         "ours": lambda: on_cluster(cluster, n, lambda: relay("")),
-                        "once": lambda: on_cluster(cluster, n, lambda: relay("&dedupe=on"))})
+                        "once": lambda: on_cluster(cluster, n, lambda: relay("&dedupe=on")),
+                        **cluster_tool(b, cluster, n)})
     share = ratio(m["ours"], m["bare"], "rate")
     b.row("relay to a redis cluster of three", median(m["ours"], "rate"), "events/s")
     b.row("bare loop, overlapped and pipelined", median(m["bare"], "rate"), "events/s", "ours / bare", share, ">= 0.75", share >= 0.75)
+    own_tools.add_row(b, TOOL, m)
     b.row("dedupe=on", median(m["once"], "rate"), "events/s", "on / off", ratio(m["once"], m["ours"], "rate"))
+
+
+def tool(b, redis, events):
+    """Redis' own load tool, which says by itself how fast it was."""
+    run = lambda: {"seconds": events / own_tools.redis(["-s", redis.socket], events, "tool")}
+    return own_tools.contender(b, TOOL, lambda: counted(redis, "tool", events, run))
+
+
+def cluster_tool(b, cluster, events):
+    """The same with a connection to each server; it puts tags into the names, so that each gets as much."""
+    where = ["--cluster", "-h", "127.0.0.1", "-p", cluster.masters()[0].port]
+    run = lambda: {"seconds": events / own_tools.redis(where, events, "s.{tag}", len(cluster.masters()))}
+    return own_tools.contender(b, TOOL, lambda: on_cluster(cluster, events, run))
 
 
 def dedupe_rows(b, redis, url, n):
@@ -102,13 +119,14 @@ def section(b, url, mode, source, small, queue=None):
     for label, settings in MODES.items():
         with servers.Redis(settings) as redis:
             same_entries(b, redis, small[0], mode, small[1])
-            contenders = {"bare": bare(b, redis, mode, source, n), "ours": ours(b, redis, url, n)}
+            contenders = {"bare": bare(b, redis, mode, source, n), "ours": ours(b, redis, url, n), **tool(b, redis, n)}
             if queue: contenders["queue"] = queue(redis)
             m = compete(b, contenders)
         share = ratio(m["ours"], m["bare"], "rate")
         b.row(f"relay to redis, {label}", median(m["ours"], "rate"), "events/s")
         b.row("bare loop, overlapped and pipelined", median(m["bare"], "rate"), "events/s", "ours / bare", share, ">= 0.75",
               share >= 0.75)
+        own_tools.add_row(b, TOOL, m)
         if label == "no AOF":
             with servers.Redis(settings) as redis: dedupe_rows(b, redis, url, n)
         if not queue: continue

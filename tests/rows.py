@@ -9,6 +9,7 @@ Nothing of that is believed. On which stores a test ran is seen in the run: a C 
 group (store_of), a Python test by the stores it used (cases.py). A test that was skipped has not run."""
 import collections
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -19,9 +20,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFORMANCE = ROOT / "docs" / "conformance.md"
 POSTGRES, SQLITE, MEMORY, MARIADB = STORES = ("PostgreSQL", "SQLite", "memory", "MariaDB")
 # The word in front of tests, and the stores that these run on.
-GROUPS = {"all": (POSTGRES, SQLITE, MEMORY), "both": (POSTGRES, SQLITE), "PostgreSQL": (POSTGRES,), "SQLite": (SQLITE,),
-          "MariaDB": (MARIADB,),
-          "SQLite, memory": (SQLITE, MEMORY), "PostgreSQL, memory": (POSTGRES, MEMORY), "memory": (MEMORY,), "no store": ()}
+GROUPS = {"all": STORES, "three": (POSTGRES, SQLITE, MARIADB), "both": (POSTGRES, SQLITE),
+          **{", ".join(some): some for n in (3, 2, 1) for some in itertools.combinations(STORES, n)
+             if some not in ((POSTGRES, SQLITE, MARIADB), (POSTGRES, SQLITE))},
+          "no store": ()}
 GROUP = re.compile(rf"\b({'|'.join(sorted(GROUPS, key=len, reverse=True))}): ")
 TEST = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
 ROW = re.compile(r"^\| *(C\d+\.\d+) *\| (.*) \|$", re.MULTILINE)
@@ -29,7 +31,7 @@ GAP = re.compile(r"(\w+) \(not yet\)")
 
 # The store of a C program, unless its groups tell; none for the rest.
 PROGRAMS = {POSTGRES: ("store_postgres", "handlers_pg", "claim_pg", "misbehave_pg", "outbox_pg", "sim_postgres"),
-            MARIADB: ("store_mariadb", "handlers_mariadb", "claim_mariadb", "misbehave_mariadb"),
+            MARIADB: ("store_mariadb", "handlers_mariadb", "claim_mariadb", "misbehave_mariadb", "sim_mariadb"),
             SQLITE: ("handlers_sqlite", "claim_sqlite", "misbehave_sqlite", "manage"),
             MEMORY: ("claim_memory", "pipeline", "effects", "found", "outage", "for_tests", "sim")}
 KINDS = {"postgres": POSTGRES, "sqlite": SQLITE, "memory": MEMORY, "mariadb": MARIADB}

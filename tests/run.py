@@ -47,7 +47,7 @@ COVERAGE = {"build-coverage": ["-Db_coverage=true", "-Doptimization=0"]}
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan.supp",
 }
 GUARDS = ["includes", "width", "comments", "exports"]  # of scripts/guards.py
 LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]

@@ -74,7 +74,7 @@ SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handl
 -- ---- retention counts from delivery ----
 
 -- When a consumer got past an event is told by samples: at that time it was done with every event up to seq. Trimming takes one
--- now and then, and forgets those nobody asks for any more (src/store/sqlite/trim.c), so there are about 170 for a consumer,
+-- now and then, and forgets those nobody asks for any more (src/store/db/trim.c), so there are about 170 for a consumer,
 -- however many events there are. To lose samples keeps events longer, and deletes none too early.
 CREATE TABLE outbox_passed (
     consumer TEXT NOT NULL,

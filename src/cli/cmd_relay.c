@@ -80,15 +80,29 @@ static void catch_signals(struct relay *r)
 
 /* ---- a store that is away ---- */
 
-/* away says whether to wait for the store: its server may be started after the relay, or be
- * restarting. Not with --drain, which reports a failure at once, nor once consumers have
- * started. */
-static bool away(struct relay *r, const struct error *err)
+/* will_be_back says whether what keeps us from the store passes by itself, or once somebody else
+ * has acted: its server may be started after the relay, or be a standby that will be promoted; a
+ * backup or a migration may have locked it; a disk may be full. A file that cannot be opened is
+ * rather a wrong path. */
+static bool will_be_back(const struct relay *r, const struct error *err)
 {
-    bool unreachable = err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY;
-    bool remote = store_kind(r->cli->settings.store)->caps & STORE_REMOTE;
+    if (err->fate != FATE_RETRY)
+        return false;
+    switch (err->code) {
+    case ERR_UNAVAILABLE: return store_kind(r->cli->settings.store)->caps & STORE_REMOTE;
+    case ERR_BUSY:
+    case ERR_READONLY:
+    case ERR_FULL: return true;
+    default: return false;
+    }
+}
+
+/* away says whether to wait for the store. Not with --drain, which reports a failure at once, nor
+ * once consumers have started: those wait by themselves. */
+static bool away(const struct relay *r, const struct error *err)
+{
     bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
-    return unreachable && remote && starting;
+    return starting && will_be_back(r, err);
 }
 
 /* longer doubles a pause, from AWAY_FIRST up to AWAY_MAX. */

@@ -186,6 +186,17 @@ static const char *exposure(const char *path, bool secret)
     return NULL;
 }
 
+/* store_password_text says where the password of a store belongs, by the kind of the store. */
+static const char *store_password_text(const char *url)
+{
+    if (strncmp(url, "mariadb:", 8) == 0)
+        return "it contains a password, and everybody on this machine can see arguments (ps); "
+               "use ~/.my.cnf or password-file=PATH, or give the URL in OUTBOX_STORE or a config "
+               "file";
+    return "it contains a password, and everybody on this machine can see arguments (ps); "
+           "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config file";
+}
+
 /* tell_arguments warns of secrets in the arguments. ps shows those to everybody; config_hide only
  * shortens that to a moment. */
 static void tell_arguments(const struct telling *t)
@@ -198,9 +209,7 @@ static void tell_arguments(const struct telling *t)
         const char *text = "it contains a secret, and everybody on this machine can see arguments "
                            "(ps); use the environment or a config file instead";
         if (strcmp(g->def->name, "store") == 0)
-            text = "it contains a password, and everybody on this machine can see arguments (ps); "
-                   "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config "
-                   "file";
+            text = store_password_text(g->value);
         tell(t, g->where, text);
     }
 }

@@ -28,6 +28,8 @@
 
 enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 
+struct db_driver;
+
 #define STORE_NAME_MAX 63 /* bytes of a consumer's name: [A-Za-z0-9_.-]+ */
 #define STORE_LANES_MAX 64
 
@@ -509,6 +511,7 @@ struct store_ops {
     const char *scheme; /* "sqlite" */
     const char *synopsis;
     unsigned caps;
+    const struct db_driver *driver; /* what store/db asks of it; NULL: it does without store/db */
 
     /* open connects and checks that the outbox there is one we understand, unless opt->create. On
      * success the caller owns *ret and releases it with close. Errors: ERR_CONFIG (URL),

@@ -131,15 +131,19 @@ static void every_statement_fits_the_schema_and_has_its_parameters_in_order(void
     struct store_rig *g = *state;
     sqlite3 *db = sqlite_handle(g->st);
     size_t n = 0;
-    for (const struct sql *const *s = sql_all; *s; s++, n++) {
+    for (const struct sql *const *s = sql_all; *s; s++) {
+        const struct sql_text *own = &(*s)->in[SQL_SQLITE];
         sqlite3_stmt *q;
-        if (sqlite3_prepare_v2(db, (*s)->text, -1, &q, NULL) != SQLITE_OK)
+        if (!own->text || !*own->text)
+            continue;
+        if (sqlite3_prepare_v2(db, own->text, -1, &q, NULL) != SQLITE_OK)
             fail_msg("%s: %s", (*s)->name, sqlite3_errmsg(db));
-        assert_int_equal(sqlite3_bind_parameter_count(q), (*s)->n);
-        for (size_t i = 0; i < (*s)->n; i++)
+        assert_int_equal(sqlite3_bind_parameter_count(q), own->n);
+        for (size_t i = 0; i < own->n; i++)
             assert_string_equal(sqlite3_bind_parameter_name(q, (int)i + 1) + 1,
-                                (*s)->parameter[i].name);
+                                own->parameter[i].name);
         sqlite3_finalize(q);
+        n++;
     }
     assert_true(n > 30);
 }

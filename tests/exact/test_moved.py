@@ -98,6 +98,28 @@ class Changed(Exact):
         wait_until(lambda: got.update(self.taken()) or len(got) == 10, what=lambda: got)
         self.assertLessEqual({*old, *new}, got)
 
+    def test_sequence_set_back_below_kept_events_repeats_no_number_and_is_put_right_by_an_idle_relay(self):
+        """Nothing can commit meanwhile, so nothing rings: the relay's sweep finds it."""
+        self.emit(20)
+        self.register("c")
+        while self.take("c"): pass
+        back = "SELECT setval('@.event_seq_seq', 5)"
+        self.app.do(back)
+        self.assertIn("the last event number given out is 5", self.outbox("doctor", status=None).stdout)
+        out = self.path("out.ndjson")
+        with self.relay("--consumer", "c", "--sink", f"file:{out}", "--sweep", "1s") as relay:
+            right = lambda: self.reader.do("SELECT numbers FROM @._trouble()") == [(None,)]
+            wait_until(right, what=relay.output)
+            with self.assertRaisesRegex(psycopg2.Error, "duplicate key"):
+                self.app.do(f"{back}; INSERT INTO @.event (type) VALUES ('early')")  # before the relay can look
+            wait_until(right, what=relay.output)
+            self.app.do("INSERT INTO @.event (type) VALUES ('first')")
+            self.app.do("ALTER SEQUENCE @.event_seq_seq RESTART WITH 3")
+            wait_until(right, what=relay.output)
+            self.app.do("INSERT INTO @.event (type) VALUES ('second')")
+            wait_until(lambda: [event["type"] for event in self.ndjson(out)] == ["first", "second"], what=relay.output)
+        self.assertEqual(self.reader.do("SELECT count(*), max(seq) FROM @.event"), [(22, 22)])
+
     def test_open_window_when_numbers_begin_again_loses_nothing(self):
         self.register("c")
         self.register("d")

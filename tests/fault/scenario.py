@@ -35,6 +35,11 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def peak(pid):
+    """peak is the most memory that a process has had so far, in KiB."""
+    with open(f"/proc/{pid}/status") as f: return next(int(line.split()[1]) for line in f if line.startswith("VmHWM"))
+
+
 class Scenario:
     """To be put before a Case. PREFIX stands before the outbox's tables."""
 

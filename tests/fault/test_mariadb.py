@@ -207,8 +207,12 @@ class Traps(MariaCase):
                 self.emit("a", None, None, "--store", owner)  # as replication does, whatever the server is
                 wait_until(lambda: "read-only" in relay.output(), what=relay.output)
                 self.assertIn("0 events kept", self.outbox("status").stdout)  # it has no number yet, and none can be given
+                early = self.relay("--consumer", "new", "--sink", f"file:{self.path('new')}", wait=False)
+                wait_until(lambda: "waiting for the store" in early.output(), what=early.output)
                 mariadb_server.execute(server.url(""), "SET GLOBAL read_only = 0")
                 wait_until(lambda: len(self.ids()) == 1, what=relay.output)
+                wait_until(lambda: len(self.ndjson(self.path("new"))) == 1, what=early.output)
+                early.stop()
             mariadb_server.forget_connections()
         self.store = None
 

@@ -118,6 +118,22 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
+    def test_without_a_majority_nothing_is_confirmed_and_nothing_lost(self):
+        """With one node of three left nothing is confirmed; when the others are back, everything arrives, in order."""
+        with self.start() as relay:
+            self.send(100)
+            self.wait_all(relay)
+            gone = self.cluster.nodes[1:]
+            for node in gone: node.pause()
+            for node in gone: node.kill()
+            self.send(200)
+            wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
+            for node in gone: node.launch()
+            for node in gone: node.start()
+            self.fault("two of three killed")
+            self.arrived(relay)
+        self.reckon(2)
+
     def test_node_that_stands_still(self):
         """The node that the relay talks to stands still: the relay goes to another, and everything arrives, in order."""
         with self.start() as relay:

@@ -313,11 +313,12 @@ class Options(unittest.TestCase):
         self.assertEqual(table, wanted)
 
     def test_every_finding_of_the_doctor_is_documented(self):
-        files = ("cli/cmd_doctor.c", "store/postgres/doctor.c", "store/postgres/doctor_server.c", "store/sqlite/doctor.c")
+        files = ("cli/cmd_doctor.c", "store/postgres/doctor.c", "store/postgres/doctor_server.c", "store/sqlite/doctor.c",
+                 "store/mariadb/doctor.c")
         sources = [ROOT / "src" / name for name in files]
         found = {name for path in sources for name in re.findall(r'FINDING_[A-Z]+,\s*"([a-z-]+)"', path.read_text())}
         table = re.search(r"^\| finding \| where .*?\n\n", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)[0]
-        told = [name for names in re.findall(r"^\| ([a-z, -]+?) \| (?:both|PostgreSQL|SQLite) \|", table, re.MULTILINE)
+        told = [name for names in re.findall(r"^\| ([a-z, -]+?) \| (?:all|PostgreSQL|SQLite|MariaDB) \|", table, re.MULTILINE)
                 for name in names.split(", ")]
         self.assertEqual(sorted(told), sorted(found))
 

@@ -213,6 +213,9 @@ class Seen(Case):
             self.assertIn("warning: --store: it contains a password", said)
             self.assertIn(".pgpass", said)
             self.assertNotIn("geheim", said)
+        said = self.outbox("status", "--store", "mariadb://joe:geheim@127.0.0.1:9/x", status=None).stderr
+        self.assertRegex(said, "warning: --store: it contains a password.*\\.my\\.cnf")
+        self.assertNotRegex(said, "pgpass|geheim")
         self.assertNotIn("warning", self.outbox("status", env={"OUTBOX_STORE": "postgres://joe:geheim@127.0.0.1:9/x"}, status=None).stderr)
 
     @as_root

@@ -47,6 +47,8 @@ class Guards(unittest.TestCase):
     def test_one_store_does_not_know_another(self):
         self.finds("includes", "src/store/sqlite/open.c:1", "stores do not know each other",
                    **{"src__store__sqlite__open.c": '#include "store/postgres/handle.h"\n#include "store/store.h"\n'})
+        self.finds("includes", "src/store/db/trim.c:2", "stores do not know each other",
+                   **{"src__store__db__trim.c": '#include "store/db/db.h"\n#include "store/sqlite/sqlite.h"\n', "src__store__sqlite__open.c": '#include "store/db/db.h"\n'})
 
     def test_a_line_has_a_hundred_columns(self):
         wide = "x" * 100 + "\n" + "é" * 100 + "\n/* " + "x" * 98 + "\n"

@@ -1,4 +1,5 @@
 """A relay as a service: SIGHUP, word to the service manager and its watchdog, logs, the systemd unit."""
+import contextlib
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ import urllib.request
 import servers
 from support import BIN, ROOT, Case, wait_until
 
-DATA, UNAVAILABLE, CONFIG = 65, 69, 78
+DATA, UNAVAILABLE, AGAIN, CONFIG = 65, 69, 75, 78
 
 
 class ServiceCase(Case):
@@ -331,6 +332,41 @@ class Early(Case):
     def test_who_drains_is_told_at_once(self):
         said = self.drain("--consumer", "c", "--sink", "stdout:", status=UNAVAILABLE).stderr
         self.assertIn(str(self.server.dir), said)
+
+
+class Locked(Case):
+    """A relay that starts while somebody else has locked its store waits, says so, and goes to work afterwards."""
+
+    def test_it_waits_for_whoever_has_locked_the_store(self):
+        self.init()
+        self.emit("a", "k/1", 1)
+        with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as stranger:
+            stranger.execute("BEGIN IMMEDIATE")
+            relay = self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}", "--busy-timeout", "100ms", wait=False)
+            wait_until(lambda: "waiting for the store" in relay.output(), what=relay.output)
+            self.assertRegex(relay.output(), "waiting for the store: [^\n]*locked by another process")
+            said = self.drain("--consumer", "c", "--sink", "stdout:", "--busy-timeout", "100ms", status=AGAIN).stderr
+            self.assertIn("locked by another process", said)
+            self.assertTrue(relay.running())
+        wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
+        relay.stop()
+
+
+class ReadOnly(Case):
+    def test_it_waits_until_it_may_write(self):
+        """As an unprivileged user, since root may write anything."""
+        if os.geteuid() != 0 or not shutil.which("setpriv"): self.skipTest("needs root and setpriv, to be somebody else")
+        self.init()
+        self.emit("a", "k/1", 1)
+        binary = shutil.copy(BIN, self.path("outbox-copy"))
+        for path, mode in ((self.dir, 0o777), (binary, 0o755), (self.db, 0o444)): os.chmod(path, mode)
+        relay = self.spawn("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", binary, "relay", "--store", self.store,
+                           "--consumer", "c", "--sink", f"file:{self.path('out')}")
+        wait_until(lambda: "waiting for the store" in relay.output(), what=relay.output)
+        self.assertRegex(relay.output(), "waiting for the store: [^\n]*(readonly|read-only)")
+        self.db.chmod(0o666)
+        wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
+        relay.stop()
 
 
 class Logging(ServiceCase):

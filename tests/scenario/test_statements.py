@@ -18,7 +18,16 @@ class Statements(unittest.TestCase):
 
     def make(self, text, store="sqlite"):
         self.sql.write_text(text)
-        return subprocess.run([ROOT / "scripts" / "statements", store, self.header, self.source, self.sql], capture_output=True, text=True)
+        return self.statements(store, self.sql)
+
+    def statements(self, *words):
+        return subprocess.run([ROOT / "scripts" / "statements", self.header, self.source, *words], capture_output=True, text=True)
+
+    def make_both(self, text, other):
+        self.sql.write_text(text)
+        beside = self.sql.with_name("b.sql")
+        beside.write_text(other)
+        return self.statements("sqlite", self.sql, "mariadb", beside)
 
     def test_a_statement_becomes_a_struct_with_its_parameters_in_the_order_of_their_use(self):
         self.assertEqual(self.make("-- About the file.\n\n" + DROP).returncode, 0)
@@ -27,8 +36,23 @@ class Statements(unittest.TestCase):
 
     def test_for_mariadb_each_use_of_a_parameter_is_a_question_mark_and_tables_have_room_for_a_database(self):
         self.assertEqual(self.make("-- twice (a int, b text): both.\nSELECT ':a' FROM outbox_t WHERE x = :b AND y = :a OR z = :b;\n", "mariadb").returncode, 0)
-        self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_parameters, 3', self.source.read_text())
+        self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_mariadb, 3', self.source.read_text())
         self.assertEqual(self.source.read_text().count('{"b", \'s\''), 2)
+
+    def test_a_statement_of_both_has_the_parameters_of_both_and_a_text_for_each(self):
+        self.assertEqual(self.make_both(DROP, "-- drop_claim (epoch int, owner str): it is over.\nDELETE FROM c WHERE o = :owner AND e = :epoch;\n").returncode, 0)
+        self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n    struct str owner;\n};", self.header.read_text())
+        self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch", drop_claim_sqlite, 2}', self.source.read_text())
+        self.assertIn('[SQL_MARIADB] = {"DELETE FROM c WHERE o = ? AND e = ?", drop_claim_mariadb, 2}', self.source.read_text())
+
+    def test_a_store_may_have_nothing_to_do_and_says_so(self):
+        self.assertEqual(self.make_both(DROP, "-- drop_claim (consumer text, epoch int): they go by themselves.\nNONE;\n").returncode, 0)
+        self.assertIn('[SQL_MARIADB] = {"", NULL, 0}', self.source.read_text())
+
+    def test_one_parameter_cannot_be_of_two_types(self):
+        done = self.make_both(DROP, "-- drop_claim (consumer str): it is over.\nDELETE FROM c WHERE consumer = :consumer;\n")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("drop_claim: consumer is str in mariadb, and text elsewhere", done.stderr)
 
     def test_what_several_have_in_common_is_put_in(self):
         self.assertEqual(self.make("-- @pair@: two.\na, b;\n\n-- both (): all.\nSELECT @pair@ FROM t WHERE c = ':no';\n").returncode, 0)

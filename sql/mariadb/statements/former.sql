@@ -27,6 +27,10 @@ SELECT c.name, :n + 1, l.lane, c.lanes, l.position,
 SELECT events, predicate FROM outbox_former_filter
  WHERE consumer = :consumer AND epoch >= :epoch ORDER BY n, lane LIMIT 1;
 
+-- taken_over_events (from_seq int, to_seq int, max int): the events of a fresh claim.
+SELECT @event_columns@ FROM @events@
+ WHERE o.seq > :from_seq AND o.seq <= :to_seq ORDER BY o.seq LIMIT :max;
+
 -- put_ended (consumer text, seq int, state text): records the end of an event about which the
 -- former filter would say something wrong.
 INSERT IGNORE INTO outbox_ended (seq, consumer, state) VALUES (:seq, :consumer, :state);

@@ -76,10 +76,19 @@ SELECT count(*) FROM @events@ WHERE @going@;
 -- count_going_keys (last int, cutoff int, now int): an idempotency key goes with its event.
 SELECT count(*) FROM @events@ WHERE @going@ AND e.idempotency_key IS NOT NULL;
 
--- drop_going (last int, cutoff int, now int): deletes them, with their place in the order.
-DELETE o, e FROM @events@ WHERE @going@;
+-- drop_going_keys (last int, cutoff int, now int): the key is a column of the event.
+NONE;
 
--- drop_places (last int): the places of events that somebody deleted by hand.
+-- count_left_over_keys (cutoff int, most int): likewise.
+NONE;
+
+-- drop_left_over_keys (cutoff int, max int): likewise.
+NONE;
+
+-- drop_going (last int, cutoff int, now int): deletes them.
+DELETE e FROM @events@ WHERE @going@;
+
+-- drop_places (last int): the places of events that are gone, also by somebody's hand.
 DELETE o FROM outbox_order o LEFT JOIN outbox_event e ON e.nr = o.nr
  WHERE o.seq <= :last AND e.nr IS NULL;
 

@@ -15,6 +15,7 @@ DECLARE
     keys bigint[] := '{}';
     rows tid[] := '{}'; -- where they are; under the lock they stay there
     behind bigint[] := '{}';
+    followed boolean := false; -- something waits behind one of them
 BEGIN
     n := 0;
     careful := false;
@@ -25,41 +26,49 @@ BEGIN
                                  AND p.due_at >= since AND p.due_at <= now AND p.careful);
     END IF;
     FOR turn IN 1 .. 2 LOOP
+        -- Which are due, in the order of their time? `near` has the first two of the key.
+        FOR h IN SELECT p.seq, p.key, p.careful, p.at, p.due_at,
+                        CASE WHEN p.key <> 0 THEN ARRAY( -- by this index: see _parked_rows
+                            SELECT x.seq FROM @schema@.parked x
+                            WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key
+                            ORDER BY x.key, x.seq LIMIT 2) END AS near
+                 FROM (SELECT x.seq, x.key, x.careful, x.ctid AS at, x.due_at
+                       FROM @schema@.parked x
+                       WHERE x.consumer = c.name AND x.claim IS NULL
+                         AND x.due_at >= since AND x.due_at <= now
+                         AND (careful_mode > 0 OR NOT x.careful)
+                       ORDER BY x.due_at, x.seq LIMIT max_events) p LOOP
+            due := coalesce(due, h.due_at);
+            IF h.near[1] < h.seq THEN
+                behind := behind || h.seq;
+                CONTINUE;
+            END IF;
+            careful_due := careful_due OR (h.careful AND careful_mode = 1 AND seqs = '{}');
+            EXIT WHEN h.careful AND (seqs <> '{}' OR careful_mode = 1);
+            seqs := seqs || h.seq;
+            keys := keys || h.key;
+            rows := rows || h.at;
+            followed := followed OR h.near[2] IS NOT NULL;
+            careful := h.careful;
+            EXIT WHEN h.careful;
+        END LOOP;
+        EXIT WHEN due IS NOT NULL;
+
+        -- When is the next one?
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
           AND (careful_mode > 0 OR NOT p.careful)
         ORDER BY p.due_at, p.seq LIMIT 1;
-        EXIT WHEN due IS NULL OR due <= now OR NOT pull_in OR turn = 2;
-        UPDATE @schema@.parked p SET due_at = now + p.wait WHERE p.consumer = c.name AND p.claim
-            IS NULL AND NOT p.delayed
-           AND p.due_at > now + p.wait;
-        EXIT WHEN NOT FOUND;
-    END LOOP;
-    IF due IS NULL OR due > now THEN
-        RETURN;
-    END IF;
-    -- Which are due, in the order of their time?
-    FOR h IN SELECT p.seq, p.key, p.careful, p.at, b.there AS behind
-             FROM (SELECT x.seq, x.key, x.careful, x.ctid AS at FROM @schema@.parked x
-                   WHERE x.consumer = c.name AND x.claim IS NULL
-                     AND x.due_at >= since AND x.due_at <= now
-                     AND (careful_mode > 0 OR NOT x.careful)
-                   ORDER BY x.due_at, x.seq LIMIT max_events) p
-             LEFT JOIN LATERAL ( -- by this index: see _parked_rows
-                  SELECT true AS there FROM @schema@.parked x
-                  WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key AND x.seq < p.seq
-                  ORDER BY x.key, x.seq LIMIT 1) b ON p.key <> 0 LOOP
-        IF h.behind THEN
-            behind := behind || h.seq;
-            CONTINUE;
+        IF due IS NULL OR NOT pull_in OR turn = 2 THEN
+            RETURN;
         END IF;
-        careful_due := careful_due OR (h.careful AND careful_mode = 1 AND seqs = '{}');
-        EXIT WHEN h.careful AND (seqs <> '{}' OR careful_mode = 1);
-        seqs := seqs || h.seq;
-        keys := keys || h.key;
-        rows := rows || h.at;
-        careful := h.careful;
-        EXIT WHEN h.careful;
+        UPDATE @schema@.parked p SET due_at = now + p.wait
+        WHERE p.consumer = c.name AND p.claim IS NULL AND NOT p.delayed
+          AND p.due_at > now + p.wait;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+        due := NULL;
     END LOOP;
     -- due, but another of its key was parked before it since: it goes behind that
     IF behind <> '{}' THEN
@@ -73,7 +82,7 @@ BEGIN
     -- Each takes along what waits behind it, up to one that is careful, in a claim or due by
     -- itself. A nested loop, as nothing else can be made of it, gives them in the order of the
     -- array.
-    IF NOT careful THEN
+    IF followed AND NOT careful THEN
         SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
         FROM (SELECT t.seq, t.at
               FROM unnest(seqs, keys, rows) AS f (seq, key, at), LATERAL (

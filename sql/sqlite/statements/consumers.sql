@@ -4,6 +4,9 @@
 -- is_registered (consumer text): whether there is a consumer of this name.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer;
 
+-- lock_consumer (consumer text): the same in a transaction, which has the only lock there is.
+SELECT 1 FROM outbox_consumer WHERE name = :consumer;
+
 -- registered (consumer text): what a worker that registers has to agree with.
 SELECT events, predicate, ordering, lanes, retry FROM outbox_consumer WHERE name = :consumer;
 

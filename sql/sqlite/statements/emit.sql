@@ -2,10 +2,10 @@
 -- connection of the caller's, emit.c puts the name of the database that has the outbox in its
 -- place. Unqualified, a temporary table of the caller's could shadow ours.
 
--- insert_event (id text, type str, aggregate_type str, aggregate_id str, version int, payload str,
--- headers str, tenant str, not_before int, now int, idempotency_key str): the event, in whatever
--- transaction is open. emit.c binds NULL where there is no version or not_before: on the caller's
--- connection this is prepared for every event, and an expression would make that slower.
+-- insert_event (id text, type str, aggregate_type str, aggregate_id str, version opt, payload str,
+-- headers str, tenant str, not_before opt, now int, idempotency_key str): the event, in whatever
+-- transaction is open. On the caller's connection this is prepared for every event, and expressions
+-- would make that slower.
 INSERT INTO main.outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers,
                                tenant, not_before, created_at, idempotency_key)
 VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers,

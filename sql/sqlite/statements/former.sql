@@ -27,9 +27,10 @@ SELECT c.name, :n + 1, l.lane, c.lanes, l.position,
 SELECT events, predicate FROM outbox_former_filter
  WHERE consumer = :consumer AND epoch >= :epoch ORDER BY n, lane LIMIT 1;
 
--- taken_over_events (from_seq int, to_seq int): the events of a fresh claim; not range_events,
--- which may be in use at the same time.
-SELECT @event_columns@ FROM outbox_event WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq;
+-- taken_over_events (from_seq int, to_seq int, max int): the events of a fresh claim; not
+-- range_events, which may be in use at the same time.
+SELECT @event_columns@ FROM outbox_event
+ WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq LIMIT :max;
 
 -- put_ended (consumer text, seq int, state text): records the end of an event about which the
 -- former filter would say something wrong.

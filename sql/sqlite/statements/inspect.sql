@@ -1,14 +1,18 @@
 -- inspect.sql: which state an event is in for a consumer.
 
--- event_by_id (seq int, id text): seq -1 or id '' where only the other one is known.
-SELECT @event_columns@ FROM outbox_event WHERE seq = :seq OR id = :id;
+-- event_by_seq (seq int): the event with this number.
+SELECT @event_columns@ FROM outbox_event WHERE seq = :seq;
 
--- events_forwards (low int, high int): the events with low < seq <= high, oldest first.
-SELECT @event_columns@ FROM outbox_event WHERE seq > :low AND seq <= :high ORDER BY seq;
+-- event_by_id (id text): the event with this id.
+SELECT @event_columns@ FROM outbox_event WHERE id = :id;
 
--- events_backwards (low int, high int): newest first. It is a statement of its own so that the
--- index is walked in its own direction and nothing is sorted.
-SELECT @event_columns@ FROM outbox_event WHERE seq > :low AND seq <= :high ORDER BY seq DESC;
+-- events_forwards (low int, high int, max int): the events with low < seq <= high, oldest first.
+SELECT @event_columns@ FROM outbox_event WHERE seq > :low AND seq <= :high ORDER BY seq LIMIT :max;
+
+-- events_backwards (low int, high int, max int): newest first. It is a statement of its own so that
+-- the index is walked in its own direction and nothing is sorted.
+SELECT @event_columns@ FROM outbox_event
+ WHERE seq > :low AND seq <= :high ORDER BY seq DESC LIMIT :max;
 
 -- @exceptional@: events that may be in a state because something is recorded about them: that they
 -- are parked, dead, ended, or in a claim. PostgreSQL: exceptional.sql.
@@ -33,12 +37,13 @@ seq > :low AND seq <= :high AND seq IN (
        AND CASE WHEN k.locked_until > :now THEN :state = 'in-flight'
                 ELSE :state IN ('pending', 'unprocessed') END);
 
--- exceptional_forwards (low int, high int, state text, consumer text, now int): oldest first;
--- consumer NULL: of any.
-SELECT @event_columns@ FROM outbox_event WHERE @exceptional@ ORDER BY seq;
+-- exceptional_forwards (low int, high int, state text, consumer text, now int, max int): oldest
+-- first; consumer NULL: of any.
+SELECT @event_columns@ FROM outbox_event WHERE @exceptional@ ORDER BY seq LIMIT :max;
 
--- exceptional_backwards (low int, high int, state text, consumer text, now int): newest first.
-SELECT @event_columns@ FROM outbox_event WHERE @exceptional@ ORDER BY seq DESC;
+-- exceptional_backwards (low int, high int, state text, consumer text, now int, max int): newest
+-- first.
+SELECT @event_columns@ FROM outbox_event WHERE @exceptional@ ORDER BY seq DESC LIMIT :max;
 
 -- consumer_start (consumer text): events up to here came before the consumer.
 SELECT start FROM outbox_consumer WHERE name = :consumer;

@@ -4,6 +4,9 @@
 -- Samples tell when a consumer was done with what. Those of the consumer '' are of all consumers
 -- that there were. From one sample to the next neither seq nor the time goes back.
 
+-- lock_trim (): one writes at a time.
+NONE;
+
 -- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,
 -- proves only that the consumer had come that far by now.
 UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
@@ -71,6 +74,9 @@ SELECT count(*) FROM outbox_event WHERE @going@;
 
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE FROM outbox_event WHERE @going@;
+
+-- drop_places (last int): an event's number is its place.
+NONE;
 
 -- @keys_of_going@: an idempotency key goes with its event.
 FROM outbox_event WHERE @going@ AND +idempotency_key IS NOT NULL;

@@ -3,8 +3,8 @@
  * ahead is what the claim would have read itself. Without it everything goes on, only slower. */
 #include <string.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define AHEAD_MIN 100             /* events of a batch that are worth it */
 #define PLACES_MAX 16000          /* that are read at once */
@@ -78,10 +78,9 @@ static bool ask(struct mdb_store *st, const struct mdb_after *after)
     size_t max = (size_t)after->max;
     const struct mdb_place *p = &h->places[h->at];
     struct buf b;
-    struct mdb_sql_events_between args = {
-        .first = p[0].nr, .last = p[max - 1].nr, .most = after->most};
+    struct sql_events_between args = {.first = p[0].nr, .last = p[max - 1].nr, .most = after->most};
     buf_init(&b, 4096);
-    mdb_write(st, MDB_QUOTED, &mdb_sql_events_between, &args, &b);
+    mdb_write(st, MDB_QUOTED, &sql_events_between, &args, &b);
     bool sent = !b.failed && mysql_send_query(h->db, b.p, b.n) == 0;
     buf_release(&b);
     return sent;

@@ -4,8 +4,8 @@
 #include <mysqld_error.h>
 #include <poll.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define PATIENCE_MS 20000        /* then the server answers anyway: less than answer-timeout */
 #define IDLE_MAX 1000000         /* ms; longer makes no difference */
@@ -46,14 +46,14 @@ static bool ask(struct mdb_store *st)
 {
     struct buf b;
     int64_t idle = (clock_mono(&clock_system) - st->bell.active) / MS_NS;
-    struct mdb_sql_wait args = {
+    struct sql_wait args = {
         .next = st->bell.next,
         .news = st->bell.news,
         .patience = PATIENCE_MS,
         .idle = idle < IDLE_MAX ? idle : IDLE_MAX,
     };
     buf_init(&b, 4096);
-    mdb_write(st, MDB_QUOTED, &mdb_sql_wait, &args, &b);
+    mdb_write(st, MDB_QUOTED, &sql_wait, &args, &b);
     st->bell.asked = !b.failed && mysql_send_query(st->bell.db, b.p, b.n) == 0;
     buf_release(&b);
     return st->bell.asked;

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define EPOCH_RANDOM 20 /* bits */
 
@@ -74,7 +74,7 @@ void mdb_claim_over(struct claiming *k, int64_t epoch)
 int mdb_claim_record(struct claiming *k, struct error *err)
 {
     k->b->epoch = k->epoch;
-    struct mdb_sql_put_claim claim = {
+    struct sql_put_claim claim = {
         .consumer = k->req->consumer,
         .epoch = k->epoch,
         .lane = k->b->lane,
@@ -87,7 +87,7 @@ int mdb_claim_record(struct claiming *k, struct error *err)
     };
     if (mdb_run(k->st, err, SQL(set_epoch, .consumer = claim.consumer, .epoch = k->epoch)) != 0)
         return -1;
-    return mdb_run(k->st, err, &mdb_sql_put_claim, &claim);
+    return mdb_run(k->st, err, &sql_put_claim, &claim);
 }
 
 void mdb_claim_wait(struct claiming *k, int64_t at)
@@ -102,14 +102,14 @@ int mdb_extend(struct store *base, const char *consumer, const char *owner, cons
                int64_t lease_ms, bool *ret_lost, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
-    struct mdb_sql_extend_claim args = {
+    struct sql_extend_claim args = {
         .consumer = consumer,
         .epoch = b->epoch,
         .owner = owner,
         .now = mdb_now(st),
         .lease = lease_ms,
     };
-    if (mdb_run(st, err, &mdb_sql_extend_claim, &args) != 0)
+    if (mdb_run(st, err, &sql_extend_claim, &args) != 0)
         return -1;
     *ret_lost = st->changed == 0;
     return 0;

@@ -1,7 +1,7 @@
 /* claim_fresh.c: handing out the events after a lane's position. */
-#include "mdb_sql.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 /* events looked at per claim at least, so that a filter that rarely matches still gets on */
 #define SCAN_MIN 10000

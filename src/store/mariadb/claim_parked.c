@@ -1,7 +1,7 @@
 /* claim_parked.c: handing out parked events that are due, with those of their key behind them. */
-#include "mdb_sql.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 struct parked_row {
     int64_t seq, key, failing_since;

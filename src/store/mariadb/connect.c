@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "mdb_sql.h"
+#include "store_sql.h"
 
 #define CONNECT_SECONDS 10
 #define TURN_IDLE_SECONDS 3        /* less than others wait for a lock */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define LOOK_EVENTS 10000 /* newest events that are looked at for their markers */
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "base/hash.h"
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 /* mdb_lend notes that handlers work on the connection. From here on the session is set up anew
  * before each of our own transactions, whatever handlers have set, and texts go as hexadecimal

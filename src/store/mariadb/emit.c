@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define SHOWN 100               /* bytes of a key that a message shows */
 #define STATEMENT_MAX (1 << 28) /* a payload of 64 MiB in hexadecimal digits, and the rest */
@@ -39,7 +39,7 @@ static int target_init(struct target *t, struct mdb_store *st, void *foreign, st
 /* target_rows runs a statement on a target. It touches nothing of the handle if the connection is
  * the caller's: that may be another thread. */
 static int target_rows(const struct target *t, struct mdb_rows **ret, struct error *err,
-                       const struct mdb_sql *sql, const void *args)
+                       const struct sql *sql, const void *args)
 {
     struct buf b;
     struct error why;
@@ -64,7 +64,7 @@ static int target_rows(const struct target *t, struct mdb_rows **ret, struct err
 
 /* target_row is target_rows up to the first row; it returns as mdb_row does. */
 static int target_row(const struct target *t, struct mdb_rows **ret, struct error *err,
-                      const struct mdb_sql *sql, const void *args)
+                      const struct sql *sql, const void *args)
 {
     if (target_rows(t, ret, err, sql, args) != 0)
         return -1;
@@ -82,7 +82,7 @@ static struct str payload_of(const struct new_event *ev)
 static int insert_event(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                         struct error *err)
 {
-    struct mdb_sql_insert_event row = {
+    struct sql_insert_event row = {
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
         .aggregate_id = ev->aggregate_id,
@@ -93,16 +93,16 @@ static int insert_event(const struct target *t, const struct new_event *ev, char
         .not_before = ev->not_before ? &ev->not_before : NULL,
         .idempotency_key = ev->idempotency_key,
     };
-    struct mdb_sql_insert_event_at timed = {
+    struct sql_insert_event_at timed = {
         row.type,    row.aggregate_type, row.aggregate_id, row.version,         row.payload,
         row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
     struct mdb_rows *q;
     int r;
     if (mdb_by_server(t->st)) {
-        r = target_row(t, &q, err, &mdb_sql_insert_event, &row);
+        r = target_row(t, &q, err, &sql_insert_event, &row);
     } else {
         timed.now = clock_wall(t->st->opt.clock);
-        r = target_row(t, &q, err, &mdb_sql_insert_event_at, &timed);
+        r = target_row(t, &q, err, &sql_insert_event_at, &timed);
     }
     if (r < 0)
         return -1;
@@ -122,7 +122,7 @@ static int insert_event(const struct target *t, const struct new_event *ev, char
 static int find_key(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                     bool *ret_same, struct error *err)
 {
-    struct mdb_sql_find_key args = {
+    struct sql_find_key args = {
         .key = ev->idempotency_key,
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
@@ -130,7 +130,7 @@ static int find_key(const struct target *t, const struct new_event *ev, char id[
         .payload = payload_of(ev),
     };
     struct mdb_rows *q;
-    int r = target_row(t, &q, err, &mdb_sql_find_key, &args);
+    int r = target_row(t, &q, err, &sql_find_key, &args);
     if (r != 1)
         return r;
     struct str found = mdb_text(q, 0);
@@ -208,13 +208,13 @@ static int say_other_payload(struct str handler, struct str key, struct error *e
 }
 
 /* put_handled records the key; *ret_first is false if it was there. */
-static int put_handled(const struct target *t, const struct mdb_sql_put_handled *row,
-                       bool *ret_first, struct error *err)
+static int put_handled(const struct target *t, const struct sql_put_handled *row, bool *ret_first,
+                       struct error *err)
 {
     struct mdb_rows *q;
     struct error why;
     *ret_first = true;
-    if (target_rows(t, &q, &why, &mdb_sql_put_handled, row) == 0) {
+    if (target_rows(t, &q, &why, &sql_put_handled, row) == 0) {
         mdb_done(q);
         return 0;
     }
@@ -240,7 +240,7 @@ int mdb_handle_once(struct store *base, void *foreign, struct str handler, struc
     if (target_init(&t, st, foreign, err) != 0)
         return -1;
 
-    struct mdb_sql_put_handled row = {
+    struct sql_put_handled row = {
         .handler = handler,
         .key = key,
         .hash = (int64_t)hash_end(hash_add(HASH_INIT, payload)),

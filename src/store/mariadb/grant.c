@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mdb_sql.h"
+#include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define STATEMENT_MAX 2048
 

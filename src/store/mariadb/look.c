@@ -1,7 +1,7 @@
 /* look.c: what is new, for a relay of many consumers. One look tells which of them a commit
  * concerns; only those make a turn. */
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define LOOK_EVENTS 64    /* more than that at once are everybody's business */
 #define LOOK_PAYLOAD 8192 /* bytes of a payload that a look reads */

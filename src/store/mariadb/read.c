@@ -3,8 +3,8 @@
  * chunk lie together, which is the rule, they are read as a range, and get their seq here. */
 #include <string.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define FEW 32 /* so many events are joined: one question is less work than two */
 

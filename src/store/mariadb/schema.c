@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 extern const char *const mdb_schema[];
 extern const char *const mdb_functions[];

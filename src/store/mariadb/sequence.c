@@ -2,8 +2,8 @@
  * sql/mariadb/0001_outbox.sql. */
 #include <mysqld_error.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 /* Events per transaction. Others wait for the sequencer's row meanwhile, for some 100 ms; and each
  * transaction looks at all markers, among them those that were deleted and not yet cleaned up. */

@@ -1,8 +1,8 @@
 /* settle.c: recording how a claim ended. Everything here runs inside a transaction: that of a turn,
  * or one that handlers work in. */
 #include "base/text.h"
-#include "mdb_sql.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 /* ---- single events ---- */
 
@@ -26,7 +26,7 @@ int mdb_park(struct mdb_store *st, const struct parking *p, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];
     bool behind;
-    struct mdb_sql_park row = {
+    struct sql_park row = {
         .consumer = p->consumer,
         .seq = p->ev->seq,
         .key = (int64_t)store_order_key(p->order, p->ev->key),
@@ -44,7 +44,7 @@ int mdb_park(struct mdb_store *st, const struct parking *p, struct error *err)
         row.due_at = p->due_at ? p->due_at : now;
     if (row.error)
         row.failed_at = now;
-    return mdb_run(st, err, &mdb_sql_park, &row);
+    return mdb_run(st, err, &sql_park, &row);
 }
 
 int mdb_bury(struct mdb_store *st, const char *consumer, int64_t seq, int attempts,

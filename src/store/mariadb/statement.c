@@ -73,11 +73,11 @@ static void add_value(struct buf *b, enum mdb_literals how, char type, const voi
     }
 }
 
-void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct mdb_sql *sql,
+void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct sql *sql,
                const void *args, struct buf *b)
 {
-    const struct mdb_sql_parameter *p = sql->parameter;
-    const char *at = sql->text;
+    const struct sql_parameter *p = sql->in[SQL_MARIADB].parameter;
+    const char *at = sql->in[SQL_MARIADB].text;
     for (;;) {
         size_t n = strcspn(at, "?\1");
         buf_add(b, at, n);
@@ -169,7 +169,7 @@ static struct mdb_rows *ask(struct mdb_store *st, const char *text, size_t n, st
     return q;
 }
 
-struct mdb_rows *mdb_rows(struct mdb_store *st, struct error *err, const struct mdb_sql *sql,
+struct mdb_rows *mdb_rows(struct mdb_store *st, struct error *err, const struct sql *sql,
                           const void *args)
 {
     if (mdb_connect(st, err) != 0)
@@ -230,14 +230,14 @@ int mdb_step(struct mdb_rows **at)
     return 1;
 }
 
-int mdb_row(struct mdb_store *st, struct mdb_rows **ret, struct error *err,
-            const struct mdb_sql *sql, const void *args)
+int mdb_row(struct mdb_store *st, struct mdb_rows **ret, struct error *err, const struct sql *sql,
+            const void *args)
 {
     *ret = mdb_rows(st, err, sql, args);
     return mdb_step(ret);
 }
 
-int mdb_run(struct mdb_store *st, struct error *err, const struct mdb_sql *sql, const void *args)
+int mdb_run(struct mdb_store *st, struct error *err, const struct sql *sql, const void *args)
 {
     struct mdb_rows *q = mdb_rows(st, err, sql, args);
     if (!q)
@@ -246,7 +246,7 @@ int mdb_run(struct mdb_store *st, struct error *err, const struct mdb_sql *sql, 
     return 0;
 }
 
-int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struct mdb_sql *sql,
+int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struct sql *sql,
               const void *args)
 {
     struct mdb_rows *q;
@@ -289,46 +289,22 @@ struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok
     return s;
 }
 
-/* keep copies s to *at, with a NUL behind it, and moves *at past both. */
-static struct str keep(struct str s, char **at)
-{
-    if (!s.p)
-        return s;
-    memcpy(*at, s.p, s.n);
-    (*at)[s.n] = '\0';
-    s.p = *at;
-    *at += s.n + 1;
-    return s;
-}
-
-#define TEXTS 8 /* columns of an event that are text */
-
-/* mdb_event_row copies all texts of the row into one allocation, because this is where a drain
- * spends its time. */
 bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev)
 {
-    static const int columns[TEXTS] = {1, 2, 3, 4, 6, 7, 8, 11};
-    struct str *to[TEXTS] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,
-                             &ev->payload, &ev->headers, &ev->tenant,         &ev->idempotency_key};
-    struct str s[TEXTS];
-    size_t size = 0;
-    for (int i = 0; i < TEXTS; i++) {
-        s[i] = mdb_text(q, columns[i]);
-        size += s[i].n + 1;
-    }
     *ev = (struct event){
         .seq = mdb_int(q, 0),
+        .id = mdb_text(q, 1),
+        .type = mdb_text(q, 2),
+        .aggregate_type = mdb_text(q, 3),
+        .aggregate_id = mdb_text(q, 4),
         .has_version = !mdb_null(q, 5),
         .version = mdb_int(q, 5),
+        .payload = mdb_text(q, 6),
+        .headers = mdb_text(q, 7),
+        .tenant = mdb_text(q, 8),
         .created_at = mdb_int(q, 9),
         .not_before = mdb_int(q, 10),
+        .idempotency_key = mdb_text(q, 11),
     };
-
-    char *at = arena_raw(a, size);
-    if (!at)
-        return false;
-    for (int i = 0; i < TEXTS; i++)
-        *to[i] = keep(s[i], &at);
-    ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
-    return true;
+    return db_event_keep(ev, a);
 }

@@ -1,8 +1,8 @@
 /* take_over.c: what becomes of claims whose lease ran out. Their events become careful parked ones:
  * any of them may have killed the process that had it. */
-#include "mdb_sql.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */
@@ -109,7 +109,7 @@ static int dissolve_fresh(struct claiming *k, const struct claim *e, struct erro
     };
     if (park_range(k, e, err) != 0)
         return -1;
-    return mdb_former_taken_over(k->st, &t, err);
+    return db_former_taken_over(&k->st->base, &t, err);
 }
 
 /* dissolve ends an expired claim: from here on its owner can no longer settle it. */

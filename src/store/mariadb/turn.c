@@ -4,9 +4,9 @@
  * another. */
 #include <mysqld_error.h>
 
-#include "mdb_sql.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
+#include "store_sql.h"
 
 #define BUSY_AGAIN 50  /* ms until a worker looks again whether its lane is free */
 #define UNLOOKED_MAX 8 /* turns in a row that do not look for what is new, amid a backlog */

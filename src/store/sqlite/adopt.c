@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sqlite_sql.h"
 #include "store/sqlite/adopt.h"
+#include "store_sql.h"
 
 /* ---- what was done before ---- */
 

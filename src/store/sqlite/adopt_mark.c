@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/adopt.h"
+#include "store_sql.h"
 
 #define IDS_MAX ((size_t)1 << 24) /* bytes of the ids that one settlement marks */
 

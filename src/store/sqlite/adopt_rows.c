@@ -2,8 +2,8 @@
  * ones. The statements name the application's table and columns, so they are put together here. */
 #include <string.h>
 
-#include "sqlite_sql.h"
 #include "store/sqlite/adopt.h"
+#include "store_sql.h"
 
 /* ---- running what was put together ---- */
 

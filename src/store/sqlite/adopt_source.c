@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/adopt.h"
+#include "store_sql.h"
 
 #define COLUMNS_MAX 2000 /* as many as SQLite allows a table by default */
 

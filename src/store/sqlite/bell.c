@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store_sql.h"
 
 #define PATH_SIZE 4096
 

@@ -1,6 +1,6 @@
 /* claim.c: claims as such: their epochs and leases. */
 #include "store/sqlite/claim.h"
-#include "sqlite_sql.h"
+#include "store_sql.h"
 
 #define EPOCH_RANDOM 20 /* bits */
 

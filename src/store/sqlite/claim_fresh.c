@@ -1,8 +1,8 @@
 /* claim_fresh.c: handing out the events after a lane's position. */
-#include "sqlite_sql.h"
 #include "store/sqlite/claim.h"
 #include "store/sqlite/held_keys.h"
 #include "store/sqlite/window.h"
+#include "store_sql.h"
 
 /* ---- reading ---- */
 

@@ -1,6 +1,6 @@
 /* claim_parked.c: handing out parked events that are due, with those of their key behind them. */
-#include "sqlite_sql.h"
 #include "store/sqlite/claim.h"
+#include "store_sql.h"
 
 struct parked_row {
     int64_t seq, key, failing_since;

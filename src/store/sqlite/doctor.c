@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "base/text.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store_sql.h"
 
 #define SPACE_MIN (INT64_C(256) << 20) /* free bytes below which somebody should look */
 /* bytes of the write-ahead log, which has a few MiB where all is well */

@@ -1,8 +1,8 @@
 /* effects.c: a transaction in which the application's handlers work, and which also settles their
  * claim. */
 #include "base/hash.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store_sql.h"
 
 /* refuse_commit is the commit hook. Only we may end a transaction that we opened: somebody else's
  * COMMIT becomes a rollback, so that no effect is kept without the record of it. */

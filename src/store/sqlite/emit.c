@@ -1,7 +1,7 @@
 /* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction. */
 #include "base/hash.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store_sql.h"
 
 #define SHOWN 100 /* bytes of a key that a message shows */
 
@@ -143,7 +143,7 @@ static int target_exec(struct target *t, const char *sql, struct error *err)
 
 static int target_run(struct target *t, struct error *err, const struct sql *sql, const void *args)
 {
-    sqlite3_stmt *q = target_prepare(t, sql->text, err);
+    sqlite3_stmt *q = target_prepare(t, sql->in[SQL_SQLITE].text, err);
     if (q)
         sqlite_bind(q, sql, args);
     return target_finish(t, q, err);
@@ -153,7 +153,7 @@ static int target_run(struct target *t, struct error *err, const struct sql *sql
 static int target_row(struct target *t, sqlite3_stmt **ret, struct error *err,
                       const struct sql *sql, const void *args)
 {
-    sqlite3_stmt *q = target_prepare(t, sql->text, err);
+    sqlite3_stmt *q = target_prepare(t, sql->in[SQL_SQLITE].text, err);
     if (!q)
         return -1;
     sqlite_bind(q, sql, args);
@@ -189,11 +189,6 @@ static int step_insert(struct target *t, sqlite3_stmt *q, struct error *err)
                    t->st->shown);
 }
 
-static void bind_null(sqlite3_stmt *q, const char *name)
-{
-    sqlite3_bind_null(q, sqlite3_bind_parameter_index(q, name));
-}
-
 /* insert_event inserts the event; on our connection with the cached statement. */
 static int insert_event(struct target *t, const struct new_event *ev, const char *id, int64_t now,
                         struct error *err)
@@ -203,27 +198,23 @@ static int insert_event(struct target *t, const struct new_event *ev, const char
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
         .aggregate_id = ev->aggregate_id,
-        .version = ev->version,
+        .version = ev->has_version ? &ev->version : NULL,
         .payload = payload_of(ev),
         .headers = ev->headers,
         .tenant = ev->tenant,
-        .not_before = ev->not_before,
+        .not_before = ev->not_before ? &ev->not_before : NULL,
         .now = now,
         .idempotency_key = ev->idempotency_key,
     };
     sqlite3_stmt *q;
     if (t->foreign)
-        q = target_prepare(t, sql_insert_event.text, err);
+        q = target_prepare(t, sql_insert_event.in[SQL_SQLITE].text, err);
     else
-        q = sqlite_plain(t->st, sql_insert_event.text, err);
+        q = sqlite_plain(t->st, sql_insert_event.in[SQL_SQLITE].text, err);
     if (!q)
         return -1;
 
     sqlite_bind(q, &sql_insert_event, &row);
-    if (!ev->has_version)
-        bind_null(q, ":version");
-    if (!ev->not_before)
-        bind_null(q, ":not_before");
     int r = step_insert(t, q, err);
     if (t->foreign)
         sqlite3_finalize(q);

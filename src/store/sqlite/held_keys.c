@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "sqlite_sql.h"
+#include "store_sql.h"
 
 #define PLACES 512  /* at first */
 #define FEW 3       /* events that are asked for one by one */

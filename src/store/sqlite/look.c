@@ -8,8 +8,8 @@
  * apart, commits are counted: SQLite counts all, at the beginning of the log's index (see
  * "WAL-index file format" in its manual), and the family its quiet ones, those of turns and of
  * handlers' transactions. */
-#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store_sql.h"
 
 #define LOOK_EVENTS 64    /* more than that at once are everybody's business */
 #define LOOK_PAYLOAD 8192 /* bytes: larger payloads are not read */

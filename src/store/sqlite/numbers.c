@@ -2,8 +2,8 @@
  * table that was emptied together with sqlite_sequence, or copied by a tool that leaves that out,
  * gives numbers again that consumers have passed. Those events would never be handed out, or be
  * taken for others that are parked or dead under the same number. */
-#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store_sql.h"
 
 int sqlite_numbers_broken(struct sqlite_store *st, const char *consumer, bool *ret,
                           struct error *err)

@@ -3,8 +3,8 @@
 #include <time.h>
 
 #include "base/buf.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+#include "store_sql.h"
 
 extern const char *const sqlite_schema[];
 
@@ -76,7 +76,7 @@ void sqlite_identity_read(struct sqlite_store *st)
 {
     sqlite3_stmt *q;
     st->identity[0] = '\0';
-    if (sqlite3_prepare_v2(st->db, sql_identity.text, -1, &q, NULL) != SQLITE_OK)
+    if (sqlite3_prepare_v2(st->db, sql_identity.in[SQL_SQLITE].text, -1, &q, NULL) != SQLITE_OK)
         return;
     if (sqlite3_step(q) == SQLITE_ROW)
         snprintf(st->identity, sizeof st->identity, "%s", sqlite3_column_text(q, 0));

@@ -1,8 +1,8 @@
 /* settle.c: recording how a claim ended. Everything here runs inside a transaction: that of a turn,
  * or one that handlers work in. */
 #include "base/text.h"
-#include "sqlite_sql.h"
 #include "store/sqlite/held_keys.h"
+#include "store_sql.h"
 
 /* ---- single events ---- */
 

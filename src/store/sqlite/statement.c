@@ -103,14 +103,24 @@ static void bind_str(sqlite3_stmt *q, int i, struct str s)
         sqlite3_bind_null(q, i);
 }
 
+static void bind_optional(sqlite3_stmt *q, int i, const int64_t *number)
+{
+    if (number)
+        sqlite3_bind_int64(q, i, *number);
+    else
+        sqlite3_bind_null(q, i);
+}
+
 void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args)
 {
-    for (size_t i = 0; i < sql->n; i++) {
-        const struct sql_parameter *p = &sql->parameter[i];
+    const struct sql_text *own = &sql->in[SQL_SQLITE];
+    for (size_t i = 0; i < own->n; i++) {
+        const struct sql_parameter *p = &own->parameter[i];
         const void *arg = (const char *)args + p->at;
         int at = (int)i + 1;
         switch (p->type) {
         case 'i': sqlite3_bind_int64(q, at, *(const int64_t *)arg); break;
+        case 'o': bind_optional(q, at, *(const int64_t *const *)arg); break;
         case 's': sqlite3_bind_text(q, at, *(const char *const *)arg, -1, SQLITE_STATIC); break;
         case 't': bind_str(q, at, *(const struct str *)arg); break;
         }
@@ -122,7 +132,7 @@ void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args)
 sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql,
                           const void *args)
 {
-    sqlite3_stmt *q = sqlite_plain(st, sql->text, err);
+    sqlite3_stmt *q = sqlite_plain(st, sql->in[SQL_SQLITE].text, err);
     if (q)
         sqlite_bind(q, sql, args);
     return q;
@@ -202,46 +212,22 @@ struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok)
     return s;
 }
 
-/* keep copies s to *at, with a NUL behind it, and moves *at past both. */
-static struct str keep(struct str s, char **at)
-{
-    if (!s.p)
-        return s;
-    memcpy(*at, s.p, s.n);
-    (*at)[s.n] = '\0';
-    s.p = *at;
-    *at += s.n + 1;
-    return s;
-}
-
-#define TEXTS 8 /* columns of an event that are text */
-
-/* sqlite_event_row copies all texts of the row into one allocation, because this is where a drain
- * spends its time. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
 {
-    static const int columns[TEXTS] = {1, 2, 3, 4, 6, 7, 8, 11};
-    struct str *to[TEXTS] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,
-                             &ev->payload, &ev->headers, &ev->tenant,         &ev->idempotency_key};
-    struct str s[TEXTS];
-    size_t size = 0;
-    for (int i = 0; i < TEXTS; i++) {
-        s[i] = sqlite_text(q, columns[i]);
-        size += s[i].n + 1;
-    }
     *ev = (struct event){
         .seq = sqlite3_column_int64(q, 0),
+        .id = sqlite_text(q, 1),
+        .type = sqlite_text(q, 2),
+        .aggregate_type = sqlite_text(q, 3),
+        .aggregate_id = sqlite_text(q, 4),
         .has_version = sqlite3_column_type(q, 5) != SQLITE_NULL,
         .version = sqlite3_column_int64(q, 5),
+        .payload = sqlite_text(q, 6),
+        .headers = sqlite_text(q, 7),
+        .tenant = sqlite_text(q, 8),
         .created_at = sqlite3_column_int64(q, 9),
         .not_before = sqlite3_column_int64(q, 10),
+        .idempotency_key = sqlite_text(q, 11),
     };
-
-    char *at = arena_raw(a, size);
-    if (!at)
-        return false;
-    for (int i = 0; i < TEXTS; i++)
-        *to[i] = keep(s[i], &at);
-    ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
-    return true;
+    return db_event_keep(ev, a);
 }

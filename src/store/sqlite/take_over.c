@@ -2,8 +2,8 @@
  * any of them may have killed the process that had it. */
 #include <stdio.h>
 
-#include "sqlite_sql.h"
 #include "store/sqlite/claim.h"
+#include "store_sql.h"
 
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */
@@ -116,7 +116,7 @@ static int dissolve_fresh(struct claiming *k, const struct expired *e, struct er
     };
     if (park_range(k, e, err) != 0)
         return -1;
-    return sqlite_former_taken_over(k->st, &t, err);
+    return db_former_taken_over(&k->st->base, &t, err);
 }
 
 /* known_list writes the epochs that the caller has in hand as a JSON array. */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "sqlite_sql.h"
 #include "store/sqlite/claim.h"
+#include "store_sql.h"
 
 #define BUSY_AGAIN 50 /* ms until a deaf worker looks again whether its lane is free */
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "sqlite_sql.h"
+#include "store_sql.h"
 
 #define WINDOW_BYTES ((size_t)4 * 1024 * 1024)
 #define LANE_BYTES ((size_t)128 * 1024) /* more for each lane, so that each gets a batch */

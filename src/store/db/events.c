@@ -1,9 +1,9 @@
 /* events.c: listing events by what they are and the state they are in. */
 #include <stdlib.h>
 
-#include "mdb_sql.h"
-#include "store/mariadb/inspect.h"
-#include "store/mariadb/mariadb.h"
+#include "store/db/db.h"
+#include "store/db/inspect.h"
+#include "store_sql.h"
 
 #define LIST_EVENTS 100 /* unless the query says otherwise */
 /* To tell states takes longer the more consumers there are: so many take twice as long. */
@@ -62,7 +62,7 @@ static int64_t higher(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* lanes_of is the number of a consumer's lanes; a file that was tampered with may have others. */
+/* lanes_of is the number of a consumer's lanes; a tampered database may have others. */
 static int lanes_of(const struct viewer *v, size_t i)
 {
     int lanes = v->list[i].spec.lanes;
@@ -129,16 +129,16 @@ static void bound_look(const struct viewer *v, struct listing *l)
 /* ---- going through them ---- */
 
 /* list_row shows the event of a row, if the query asks for it; it lives in `a`. */
-static int list_row(struct viewer *v, struct listing *l, const struct mdb_rows *row,
-                    struct arena *a, struct error *err)
+static int list_row(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,
+                    struct error *err)
 {
     struct event ev;
-    if (!mdb_event_row(row, a, &ev))
+    if (!db_event_row(row, a, &ev))
         return err_nomem(err);
     if (!matches(l->q, &ev))
         return 0;
     for (size_t i = 0; i < v->n; i++)
-        if (mdb_viewer_event(v, i, &ev, a, err) != 0)
+        if (db_viewer_event(v, i, &ev, a, err) != 0)
             return -1;
     if (!in_state(v, l->q))
         return 0;
@@ -149,36 +149,45 @@ static int list_row(struct viewer *v, struct listing *l, const struct mdb_rows *
 }
 
 /* A row_visit looks at one row of a listing. It returns -1 on failure. */
-typedef int row_visit(struct viewer *v, struct listing *l, const struct mdb_rows *row,
+typedef int row_visit(struct viewer *v, struct listing *l, const struct db_rows *row,
                       struct arena *a, struct error *err);
 
 /* How far a listing is that is read an answer at a time: it goes on between low and high. */
 struct going {
     int64_t low, high;
-    size_t n; /* rows of the last answer */
+    int64_t max; /* rows of an answer */
+    bool more;   /* the last one had so many */
 };
 
+static struct going going_from(const struct viewer *v, int64_t low, int64_t high, int64_t rows)
+{
+    return (struct going){.low = low, .high = high, .max = db_page(v->st, rows), .more = true};
+}
+
 /* each_row visits the rows of an answer until the listing is done, and moves g past them. */
-static int each_row(struct viewer *v, struct listing *l, struct mdb_rows *rows, struct going *g,
+static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, struct going *g,
                     row_visit *visit, struct error *err)
 {
     struct arena a;
-    int r = rows ? 0 : -1;
-    g->n = 0;
+    int r = 0;
+    int64_t n = 0;
     arena_init(&a, 0);
-    while (r == 0 && !l->done && mdb_step(&rows) == 1) {
-        int64_t seq = mdb_int(rows, 0);
+    while (!l->done && (r = db_step(rows, err)) == 1) {
+        int64_t seq = db_int(rows, 0);
         if (l->q->newest_first)
             g->high = seq - 1;
         else
             g->low = seq;
-        g->n++;
+        n++;
         r = visit(v, l, rows, &a, err);
         arena_reset(&a);
+        if (r != 0)
+            break;
     }
-    mdb_done(rows);
+    g->more = n == g->max;
+    db_done(rows);
     arena_release(&a);
-    return r;
+    return r < 0 ? -1 : 0;
 }
 
 static int list_one(struct viewer *v, struct listing *l, struct error *err)
@@ -187,42 +196,42 @@ static int list_one(struct viewer *v, struct listing *l, struct error *err)
     char *end;
     long long seq = strtoll(l->q->id, &end, 10);
     bool number = *l->q->id && !*end;
-    struct mdb_rows *rows;
+    struct db_rows rows;
     if (number)
-        rows = mdb_rows(v->st, err, SQL(event_by_seq, .seq = seq));
+        rows = db_rows(v->st, err, SQL(event_by_seq, .seq = seq));
     else
-        rows = mdb_rows(v->st, err, SQL(event_by_id, .id = l->q->id));
-    return each_row(v, l, rows, &g, list_row, err);
+        rows = db_rows(v->st, err, SQL(event_by_id, .id = l->q->id));
+    return each_row(v, l, &rows, &g, list_row, err);
 }
 
 /* next_exceptional reads the next of what is recorded about single events. */
-static struct mdb_rows *next_exceptional(const struct viewer *v, const struct listing *l,
-                                         const struct going *g, struct error *err)
+static struct db_rows next_exceptional(const struct viewer *v, const struct listing *l,
+                                       const struct going *g, struct error *err)
 {
     const struct event_query *q = l->q;
     const char *state = "unprocessed";
     if (!q->unprocessed)
         state = delivery_state_names[q->state - 1];
     if (q->newest_first)
-        return mdb_rows(v->st, err,
-                        SQL(exceptional_backwards, .low = g->low, .high = g->high, .state = state,
-                            .consumer = q->consumer, .now = v->now, .max = ANSWER_RECORDED));
-    return mdb_rows(v->st, err,
-                    SQL(exceptional_forwards, .low = g->low, .high = g->high, .state = state,
-                        .consumer = q->consumer, .now = v->now, .max = ANSWER_RECORDED));
+        return db_rows(v->st, err,
+                       SQL(exceptional_backwards, .low = g->low, .high = g->high, .state = state,
+                           .consumer = q->consumer, .now = v->now, .max = g->max));
+    return db_rows(v->st, err,
+                   SQL(exceptional_forwards, .low = g->low, .high = g->high, .state = state,
+                       .consumer = q->consumer, .now = v->now, .max = g->max));
 }
 
 /* list_exceptional shows what is recorded about single events with low < seq <= high. */
 static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
                             struct error *err)
 {
-    struct going g = {.low = low, .high = high, .n = ANSWER_RECORDED};
+    struct going g = going_from(v, low, high, ANSWER_RECORDED);
     bool any_state = !l->q->state && !l->q->unprocessed;
     if (any_state)
         return 0;
-    while (!l->done && g.low < g.high && g.n == ANSWER_RECORDED) {
-        struct mdb_rows *rows = next_exceptional(v, l, &g, err);
-        if (each_row(v, l, rows, &g, list_row, err) != 0)
+    while (!l->done && g.low < g.high && g.more) {
+        struct db_rows rows = next_exceptional(v, l, &g, err);
+        if (each_row(v, l, &rows, &g, list_row, err) != 0)
             return -1;
     }
     return 0;
@@ -244,7 +253,7 @@ static void note_looked(struct listing *l, int64_t seq)
 }
 
 /* look_at looks at one more event, unless the query does not want that. */
-static int look_at(struct viewer *v, struct listing *l, const struct mdb_rows *row, struct arena *a,
+static int look_at(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,
                    struct error *err)
 {
     size_t left = l->left;
@@ -254,7 +263,7 @@ static int look_at(struct viewer *v, struct listing *l, const struct mdb_rows *r
         return 0;
     }
     v->asked = 0;
-    note_looked(l, mdb_int(row, 0));
+    note_looked(l, db_int(row, 0));
     if (list_row(v, l, row, a, err) != 0)
         return -1;
     bool in_vain = l->left == left && l->q->look != LOOK_ALL;
@@ -266,18 +275,16 @@ static int look_at(struct viewer *v, struct listing *l, const struct mdb_rows *r
 /* look looks at the events with low < seq <= high, as far as the query says. */
 static int look(struct viewer *v, struct listing *l, int64_t low, int64_t high, struct error *err)
 {
-    struct going g = {.low = low, .high = high, .n = ANSWER_EVENTS};
-    while (!l->done && g.low < g.high && g.n == ANSWER_EVENTS) {
-        struct mdb_rows *rows;
+    struct going g = going_from(v, low, high, ANSWER_EVENTS);
+    while (!l->done && g.low < g.high && g.more) {
+        struct db_rows rows;
         if (l->q->newest_first)
-            rows = mdb_rows(
-                v->st, err,
-                SQL(events_backwards, .low = g.low, .high = g.high, .max = ANSWER_EVENTS));
+            rows = db_rows(v->st, err,
+                           SQL(events_backwards, .low = g.low, .high = g.high, .max = g.max));
         else
-            rows = mdb_rows(
-                v->st, err,
-                SQL(events_forwards, .low = g.low, .high = g.high, .max = ANSWER_EVENTS));
-        if (each_row(v, l, rows, &g, look_at, err) != 0)
+            rows = db_rows(v->st, err,
+                           SQL(events_forwards, .low = g.low, .high = g.high, .max = g.max));
+        if (each_row(v, l, &rows, &g, look_at, err) != 0)
             return -1;
     }
     return 0;
@@ -298,10 +305,10 @@ static int list_events(struct viewer *v, struct listing *l, struct error *err)
     return list_exceptional(v, l, 0, lower(last, l->low), err);
 }
 
-int mdb_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx,
-               struct error *err)
+int db_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
+              struct error *err)
 {
-    struct viewer v = {.st = mdb_of(base)};
+    struct viewer v = {.st = st};
     struct listing l = {.q = q,
                         .visit = visit,
                         .ctx = ctx,
@@ -309,14 +316,14 @@ int mdb_events(struct store *base, const struct event_query *q, event_visit *vis
                         .budget = q->look ? q->look : STORE_LOOK,
                         .left = q->limit ? q->limit : LIST_EVENTS};
     arena_init(&v.a, 0);
-    int r = mdb_sequence(v.st, err);
+    int r = db_give_numbers(st, err);
     if (r == 0)
-        r = mdb_viewer_read(&v, q->consumer, err);
+        r = db_viewer_read(&v, q->consumer, err);
     if (r == 0 && q->id)
         r = list_one(&v, &l, err);
     else if (r == 0)
         r = list_events(&v, &l, err);
-    mdb_viewer_release(&v);
+    db_viewer_release(&v);
     if (r == 0 && q->looked)
         *q->looked = l.looked;
     return r;

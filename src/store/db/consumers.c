@@ -1,27 +1,24 @@
 /* consumers.c: registering, changing and removing consumers. */
-#include <mysqld_error.h>
-#include <string.h>
-
 #include "base/text.h"
-#include "mdb_sql.h"
-#include "store/mariadb/mariadb.h"
+#include "store/db/db.h"
+#include "store_sql.h"
 
 #define TRIES 5
 
-static int head_of(struct mdb_store *st, int64_t *ret, struct error *err)
+static int head_of(struct store *st, int64_t *ret, struct error *err)
 {
     *ret = 0;
-    return mdb_value(st, err, ret, SQL(head));
+    return db_value(st, err, ret, SQL(head));
 }
 
 /* remove_each runs statements that forget rows of a consumer. Each takes its name and nothing else,
  * so the arguments of one fit them all. */
-static int remove_each(struct mdb_store *st, const struct mdb_sql *const *each, const char *name,
+static int remove_each(struct store *st, const struct sql *const *each, const char *name,
                        struct error *err)
 {
-    const struct mdb_sql_remove_lanes args = {.consumer = name};
+    const struct sql_remove_lanes args = {.consumer = name};
     for (size_t i = 0; each[i]; i++)
-        if (mdb_run(st, err, each[i], &args) != 0)
+        if (db_run(st, err, each[i], &args) != 0)
             return -1;
     return 0;
 }
@@ -29,19 +26,24 @@ static int remove_each(struct mdb_store *st, const struct mdb_sql *const *each, 
 /* ---- creating ---- */
 
 /* make_lanes sets all lanes to one position. */
-static int make_lanes(struct mdb_store *st, const char *name, int lanes, int64_t position,
+static int make_lanes(struct store *st, const char *name, int lanes, int64_t position,
                       struct error *err)
 {
-    if (mdb_run(st, err, SQL(remove_lanes, .consumer = name)) != 0)
+    int64_t head;
+    if (head_of(st, &head, err) != 0)
+        return -1;
+    if (db_run(st, err, SQL(remove_lanes, .consumer = name)) != 0)
         return -1;
     for (int i = 0; i < lanes; i++)
-        if (mdb_run(st, err, SQL(put_lane, .consumer = name, .lane = i, .position = position)) != 0)
+        if (db_run(st, err,
+                   SQL(put_lane, .consumer = name, .lane = i, .position = position,
+                       .head = head)) != 0)
             return -1;
     return 0;
 }
 
 /* start_position gives the position before the first event that a new consumer gets. */
-static int start_position(struct mdb_store *st, const struct consumer_spec *c, int64_t *ret,
+static int start_position(struct store *st, const struct consumer_spec *c, int64_t *ret,
                           struct error *err)
 {
     *ret = 0;
@@ -56,29 +58,30 @@ static int start_position(struct mdb_store *st, const struct consumer_spec *c, i
 }
 
 /* create makes a consumer at its start, with nothing that an earlier one of its name left. */
-static int create(struct mdb_store *st, const struct consumer_spec *c, struct error *err)
+static int create(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     /* if somebody deleted the earlier consumer by hand, these would count as the new one's */
-    static const struct mdb_sql *const left_behind[] = {
-        &mdb_sql_remove_claims, &mdb_sql_remove_parked, &mdb_sql_remove_passed,
-        &mdb_sql_remove_settings, NULL};
+    static const struct sql *const left_behind[] = {&sql_remove_claims, &sql_remove_parked,
+                                                    &sql_remove_passed, &sql_remove_settings, NULL};
     int64_t position;
+    if (db_keep_numbers(st, err) != 0)
+        return -1; /* else the end could be before events that exist */
     if (start_position(st, c, &position, err) != 0)
         return -1;
     if (remove_each(st, left_behind, c->name, err) != 0)
         return -1;
 
-    struct mdb_sql_put_consumer row = {
+    struct sql_put_consumer row = {
         .consumer = c->name,
         .events = c->events,
         .predicate = c->where,
         .ordering = store_order_names[c->order],
         .lanes = c->lanes,
         .retry = c->retry,
-        .now = mdb_now(st),
+        .now = db_now(st),
         .start = position,
     };
-    if (mdb_run(st, err, &mdb_sql_put_consumer, &row) != 0)
+    if (db_run(st, err, &sql_put_consumer, &row) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
 }
@@ -87,12 +90,12 @@ static int create(struct mdb_store *st, const struct consumer_spec *c, struct er
 
 /* reshape changes order or lanes. That is safe only while nothing is on its way; then every lane is
  * at the head, or was told to start beyond it. */
-static int reshape(struct mdb_store *st, const struct consumer_spec *c, struct error *err)
+static int reshape(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     int64_t head, unfinished = 0, position = 0;
     if (head_of(st, &head, err) != 0)
         return -1;
-    if (mdb_value(st, err, &unfinished, SQL(unfinished, .consumer = c->name, .head = head)) != 0)
+    if (db_value(st, err, &unfinished, SQL(unfinished, .consumer = c->name, .head = head)) != 0)
         return -1;
     if (unfinished)
         return err_set(err, ERR_CONFLICT,
@@ -102,10 +105,10 @@ static int reshape(struct mdb_store *st, const struct consumer_spec *c, struct e
                        c->name);
 
     const char *ordering = store_order_names[c->order];
-    if (mdb_run(st, err,
-                SQL(set_shape, .consumer = c->name, .ordering = ordering, .lanes = c->lanes)) != 0)
+    if (db_run(st, err,
+               SQL(set_shape, .consumer = c->name, .ordering = ordering, .lanes = c->lanes)) != 0)
         return -1;
-    if (mdb_value(st, err, &position, SQL(furthest_position, .consumer = c->name)) != 0)
+    if (db_value(st, err, &position, SQL(furthest_position, .consumer = c->name)) != 0)
         return -1;
     if (position < head)
         position = head;
@@ -114,58 +117,58 @@ static int reshape(struct mdb_store *st, const struct consumer_spec *c, struct e
 
 /* What differs between a consumer as it is registered and as it should be. */
 struct difference {
-    bool filter;
-    bool text;  /* how the retry policy is written */
-    bool shape; /* order or lanes */
+    bool filter; /* its meaning */
+    bool text;   /* how the filter or the retry policy is written */
+    bool shape;  /* order or lanes */
 };
 
 /* compare takes the row of `registered`. */
-static struct difference compare(const struct mdb_rows *q, const struct consumer_spec *c)
+static struct difference compare(const struct db_rows *q, const struct consumer_spec *c)
 {
-    struct str events = mdb_text(q, 0), where = mdb_text(q, 1), retry = mdb_text(q, 4);
+    struct str events = db_text(q, 0), where = db_text(q, 1), retry = db_text(q, 4);
     bool same_where = str_is(where, c->where);
-    bool same_order = store_order_of(mdb_text(q, 2)) == c->order;
-    bool same_lanes = (int)mdb_int(q, 3) == c->lanes;
+    bool same_order = store_order_of(db_text(q, 2)) == c->order;
+    bool same_lanes = db_int(q, 3) == c->lanes;
     return (struct difference){
-        .filter = !str_is(events, c->events) || !same_where,
-        .text = !str_is(retry, c->retry),
+        .filter = !db_settings_same_events(events.p, c->events) || !same_where,
+        .text = !str_is(events, c->events) || !same_where || !str_is(retry, c->retry),
         .shape = !same_order || !same_lanes,
     };
 }
 
 /* update makes the consumer what c says. The settings are recorded before anything changes, since
  * that refuses some. */
-static int update(struct mdb_store *st, const struct consumer_spec *c, struct difference d,
+static int update(struct store *st, const struct consumer_spec *c, struct difference d,
                   struct error *err)
 {
     bool other_settings = d.filter || d.shape;
-    if (other_settings && mdb_settings_replace(st, c, err) != 0)
+    if (other_settings && db_settings_replace(st, c, err) != 0)
         return -1;
-    if (d.filter && mdb_former_keep(st, c->name, err) != 0)
+    if (d.filter && db_former_keep(st, c->name, err) != 0)
         return -1;
     if (d.shape && reshape(st, c, err) != 0)
         return -1;
     if (!d.filter && !d.text)
         return 0;
-    return mdb_run(st, err,
-                   SQL(set_filter, .consumer = c->name, .events = c->events, .predicate = c->where,
-                       .retry = c->retry));
+    return db_run(st, err,
+                  SQL(set_filter, .consumer = c->name, .events = c->events, .predicate = c->where,
+                      .retry = c->retry));
 }
 
 /* ---- registering ---- */
 
 /* put creates or updates the consumer, inside a transaction. */
-static int put(struct mdb_store *st, const struct consumer_spec *c, bool *ret_created,
+static int put(struct store *st, const struct consumer_spec *c, bool *ret_created,
                struct error *err)
 {
-    struct mdb_rows *q;
-    int r = mdb_row(st, &q, err, SQL(registered, .consumer = c->name));
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(registered, .consumer = c->name));
     if (r < 0)
         return -1;
     *ret_created = r == 0;
     if (r == 1) {
-        struct difference d = compare(q, c);
-        mdb_done(q);
+        struct difference d = compare(&q, c);
+        db_done(&q);
         return update(st, c, d, err);
     }
     if (c->how != PUT_START)
@@ -175,27 +178,27 @@ static int put(struct mdb_store *st, const struct consumer_spec *c, bool *ret_cr
 }
 
 /* put_once is put in a transaction. */
-static int put_once(struct mdb_store *st, const struct consumer_spec *c, bool *ret_created,
+static int put_once(struct store *st, const struct consumer_spec *c, bool *ret_created,
                     struct error *err)
 {
-    if (mdb_begin(&st->base, err) != 0)
+    if (db_begin(st, err) != 0)
         return -1;
     if (put(st, c, ret_created, err) != 0) {
-        mdb_rollback(&st->base);
+        db_rollback(st);
         return -1;
     }
-    return mdb_commit(&st->base, err);
+    return db_commit(st, err);
 }
 
 /* put_again is put_once, tried again if somebody else was registering the consumer as well. */
-static int put_again(struct mdb_store *st, const struct consumer_spec *c, bool *ret_created,
+static int put_again(struct store *st, const struct consumer_spec *c, bool *ret_created,
                      struct error *err)
 {
     struct error why;
     for (int i = 0; i < TRIES; i++) {
         if (put_once(st, c, ret_created, &why) == 0)
             return 0;
-        bool beside = why.native == ER_DUP_ENTRY || why.native == ER_LOCK_DEADLOCK;
+        bool beside = st->ops->driver->again && st->ops->driver->again(&why);
         if (!beside)
             break;
     }
@@ -204,21 +207,20 @@ static int put_again(struct mdb_store *st, const struct consumer_spec *c, bool *
     return -1;
 }
 
-int mdb_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created,
-                     struct error *err)
+int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_created,
+                    struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
     bool created;
     if (store_name_check(c->name, err) != 0)
         return -1;
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
 
-    if (mdb_sequence(st, err) != 0)
+    if (db_give_numbers(st, err) != 0)
         return -1; /* the end is behind everything that is committed */
     if (put_again(st, c, &created, err) != 0)
         return -1;
-    mdb_news(st);
+    db_news(st);
     if (ret_created)
         *ret_created = created;
     return 0;
@@ -226,78 +228,75 @@ int mdb_consumer_put(struct store *base, const struct consumer_spec *c, bool *re
 
 /* ---- operators ---- */
 
-int mdb_consumer_pause(struct store *base, const char *name, bool paused, struct error *err)
+int db_consumer_pause(struct store *st, const char *name, bool paused, struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
-    if (mdb_run(st, err, SQL(set_paused, .consumer = name, .paused = paused)) != 0)
+    int64_t n;
+    if (db_change(st, &n, err, SQL(set_paused, .consumer = name, .paused = paused)) != 0)
         return -1;
-    if (st->changed == 0)
+    if (n == 0)
         return store_no_consumer(name, err);
-    mdb_news(st);
+    db_news(st);
     return 0;
 }
 
-int mdb_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
+int db_consumer_report(struct store *st, const char *name, const char *text, struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
     char kept[TEXT_KEPT_MAX];
-    return mdb_run(
+    return db_run(
         st, err,
-        SQL(set_report, .consumer = name, .report = text_kept(text, kept), .now = mdb_now(st)));
+        SQL(set_report, .consumer = name, .report = text_kept(text, kept), .now = db_now(st)));
 }
 
 /* ---- removing ---- */
 
 /* check_removable refuses to remove a consumer that is missing or, without force, one that has
  * something to lose. */
-static int check_removable(struct mdb_store *st, const char *name, bool force, struct error *err)
+static int check_removable(struct store *st, const char *name, bool force, struct error *err)
 {
-    int64_t found = 0, dead = 0, parked = 0, live = 0, now = mdb_now(st);
-    if (mdb_value(st, err, &found, SQL(lock_consumer, .consumer = name)) != 0)
+    int64_t found = 0, dead = 0, parked = 0, live = 0, now = db_now(st);
+    if (db_value(st, err, &found, SQL(lock_consumer, .consumer = name)) != 0)
         return -1;
     if (!found)
         return store_no_consumer(name, err);
     if (force)
         return 0;
 
-    const struct mdb_number wanted[] = {
+    const struct db_number wanted[] = {
         {&dead, SQL(count_letters, .consumer = name)},
         {&parked, SQL(count_parked, .consumer = name)},
         {&live, SQL(count_live_claims, .consumer = name, .now = now)},
     };
-    if (mdb_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
     return store_removable(name, dead, parked, live, err);
 }
 
 /* keep_epoch remembers where the consumer's epochs end, for the next one of its name. */
-static int keep_epoch(struct mdb_store *st, const char *name, struct error *err)
+static int keep_epoch(struct store *st, const char *name, struct error *err)
 {
-    return mdb_run(st, err, SQL(keep_epoch, .consumer = name));
+    return db_run(st, err, SQL(keep_epoch, .consumer = name));
 }
 
-static int remove_rows(struct mdb_store *st, const char *name, struct error *err)
+static int remove_rows(struct store *st, const char *name, struct error *err)
 {
-    static const struct mdb_sql *const all[] = {
-        &mdb_sql_remove_lanes,    &mdb_sql_remove_claims,   &mdb_sql_remove_parked,
-        &mdb_sql_remove_letters,  &mdb_sql_remove_ended,    &mdb_sql_remove_former_filters,
-        &mdb_sql_remove_receipts, &mdb_sql_remove_marks,    &mdb_sql_remove_passed,
-        &mdb_sql_remove_settings, &mdb_sql_remove_consumer, NULL};
+    static const struct sql *const all[] = {
+        &sql_remove_lanes,  &sql_remove_claims,         &sql_remove_parked,   &sql_remove_letters,
+        &sql_remove_ended,  &sql_remove_former_filters, &sql_remove_receipts, &sql_remove_marks,
+        &sql_remove_passed, &sql_remove_settings,       &sql_remove_consumer, NULL};
     if (keep_epoch(st, name, err) != 0)
         return -1;
     return remove_each(st, all, name, err);
 }
 
-int mdb_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
+int db_consumer_remove(struct store *st, const char *name, bool force, struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
-    if (mdb_begin(base, err) != 0)
+    if (db_begin(st, err) != 0)
         return -1;
     int r = check_removable(st, name, force, err);
     if (r == 0)
         r = remove_rows(st, name, err);
     if (r == 0)
-        return mdb_commit(base, err);
-    mdb_rollback(base);
+        return db_commit(st, err);
+    db_rollback(st);
     return -1;
 }

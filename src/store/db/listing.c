@@ -1,27 +1,27 @@
 /* listing.c: consumers as operators see them. */
-#include "sqlite_sql.h"
-#include "store/sqlite/sqlite.h"
+#include "store/db/db.h"
+#include "store_sql.h"
 
 /* ---- the rows ---- */
 
 /* read_row reads a row of list_consumers; false if there is no memory, or if the row lacks what
- * only a file without our constraints can lack. */
-static bool read_row(sqlite3_stmt *q, struct arena *a, struct consumer_info *c)
+ * only a database without our constraints can lack. */
+static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
     c->spec = (struct consumer_spec){
-        .name = sqlite_copy(q, 0, a, &ok).p,
-        .events = sqlite_copy(q, 1, a, &ok).p,
-        .where = sqlite_copy(q, 2, a, &ok).p,
-        .order = store_order_of(sqlite_text(q, 3)),
-        .lanes = sqlite3_column_int(q, 4),
-        .retry = sqlite_copy(q, 5, a, &ok).p,
+        .name = db_copy(q, 0, a, &ok).p,
+        .events = db_copy(q, 1, a, &ok).p,
+        .where = db_copy(q, 2, a, &ok).p,
+        .order = store_order_of(db_text(q, 3)),
+        .lanes = (int)db_int(q, 4),
+        .retry = db_copy(q, 5, a, &ok).p,
     };
-    c->paused = sqlite3_column_int(q, 6) != 0;
-    c->created_at = sqlite3_column_int64(q, 7);
-    c->delivered = sqlite3_column_int64(q, 8);
-    c->report = sqlite_copy(q, 9, a, &ok).p;
-    c->report_at = sqlite3_column_int64(q, 10);
+    c->paused = db_int(q, 6) != 0;
+    c->created_at = db_int(q, 7);
+    c->delivered = db_int(q, 8);
+    c->report = db_copy(q, 9, a, &ok).p;
+    c->report_at = db_int(q, 10);
     c->down = store_says_down(c->report);
     c->last_error = c->report;
     c->last_error_at = c->report_at;
@@ -31,11 +31,11 @@ static bool read_row(sqlite3_stmt *q, struct arena *a, struct consumer_info *c)
 }
 
 /* read_rows reads all consumers, or the one named, without their state. */
-static int read_rows(struct sqlite_store *st, const char *name, struct arena *a,
+static int read_rows(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
     int64_t count = 0;
-    if (sqlite_value(st, err, &count, SQL(count_consumers)) != 0)
+    if (db_value(st, err, &count, SQL(count_consumers)) != 0)
         return -1;
     struct consumer_info *list = arena_zalloc(a, (size_t)count + 1, sizeof *list);
     if (!list)
@@ -44,10 +44,10 @@ static int read_rows(struct sqlite_store *st, const char *name, struct arena *a,
     size_t n = 0;
     int r = 0;
     bool ok = true;
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(list_consumers, .name = name));
-    while (ok && n < (size_t)count && (r = sqlite_step(st, q, err)) == 1)
-        ok = read_row(q, a, &list[n++]);
-    sqlite3_reset(q);
+    struct db_rows q = db_rows(st, err, SQL(list_consumers, .name = name));
+    while (ok && n < (size_t)count && (r = db_step(&q, err)) == 1)
+        ok = read_row(&q, a, &list[n++]);
+    db_done(&q);
     if (!ok)
         return err_nomem(err);
     if (r < 0)
@@ -61,18 +61,17 @@ static int read_rows(struct sqlite_store *st, const char *name, struct arena *a,
 
 /* ---- their state ---- */
 
-static int read_counts(struct sqlite_store *st, struct consumer_info *c, int64_t now,
-                       struct error *err)
+static int read_counts(struct store *st, struct consumer_info *c, int64_t now, struct error *err)
 {
     const char *name = c->spec.name;
-    const struct sqlite_number wanted[] = {
+    const struct db_number wanted[] = {
         {&c->position, SQL(lowest_position, .consumer = name, .lanes = c->spec.lanes)},
         {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
         {&c->parked, SQL(count_waiting, .consumer = name, .now = now)},
         {&c->dead, SQL(count_dead, .consumer = name)},
         {&c->next_due, SQL(next_retry, .consumer = name)},
     };
-    return sqlite_values(st, err, wanted, sizeof wanted / sizeof *wanted);
+    return db_values(st, err, wanted, sizeof wanted / sizeof *wanted);
 }
 
 /* hold_floor lowers the floor to what holds it. */
@@ -85,15 +84,15 @@ static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
 }
 
 /* read_floor finds out up to where events are no longer needed, and what needs the next one. */
-static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct error *err)
+static int read_floor(struct store *st, struct consumer_info *c, struct error *err)
 {
     const char *name = c->spec.name;
     int64_t claim = INT64_MAX, parked = INT64_MAX;
-    const struct sqlite_number wanted[] = {
+    const struct db_number wanted[] = {
         {&claim, SQL(claim_floor, .consumer = name)},
         {&parked, SQL(parked_floor, .consumer = name)},
     };
-    if (sqlite_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
     c->floor = c->position;
     c->floor_pin = "position";
@@ -103,12 +102,12 @@ static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct e
 }
 
 /* read_backlog counts what waits and what is in flight. */
-static int read_backlog(struct sqlite_store *st, struct consumer_info *c, struct error *err)
+static int read_backlog(struct store *st, struct consumer_info *c, struct error *err)
 {
     struct backlog b = {.spec = &c->spec, .max = STORE_COUNT_EVENTS};
     if (*c->spec.where)
         b.max = STORE_PROBE_EVENTS; /* payloads have to be read */
-    if (sqlite_backlog(st, &b, err) != 0)
+    if (db_backlog(st, &b, err) != 0)
         return -1;
     c->behind = b.behind;
     c->behind_exact = b.scanned < b.max;
@@ -118,42 +117,42 @@ static int read_backlog(struct sqlite_store *st, struct consumer_info *c, struct
     return 0;
 }
 
-static int read_owner(struct sqlite_store *st, struct consumer_info *c, int64_t now,
-                      struct arena *a, struct error *err)
+static int read_owner(struct store *st, struct consumer_info *c, int64_t now, struct arena *a,
+                      struct error *err)
 {
     bool ok = true;
-    sqlite3_stmt *q;
-    int r = sqlite_row(st, &q, err, SQL(live_owner, .consumer = c->spec.name, .now = now));
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(live_owner, .consumer = c->spec.name, .now = now));
     if (r <= 0)
         return r;
-    c->owner = sqlite_copy(q, 0, a, &ok).p;
-    sqlite3_reset(q);
+    c->owner = db_copy(&q, 0, a, &ok).p;
+    db_done(&q);
     return 0;
 }
 
 /* read_failure reads why an event failed last, unless the relay reported something later or that
  * its sink is down. */
-static int read_failure(struct sqlite_store *st, struct consumer_info *c, struct arena *a,
+static int read_failure(struct store *st, struct consumer_info *c, struct arena *a,
                         struct error *err)
 {
     bool ok = true;
-    sqlite3_stmt *q;
-    int r = sqlite_row(st, &q, err, SQL(last_failure, .consumer = c->spec.name));
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(last_failure, .consumer = c->spec.name));
     if (r <= 0)
         return r;
-    int64_t at = sqlite3_column_int64(q, 1);
+    int64_t at = db_int(&q, 1);
     bool later = !c->last_error || at > c->last_error_at;
     if (later && !c->down) {
-        c->last_error = sqlite_copy(q, 0, a, &ok).p;
+        c->last_error = db_copy(&q, 0, a, &ok).p;
         c->last_error_at = at;
     }
-    sqlite3_reset(q);
+    db_done(&q);
     return 0;
 }
 
 /* read_details reads what takes looking at events and claims. */
-static int read_details(struct sqlite_store *st, struct consumer_info *c, int64_t now,
-                        struct arena *a, struct error *err)
+static int read_details(struct store *st, struct consumer_info *c, int64_t now, struct arena *a,
+                        struct error *err)
 {
     if (read_backlog(st, c, err) != 0)
         return -1;
@@ -166,10 +165,10 @@ static int read_details(struct sqlite_store *st, struct consumer_info *c, int64_
 
 enum detail { FLOORS, EVERYTHING };
 
-static int read_state(struct sqlite_store *st, struct consumer_info *c, enum detail detail,
+static int read_state(struct store *st, struct consumer_info *c, enum detail detail,
                       struct arena *a, struct error *err)
 {
-    int64_t now = sqlite_now(st);
+    int64_t now = db_now(st);
     if (read_counts(st, c, now, err) != 0)
         return -1;
     if (detail == EVERYTHING && read_details(st, c, now, a, err) != 0)
@@ -177,7 +176,7 @@ static int read_state(struct sqlite_store *st, struct consumer_info *c, enum det
     return read_floor(st, c, err);
 }
 
-static int read_list(struct sqlite_store *st, const char *name, enum detail detail, struct arena *a,
+static int read_list(struct store *st, const char *name, enum detail detail, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
     if (read_rows(st, name, a, ret, ret_n, err) != 0)
@@ -189,17 +188,18 @@ static int read_list(struct sqlite_store *st, const char *name, enum detail deta
 }
 
 /* list_consumers reads everything in one snapshot, so that the numbers fit together. */
-static int list_consumers(struct sqlite_store *st, const char *name, enum detail detail,
-                          struct arena *a, struct consumer_info **ret, size_t *ret_n,
-                          struct error *err)
+static int list_consumers(struct store *st, const char *name, enum detail detail, struct arena *a,
+                          struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
     struct consumer_info *list;
     size_t n;
     bool own;
-    if (sqlite_snapshot_begin(st, &own, err) != 0)
+    if (db_give_numbers(st, err) != 0)
+        return -1;
+    if (db_snapshot_begin(st, &own, err) != 0)
         return -1;
     int r = read_list(st, name, detail, a, &list, &n, err);
-    sqlite_snapshot_end(st, own);
+    db_snapshot_end(st, own);
     if (r != 0)
         return -1;
     *ret = list;
@@ -207,24 +207,24 @@ static int list_consumers(struct sqlite_store *st, const char *name, enum detail
     return 0;
 }
 
-int sqlite_consumer_list(struct store *base, const char *name, struct arena *a,
-                         struct consumer_info **ret, size_t *ret_n, struct error *err)
+int db_consumer_list(struct store *st, const char *name, struct arena *a,
+                     struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
-    return list_consumers(sqlite_of(base), name, EVERYTHING, a, ret, ret_n, err);
+    return list_consumers(st, name, EVERYTHING, a, ret, ret_n, err);
 }
 
-int sqlite_consumer_floors(struct sqlite_store *st, struct arena *a, struct consumer_info **ret,
-                           size_t *ret_n, struct error *err)
+int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                       struct error *err)
 {
     return list_consumers(st, NULL, FLOORS, a, ret, ret_n, err);
 }
 
-int sqlite_consumer_specs(struct store *base, const char *name, struct arena *a,
-                          struct consumer_spec **ret, size_t *ret_n, struct error *err)
+int db_consumer_specs(struct store *st, const char *name, struct arena *a,
+                      struct consumer_spec **ret, size_t *ret_n, struct error *err)
 {
     struct consumer_info *list;
     size_t n, kept = 0;
-    if (read_rows(sqlite_of(base), name, a, &list, &n, err) != 0)
+    if (read_rows(st, name, a, &list, &n, err) != 0)
         return -1;
     struct consumer_spec *specs = arena_zalloc(a, n + 1, sizeof *specs);
     if (!specs)

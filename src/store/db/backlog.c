@@ -1,12 +1,12 @@
 /* backlog.c: what waits for a consumer and what is in flight, counted at a bounded cost. */
-#include "sqlite_sql.h"
-#include "store/sqlite/sqlite.h"
+#include "store/db/db.h"
+#include "store_sql.h"
 
 /* The columns of @counted_columns@. */
 enum { SEQ, TYPE, CREATED_AT, AGGREGATE_TYPE, AGGREGATE_ID, PAYLOAD };
 
 struct counting {
-    struct sqlite_store *st;
+    struct store *st;
     struct backlog *b;
     struct filter *filter;
     int64_t positions[STORE_LANES_MAX];
@@ -16,25 +16,25 @@ struct counting {
 
 /* ---- one event ---- */
 
-static bool wants(const struct counting *k, sqlite3_stmt *q)
+static bool wants(const struct counting *k, const struct db_rows *q)
 {
-    if (!filter_type(k->filter, sqlite_text(q, TYPE)))
+    if (!filter_type(k->filter, db_text(q, TYPE)))
         return false;
-    return !filter_has_where(k->filter) || filter_payload(k->filter, sqlite_text(q, PAYLOAD));
+    return !filter_has_where(k->filter) || filter_payload(k->filter, db_text(q, PAYLOAD));
 }
 
-static int lane_of(const struct counting *k, sqlite3_stmt *q)
+static int lane_of(const struct counting *k, const struct db_rows *q)
 {
     if (k->b->spec->lanes <= 1)
         return 0;
-    uint64_t key = event_key(sqlite_text(q, AGGREGATE_TYPE), sqlite_text(q, AGGREGATE_ID));
-    return event_lane(key, sqlite3_column_int64(q, SEQ), k->b->spec->lanes);
+    uint64_t key = event_key(db_text(q, AGGREGATE_TYPE), db_text(q, AGGREGATE_ID));
+    return event_lane(key, db_int(q, SEQ), k->b->spec->lanes);
 }
 
 /* count_waiting counts an event that waits, and shows it to the visitor. */
-static int count_waiting(struct counting *k, sqlite3_stmt *q, struct error *err)
+static int count_waiting(struct counting *k, const struct db_rows *q, struct error *err)
 {
-    int64_t at = sqlite3_column_int64(q, CREATED_AT);
+    int64_t at = db_int(q, CREATED_AT);
     bool older = !k->b->oldest_at || at < k->b->oldest_at;
     if (older)
         k->b->oldest_at = at;
@@ -50,10 +50,10 @@ static int read_lanes(struct counting *k, struct error *err)
 {
     int r;
     k->low = INT64_MAX;
-    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(lane_positions, .consumer = k->b->spec->name));
-    while ((r = sqlite_step(k->st, q, err)) == 1) {
-        int lane = sqlite3_column_int(q, 0);
-        int64_t position = sqlite3_column_int64(q, 1);
+    struct db_rows q = db_rows(k->st, err, SQL(lane_positions, .consumer = k->b->spec->name));
+    while ((r = db_step(&q, err)) == 1) {
+        int lane = (int)db_int(&q, 0);
+        int64_t position = db_int(&q, 1);
         bool valid = lane >= 0 && lane < STORE_LANES_MAX;
         if (position < k->low)
             k->low = position;
@@ -67,7 +67,7 @@ static int read_lanes(struct counting *k, struct error *err)
 static int estimate(struct counting *k, int64_t first, int64_t last, struct error *err)
 {
     int64_t head = 0;
-    if (sqlite_value(k->st, err, &head, SQL(last_event)) != 0)
+    if (db_value(k->st, err, &head, SQL(last_event)) != 0)
         return -1;
     if (head <= last)
         return 0;
@@ -82,18 +82,18 @@ static int count_fresh(struct counting *k, struct error *err)
     int64_t first = 0, last = 0;
     int r;
     bool payload = filter_has_where(k->filter);
-    sqlite3_stmt *q = sqlite_rows(
+    struct db_rows q = db_rows(
         k->st, err, SQL(waiting_events, .position = k->low, .max = k->b->max, .payload = payload));
-    while ((r = sqlite_step(k->st, q, err)) == 1) {
-        last = sqlite3_column_int64(q, SEQ);
+    while ((r = db_step(&q, err)) == 1) {
+        last = db_int(&q, SEQ);
         if (!first)
             first = last;
         k->b->scanned++;
-        bool handed_out = last <= k->positions[lane_of(k, q)];
-        if (handed_out || !wants(k, q))
+        bool handed_out = last <= k->positions[lane_of(k, &q)];
+        if (handed_out || !wants(k, &q))
             continue;
-        if (count_waiting(k, q, err) != 0) {
-            sqlite3_reset(q);
+        if (count_waiting(k, &q, err) != 0) {
+            db_done(&q);
             return -1;
         }
     }
@@ -119,16 +119,16 @@ static int count_range(struct counting *k, const struct range *c, struct error *
 {
     int r;
     bool payload = filter_has_where(k->filter);
-    sqlite3_stmt *q = sqlite_rows(
+    struct db_rows q = db_rows(
         k->st, err, SQL(claimed_events, .from_seq = c->from, .to_seq = c->to, .payload = payload));
-    while ((r = sqlite_step(k->st, q, err)) == 1) {
-        bool its_own = lane_of(k, q) == c->lane && wants(k, q);
+    while ((r = db_step(&q, err)) == 1) {
+        bool its_own = lane_of(k, &q) == c->lane && wants(k, &q);
         if (!its_own)
             continue;
         if (c->live) {
             k->b->inflight++;
-        } else if (count_waiting(k, q, err) != 0) {
-            sqlite3_reset(q);
+        } else if (count_waiting(k, &q, err) != 0) {
+            db_done(&q);
             return -1;
         }
     }
@@ -138,20 +138,19 @@ static int count_range(struct counting *k, const struct range *c, struct error *
 /* next_range moves *c to the next fresh claim; 1: it did, 0: there is none (left), -1: failed. */
 static int next_range(struct counting *k, struct range *c, struct error *err)
 {
-    sqlite3_stmt *q;
-    int r = sqlite_row(
-        k->st, &q, err,
-        SQL(next_claim, .consumer = k->b->spec->name, .epoch = c->epoch, .now = k->now));
+    struct db_rows q;
+    int r = db_row(k->st, &q, err,
+                   SQL(next_claim, .consumer = k->b->spec->name, .epoch = c->epoch, .now = k->now));
     if (r <= 0)
         return r;
     *c = (struct range){
-        .epoch = sqlite3_column_int64(q, 0),
-        .lane = sqlite3_column_int(q, 1),
-        .from = sqlite3_column_int64(q, 2),
-        .to = sqlite3_column_int64(q, 3),
-        .live = sqlite3_column_int(q, 4) != 0,
+        .epoch = db_int(&q, 0),
+        .lane = (int)db_int(&q, 1),
+        .from = db_int(&q, 2),
+        .to = db_int(&q, 3),
+        .live = db_int(&q, 4) != 0,
     };
-    sqlite3_reset(q);
+    db_done(&q);
     return 1;
 }
 
@@ -166,16 +165,16 @@ static int count_claims(struct counting *k, struct error *err)
     if (r < 0)
         return -1;
 
-    if (sqlite_value(k->st, err, &parked,
-                     SQL(count_parked_in_flight, .consumer = k->b->spec->name, .now = k->now)) != 0)
+    if (db_value(k->st, err, &parked,
+                 SQL(count_parked_in_flight, .consumer = k->b->spec->name, .now = k->now)) != 0)
         return -1;
     k->b->inflight += parked;
     return 0;
 }
 
-int sqlite_backlog(struct sqlite_store *st, struct backlog *b, struct error *err)
+int db_backlog(struct store *st, struct backlog *b, struct error *err)
 {
-    struct counting k = {.st = st, .b = b, .now = sqlite_now(st)};
+    struct counting k = {.st = st, .b = b, .now = db_now(st)};
     if (filter_new(b->spec->events, b->spec->where, &k.filter, err) != 0)
         return -1;
     int r = read_lanes(&k, err);

@@ -1,8 +1,8 @@
 /* inspect.h: the state that an event is in for each consumer; see inspect.c. */
-#ifndef STORE_MARIADB_INSPECT_H
-#define STORE_MARIADB_INSPECT_H
+#ifndef STORE_DB_INSPECT_H
+#define STORE_DB_INSPECT_H
 
-#include "store/mariadb/mariadb.h"
+#include "store/db/db.h"
 
 /* A filter that a consumer had, and how far its lanes had come when it was replaced. */
 struct former {
@@ -25,7 +25,7 @@ struct viewed {
 
 /* The consumers of a listing, and the states of the event at hand. */
 struct viewer {
-    struct mdb_store *st;
+    struct store *st;
     struct arena a;
     struct consumer_info *list;
     struct viewed *c;
@@ -36,12 +36,12 @@ struct viewer {
     int64_t asked; /* queries about the event at hand */
 };
 
-/* mdb_viewer_read reads all consumers, or the one named. On failure the viewer still has to be
+/* db_viewer_read reads all consumers, or the one named. On failure the viewer still has to be
  * released. */
-int mdb_viewer_read(struct viewer *v, const char *consumer, struct error *err);
-void mdb_viewer_release(struct viewer *v);
-/* mdb_viewer_event finds the state of an event for consumer i, in v->d[i]; texts live in a. */
-int mdb_viewer_event(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
-                     struct error *err);
+int db_viewer_read(struct viewer *v, const char *consumer, struct error *err);
+void db_viewer_release(struct viewer *v);
+/* db_viewer_event finds the state of an event for consumer i, in v->d[i]; texts live in a. */
+int db_viewer_event(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
+                    struct error *err);
 
 #endif

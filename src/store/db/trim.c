@@ -1,8 +1,8 @@
 /* trim.c: deleting what is old and no longer needed, a little at a time. */
 #include <stdio.h>
 
-#include "mdb_sql.h"
-#include "store/mariadb/mariadb.h"
+#include "store/db/db.h"
+#include "store_sql.h"
 
 #define SAMPLES 168  /* of a consumer while events are kept: one an hour if that is a week */
 #define EVERYBODY "" /* the name of samples of all consumers, */
@@ -27,25 +27,25 @@ struct old {
 
 /* note_sample samples how far a consumer has come, or EVERYBODY, and drops samples that are no
  * longer true or no longer needed. */
-static int note_sample(struct mdb_store *st, const char *name, int64_t floor, int64_t every,
+static int note_sample(struct store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
-    if (mdb_run(st, err, SQL(passed_by_now, .consumer = name, .now = o->now)) != 0)
+    if (db_run(st, err, SQL(passed_by_now, .consumer = name, .now = o->now)) != 0)
         return -1;
-    if (mdb_run(st, err, SQL(passed_too_far, .consumer = name, .floor = floor)) != 0)
+    if (db_run(st, err, SQL(passed_too_far, .consumer = name, .floor = floor)) != 0)
         return -1;
     bool begun = floor > 0;
-    if (begun && mdb_run(st, err,
-                         SQL(put_passed, .consumer = name, .floor = floor, .now = o->now,
-                             .every = every)) != 0)
+    if (begun && db_run(st, err,
+                        SQL(put_passed, .consumer = name, .floor = floor, .now = o->now,
+                            .every = every)) != 0)
         return -1;
-    return mdb_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
+    return db_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
 /* note_samples takes a sample of each consumer now and then, and often one of what all are done
  * with: an event goes by those, and so in time. There are no more of them where there are more
  * consumers. Single ones count once another is added or removed. */
-static int note_samples(struct mdb_store *st, const struct consumer_info *c, size_t n,
+static int note_samples(struct store *st, const struct consumer_info *c, size_t n,
                         const struct old *o, struct error *err)
 {
     int64_t every = (o->now - o->cutoff) / SAMPLES;
@@ -63,23 +63,23 @@ struct passed {
     int64_t seq, at;
 };
 
-static int passed_by_all(struct mdb_store *st, const struct old *o, struct passed *ret,
+static int passed_by_all(struct store *st, const struct old *o, struct passed *ret,
                          struct error *err)
 {
-    struct mdb_rows *q;
+    struct db_rows q;
     *ret = (struct passed){0};
-    int r = mdb_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
+    int r = db_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
     if (r != 1)
         return r;
-    ret->seq = mdb_int(q, 0);
-    ret->at = mdb_int(q, 1);
-    mdb_done(q);
+    ret->seq = db_int(&q, 0);
+    ret->at = db_int(&q, 1);
+    db_done(&q);
     return 0;
 }
 
 /* passed_by tells how far a consumer had come at the cutoff; right now, if that is not in the
  * past. */
-static int passed_by(struct mdb_store *st, const struct consumer_info *c, const struct old *o,
+static int passed_by(struct store *st, const struct consumer_info *c, const struct old *o,
                      const struct passed *all, int64_t *ret, struct error *err)
 {
     bool right_away = o->cutoff >= o->now;
@@ -88,9 +88,9 @@ static int passed_by(struct mdb_store *st, const struct consumer_info *c, const 
         return 0;
     }
     *ret = 0;
-    return mdb_value(st, err, ret,
-                     SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff,
-                         .floor = c->floor, .all_seq = all->seq, .all_at = all->at));
+    return db_value(st, err, ret,
+                    SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff, .floor = c->floor,
+                        .all_seq = all->seq, .all_at = all->at));
 }
 
 /* find_floor finds the lowest floor of all consumers; pin says who holds it. */
@@ -107,19 +107,17 @@ static void find_floor(const struct consumer_info *c, size_t n, struct old *o, c
     }
 }
 
-/* The consumers, with what they still needed at one moment. From then on a floor only goes up. */
+/* The consumers, with what they still needed at one moment. */
 struct floors {
     struct arena a;
     struct consumer_info *c;
     size_t n;
 };
 
-/* floors_read reads them in a snapshot: outside of a transaction. floors_release releases them,
- * also after a failure. */
-static int floors_read(struct mdb_store *st, struct floors *f, struct error *err)
+/* floors_read reads them. floors_release releases them, also after a failure. */
+static int floors_read(struct store *st, struct floors *f, struct error *err)
 {
-    arena_init(&f->a, 0);
-    return mdb_consumer_floors(st, &f->a, &f->c, &f->n, err);
+    return db_consumer_floors(st, &f->a, &f->c, &f->n, err);
 }
 
 static void floors_release(struct floors *f)
@@ -128,16 +126,16 @@ static void floors_release(struct floors *f)
 }
 
 /* find_past sets o->floor and o->past; pin says who holds the floor. note: samples are taken. */
-static int find_past(struct mdb_store *st, const struct floors *f, bool note, struct old *o,
-                     char *pin, struct error *err)
+static int find_past(struct store *st, const struct floors *f, bool note, struct old *o, char *pin,
+                     struct error *err)
 {
     struct passed all;
     find_floor(f->c, f->n, o, pin);
     if (note && note_samples(st, f->c, f->n, o, err) != 0)
         return -1;
+
     if (passed_by_all(st, o, &all, err) != 0)
         return -1;
-
     o->past = o->floor;
     for (size_t i = 0; i < f->n; i++) {
         int64_t past;
@@ -153,31 +151,31 @@ static int find_past(struct mdb_store *st, const struct floors *f, bool note, st
 
 /* find_old looks for up to max events that are old enough and were passed by everybody long enough
  * ago, among the first look_at. */
-static int find_old(struct mdb_store *st, struct old *o, int64_t max, int64_t look_at,
+static int find_old(struct store *st, struct old *o, int64_t max, int64_t look_at,
                     struct error *err)
 {
     int r = 0;
-    struct mdb_rows *q = mdb_rows(
+    struct db_rows q = db_rows(
         st, err, SQL(passed_events, .after = o->after, .past = o->past, .max = look_at));
     o->last = 0;
     o->n = 0;
-    while (o->n < max && (r = mdb_step(&q)) == 1) {
-        if (mdb_int(q, 1) >= o->cutoff)
+    while (o->n < max && (r = db_step(&q, err)) == 1) {
+        if (db_int(&q, 1) >= o->cutoff)
             continue;
-        o->last = mdb_int(q, 0);
+        o->last = db_int(&q, 0);
         o->n++;
     }
-    mdb_done(q);
+    db_done(&q);
     return r < 0 ? -1 : 0;
 }
 
 /* count_kept counts events that are old enough but beyond the floor, among the next `most`. */
-static int count_kept(struct mdb_store *st, const struct old *o, int64_t most,
-                      struct trim_result *t, struct error *err)
+static int count_kept(struct store *st, const struct old *o, int64_t most, struct trim_result *t,
+                      struct error *err)
 {
     t->kept_for_pin = 0;
-    if (mdb_value(st, err, &t->kept_for_pin,
-                  SQL(count_kept, .floor = o->floor, .most = most, .cutoff = o->cutoff)) != 0)
+    if (db_value(st, err, &t->kept_for_pin,
+                 SQL(count_kept, .floor = o->floor, .most = most, .cutoff = o->cutoff)) != 0)
         return -1;
     t->kept_more = t->kept_for_pin >= most;
     if (t->kept_for_pin == 0)
@@ -186,45 +184,44 @@ static int count_kept(struct mdb_store *st, const struct old *o, int64_t most,
 }
 
 /* inbox_cutoff is the time before which inbox rows may go. */
-static int64_t inbox_cutoff(struct mdb_store *st, const struct trim_request *req)
+static int64_t inbox_cutoff(struct store *st, const struct trim_request *req)
 {
     int64_t kept_ms = req->inbox_ms ? req->inbox_ms : req->older_than_ms;
-    return mdb_now(st) - kept_ms;
+    return db_now(st) - kept_ms;
 }
 
-/* trim_rest deletes what does not go with an event: inbox rows and receipts. */
-static int trim_rest(struct mdb_store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
+/* trim_rest deletes what does not go with an event: left-over keys, inbox rows and receipts. */
+static int trim_rest(struct store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
                      struct trim_result *t, struct error *err)
 {
-    if (mdb_run(st, err, SQL(drop_old_inbox, .cutoff = inbox_cut, .max = max)) != 0)
+    int64_t left_over;
+    if (db_change(st, &left_over, err, SQL(drop_left_over_keys, .cutoff = cutoff, .max = max)) != 0)
         return -1;
-    t->inbox = st->changed;
-    if (mdb_run(st, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max)) != 0)
+    t->keys += left_over;
+    if (db_change(st, &t->inbox, err, SQL(drop_old_inbox, .cutoff = inbox_cut, .max = max)) != 0)
         return -1;
-    t->receipts = st->changed;
-    return 0;
+    return db_change(st, &t->receipts, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max));
 }
 
-static int count_going_keys(struct mdb_store *st, const struct old *o, int64_t *ret,
-                            struct error *err)
+static int count_going_keys(struct store *st, const struct old *o, int64_t *ret, struct error *err)
 {
-    return mdb_value(st, err, ret,
-                     SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
+    return db_value(st, err, ret,
+                    SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
 /* find_last finds the last event that is old enough: among the last `most` that everybody is done
  * with, or, if those are all too young by their own time, among the first, where trim_some
  * looks. */
-static int find_last(struct mdb_store *st, struct old *o, int64_t most, struct error *err)
+static int find_last(struct store *st, struct old *o, int64_t most, struct error *err)
 {
     int64_t first = 0;
     o->last = 0;
-    if (mdb_value(st, err, &o->last,
-                  SQL(last_old, .past = o->past, .most = most, .cutoff = o->cutoff)) != 0)
+    if (db_value(st, err, &o->last,
+                 SQL(last_old, .past = o->past, .most = most, .cutoff = o->cutoff)) != 0)
         return -1;
     if (o->last == 0 && find_old(st, o, INT64_MAX, most, err) != 0)
         return -1;
-    if (mdb_value(st, err, &first, SQL(first_event)) != 0)
+    if (db_value(st, err, &first, SQL(first_event)) != 0)
         return -1;
     o->n = o->last ? o->last - first + 1 : 0;
     return 0;
@@ -232,7 +229,7 @@ static int find_last(struct mdb_store *st, struct old *o, int64_t most, struct e
 
 /* count_events counts the events that would go, or takes the number of their numbers if those are
  * more than `most`; then o->last becomes the last whose key is counted. */
-static int count_events(struct mdb_store *st, struct old *o, int64_t most, struct trim_result *t,
+static int count_events(struct store *st, struct old *o, int64_t most, struct trim_result *t,
                         struct error *err)
 {
     if (find_last(st, o, most, err) != 0)
@@ -243,22 +240,27 @@ static int count_events(struct mdb_store *st, struct old *o, int64_t most, struc
         o->last -= o->n - most;
         return 0;
     }
-    return mdb_value(st, err, &t->events,
-                     SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
+    return db_value(st, err, &t->events,
+                    SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
 /* count_keys counts the idempotency keys that would go. */
-static int count_keys(struct mdb_store *st, const struct old *o, struct trim_result *t,
+static int count_keys(struct store *st, const struct old *o, int64_t most, struct trim_result *t,
                       struct error *err)
 {
+    int64_t left_over = 0;
     if (count_going_keys(st, o, &t->keys, err) != 0)
         return -1;
-    t->keys_more = t->events_about && t->keys > 0;
+    if (db_value(st, err, &left_over,
+                 SQL(count_left_over_keys, .cutoff = o->cutoff, .most = most)) != 0)
+        return -1;
+    t->keys += left_over;
+    t->keys_more = left_over >= most || (t->events_about && t->keys > 0);
     return 0;
 }
 
 /* count_all counts what repeated calls would delete, up to so many of each kind. */
-static int count_all(struct mdb_store *st, const struct trim_request *req, struct old *o,
+static int count_all(struct store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
     int64_t most = req->max_rows ? (int64_t)req->max_rows : STORE_EXACT_ROWS;
@@ -266,13 +268,13 @@ static int count_all(struct mdb_store *st, const struct trim_request *req, struc
         return -1;
     if (count_kept(st, o, most, t, err) != 0)
         return -1;
-    if (count_keys(st, o, t, err) != 0)
+    if (count_keys(st, o, most, t, err) != 0)
         return -1;
-    if (mdb_value(st, err, &t->inbox,
-                  SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)) != 0)
+    if (db_value(st, err, &t->inbox,
+                 SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)) != 0)
         return -1;
-    if (mdb_value(st, err, &t->receipts,
-                  SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)) != 0)
+    if (db_value(st, err, &t->receipts,
+                 SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)) != 0)
         return -1;
     t->inbox_more = t->inbox >= most;
     t->receipts_more = t->receipts >= most;
@@ -281,33 +283,42 @@ static int count_all(struct mdb_store *st, const struct trim_request *req, struc
 
 /* trim_records deletes what is recorded about events that are gone, and about the filters that
  * judged them. */
-static int trim_records(struct mdb_store *st, int64_t last, struct error *err)
+static int trim_records(struct store *st, int64_t last, struct error *err)
 {
-    if (mdb_run(st, err, SQL(drop_ended, .last = last)) != 0)
+    if (db_run(st, err, SQL(drop_ended, .last = last)) != 0)
         return -1;
-    return mdb_run(st, err, SQL(drop_former_filters, .last = last));
+    return db_run(st, err, SQL(drop_former_filters, .last = last));
+}
+
+static int trim_going_keys(struct store *st, const struct old *o, struct trim_result *t,
+                           struct error *err)
+{
+    if (count_going_keys(st, o, &t->keys, err) != 0)
+        return -1;
+    if (t->keys == 0)
+        return 0;
+    return db_run(st, err,
+                  SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
 /* trim_events deletes the events that find_old found, with their keys and records. */
-static int trim_events(struct mdb_store *st, const struct old *o, struct trim_result *t,
+static int trim_events(struct store *st, const struct old *o, struct trim_result *t,
                        struct error *err)
 {
     if (o->n == 0)
         return 0;
-    if (count_going_keys(st, o, &t->keys, err) != 0)
+    if (trim_going_keys(st, o, t, err) != 0)
         return -1;
-    if (mdb_value(st, err, &t->events,
-                  SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
+    if (db_change(st, &t->events, err,
+                  SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
-    if (mdb_run(st, err, SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
-        return -1;
-    if (mdb_run(st, err, SQL(drop_places, .last = o->last)) != 0)
+    if (db_run(st, err, SQL(drop_places, .last = o->last)) != 0)
         return -1;
     return trim_records(st, o->last, err);
 }
 
 /* trim_some deletes up to max_rows of each kind. */
-static int trim_some(struct mdb_store *st, const struct trim_request *req, struct old *o,
+static int trim_some(struct store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
     int64_t max = req->max_rows ? (int64_t)req->max_rows : STORE_TRIM_ROWS;
@@ -329,57 +340,63 @@ static int trim_some(struct mdb_store *st, const struct trim_request *req, struc
     return 0;
 }
 
-/* trim_locked runs in a transaction; one trims at a time. */
-static int trim_locked(struct mdb_store *st, const struct floors *f, const struct trim_request *req,
+/* trim_locked runs in a transaction; one trims at a time. Where a transaction sees one state, the
+ * floors are read in it; elsewhere they were read before, and have only gone up since. */
+static int trim_locked(struct store *st, struct floors *f, const struct trim_request *req,
                        struct trim_result *t, struct error *err)
 {
     int64_t ignored = 0;
-    if (mdb_value(st, err, &ignored, SQL(lock_trim)) != 0)
+    if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1;
     /* The lock may have been waited for. */
-    struct old o = {.now = mdb_now(st), .after = req->after};
+    struct old o = {.now = db_now(st), .after = req->after};
     o.cutoff = o.now - req->older_than_ms;
+    if (db_keep_numbers(st, err) != 0)
+        return -1;
+    if (st->ops->driver->alone && floors_read(st, f, err) != 0)
+        return -1;
     bool first = req->after == 0;
     if (find_past(st, f, first, &o, t->pin, err) != 0)
         return -1;
     return trim_some(st, req, &o, t, err);
 }
 
-static int trim_dry(struct mdb_store *st, const struct floors *f, const struct trim_request *req,
+static int trim_dry(struct store *st, struct floors *f, const struct trim_request *req,
                     struct trim_result *t, struct error *err)
 {
-    struct old o = {.now = mdb_now(st)};
+    struct old o = {.now = db_now(st)};
     o.cutoff = o.now - req->older_than_ms;
+    if (floors_read(st, f, err) != 0)
+        return -1;
     if (find_past(st, f, false, &o, t->pin, err) != 0)
         return -1;
     return count_all(st, req, &o, t, err);
 }
 
-static int trim_for_real(struct mdb_store *st, const struct floors *f,
-                         const struct trim_request *req, struct trim_result *t, struct error *err)
+static int trim_for_real(struct store *st, struct floors *f, const struct trim_request *req,
+                         struct trim_result *t, struct error *err)
 {
-    if (mdb_begin(&st->base, err) != 0)
+    if (!st->ops->driver->alone && floors_read(st, f, err) != 0)
+        return -1;
+    if (db_begin(st, err) != 0)
         return -1;
     if (trim_locked(st, f, req, t, err) != 0) {
-        mdb_rollback(&st->base);
+        db_rollback(st);
         return -1;
     }
-    return mdb_commit(&st->base, err);
+    return db_commit(st, err);
 }
 
-int mdb_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
-             struct error *err)
+int db_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
+            struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
     struct trim_result t = {0};
-    struct floors f;
-    int r = mdb_sequence(st, err);
-    if (r != 0)
-        return -1;
-    r = floors_read(st, &f, err);
-    if (r == 0 && req->dry_run)
+    struct floors f = {0};
+    int r;
+    arena_init(&f.a, 0);
+    if (req->dry_run)
         r = trim_dry(st, &f, req, &t, err);
-    else if (r == 0)
+    else
         r = trim_for_real(st, &f, req, &t, err);
     floors_release(&f);
     if (r != 0)

@@ -1,11 +1,12 @@
 /* settings.c: the settings a consumer has had. What was replaced comes back only on purpose: a
  * worker started with an old file would otherwise take the newer filter away, and events that only
  * the newer one wants would be skipped for good. */
+#include "base/buf.h"
 #include "event/normal.h"
-#include "sqlite_sql.h"
-#include "store/sqlite/sqlite.h"
+#include "store/db/db.h"
+#include "store_sql.h"
 
-bool sqlite_settings_same_events(const char *kept, const char *events)
+bool db_settings_same_events(const char *kept, const char *events)
 {
     if (!kept)
         return false;
@@ -25,32 +26,32 @@ static bool same_settings(const struct consumer_settings *s, const struct consum
 {
     if (s->order != c->order || s->lanes != c->lanes)
         return false;
-    return sqlite_settings_same_events(s->events, c->events) && strcmp(s->where, c->where) == 0;
+    return db_settings_same_events(s->events, c->events) && strcmp(s->where, c->where) == 0;
 }
 
 /* read_setting reads a row of list_settings; false if there is no memory, or if the row lacks what
- * only a file without our constraints can lack. */
-static bool read_setting(sqlite3_stmt *q, struct arena *a, struct consumer_settings *s)
+ * only a database without our constraints can lack. */
+static bool read_setting(const struct db_rows *q, struct arena *a, struct consumer_settings *s)
 {
     bool ok = true;
     *s = (struct consumer_settings){
-        .generation = sqlite3_column_int(q, 0),
-        .events = sqlite_copy(q, 1, a, &ok).p,
-        .where = sqlite_copy(q, 2, a, &ok).p,
-        .order = store_order_of(sqlite_text(q, 3)),
-        .lanes = sqlite3_column_int(q, 4),
-        .since = sqlite3_column_int64(q, 5),
-        .by = sqlite_copy(q, 6, a, &ok).p,
+        .generation = (int)db_int(q, 0),
+        .events = db_copy(q, 1, a, &ok).p,
+        .where = db_copy(q, 2, a, &ok).p,
+        .order = store_order_of(db_text(q, 3)),
+        .lanes = (int)db_int(q, 4),
+        .since = db_int(q, 5),
+        .by = db_copy(q, 6, a, &ok).p,
     };
     return ok && s->events && s->where;
 }
 
 /* read_history lists the recorded settings, newest first. */
-static int read_history(struct sqlite_store *st, const char *name, struct arena *a,
+static int read_history(struct store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err)
 {
     int64_t count = 0;
-    if (sqlite_value(st, err, &count, SQL(count_settings, .consumer = name)) != 0)
+    if (db_value(st, err, &count, SQL(count_settings, .consumer = name)) != 0)
         return -1;
     struct consumer_settings *list = arena_zalloc(a, (size_t)count + 1, sizeof *list);
     if (!list)
@@ -59,10 +60,10 @@ static int read_history(struct sqlite_store *st, const char *name, struct arena 
     size_t n = 0;
     int r = 0;
     bool ok = true;
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(list_settings, .consumer = name));
-    while (ok && n < (size_t)count && (r = sqlite_step(st, q, err)) == 1)
-        ok = read_setting(q, a, &list[n++]);
-    sqlite3_reset(q);
+    struct db_rows q = db_rows(st, err, SQL(list_settings, .consumer = name));
+    while (ok && n < (size_t)count && (r = db_step(&q, err)) == 1)
+        ok = read_setting(&q, a, &list[n++]);
+    db_done(&q);
     if (!ok)
         return err_nomem(err);
     if (r < 0)
@@ -73,7 +74,7 @@ static int read_history(struct sqlite_store *st, const char *name, struct arena 
 }
 
 /* put_settings records c as the next generation, and forgets generations that are too old. */
-static int put_settings(struct sqlite_store *st, const struct consumer_spec *c, int generation,
+static int put_settings(struct store *st, const struct consumer_spec *c, int generation,
                         struct error *err)
 {
     struct sql_put_setting row = {
@@ -83,24 +84,23 @@ static int put_settings(struct sqlite_store *st, const struct consumer_spec *c, 
         .predicate = c->where,
         .ordering = store_order_names[c->order],
         .lanes = c->lanes,
-        .now = sqlite_now(st),
+        .now = db_now(st),
         .by_whom = c->by,
     };
     int64_t too_old = (int64_t)generation - STORE_GENERATIONS;
-    if (sqlite_run(st, err, SQL(drop_old_settings, .consumer = c->name, .generation = too_old)) !=
-        0)
+    if (db_run(st, err, SQL(drop_old_settings, .consumer = c->name, .generation = too_old)) != 0)
         return -1;
-    return sqlite_run(st, err, &sql_put_setting, &row);
+    return db_run(st, err, &sql_put_setting, &row);
 }
 
-/* replace does the work of sqlite_settings_replace; the history lives in a. */
-static int replace(struct sqlite_store *st, const struct consumer_spec *c, struct arena *a,
+/* replace does the work of db_settings_replace; the history lives in a. */
+static int replace(struct store *st, const struct consumer_spec *c, struct arena *a,
                    struct error *err)
 {
     struct consumer_settings *list;
     const struct consumer_settings *old = NULL;
     size_t n;
-    if (sqlite_run(st, err, SQL(put_first_setting, .consumer = c->name)) != 0)
+    if (db_run(st, err, SQL(put_first_setting, .consumer = c->name)) != 0)
         return -1;
     if (read_history(st, c->name, a, &list, &n, err) != 0)
         return -1;
@@ -111,14 +111,12 @@ static int replace(struct sqlite_store *st, const struct consumer_spec *c, struc
     if (old && c->how != PUT_PURPOSE)
         return store_replaced(c->name, &list[0], old, err);
     if (old &&
-        sqlite_run(st, err,
-                   SQL(drop_setting, .consumer = c->name, .generation = old->generation)) != 0)
+        db_run(st, err, SQL(drop_setting, .consumer = c->name, .generation = old->generation)) != 0)
         return -1;
     return put_settings(st, c, list[0].generation + 1, err);
 }
 
-int sqlite_settings_replace(struct sqlite_store *st, const struct consumer_spec *c,
-                            struct error *err)
+int db_settings_replace(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     struct arena a;
     arena_init(&a, 0);
@@ -127,12 +125,11 @@ int sqlite_settings_replace(struct sqlite_store *st, const struct consumer_spec 
     return r;
 }
 
-int sqlite_consumer_history(struct store *base, const char *name, struct arena *a,
-                            struct consumer_settings **ret, size_t *ret_n, struct error *err)
+int db_consumer_history(struct store *st, const char *name, struct arena *a,
+                        struct consumer_settings **ret, size_t *ret_n, struct error *err)
 {
-    struct sqlite_store *st = sqlite_of(base);
     int64_t found = 0;
-    if (sqlite_value(st, err, &found, SQL(is_registered, .consumer = name)) != 0)
+    if (db_value(st, err, &found, SQL(is_registered, .consumer = name)) != 0)
         return -1;
     if (!found)
         return store_no_consumer(name, err);

@@ -1,13 +1,13 @@
 /* inspect.c: the state that an event is in for each consumer. Most events are not recorded anywhere
  * but in outbox_event: their state follows from positions, claims and filters. */
-#include "store/mariadb/inspect.h"
+#include "store/db/inspect.h"
 
-#include "mdb_sql.h"
-#include "store/mariadb/mariadb.h"
+#include "store/db/db.h"
+#include "store_sql.h"
 
 /* ---- what is read once ---- */
 
-void mdb_viewer_release(struct viewer *v)
+void db_viewer_release(struct viewer *v)
 {
     for (size_t i = 0; v->c && i < v->n; i++) {
         filter_free(v->c[i].filter);
@@ -17,7 +17,7 @@ void mdb_viewer_release(struct viewer *v)
     arena_release(&v->a);
 }
 
-/* put_position notes the position of a lane; a file that was tampered with may have others. */
+/* put_position notes the position of a lane; a database that was tampered with may have others. */
 static void put_position(int64_t positions[STORE_LANES_MAX], int lane, int64_t position)
 {
     bool valid = lane >= 0 && lane < STORE_LANES_MAX;
@@ -25,30 +25,30 @@ static void put_position(int64_t positions[STORE_LANES_MAX], int lane, int64_t p
         positions[lane] = position;
 }
 
-static int read_positions(struct mdb_store *st, const char *name,
-                          int64_t positions[STORE_LANES_MAX], struct error *err)
+static int read_positions(struct store *st, const char *name, int64_t positions[STORE_LANES_MAX],
+                          struct error *err)
 {
     int r;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(lane_positions, .consumer = name));
-    while ((r = mdb_step(&q)) == 1)
-        put_position(positions, (int)mdb_int(q, 0), mdb_int(q, 1));
+    struct db_rows q = db_rows(st, err, SQL(lane_positions, .consumer = name));
+    while ((r = db_step(&q, err)) == 1)
+        put_position(positions, (int)db_int(&q, 0), db_int(&q, 1));
     return r;
 }
 
 /* add_former appends the filter of this row, the first of its n. */
-static struct former *add_former(struct viewer *v, struct former **end, const struct mdb_rows *q,
+static struct former *add_former(struct viewer *v, struct former **end, const struct db_rows *q,
                                  struct error *err)
 {
     bool ok = true;
     struct former *f = arena_zalloc(&v->a, 1, sizeof *f);
-    const char *events = mdb_copy(q, 4, &v->a, &ok).p;
-    const char *where = mdb_copy(q, 5, &v->a, &ok).p;
+    const char *events = db_copy(q, 4, &v->a, &ok).p;
+    const char *where = db_copy(q, 5, &v->a, &ok).p;
     if (!f || !ok) {
         err_nomem(err);
         return NULL;
     }
-    f->n = mdb_int(q, 0);
-    f->lanes = (int)mdb_int(q, 2);
+    f->n = db_int(q, 0);
+    f->lanes = (int)db_int(q, 2);
     if (filter_new(events, where, &f->filter, err) != 0)
         return NULL;
     *end = f;
@@ -60,18 +60,18 @@ static int read_former(struct viewer *v, const char *name, struct former **end, 
 {
     struct former *f = NULL;
     int r;
-    struct mdb_rows *q = mdb_rows(v->st, err, SQL(former_filters, .consumer = name));
-    while ((r = mdb_step(&q)) == 1) {
-        bool next = !f || f->n != mdb_int(q, 0);
+    struct db_rows q = db_rows(v->st, err, SQL(former_filters, .consumer = name));
+    while ((r = db_step(&q, err)) == 1) {
+        bool next = !f || f->n != db_int(&q, 0);
         if (next) {
-            f = add_former(v, end, q, err);
+            f = add_former(v, end, &q, err);
             if (!f) {
-                mdb_done(q);
+                db_done(&q);
                 return -1;
             }
             end = &f->next;
         }
-        put_position(f->positions, (int)mdb_int(q, 1), mdb_int(q, 3));
+        put_position(f->positions, (int)db_int(&q, 1), db_int(&q, 3));
     }
     return r;
 }
@@ -88,22 +88,22 @@ static int view_consumer(struct viewer *v, const struct consumer_spec *spec, str
         return -1;
     if (read_former(v, name, &c->former, err) != 0)
         return -1;
-    const struct mdb_number wanted[] = {
+    const struct db_number wanted[] = {
         {&c->start, SQL(consumer_start, .consumer = name)},
         {&c->receipts, SQL(has_receipts, .consumer = name)},
         {&c->ended, SQL(count_ended, .consumer = name)},
     };
-    return mdb_values(v->st, err, wanted, sizeof wanted / sizeof *wanted);
+    return db_values(v->st, err, wanted, sizeof wanted / sizeof *wanted);
 }
 
-int mdb_viewer_read(struct viewer *v, const char *consumer, struct error *err)
+int db_viewer_read(struct viewer *v, const char *consumer, struct error *err)
 {
     size_t n;
-    if (mdb_consumer_list(&v->st->base, consumer, &v->a, &v->list, &n, err) != 0)
+    if (db_consumer_list(v->st, consumer, &v->a, &v->list, &n, err) != 0)
         return -1;
-    if (mdb_value(v->st, err, &v->claims, SQL(count_claims)) != 0)
+    if (db_value(v->st, err, &v->claims, SQL(count_claims)) != 0)
         return -1;
-    v->now = mdb_now(v->st);
+    v->now = db_now(v->st);
     v->c = arena_zalloc(&v->a, n + 1, sizeof *v->c);
     v->d = arena_zalloc(&v->a, n + 1, sizeof *v->d);
     if (!v->c || !v->d)
@@ -125,27 +125,27 @@ static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena 
 {
     enum { ATTEMPTS, DUE_AT, CLAIMED, WHY, DEAD, FAILING };
     struct delivery_info *d = &v->d[i];
-    struct mdb_rows *q;
+    struct db_rows q;
     v->asked++;
-    int r = mdb_row(v->st, &q, err,
-                    SQL(exception_of, .consumer = d->consumer, .seq = seq, .now = v->now));
+    int r = db_row(v->st, &q, err,
+                   SQL(exception_of, .consumer = d->consumer, .seq = seq, .now = v->now));
     *ret_found = r == 1;
     if (r <= 0)
         return r;
 
-    d->attempts = (int)mdb_int(q, ATTEMPTS);
-    d->due_at = mdb_int(q, DUE_AT);
-    bool tried = d->attempts > 0 || (int)mdb_int(q, FAILING);
-    if ((int)mdb_int(q, DEAD))
+    d->attempts = (int)db_int(&q, ATTEMPTS);
+    d->due_at = db_int(&q, DUE_AT);
+    bool tried = d->attempts > 0 || (int)db_int(&q, FAILING);
+    if ((int)db_int(&q, DEAD))
         d->state = STATE_EXPIRED;
-    else if ((int)mdb_int(q, CLAIMED))
+    else if ((int)db_int(&q, CLAIMED))
         d->state = STATE_INFLIGHT;
     else
         d->state = tried ? STATE_FAILED : STATE_PENDING;
 
     bool ok = true;
-    d->error = mdb_copy(q, WHY, a, &ok).p;
-    mdb_done(q);
+    d->error = db_copy(&q, WHY, a, &ok).p;
+    db_done(&q);
     return ok ? 0 : err_nomem(err);
 }
 
@@ -157,16 +157,16 @@ static int read_receipt(struct viewer *v, size_t i, const struct event *ev, stru
     struct delivery_info *d = &v->d[i];
     if (!v->c[i].receipts)
         return 0;
-    struct mdb_rows *q;
+    struct db_rows q;
     v->asked++;
-    int r = mdb_row(v->st, &q, err,
-                    SQL(receipt_of, .consumer = d->consumer, .seq = ev->seq, .event_id = ev->id));
+    int r = db_row(v->st, &q, err,
+                   SQL(receipt_of, .consumer = d->consumer, .seq = ev->seq, .event_id = ev->id));
     if (r <= 0)
         return r;
     bool ok = true;
-    d->delivered_at = mdb_int(q, 0);
-    d->receipt = mdb_copy(q, 1, a, &ok).p;
-    mdb_done(q);
+    d->delivered_at = db_int(&q, 0);
+    d->receipt = db_copy(&q, 1, a, &ok).p;
+    db_done(&q);
     return ok ? 0 : err_nomem(err);
 }
 
@@ -176,16 +176,16 @@ static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, 
     *ret_found = false;
     if (v->c[i].ended == 0)
         return 0;
-    struct mdb_rows *q;
+    struct db_rows q;
     v->asked++;
-    int r = mdb_row(v->st, &q, err, SQL(ended_state, .consumer = v->d[i].consumer, .seq = seq));
+    int r = db_row(v->st, &q, err, SQL(ended_state, .consumer = v->d[i].consumer, .seq = seq));
     if (r <= 0)
         return r;
     *ret_found = true;
     for (int s = 0; s < STATE_COUNT; s++)
-        if (str_is(mdb_text(q, 0), delivery_state_names[s]))
+        if (str_is(db_text(&q, 0), delivery_state_names[s]))
             v->d[i].state = (enum delivery_state)s;
-    mdb_done(q);
+    db_done(&q);
     return 0;
 }
 
@@ -200,9 +200,9 @@ static int read_claim(struct viewer *v, const char *consumer, int lane, int64_t 
     if (!v->claims)
         return 0;
     v->asked++;
-    if (mdb_value(v->st, err, &found,
-                  SQL(claim_over, .consumer = consumer, .lane = lane, .seq = seq, .now = v->now,
-                      .live = CLAIM_LIVE, .expired = CLAIM_EXPIRED)) != 0)
+    if (db_value(v->st, err, &found,
+                 SQL(claim_over, .consumer = consumer, .lane = lane, .seq = seq, .now = v->now,
+                     .live = CLAIM_LIVE, .expired = CLAIM_EXPIRED)) != 0)
         return -1;
     *ret = (enum claim_over)found;
     return 0;
@@ -255,8 +255,8 @@ static int handed_out(struct viewer *v, size_t i, const struct event *ev, int la
     return 0;
 }
 
-int mdb_viewer_event(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
-                     struct error *err)
+int db_viewer_event(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
+                    struct error *err)
 {
     struct delivery_info *d = &v->d[i];
     const struct consumer_info *c = &v->list[i];

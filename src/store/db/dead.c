@@ -1,0 +1,180 @@
+/* dead.c: dead letters, and events that wait for a retry. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "store/db/db.h"
+#include "store_sql.h"
+
+/* ---- listing ---- */
+
+/* read_letter reads a row of list_letters; false if there is no memory. */
+static bool read_letter(const struct db_rows *q, struct arena *a, struct dead_letter *d)
+{
+    enum { CONSUMER = EVENT_COLUMN_COUNT, ATTEMPTS, WHY, DEAD_AT, RETRYING };
+    bool ok = db_event_row(q, a, &d->ev);
+    d->consumer = db_copy(q, CONSUMER, a, &ok).p;
+    d->attempts = (int)db_int(q, ATTEMPTS);
+    d->error = db_copy(q, WHY, a, &ok).p;
+    d->dead_at = db_int(q, DEAD_AT);
+    d->retrying = db_int(q, RETRYING) != 0;
+    return ok;
+}
+
+int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit, void *ctx,
+            struct error *err)
+{
+    size_t left = query->limit ? query->limit : SIZE_MAX;
+    int64_t seq = store_seq_of(query->id);
+    int r = 0, stop = 0;
+    struct arena a;
+    arena_init(&a, 0);
+    struct db_rows q = db_rows(
+        st, err, SQL(list_letters, .consumer = query->consumer, .id = query->id, .seq = seq));
+    while ((r = db_step(&q, err)) == 1) {
+        struct dead_letter d;
+        if (!read_letter(&q, &a, &d)) {
+            r = err_nomem(err);
+            break;
+        }
+        bool wanted = !query->type || pattern_match(str_of(query->type), d.ev.type);
+        if (wanted) {
+            stop = visit(ctx, &d);
+            left--;
+        }
+        arena_reset(&a);
+        if (stop || left == 0)
+            break;
+    }
+    db_done(&q);
+    arena_release(&a);
+    return r < 0 ? -1 : 0;
+}
+
+/* ---- sending back and dropping ---- */
+
+/* The letters that a query selects. They are collected first: a table must not change while it is
+ * being read. */
+struct picked {
+    struct dead_pick {
+        char consumer[STORE_NAME_MAX + 1];
+        int64_t seq;
+        uint64_t key;
+    } * p;
+    size_t n, cap;
+    bool failed; /* there was no memory for one */
+};
+
+static bool make_room(struct picked *l)
+{
+    if (l->n < l->cap)
+        return true;
+    size_t cap = l->cap ? 2 * l->cap : 64;
+    struct dead_pick *p = realloc(l->p, cap * sizeof *p);
+    if (!p)
+        return false;
+    l->p = p;
+    l->cap = cap;
+    return true;
+}
+
+/* pick is the dead_visit that collects a letter, unless it has been sent back already. */
+static int pick(void *ctx, const struct dead_letter *d)
+{
+    struct picked *l = ctx;
+    if (d->retrying)
+        return 0;
+    if (!make_room(l)) {
+        l->failed = true;
+        return 1;
+    }
+    struct dead_pick *k = &l->p[l->n++];
+    snprintf(k->consumer, sizeof k->consumer, "%s", d->consumer);
+    k->seq = d->ev.seq;
+    k->key = d->ev.key;
+    return 0;
+}
+
+/* What to do with one letter, inside a transaction. */
+typedef int act_on(struct store *st, const struct dead_pick *k, struct error *err);
+
+/* retry_one sends a letter back: as a parked event, in the order of its consumer. */
+static int retry_one(struct store *st, const struct dead_pick *k, struct error *err)
+{
+    int64_t order_key = 0, now = db_now(st);
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(ordering_of, .consumer = k->consumer));
+    if (r < 0)
+        return -1;
+    if (r == 1) {
+        order_key = (int64_t)store_order_key(store_order_of(db_text(&q, 0)), k->key);
+        db_done(&q);
+    }
+
+    if (db_run(st, err,
+               SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key,
+                   .now = now)) != 0)
+        return -1;
+    return db_run(st, err, SQL(mark_retrying, .consumer = k->consumer, .seq = k->seq));
+}
+
+static int drop_one(struct store *st, const struct dead_pick *k, struct error *err)
+{
+    return db_run(st, err, SQL(drop_letter, .consumer = k->consumer, .seq = k->seq));
+}
+
+static int act_on_picked(struct store *st, const struct dead_query *query, act_on *act,
+                         struct picked *l, struct error *err)
+{
+    if (db_dead(st, query, pick, l, err) != 0)
+        return -1;
+    if (l->failed)
+        return err_nomem(err);
+    for (size_t i = 0; i < l->n; i++)
+        if (act(st, &l->p[i], err) != 0)
+            return -1;
+    return 0;
+}
+
+/* for_picked acts on every letter that the query selects, all in one transaction. */
+static int for_picked(struct store *st, const struct dead_query *query, act_on *act, int64_t *ret_n,
+                      struct error *err)
+{
+    struct picked l = {0};
+    if (db_begin(st, err) != 0)
+        return -1;
+    int r = act_on_picked(st, query, act, &l, err);
+    if (r == 0)
+        r = db_commit(st, err);
+    else
+        db_rollback(st);
+    free(l.p);
+    if (r != 0)
+        return -1;
+    *ret_n = (int64_t)l.n;
+    db_news(st);
+    return 0;
+}
+
+int db_dead_retry(struct store *st, const struct dead_query *query, int64_t *ret_n,
+                  struct error *err)
+{
+    return for_picked(st, query, retry_one, ret_n, err);
+}
+
+int db_dead_drop(struct store *st, const struct dead_query *query, int64_t *ret_n,
+                 struct error *err)
+{
+    return for_picked(st, query, drop_one, ret_n, err);
+}
+
+int db_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_waited,
+                 struct error *err)
+{
+    int64_t now = db_now(st), n;
+    if (db_change(st, &n, err, SQL(retry_now, .consumer = consumer, .seq = seq, .now = now)) != 0)
+        return -1;
+    *ret_waited = n > 0;
+    if (*ret_waited)
+        db_news(st);
+    return 0;
+}

@@ -1,0 +1,50 @@
+"""A broker that is away, and far more behind it than fits into memory: what a relay holds is a few batches, whatever there is. A
+million events in a soak, fewer otherwise."""
+# build: plain
+# quick: no
+import socket
+import time
+
+from scenario import peak, say
+from support import SOAK, Case, wait_until
+
+EVENTS = 1_000_000 if SOAK else 30_000
+PAYLOAD = "x" * 300
+CEILING = 48 << 10  # KiB
+SINKS = {
+    "kafka": "kafka://127.0.0.1:{port}/t",
+    "nats": "nats://127.0.0.1:{port}/s?stream=S",
+    "rabbitmq": "amqp://127.0.0.1:{port}/%2F/x",
+    "redis": "redis://127.0.0.1:{port}?stream=s",
+    "redis-cluster": "redis-cluster://127.0.0.1:{port}/?stream=s.{{type}}",
+    "redis-sentinel": "redis-sentinel://127.0.0.1:{port}/m?stream=s",
+}
+
+
+class Behind(Case):
+    def setUp(self):
+        super().setUp()
+        self.init()
+        event = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)"
+        self.sql(f"""WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {EVENTS})
+                     {event} SELECT 'a', 'k', i % 1000, '"{PAYLOAD}"' FROM n""")
+
+    def hold(self, port):
+        """hold has relays of all kinds run before a broker that is not there, and says what each has held at most."""
+        found = {}
+        for name, url in SINKS.items():
+            args = ("--consumer", name, "--sink", url.format(port=port), "--batch", 1000, "--timeout", "1s")
+            with self.relay("--log-level", "debug", *args) as relay:
+                wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
+                time.sleep(2)  # it tries again meanwhile
+                found[name] = peak(relay.pid)
+        say(f"# memory with {EVENTS} events behind, KiB: {found}")
+        for name, most in found.items(): self.assertLess(most, CEILING, name)
+
+    def test_a_broker_that_is_away_costs_little_memory(self):
+        """Nobody listens where the broker should be."""
+        self.hold(1)
+
+    def test_a_broker_that_is_silent_costs_little_memory(self):
+        """Somebody takes connections, and says nothing."""
+        with socket.create_server(("127.0.0.1", 0)) as deaf: self.hold(deaf.getsockname()[1])
