@@ -103,6 +103,7 @@ struct mdb_store {
     int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
     struct mdb_bell bell;
     struct mdb_ahead ahead;
+    int unlooked;   /* turns since the last one that looked for what is new */
     int64_t looked; /* the last seq that a look has covered; -1: none yet */
     int64_t looked_news;
     struct rng rng;
