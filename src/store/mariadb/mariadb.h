@@ -160,13 +160,6 @@ int mdb_run(struct mdb_store *st, struct error *err, const struct sql *sql, cons
 /* mdb_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
 int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struct sql *sql,
               const void *args);
-/* mdb_values reads several numbers, as mdb_value does. */
-struct mdb_number {
-    int64_t *to;
-    const struct sql *sql;
-    const void *args;
-};
-int mdb_values(struct mdb_store *st, struct error *err, const struct mdb_number *wanted, size_t n);
 /* mdb_exec runs a text as it is. */
 int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
 
