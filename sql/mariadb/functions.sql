@@ -78,9 +78,11 @@ END//
 -- sequencer since the caller read it; else after `patience` ms. It looks every millisecond while
 -- somebody has an event in flight or there was one lately, and less often the longer nothing comes;
 -- nothing has come for `idle` ms when it is called.
--- The session is READ UNCOMMITTED, so it sees events before they are committed. One that is
--- committed is known by its lock, which nobody has. Each look is a SELECT by itself: within IF or
--- SET it would lock what it reads, and wait for others.
+-- The session is READ UNCOMMITTED, so it sees events before they are committed. A second look, at
+-- what is committed, tells whether one is. Neither may lock, nor ask for a lock: that makes the
+-- server write down the lock of a marker that is in flight, which stays, on the gap behind it, when
+-- its producer rolls back to a savepoint, and keeps all others from inserting. So each look is a
+-- SELECT by itself: within IF or SET it would lock what it reads.
 CREATE OR REPLACE PROCEDURE outbox_wait(known_next BIGINT, known_news BIGINT UNSIGNED,
     patience INT, idle INT) SQL SECURITY INVOKER
 wait: BEGIN
@@ -94,7 +96,8 @@ wait: BEGIN
                (SELECT nr FROM outbox_fresh ORDER BY nr DESC LIMIT 1)
           INTO changed, newest FROM outbox_sequencer WHERE one = 1;
         IF newest IS NOT NULL THEN
-            SELECT nr INTO committed FROM outbox_fresh LIMIT 1 LOCK IN SHARE MODE SKIP LOCKED;
+            SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+            SELECT nr INTO committed FROM outbox_fresh LIMIT 1;
         END IF;
         IF changed OR committed IS NOT NULL THEN
             LEAVE wait;
@@ -110,7 +113,8 @@ wait: BEGIN
         DO SLEEP(GREATEST(CASE WHEN quiet < 100000 THEN 0.001
                                WHEN quiet < 2000000 THEN 0.005
                                WHEN quiet < 10000000 THEN 0.02
-                               ELSE 0.08 END,
+                               WHEN quiet < 60000000 THEN 0.1
+                               ELSE 0.2 END,
                           TIMESTAMPDIFF(MICROSECOND, looking, looked) / 100000));
     END LOOP;
 END//

@@ -8,6 +8,7 @@
 
 #include "api/defaults.h"
 #include "api/heart.h"
+#include "api/pool.h"
 #include "api/runner.h"
 #include "base/text.h"
 #include "store/share.h"
@@ -452,13 +453,32 @@ static void tell_of_look(void *ctx, const struct error *why)
         log_at(w->log, LOG_INFO_, NULL, "looking for new events again");
 }
 
+/* handlers_share gives how many connections the named handlers of r[0..n) share; 0: each has its
+ * own. A few workers have, so that they work at the same time. Of more, half of those that are not
+ * for listening are for them. */
+static size_t handlers_share(const struct crew *w, struct runner *const *r, size_t n)
+{
+    size_t named = 0;
+    for (size_t i = 0; i < n; i++)
+        named += r[i]->named;
+    bool one_writer = (w->st->caps & STORE_ONE_WRITER) != 0;
+    if (one_writer || named < SHARE_WORKERS)
+        return 0;
+    if (w->connections < 6)
+        return 1;
+    return ((size_t)w->connections - 2) / 2;
+}
+
 /* open_share has n runners share a few connections, if the store can do that. */
-static int open_share(struct crew *w, size_t n, struct error *err)
+static int open_share(struct crew *w, struct runner *const *r, size_t n, struct error *err)
 {
     if (!share_possible(w->st, n))
         return 0;
+    size_t handlers = handlers_share(w, r, n);
+    if (handlers > 0 && pool_new(w->st, w->clock, handlers, &w->pool, err) != 0)
+        return -1;
     struct share_config cfg = {.clock = w->clock,
-                               .connections = w->connections,
+                               .connections = w->connections - (int)handlers,
                                .sweep_ms = w->sweep_ms,
                                .told = tell_of_look,
                                .ctx = w};
@@ -476,7 +496,9 @@ static int listen_for_all(struct crew *w, struct error *err)
 static void close_share(struct crew *w)
 {
     share_close(w->share);
+    pool_free(w->pool);
     w->share = NULL;
+    w->pool = NULL;
 }
 
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through,
@@ -485,7 +507,7 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
     struct heart heart = {0};
     w->round = 0;
     w->budget.limit = (size_t)w->memory;
-    int result = open_share(w, n, err);
+    int result = open_share(w, r, n, err);
     if (result == 0)
         result = begin_all(r, n, until_through, err);
     if (result == 0)

@@ -12,6 +12,7 @@
 #include "engine/budget.h"
 #include "store/store.h"
 
+struct pool;
 struct runner;
 struct runner_view;
 
@@ -19,6 +20,7 @@ struct runner_view;
 struct crew {
     struct store *st;    /* the outbox; runners open handles of their own on it, or: */
     struct share *share; /* of crew_run: what they share; NULL: nothing */
+    struct pool *pool;   /* of crew_run: what named handlers work on; NULL: each on its own */
     int connections;     /* how many connections that may have */
     int64_t memory;      /* bytes for the events that all hold */
     struct budget budget;

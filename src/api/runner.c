@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "api/crew.h"
+#include "api/pool.h"
 #include "store/share.h"
 
 #define FDS_MAX 1024
@@ -64,11 +65,24 @@ static int open_stores(struct runner *r, struct error *err)
     struct store *st = r->crew->st;
     if (open_store(r, err) != 0)
         return -1;
-    if (!r->named)
+    if (!r->named || r->crew->pool)
         return 0;
     if (st->ops->dup(st, &r->work, err) != 0)
         return -1;
     return r->work->ops->lend(r->work, r->consumer->timeout_ms, err);
+}
+
+static int take_work(void *runner, struct store **ret, struct error *err)
+{
+    const struct runner *r = runner;
+    struct pool_user who = {.consumer = r->consumer, .idle_ms = r->consumer->timeout_ms};
+    return pool_take(r->crew->pool, &who, ret, err);
+}
+
+static void give_work(void *runner, struct store *st)
+{
+    const struct runner *r = runner;
+    pool_give(r->crew->pool, st);
 }
 
 /* sweep_of returns how often a pipeline looks by itself. A share sweeps for all its seats; then the
@@ -97,6 +111,9 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .budget = &w->budget,
                                   .sweep_ms = sweep_of(w),
                                   .stand_by = stand_by};
+    if (r->named && w->pool) {
+        cfg.lender = (struct work_lender){take_work, give_work, r};
+    }
     if (r->n_handlers > 0) {
         cfg.pulse = &r->pulse;
     }

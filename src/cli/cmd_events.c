@@ -94,7 +94,12 @@ static const struct option_def list_options[] = {
 
 static const struct option_def inspect_options[] = {LISTING_OPTIONS};
 
-static const struct option_def show_options[] = {OPTION_JSON, OPTION_END};
+static const struct option_def show_options[] = {
+    {"all", NULL, "no", "look for an unusual id among all events, however long it takes",
+     option_bool, ARG(events.all)},
+    OPTION_JSON,
+    OPTION_END,
+};
 
 static const struct option_def retry_options[] = {
     {"consumer", "NAME", NULL, "only for this consumer", options_consumer_name,
@@ -499,10 +504,25 @@ int cmd_events_unknown(const char *id, struct error *err)
                    id);
 }
 
+/* not_found says that there is no such event, or how far it was looked for. */
+static int not_found(const char *id, const struct event_look *k, struct error *err)
+{
+    if (!k->partial)
+        return cmd_events_unknown(id, err);
+    return err_set(
+        err, ERR_NOTFOUND,
+        "no event \"%s\" was found where its time puts it, nor among the newest, from %lld "
+        "to %lld; with --all, all are looked at",
+        id, (long long)k->from, (long long)k->to);
+}
+
 static int show(struct cli *cli, struct error *err)
 {
     const char *id = cli->args.pos[0];
-    struct event_query q = {.id = id, .limit = 1};
+    struct event_look looked = {0};
+    struct event_query q = {.id = id, .limit = 1, .looked = &looked};
+    if (cli->args.events.all)
+        q.look = LOOK_ALL;
     struct shown s = {.json = cli->args.json, .err = err};
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
@@ -513,7 +533,7 @@ static int show(struct cli *cli, struct error *err)
     if (r != 0 || s.failed)
         return -1;
     if (!s.seen)
-        return cmd_events_unknown(id, err);
+        return not_found(id, &looked, err);
     return 0;
 }
 

@@ -367,6 +367,8 @@ static enum handler_entry enter_own(struct pipeline *p, struct item *it, size_t 
 static int record_alone(struct effects *e, size_t at, struct error *err)
 {
     bool first;
+    if (effects_take(e, err) != 0)
+        return -1;
     if (e->st->ops->begin(e->st, err) != 0)
         return -1;
     int r = record(e, at, &first, err);
@@ -456,11 +458,19 @@ enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
     struct pipeline *p = ctx;
     struct effects *e = &p->effects;
     struct item *it = (struct item *)d;
-    if (!e->calls.h[handler].external)
+    struct error err;
+    bool external = e->calls.h[handler].external;
+    if (effects_take(e, &err) != 0)
+        return wait_because(call, err.text);
+    if (!external)
         call->tx = e->st;
-    if (e->mode == MODE_PER_CALL)
-        return enter_own(p, it, handler, call);
-    return enter_shared(p, it, handler, call);
+    if (e->mode != MODE_PER_CALL)
+        return enter_shared(p, it, handler, call);
+
+    enum handler_entry entry = enter_own(p, it, handler, call);
+    if (external)
+        effects_rest(e); /* whatever it does outside may take long */
+    return entry;
 }
 
 enum sink_status calls_leave(void *ctx, size_t handler, struct delivery *d, enum sink_status said,

@@ -16,20 +16,46 @@ static void set_mode(struct effects *e, enum effects_mode mode)
     e->mode = mode;
 }
 
-void effects_init(struct effects *e, struct store *st, const struct handler *h, size_t n)
+void effects_init(struct effects *e, const struct pipeline_config *cfg)
 {
-    *e = (struct effects){.st = st};
-    calls_init(&e->calls, h, n);
+    *e = (struct effects){.st = cfg->work, .lender = cfg->lender};
+    calls_init(&e->calls, cfg->handlers, cfg->n_handlers);
     bool external = false;
-    for (size_t i = 0; i < n; i++)
-        external = external || h[i].external;
+    for (size_t i = 0; i < cfg->n_handlers; i++)
+        external = external || cfg->handlers[i].external;
     if (external)
         set_mode(e, MODE_PER_CALL);
+}
+
+int effects_take(struct effects *e, struct error *err)
+{
+    if (e->st)
+        return 0;
+    return e->lender.take(e->lender.ctx, &e->st, err);
+}
+
+void effects_rest(struct effects *e)
+{
+    bool lent = e->st && e->lender.take;
+    if (!lent || e->state != EFFECTS_IDLE)
+        return;
+    e->lender.give(e->lender.ctx, e->st);
+    e->st = NULL;
 }
 
 struct handler_guard effects_guard(struct pipeline *p)
 {
     return (struct handler_guard){p, calls_enter, calls_leave};
+}
+
+void effects_leave(struct effects *e)
+{
+    bool lent = e->st && e->lender.take;
+    if (!lent)
+        return;
+    e->st->ops->rollback(e->st);
+    e->state = EFFECTS_IDLE;
+    effects_rest(e);
 }
 
 /* ---- opening the transaction ---- */

@@ -9,10 +9,12 @@
 #define ENGINE_EFFECTS_H
 
 #include "engine/calls.h"
+#include "engine/lender.h"
 #include "engine/live.h"
 #include "sink/handlers.h"
 
 struct pipeline;
+struct pipeline_config;
 
 /* How much one transaction spans. Of the first three modes, a batch begins with the widest that it
  * may use; when a transaction fails, the batch is done again in a narrower one, and never goes
@@ -35,9 +37,11 @@ enum effects_state {
 
 /* (1) Only set_mode writes mode, and only effects.c writes state.
  * (2) The members from batch to trouble have a meaning only while state is not IDLE.
- * (3) In MODE_PER_CALL, state is always IDLE: such a transaction ends with its call. */
+ * (3) In MODE_PER_CALL, state is always IDLE: such a transaction ends with its call.
+ * (4) st is lent if there is a lender: NULL between steps, unless state is UNSURE. */
 struct effects {
-    struct store *st; /* NULL: handlers act on their own */
+    struct store *st; /* NULL, and no lender: handlers act on their own */
+    struct work_lender lender;
     struct calls calls;
     enum effects_mode mode;
     int undone;            /* how often this batch was undone */
@@ -52,16 +56,16 @@ struct effects {
     struct error trouble;    /* what the store said when it broke; code 0: nothing */
 };
 
-/* effects_init borrows st and h[0..n). effects_guard returns the guard that the handlers' sink is
- * opened with. */
-void effects_init(struct effects *e, struct store *st, const struct handler *h, size_t n);
+/* effects_init borrows cfg->work or cfg->lender, and the handlers. effects_guard returns the guard
+ * that the handlers' sink is opened with. */
+void effects_init(struct effects *e, const struct pipeline_config *cfg);
 struct handler_guard effects_guard(struct pipeline *p);
 
 /* effects_used says whether handlers work in the store's database at all. effects_in_tx says
  * whether a transaction is open, effects_unsure whether it is unknown if one was committed. */
 static inline bool effects_used(const struct effects *e)
 {
-    return e->st != NULL;
+    return e->st || e->lender.take;
 }
 
 static inline bool effects_in_tx(const struct effects *e)
@@ -84,6 +88,13 @@ void effects_drop(struct pipeline *p, const struct live *l);
 /* effects_resolve finds out what became of a commit whose answer was lost. Returns whether that is
  * known now. */
 bool effects_resolve(struct pipeline *p);
+
+/* effects_rest gives the handle back that was lent, unless a transaction is open on it or its end
+ * is not known. effects_take gets one, if there is none. */
+void effects_rest(struct effects *e);
+/* effects_leave undoes what is open and gives the handle back, before the pipeline is freed. */
+void effects_leave(struct effects *e);
+int effects_take(struct effects *e, struct error *err);
 
 /* For calls.c. effects_open opens the transaction of l. effects_break notes that it must be undone,
  * because of what the store said (NULL: nothing). effects_refused says whether an error of a commit

@@ -35,7 +35,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     schedule_init(&p->schedule);
     circuit_init(&p->circuit);
     evidence_init(&p->evidence);
-    effects_init(&p->effects, cfg->work, cfg->handlers, cfg->n_handlers);
+    effects_init(&p->effects, cfg);
 
     if (hand_init(&p->hand, p->c) != 0) {
         err_nomem(err);
@@ -83,6 +83,7 @@ void pipeline_free(struct pipeline *p)
     if (!p)
         return;
     careful_leave(&p->careful);
+    effects_leave(&p->effects);
     hand_release(&p->hand);
     budget_hold(&p->memory, 0);
     filter_free(p->filter);
@@ -225,11 +226,9 @@ static bool work(struct pipeline *p)
     return submitted || turned;
 }
 
-bool pipeline_step(struct pipeline *p)
+/* step is pipeline_step without what comes before and after. */
+static bool step(struct pipeline *p)
 {
-    if (p->state >= PIPELINE_STOPPED)
-        return false;
-    p->stepped_at = pipeline_now(p);
     outage_report(p);
     if (!effects_resolve(p))
         return false;
@@ -241,6 +240,16 @@ bool pipeline_step(struct pipeline *p)
     if (stands_by(p))
         return standby_try(p);
     return work(p);
+}
+
+bool pipeline_step(struct pipeline *p)
+{
+    if (p->state >= PIPELINE_STOPPED)
+        return false;
+    p->stepped_at = pipeline_now(p);
+    bool again = step(p);
+    effects_rest(&p->effects);
+    return again;
 }
 
 static int64_t sooner(int64_t a, int64_t b)

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "engine/budget.h"
 #include "engine/consumer.h"
+#include "engine/lender.h"
 #include "engine/meter.h"
 #include "engine/pulse.h"
 #include "sink/handlers.h"
@@ -34,8 +35,10 @@ struct pipeline_config {
      * of batches. It must outlive the pipeline. */
     struct budget *budget;
     /* For named handlers: the store handle whose transactions they work in, which nothing else
-     * uses, and the handlers themselves, as the sink has them. NULL: handlers work on their own. */
+     * uses, or who lends one for a step at a time; and the handlers themselves, as the sink has
+     * them. Neither: handlers work on their own. */
     struct store *work;
+    struct work_lender lender;
     const struct handler *handlers;
     size_t n_handlers;
     struct pulse *pulse; /* NULL: nobody extends claims while a handler runs */

@@ -234,7 +234,7 @@ static int try_options(struct nats_link *l, natsOptions *o, const struct broker_
 
     /* The callback for the end of the connection has a reference, and comes if there was one. */
     nats_hold(l);
-    nats_tls_begin(l->plan->timeout_ms);
+    nats_tls_begin(l, l->plan->timeout_ms);
     natsStatus s = natsConnection_Connect(&l->nc, o);
     nats_tls_end();
     if (s == NATS_OK)

@@ -284,6 +284,7 @@ static struct nats_link *new_link(struct nats_plan *plan)
     atomic_fetch_add(&plan->refs, 1);
     l->refs = 1;
     l->fd = -1;
+    l->shaking = -1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->ended_cond, NULL);
     l->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -358,6 +359,8 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
     l->dropped = true;
     if (l->fd >= 0) /* whatever libnats waits for on it ends now */
         shutdown(l->fd, SHUT_RDWR);
+    if (l->shaking >= 0)
+        shutdown(l->shaking, SHUT_RDWR);
     ring(l->wake_fd);
     if (wait_ms > 0)
         wait_for_end(l, wait_ms);

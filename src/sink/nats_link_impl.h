@@ -40,6 +40,7 @@ struct nats_link {
     pthread_cond_t ended_cond;
     int refs;
     int fd;
+    int shaking; /* our own descriptor of a socket whose connection is being made; -1: none */
     bool want_write, dropped, ended;
     enum nats_link_state state;
     struct error lost;

@@ -41,7 +41,7 @@ static int connect_any(struct nats_receiver *rc, struct error *err)
         if (nats_connect_options(rc->plan, &u->hosts[i], o, err) == 0) {
             natsOptions_SetMaxReconnect(o, -1);
             natsOptions_SetReconnectWait(o, STEP_MS * 4);
-            nats_tls_begin(rc->plan->timeout_ms);
+            nats_tls_begin(NULL, rc->plan->timeout_ms);
             natsStatus s = natsConnection_Connect(&rc->nc, o);
             nats_tls_end();
             if (s != NATS_OK)

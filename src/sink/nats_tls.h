@@ -8,9 +8,12 @@
 
 #include <stdint.h>
 
+struct nats_link;
+
 /* nats_tls_begin limits every read and write of a handshake that this thread begins until
- * nats_tls_end. A read that takes longer fails, and the handshake with it. */
-void nats_tls_begin(int64_t limit_ms);
+ * nats_tls_end. A read that takes longer fails, and the handshake with it. Meanwhile l->shaking is
+ * a descriptor of our own of that socket, by which another thread can end it; l may be NULL. */
+void nats_tls_begin(struct nats_link *l, int64_t limit_ms);
 void nats_tls_end(void);
 /* nats_tls_done takes the limit from a socket whose handshake is over. */
 void nats_tls_done(int fd);

@@ -196,8 +196,7 @@ static void idle_connection_that_was_closed_is_no_failure(void **state)
     assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
 }
 
-/* A server that greets, wants TLS, and then says nothing: libnats has no time limit for that, and
- * ours is for the thread that waits there. Here it is longer than the test. */
+/* A server that greets, wants TLS, and then says nothing: libnats has no time limit for that. */
 struct mute {
     int listener, client[16], port;
     size_t n;
@@ -228,12 +227,23 @@ static void mute_greet(struct mute *m)
     assert_int_equal(write(fd, info, sizeof info - 1), sizeof info - 1);
 }
 
+/* mute_wait_end waits until the client that came last has hung up. */
+static void mute_wait_end(struct mute *m)
+{
+    char told[4096];
+    while (read(m->client[m->n - 1], told, sizeof told) > 0)
+        continue;
+}
+
 static void mute_close(struct mute *m)
 {
     for (size_t i = 0; i < m->n; i++)
         close(m->client[i]);
     close(m->listener);
 }
+
+/* More attempts than a sink may have threads that are stuck. */
+#define ATTEMPTS 12
 
 static void server_that_stalls_in_the_handshake_is_down_in_time(void **state)
 {
@@ -243,9 +253,9 @@ static void server_that_stalls_in_the_handshake_is_down_in_time(void **state)
     snprintf(p->url, sizeof p->url, "nats+tls://127.0.0.1:%d/s?stream=S", m.port);
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 30000});
     int64_t longest = 0;
-    for (size_t i = 1; i <= 9; i++) {
+    for (size_t i = 1; i <= ATTEMPTS; i++) {
         struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
-        while (m.n < i && i <= 8) {
+        while (m.n < i) {
             int64_t took = longest_call(p, 2 * MS_NS);
             longest = took > longest ? took : longest;
             mute_greet(&m);
@@ -254,10 +264,11 @@ static void server_that_stalls_in_the_handshake_is_down_in_time(void **state)
         p->rig.ahead_ns += 30100 * MS_NS;
         p->rig.sk->ops->drive(p->rig.sk);
         assert_int_equal(it->status, SINK_DOWN);
-        sink_assert_says(it, i <= 8 ? "has not answered for 30000 ms" : "8 attempts to connect");
+        sink_assert_says(it, "has not answered for 30000 ms");
+        mute_wait_end(&m); /* an attempt that is given up keeps nothing */
     }
     assert_true(longest < BLOCKED_NS);
-    mute_close(&m); /* which ends the threads */
+    mute_close(&m);
 }
 
 static const struct CMUnitTest tests[] = {

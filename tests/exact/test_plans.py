@@ -178,6 +178,15 @@ class Costs(ExactAlone):
             costs.append(self.claim(name, 1))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
+    def test_unknown_id_is_looked_for_among_so_many_events_and_no_more(self):
+        """An id from elsewhere may be anywhere. Where its time puts it, 200,000 are looked at as well: here that is past the end."""
+        self.register("c")
+        self.bulk(self.session(), 1000)
+        self.reader.do("UPDATE @.event SET id = 'ffffffff-0000-7000-8000-000000000001' WHERE seq = 300")
+        self.reader.do("INSERT INTO @.event (seq, type) OVERRIDING SYSTEM VALUE SELECT n, 't' FROM generate_series(300000, 301000) n")
+        found = lambda look: self.reader.do("SELECT @._seq_of('ffffffff-0000-7000-8000-000000000001', %s)", look)[0][0]
+        self.assertEqual([found(look) for look in (1000, 1700, 1800, None)], [None, None, 300, 300])
+
     def entries(self, *indexes):
         """entries gives how many entries of these indexes were read so far; of those of lanes and claims, if none is named."""
         self.reader.do("SELECT pg_stat_force_next_flush()")

@@ -3,7 +3,7 @@
 import threading
 
 from late_commits import LateCommits
-from support import MariaCase
+from support import MariaCase, wait_until
 
 
 class Session:
@@ -71,6 +71,29 @@ class Late(LateCommits, Exact):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_fresh"), [(0,)])  # READ COMMITTED shows none
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
+
+    def test_a_savepoint_rolled_back_under_the_eyes_of_a_relay_keeps_no_other_producer_waiting(self):
+        """A look that asks for the lock of a marker leaves one on the gap behind it once the marker is rolled back."""
+        watcher, writer, other = self.session(), self.writer(), self.session()
+        watcher.do("SET SESSION tx_isolation = 'READ-UNCOMMITTED'")
+        (next_seq, news), = self.sql("SELECT next, news FROM outbox_sequencer")
+        looking = threading.Thread(target=watcher.do, args=("CALL outbox_wait(%s, %s, 20000, 0)", next_seq, news))
+        looking.start()
+        writer.emit("a/1")
+        writer.do("SAVEPOINT s")
+        writer.emit("a/1")
+        before = self.looks()
+        wait_until(lambda: self.looks() > before + 50)
+        writer.do("ROLLBACK TO s")
+        other.do("SET SESSION innodb_lock_wait_timeout = 1")
+        self.assertTrue(looking.is_alive())
+        other.emit("b/1")
+        looking.join(20)  # it has seen that
+        self.assertFalse(looking.is_alive())
+        writer.do("COMMIT")
+
+    def looks(self):
+        return int(self.sql("SHOW GLOBAL STATUS LIKE 'Com_select'")[0][1])
 
     def test_a_producer_in_any_isolation_level_is_exact(self):
         self.sql("CREATE TABLE shop (nr int)")  # a table of ours would do, but who reads in SERIALIZABLE locks what it reads

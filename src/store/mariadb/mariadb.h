@@ -103,6 +103,7 @@ struct mdb_store {
     int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
     struct mdb_bell bell;
     struct mdb_ahead ahead;
+    int unlooked;   /* turns since the last one that looked for what is new */
     int64_t looked; /* the last seq that a look has covered; -1: none yet */
     int64_t looked_news;
     struct rng rng;
@@ -159,13 +160,6 @@ int mdb_run(struct mdb_store *st, struct error *err, const struct sql *sql, cons
 /* mdb_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
 int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struct sql *sql,
               const void *args);
-/* mdb_values reads several numbers, as mdb_value does. */
-struct mdb_number {
-    int64_t *to;
-    const struct sql *sql;
-    const void *args;
-};
-int mdb_values(struct mdb_store *st, struct error *err, const struct mdb_number *wanted, size_t n);
 /* mdb_exec runs a text as it is. */
 int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
 

@@ -5,8 +5,9 @@
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define SEQUENCE_MAX \
-    5000 /* events per transaction: others wait for the sequencer's row meanwhile */
+/* Events per transaction. Others wait for the sequencer's row meanwhile, for some 100 ms; and each
+ * transaction looks at all markers, among them those that were deleted and not yet cleaned up. */
+#define SEQUENCE_MAX 20000
 #define TRIES 3
 
 /* What a look at the sequencer tells. */

@@ -259,14 +259,6 @@ int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struc
     return 0;
 }
 
-int mdb_values(struct mdb_store *st, struct error *err, const struct mdb_number *wanted, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (mdb_value(st, err, wanted[i].to, wanted[i].sql, wanted[i].args) != 0)
-            return -1;
-    return 0;
-}
-
 int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
 {
     if (mdb_connect(st, err) != 0)

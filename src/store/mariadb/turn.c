@@ -8,8 +8,9 @@
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
-#define TRIES 4       /* of a turn that the server picked to end a deadlock */
+#define BUSY_AGAIN 50  /* ms until a worker looks again whether its lane is free */
+#define UNLOOKED_MAX 8 /* turns in a row that do not look for what is new, amid a backlog */
+#define TRIES 4        /* of a turn that the server picked to end a deadlock */
 
 /* What a turn works on: a settlement, a claim, or both. */
 struct turn {
@@ -192,6 +193,15 @@ static int make(struct turn *t, struct error *err)
     return r;
 }
 
+/* has_enough says whether a turn can do without a look at what is new: its events are being read
+ * ahead. Now and then it looks all the same, since others may wait for what it finds. */
+static bool has_enough(struct mdb_store *st)
+{
+    bool enough = st->ahead.asked && st->unlooked < UNLOOKED_MAX;
+    st->unlooked = enough ? st->unlooked + 1 : 0;
+    return enough;
+}
+
 /* read_on has the server read what the next turn will want, if this one got all it wanted. */
 static void read_on(struct mdb_store *st, const struct claim_request *req, const struct batch *b)
 {
@@ -214,7 +224,8 @@ int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
                        "a claim inside an open transaction would not be durable: refused");
     if (mdb_by_hand(st, err) != 0)
         return -1;
-    if (is_claiming(req) && mdb_sequence(st, err) != 0)
+    bool looks = is_claiming(req) && !has_enough(st);
+    if (looks && mdb_sequence(st, err) != 0)
         return -1;
 
     for (int i = 0; i < TRIES; i++) {

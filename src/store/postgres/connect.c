@@ -73,7 +73,7 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
     if (has_transaction_timeout && pg_command(st, db, "SET transaction_timeout = 0", err) != 0)
         return -1;
     watch_us(st, db);
-    if (st->lent && pg_lend(&st->base, st->idle_ms, err) != 0)
+    if (st->lent && pg_lend_settings(st, err) != 0)
         return -1;
     return st->tenant ? set_tenant(st, db, err) : 0;
 }
@@ -191,6 +191,15 @@ int pg_ready(struct pg_store *st, struct error *err)
         return 0;
     disconnect(st);
     return -1;
+}
+
+int pg_renew(struct pg_store *st, struct error *err)
+{
+    if (pg_ready(st, err) != 0)
+        return -1;
+    if (pg_command(st, st->db, "DISCARD ALL", err) != 0)
+        return -1;
+    return set_up(st, st->db, err);
 }
 
 /* ---- the connection that reads ahead ---- */

@@ -21,14 +21,24 @@ static const char reset_sql[] =
     "RESET plan_cache_mode";
 /* clang-format on */
 
+int pg_lend_settings(struct pg_store *st, struct error *err)
+{
+    return st->pooled ? 0 : pg_simple(st, reset_sql, err);
+}
+
 /* pg_lend resets what set_up in connect.c set for our own statements. Nothing is prepared from here
- * on, because a handler's DISCARD ALL would take it away. */
+ * on, because a handler's DISCARD ALL would take it away. If it was lent before, the session
+ * becomes as it was when it was new: others' handlers must not find what the last ones have left.
+ */
 int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct pg_store *st = pg_of(base);
+    bool again = st->lent;
     st->lent = true;
     st->idle_ms = idle_ms;
-    return st->pooled ? 0 : pg_simple(st, reset_sql, err);
+    if (again && !st->pooled)
+        return pg_renew(st, err);
+    return pg_lend_settings(st, err);
 }
 
 int pg_speak_utf8(struct pg_store *st, struct error *err)

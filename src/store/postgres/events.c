@@ -263,7 +263,10 @@ static const char exceptional_backwards[] = EXCEPTIONAL "ORDER BY e.seq DESC LIM
 static const char by_seq[] =
     "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq = $1";
 static const char by_id[] =
-    "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq = @schema@._seq_of($1::uuid)";
+    "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e "
+    "WHERE e.seq = @schema@._seq_of($1::uuid, nullif($2::bigint, 9223372036854775807))";
+static const char ends_sql[] =
+    "SELECT coalesce(min(e.seq), 0), coalesce(max(e.seq), 0) FROM @schema@.event e";
 /* clang-format on */
 
 /* The events with from < seq <= to. (1) from >= 0. */
@@ -634,6 +637,21 @@ static int read_now(struct viewer *v, const struct event_query *q, struct error 
     return 0;
 }
 
+/* note_newest notes that an id was looked for only among the newest events, if there are more. */
+static int note_newest(struct listing *l, struct error *err)
+{
+    if (l->budget == LOOK_ALL)
+        return 0;
+    PGresult *r = pg_query(l->v->st, err, ends_sql, "");
+    if (!r)
+        return -1;
+    int64_t first = pg_int(r, 0, 0), last = pg_int(r, 0, 1);
+    PQclear(r);
+    if (last - first >= l->budget)
+        l->looked = (struct event_look){last - l->budget + 1, last, true};
+    return 0;
+}
+
 /* list_one shows the event with an id, or, if that is a number, with a seq. */
 static int list_one(struct listing *l, struct error *err)
 {
@@ -644,12 +662,16 @@ static int list_one(struct listing *l, struct error *err)
     if (seq)
         sent = pg_send(l->v->st, PG_MAIN, err, by_seq, "i", seq);
     else if (uuid7_valid(str_of(id)))
-        sent = pg_send(l->v->st, PG_MAIN, err, by_id, "s", id);
+        sent = pg_send(l->v->st, PG_MAIN, err, by_id, "si", id, l->budget);
     else
         return 0; /* it is no id of any event */
     if (sent != 0)
         return -1;
-    return show_answer(l, &n, &last, err);
+    if (show_answer(l, &n, &last, err) != 0)
+        return -1;
+    if (seq || n > 0)
+        return 0;
+    return note_newest(l, err);
 }
 
 /* list decides what to list. */

@@ -484,6 +484,9 @@ void pg_bell_clear(struct store *st);
 /* pg_lend undoes, for good, what the settings for our own statements would do to those of handlers,
  * and ends the use of prepared statements. */
 int pg_lend(struct store *st, int64_t idle_ms, struct error *err);
+/* pg_lend_settings does so on a new connection. pg_renew makes a session as a new one is. */
+int pg_lend_settings(struct pg_store *st, struct error *err);
+int pg_renew(struct pg_store *st, struct error *err);
 /* pg_speak_utf8 sets the encoding back that a handler changed on a connection it was lent. */
 int pg_speak_utf8(struct pg_store *st, struct error *err);
 int pg_savepoint(struct store *st, enum savepoint what, struct error *err);

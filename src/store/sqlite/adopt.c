@@ -22,13 +22,13 @@ static int look_back(struct source *s, struct former *ret, struct error *err)
     int64_t there = 0, once = 0, alike = 0;
     char trigger[512];
     snprintf(trigger, sizeof(trigger), ADOPT_TRIGGER "%s", s->name);
-    const struct sqlite_number wanted[] = {
+    const struct db_number wanted[] = {
         {&there, SQL(has_trigger, .name = trigger)},
         {&once, SQL(was_adopted, .source = s->name)},
         {&alike, SQL(adopted_alike, .source = s->name, .mapping = s->mapping.p,
                      .mark = s->req->mark, .consumer = s->req->consumer)},
     };
-    if (sqlite_values(s->st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (db_values(&s->st->base, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
     *ret = (struct former){.there = there != 0, .once = once != 0, .alike = alike != 0};
     return 0;

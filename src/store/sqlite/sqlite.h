@@ -127,15 +127,6 @@ int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql
 /* sqlite_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
 int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql,
                  const void *args);
-/* sqlite_values reads several numbers, as sqlite_value does. A list of them is written
- *     struct sqlite_number wanted[] = {{&n, SQL(count_parked, .consumer = name)}, ...}; */
-struct sqlite_number {
-    int64_t *to;
-    const struct sql *sql;
-    const void *args;
-};
-int sqlite_values(struct sqlite_store *st, struct error *err, const struct sqlite_number *wanted,
-                  size_t n);
 /* sqlite_step returns 1 for a row, 0 at the end, -1 on failure; the last two reset the statement.
  * For q == NULL, which sqlite_rows gave with an error, it returns -1 and leaves err alone. */
 int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err);

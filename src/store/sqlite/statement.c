@@ -190,15 +190,6 @@ int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const
     return 0;
 }
 
-int sqlite_values(struct sqlite_store *st, struct error *err, const struct sqlite_number *wanted,
-                  size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (sqlite_value(st, err, wanted[i].to, wanted[i].sql, wanted[i].args) != 0)
-            return -1;
-    return 0;
-}
-
 /* ---- rows ---- */
 
 struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok)
