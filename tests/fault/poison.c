@@ -1,6 +1,6 @@
 /* poison.c: an application whose handler dies of certain events, and the whole process with it.
  *
- *     fault_poison DATABASE FILE
+ *     fault_poison STORE-URL FILE
  *
  * It runs two consumers until they are through. Their handlers append "SEQ KEY ATTEMPT" of each
  * event to a file and sync it: that of "audit" to FILE.audit, and that of "mail" to FILE, except
@@ -70,13 +70,12 @@ int main(int argc, char **argv)
 {
     outbox *ob;
     outbox_error err;
-    char url[4096], audit_path[4096];
+    char audit_path[4096];
     if (argc != 3)
-        die("usage", "fault_poison DATABASE FILE");
-    snprintf(url, sizeof url, "sqlite:%s", argv[1]);
+        die("usage", "fault_poison STORE-URL FILE");
     snprintf(audit_path, sizeof audit_path, "%s.audit", argv[2]);
     int mail = open_file(argv[2]), audit = open_file(audit_path);
-    if (outbox_open(url, NULL, &ob, &err) != 0)
+    if (outbox_open(argv[1], NULL, &ob, &err) != 0)
         die(argv[1], err.text);
     add(ob, "mail", eat, &mail);
     add(ob, "audit", note, &audit);

@@ -15,7 +15,7 @@ import time
 
 from checker import COMMITTED, ROLLED_BACK, UNKNOWN, Fact, whole_lines
 from scenario import APPEND, CLAIMS, FLAKY, SEED, Crew, Scenario
-from support import BIN, TIMEOUT, Case, wait_until
+from support import BIN, TIMEOUT, Case, MariaCase, PgCase, wait_until
 
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"
 STORM = 3  # seconds
@@ -287,16 +287,16 @@ class Directed(Case):
         self.assert_clean(6)
 
 
-class Poison(Scenario, Case):
+class Poison(Scenario):
     """G9: an event that kills the process ends as a dead letter, alone; also a consumer of the same process that has
     nothing to do with it loses none."""
 
-    KEYS = 5
+    KEYS, remote = 5, True
 
     def run_until_through(self):
         """run_until_through starts it again whenever it died, as a supervisor does; gives how often."""
         for deaths in range(100):
-            status = self.spawn(PROGRAMS / "fault_poison", self.db, self.path("out")).wait(expect=None)
+            status = self.spawn(PROGRAMS / "fault_poison", self.store, self.path("out")).wait(expect=None)
             if status == 0:
                 self.healed()
                 return deaths
@@ -309,10 +309,10 @@ class Poison(Scenario, Case):
         return [(int(line.split()[0]), line.split()[1]) for line in lines]
 
     def check(self, poison, total, bound):
-        self.assertEqual(self.sql("SELECT consumer, seq, attempts FROM outbox_dead ORDER BY seq"),
+        self.assertEqual(self.ask("SELECT consumer, seq, attempts FROM @dead ORDER BY seq"),
                          [("mail", seq, 3) for seq in poison], "dead letters")
         self.assertEqual(set(poison) & {seq for seq, _ in self.seqs()}, set(), "delivered, and it kills")
-        events = self.sql("SELECT seq, aggregate_id FROM outbox_event")
+        events = self.ask("SELECT seq, aggregate_id FROM @event")
         c = self.checker(dict.fromkeys(range(1, total + 1), COMMITTED), [(seq, Fact(key, seq, key)) for seq, key in events])
         c.consumer("mail", self.seqs(), poison, bound)
         c.consumer("audit", self.seqs("out.audit"), (), bound)
@@ -329,7 +329,8 @@ class Poison(Scenario, Case):
         self.emit_with({20}, 40)
         deaths = self.run_until_through()
         self.check([20], 40, bound=40)
-        self.assertEqual(deaths, 4)  # once in the batch, then three times alone
+        # Once in the batch, then three times alone. A lease that runs out on a busy server counts as an attempt, too.
+        self.assertIn(deaths, range(2, 5) if self.remote else (4,))
 
     def test_two_poison_events_of_one_key_and_one_of_another_take_nobody_with_them(self):
         """Several events that kill whoever handles them end as dead letters, and take nobody along."""
@@ -341,9 +342,21 @@ class Poison(Scenario, Case):
     def test_neighbours_emitted_while_it_is_being_tried_are_delivered(self):
         """What is emitted while a poison event is being tried arrives all the same."""
         self.emit_with({3}, 5)
-        first = self.spawn(PROGRAMS / "fault_poison", self.db, self.path("out"))
+        first = self.spawn(PROGRAMS / "fault_poison", self.store, self.path("out"))
         first.wait(expect=-signal.SIGKILL)
         self.emit_many([{"type": "food", "aggregate_type": "k", "aggregate_id": str(n % self.KEYS)}
                         for n in range(6, 31)])
         self.run_until_through()
         self.check([3], 30, bound=30)
+
+
+class PoisonOnSqlite(Poison, Case):
+    remote = False
+
+
+class PoisonOnPostgres(Poison, PgCase):
+    PREFIX = "outbox."
+
+
+class PoisonOnMariadb(Poison, MariaCase):
+    pass
