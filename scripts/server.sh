@@ -23,12 +23,14 @@ server_start() {
 }
 
 # server_as runs a command in place of the shell that calls it: as nobody if we are root, as
-# ourselves if not, and so that it gets that signal when we end.
+# ourselves if not, and so that it gets that signal when we end. Our temporary folder may be closed to
+# nobody, so the server has its own.
 server_as() { # signal, command
     local drop=()
     [ "$(id -u)" -ne 0 ] || drop=(--reuid=nobody --regid=nogroup --clear-groups)
     cd / || exit 1
-    exec setpriv --pdeathsig "$1" "${drop[@]}" env LC_ALL=C.UTF-8 "${@:2}" >>"$server_log" 2>&1 9>&-
+    exec setpriv --pdeathsig "$1" "${drop[@]}" env LC_ALL=C.UTF-8 TMPDIR="$server_dir" "${@:2}" \
+        >>"$server_log" 2>&1 9>&-
 }
 
 # server_await runs a command until it succeeds, as long as the server is there.

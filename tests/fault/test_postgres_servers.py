@@ -201,8 +201,12 @@ class Failover(Crowd):
                    servers.execute(copy, "SELECT 1 FROM outbox.event"))
         self.assertIn(id, self.outbox("events", "list", "--store", copy).stdout)
         self.outbox("status", "--store", copy)
-        for args in (["emit", "a"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+        consumer = ["--consumer", "m", "--sink", "stdout:"]
+        for args in (["emit", "a"], ["relay", "--drain", *consumer]):
             self.assertIn("connect to the primary", self.outbox(*args, "--store", copy, status=UNAVAILABLE).stderr)
+        with self.relay(*consumer, "--store", copy, wait=False) as relay:
+            wait_until(lambda: "connect to the primary" in relay.output(), what=relay.output)
+            self.assertTrue(relay.running())
         self.outbox("emit", "a", status=UNAVAILABLE, env={"OUTBOX_STORE": copy + "&target_session_attrs=read-write"})
 
     def test_a_relay_follows_to_the_standby_that_takes_over(self):
