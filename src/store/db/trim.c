@@ -341,7 +341,8 @@ static int trim_some(struct store *st, const struct trim_request *req, struct ol
 }
 
 /* trim_locked runs in a transaction; one trims at a time. Where a transaction sees one state, the
- * floors are read in it; elsewhere they were read before, and have only gone up since. */
+ * floors are read in it; elsewhere they were read before, and have only gone up since. A consumer
+ * that was added in between, from the beginning, begins with what is kept after this trim. */
 static int trim_locked(struct store *st, struct floors *f, const struct trim_request *req,
                        struct trim_result *t, struct error *err)
 {
