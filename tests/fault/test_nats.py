@@ -230,7 +230,9 @@ class Moods(Mood, Case):
             time.sleep(pause)
             relay.kill()
             self.fault("relay killed")
-        with self.start() as relay: self.heal(relay)
+        with self.start() as relay:
+            self.heal(relay)
+            self.wait_let_go()  # all may have been stored before this one began
         self.reckon(repeats)
 
     def test_relay_killed_between_publish_and_settle(self):

@@ -131,7 +131,9 @@ class ToStore(Network):
             self.fault("half-open: answers vanish")
         self.outbox(*emit[:-1], self.far.replace(f"{self.TIMEOUT}={self.LIMIT}ms", f"{self.TIMEOUT}=1m"))
         self.sent += 1
-        with self.start() as relay: self.heal(relay)
+        with self.start() as relay:
+            self.heal(relay)
+            self.wait_let_go()
         self.reckon(0)
 
 

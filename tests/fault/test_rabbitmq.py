@@ -134,7 +134,9 @@ class Crashes(Mood, Case):
             wait_until(lambda: len(self.got()) > before, what=relay.output)
             relay.kill()
             self.fault("relay killed")
-        with self.start(None, "--lease", "300ms") as relay: self.arrived(relay)
+        with self.start(None, "--lease", "300ms") as relay:
+            self.arrived(relay)
+            self.wait_let_go()
         self.reckon(kills)
 
     def test_zombie_past_its_lease(self):

@@ -112,7 +112,9 @@ class Sentinels(Under):
         self.several.restart_all()
         self.several.wait_settled()
         self.fault("all killed")
-        with self.start() as relay: self.heal(relay)
+        with self.start() as relay:
+            self.heal(relay)
+            self.wait_let_go()
         self.reckon(2)
 
 
@@ -223,7 +225,9 @@ class Cluster(Under):
         relay.kill()
         self.several.restart_all()
         self.fault("all killed")
-        with self.start() as relay: self.heal(relay)
+        with self.start() as relay:
+            self.heal(relay)
+            self.wait_let_go()
         self.reckon(2)
 
 

@@ -118,7 +118,9 @@ class Broken(Numbers, WebhookCase):
         wait_until(lambda: len(self.receiver.requests) >= 20)
         relay.kill()
         self.fault("relay killed")
-        with self.start() as relay: self.heal(relay)
+        with self.start() as relay:
+            self.heal(relay)
+            self.wait_let_go()
         self.reckon(bound=CLAIMS * self.BATCH)
 
 
