@@ -77,10 +77,22 @@ def introspect(tree):
     return json.loads(said.stdout)
 
 
+def in_suite(test, suite):
+    return any(name.split(":")[-1] == suite for name in test["suite"])
+
+
+def needs(tree, suite):
+    """needs gives the files that the tests of a suite run, themselves among them."""
+    wanted = {id for test in introspect(tree) if in_suite(test, suite) for id in test["depends"]}
+    said = subprocess.run(["meson", "introspect", "--targets", tree], cwd=ROOT, check=True, capture_output=True)
+    return [os.path.relpath(name, ROOT / tree) for target in json.loads(said.stdout) if target["id"] in wanted
+            for name in target["filename"]]
+
+
 def c_jobs(tree, suite=None, wrapper=()):
     jobs = []
     for test in introspect(tree):
-        if suite and not any(name.split(":")[-1] == suite for name in test["suite"]): continue
+        if suite and not in_suite(test, suite): continue
         job = Job(tree, test["name"], [*wrapper, *test["cmd"]], test["env"], test["workdir"] or ROOT)
         jobs += soak_simulator(job) if job.label == "sim" and tree == "build" and os.environ.get("OUTBOX_SOAK") else [job]
     return jobs
@@ -351,9 +363,8 @@ def thread_jobs(tree):
     """thread_jobs is tree_jobs for the suite `threads` alone: nothing else is compiled."""
     done = build(tree, ["build.ninja"])
     if done.failed: return [done]
-    jobs = c_jobs(tree, "threads")
-    if not jobs: return [refuse(done, "no test is in the suite `threads`")]
-    done = build(tree, [os.path.relpath(job.argv[0], ROOT / tree) for job in jobs])
+    if not c_jobs(tree, "threads"): return [refuse(done, "no test is in the suite `threads`")]
+    done = build(tree, needs(tree, "threads"))
     return [done] if done.failed else [done, *c_jobs(tree, "threads", no_aslr())]
 
 
