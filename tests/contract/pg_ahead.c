@@ -43,6 +43,8 @@ static void filter_that_wants_one_of_many_gets_there_in_few_turns(void **state)
     PQfinish(db);
 }
 
+#define PATIENCE 1000 /* of 10 ms, until the server has counted what a session read */
+
 /* sessions counts those that work on this test's outbox. */
 static int64_t sessions(PGconn *db)
 {
@@ -67,7 +69,7 @@ static int64_t read_apart(PGconn *db, const char *query)
     PGconn *other = pg_connect();
     pg_do(other, "%s", query);
     PQfinish(other);
-    while (sessions(db) > 1 || blocks_read(db) == before)
+    for (int i = 0; i < PATIENCE && (sessions(db) > 1 || blocks_read(db) == before); i++)
         pg_do(db, "SELECT pg_sleep(0.01)");
     return blocks_read(db) - before;
 }
@@ -97,7 +99,7 @@ static void large_events_are_read_once(void **state)
         events += n;
     assert_int_equal(events, LARGE);
     store_close(st);
-    while (sessions(db) > 1 || blocks_read(db) - before < once)
+    for (int i = 0; i < PATIENCE && (sessions(db) > 1 || blocks_read(db) - before < once); i++)
         pg_do(db, "SELECT pg_sleep(0.01)");
     assert_in_range(blocks_read(db) - before, once, once * 3 / 2);
     PQfinish(db);
