@@ -296,7 +296,7 @@ def run_all(jobs, limit):
 
 # ---- a second chance ----
 
-UNSTEADY_AT_MOST = 5  # files: if more fail, it is not the machine
+UNSTEADY_AT_MOST = 3  # files: if more fail, it is not the machine
 # What no busy machine causes: a broken guarantee, a sanitizer's finding.
 NEVER_BY_CHANCE = re.compile(r"checker\.Broken|Sanitizer:|runtime error:")
 
