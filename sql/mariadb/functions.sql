@@ -3,21 +3,31 @@
 
 DELIMITER //
 
--- outbox_refuse_changed fails if the statement at work has changed a value because it did not fit.
+-- outbox_refuse_changed fails if the statement at work has changed a value because it did not fit,
+-- or if that cannot be told: of its warnings the server keeps as many as max_error_count, and does
+-- not even count the others.
 CREATE OR REPLACE PROCEDURE outbox_refuse_changed() SQL SECURITY INVOKER
 BEGIN
     DECLARE warnings, code INT DEFAULT 0;
-    DECLARE what TEXT;
+    DECLARE what TEXT CHARACTER SET utf8mb4;
     GET DIAGNOSTICS warnings = NUMBER;
-    WHILE warnings > 0 DO
+    IF NOT @@check_constraint_checks THEN
+        SET what = 'outbox_event: not stored: its limits need check_constraint_checks = 1';
+    ELSEIF warnings >= @@max_error_count THEN
+        SET what = 'outbox_event: not stored: to tell whether a value was changed takes a higher '
+                   'max_error_count';
+    END IF;
+    WHILE what IS NULL AND warnings > 0 DO
         GET DIAGNOSTICS CONDITION warnings code = MYSQL_ERRNO, what = MESSAGE_TEXT;
-        IF code IN (1048, 1264, 1265, 1292, 1300, 1364, 1366, 1406) THEN
-            SET what = LEFT(CONCAT('outbox_event: not stored (sql_mode is not strict): ', what),
-                            128);
-            SIGNAL SQLSTATE '22000' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = what;
-        END IF;
+        SET what = IF(code IN (1048, 1260, 1264, 1265, 1292, 1300, 1301, 1364, 1365, 1366, 1406,
+                               1411, 1441, 1977),
+                      CONCAT('outbox_event: not stored (sql_mode is not strict): ', what), NULL);
         SET warnings = warnings - 1;
     END WHILE;
+    IF what IS NOT NULL THEN
+        SET what = LEFT(what, 128);
+        SIGNAL SQLSTATE '22000' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = what;
+    END IF;
 END//
 
 -- An event gets its marker with the statement that inserts it. In a session without strict mode the
@@ -25,7 +35,7 @@ END//
 -- nothing: the server would set that up for each event, which takes longer than the marker.
 CREATE OR REPLACE TRIGGER outbox_event_inserted AFTER INSERT ON outbox_event FOR EACH ROW
 BEGIN
-    IF @@warning_count > 0 THEN
+    IF @@warning_count > 0 OR @@max_error_count = 0 OR NOT @@check_constraint_checks THEN
         CALL outbox_refuse_changed();
     END IF;
     INSERT INTO outbox_fresh (nr) VALUES (NEW.nr);
@@ -40,18 +50,26 @@ BEGIN
     END IF;
 END//
 
--- outbox_emit stores one event, in the caller's transaction. NULL for what it has not.
-CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256), aggregate_type VARCHAR(1025),
-    aggregate_id VARCHAR(1025), payload LONGTEXT) SQL SECURITY INVOKER
+-- outbox_emit stores one event, in the caller's transaction. NULL for what it has not. A session
+-- without strict mode changes what does not fit into a parameter, too.
+CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256) CHARACTER SET utf8mb4,
+    aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
+    aggregate_id VARCHAR(1025) CHARACTER SET utf8mb4,
+    payload LONGTEXT CHARACTER SET utf8mb4) SQL SECURITY INVOKER
 BEGIN
+    IF @@warning_count > 0 THEN
+        CALL outbox_refuse_changed();
+    END IF;
     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)
     VALUES (type, aggregate_type, aggregate_id, COALESCE(payload, 'null'));
 END//
 
 -- outbox_emit_once is outbox_emit with an idempotency key: under a key that is known it stores
 -- nothing, and says so. event_id is that of the first event with this key.
-CREATE OR REPLACE PROCEDURE outbox_emit_once(type VARCHAR(256), aggregate_type VARCHAR(1025),
-    aggregate_id VARCHAR(1025), payload LONGTEXT, idempotency_key VARBINARY(1025),
+CREATE OR REPLACE PROCEDURE outbox_emit_once(type VARCHAR(256) CHARACTER SET utf8mb4,
+    aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
+    aggregate_id VARCHAR(1025) CHARACTER SET utf8mb4,
+    payload LONGTEXT CHARACTER SET utf8mb4, idempotency_key VARBINARY(1025),
     OUT event_id CHAR(36), OUT duplicate BOOLEAN) SQL SECURITY INVOKER
 BEGIN
     DECLARE same BOOLEAN;
@@ -68,6 +86,9 @@ BEGIN
                 'outbox_emit_once: the key was used before with another type, aggregate or payload';
         END IF;
     END;
+    IF @@warning_count > 0 THEN
+        CALL outbox_refuse_changed();
+    END IF;
     SET duplicate = FALSE;
     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload, idempotency_key)
     VALUES (type, aggregate_type, aggregate_id, COALESCE(payload, 'null'), idempotency_key);
