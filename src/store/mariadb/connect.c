@@ -253,6 +253,8 @@ void mdb_disconnect(struct mdb_store *st)
     if (st->db)
         mysql_close(st->db);
     st->db = NULL;
+    mdb_prepared_release(&st->insert);
+    mdb_prepared_release(&st->insert_plain);
     mdb_forget_later(st);
 }
 

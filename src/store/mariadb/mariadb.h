@@ -84,6 +84,12 @@ struct mdb_later {
     bool begins; /* the transaction begins with the first of them */
 };
 
+/* A statement that the server has prepared. */
+struct mdb_prepared {
+    MYSQL_STMT *q; /* NULL: not yet */
+    bool refused;  /* the server would not */
+};
+
 /* (1) in_tx is true between mdb_begin and the commit or rollback. (2) Nothing waits in `later`
  * outside of a transaction. */
 struct mdb_store {
@@ -107,6 +113,7 @@ struct mdb_store {
     struct store_options opt;
     struct buf text; /* what is to be sent */
     struct mdb_later later;
+    struct mdb_prepared insert, insert_plain; /* see mdb_emit */
     struct pull pull;
     struct mdb_clock clock;
     int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
@@ -194,6 +201,7 @@ int mdb_ask_all(struct mdb_store *st, const struct mdb_question *ask, size_t n,
 enum mdb_literals {
     MDB_QUOTED, /* the session speaks utf8mb4 */
     MDB_HEX,    /* the session is somebody else's, and may speak anything */
+    MDB_OPEN,   /* not at all: the statement is to be prepared */
 };
 /* mdb_write appends the text of a statement to b. */
 void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct sql *sql,
@@ -227,6 +235,19 @@ struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok
 
 /* mdb_event_row is db_event_row. */
 bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev);
+
+/* ---- prepare.c ---- */
+
+/* Room for a text and the NUL behind it. */
+struct mdb_room {
+    char *p;
+    size_t size;
+};
+/* mdb_run_prepared runs a statement that gives one text, prepared, on our own connection. 1: it
+ * ran; 0: it cannot be prepared, and is to be sent as a text; -1: it failed. */
+int mdb_run_prepared(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql,
+                     const void *args, struct mdb_room *ret, struct error *err);
+void mdb_prepared_release(struct mdb_prepared *p);
 
 /* ---- driver.c ---- */
 

@@ -84,7 +84,9 @@ void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct s
         at += n;
         if (!*at)
             return;
-        if (*at == '?') {
+        if (*at == '?' && how == MDB_OPEN) {
+            buf_addc(b, '?');
+        } else if (*at == '?') {
             add_value(b, how, p->type, (const char *)args + p->at);
             p++;
         } else {
