@@ -95,6 +95,57 @@ BEGIN
     SELECT e.id INTO event_id FROM outbox_event e WHERE e.nr = LAST_INSERT_ID();
 END//
 
+-- Functions that make what an event is made of from the columns of a table that was adopted.
+-- outbox_row_uuid gives an id that is a UUID, NULL for any other; outbox_row_headers keeps the
+-- other.
+CREATE OR REPLACE FUNCTION outbox_row_uuid(id LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS CHAR(36) CHARACTER SET ascii DETERMINISTIC NO SQL SQL SECURITY INVOKER
+RETURN IF(id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$', LOWER(id), NULL)//
+
+CREATE OR REPLACE FUNCTION outbox_row_headers(id LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS TEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+RETURN IF(id IS NULL OR outbox_row_uuid(id) IS NOT NULL, NULL,
+          JSON_OBJECT('source_id', LEFT(id, 1000)))//
+
+-- outbox_row_type makes a type fit: white space becomes _, and what is too long is cut, by bytes
+-- where it is ASCII.
+CREATE OR REPLACE FUNCTION outbox_row_type(type LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS VARCHAR(255) CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+    DECLARE fit LONGTEXT CHARACTER SET utf8mb4 DEFAULT REGEXP_REPLACE(type, '[ \\t\\r\\n]', '_');
+    IF OCTET_LENGTH(fit) > 255 THEN
+        SET fit = LEFT(fit, IF(fit REGEXP '^[!-~]*$', 255, 63));
+    END IF;
+    RETURN IF(fit IS NULL OR fit = '' OR fit REGEXP CONCAT(
+                  '[\\x{0}-\\x{20}\\x{7f}-\\x{a0}\\x{1680}\\x{2000}-\\x{200a}',
+                  '\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]'), 'unknown', fit);
+END//
+
+-- outbox_row_payload makes JSON of a text: a text that is none becomes a string. outbox_row_bytes
+-- does so with bytes: those that are no text become a string in base64.
+CREATE OR REPLACE FUNCTION outbox_row_payload(payload LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS LONGTEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+RETURN CASE WHEN payload IS NULL THEN 'null'
+            WHEN JSON_VALID(payload) THEN payload
+            ELSE JSON_QUOTE(payload) END//
+
+CREATE OR REPLACE FUNCTION outbox_row_bytes(payload LONGBLOB)
+    RETURNS LONGTEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+    DECLARE EXIT HANDLER FOR 1300
+        RETURN CONCAT('"', REPLACE(TO_BASE64(payload), '\n', ''), '"');
+    RETURN outbox_row_payload(CONVERT(payload USING utf8mb4));
+END//
+
+-- outbox_row_time makes milliseconds of seconds or milliseconds, none ahead of the clock; NULL:
+-- now.
+CREATE OR REPLACE FUNCTION outbox_row_time(at DECIMAL(30, 6))
+    RETURNS BIGINT NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+    DECLARE now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
+    RETURN GREATEST(0, LEAST(now, COALESCE(ROUND(IF(at > 100000000000, at, at * 1000)), now)));
+END//
+
 -- outbox_wait returns when there is something new: a marker to sequence, or a change of the
 -- sequencer since the caller read it; else after `patience` ms. It looks every millisecond while
 -- somebody has an event in flight or there was one lately, and less often the longer nothing comes;
