@@ -381,10 +381,6 @@ int mdb_bury(struct mdb_store *st, const char *consumer, int64_t seq, int attemp
              const char *error, struct error *err);
 /* mdb_promote makes the first parked event of a key due, if it waits behind one that is gone. */
 int mdb_promote(struct mdb_store *st, const char *consumer, int64_t key, struct error *err);
-/* mdb_waits_behind says whether an event of the same key is parked before this one; never for
- * key 0. */
-int mdb_waits_behind(struct mdb_store *st, const char *consumer, int64_t key, int64_t seq,
-                     bool *ret, struct error *err);
 
 /* ---- effects.c ---- */
 
