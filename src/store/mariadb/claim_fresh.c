@@ -23,7 +23,7 @@ static bool wanted_by_type(const struct mdb_rows *q, const struct claim_request 
 {
     if (req->lanes > 1) {
         uint64_t key = event_key(mdb_text(q, 3), mdb_text(q, 4));
-        if (event_lane(key, mdb_int(q, 0), req->lanes) != lane)
+        if (event_lane(key, mdb_seq(q), req->lanes) != lane)
             return false;
     }
     return filter_type(req->filter, mdb_text(q, 2));
@@ -75,7 +75,7 @@ int mdb_fresh_wanted(struct claiming *k, struct mdb_rows *q, int lane, size_t ma
         bool wanted;
         if (mdb_step(&q) != 1)
             return 0;
-        c->to = mdb_int(q, 0);
+        c->to = mdb_seq(q);
         c->scanned++;
         if (!wanted_by_type(q, k->req, lane))
             continue;
