@@ -11,7 +11,7 @@
 #include "store/db/db.h"
 #include "store/pull.h"
 
-#define MDB_SCHEMA_VERSION 1
+#define MDB_SCHEMA_VERSION 2
 #define MDB_TRIGGERS 2 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
@@ -399,11 +399,14 @@ int mdb_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret
 int mdb_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
                     bool *ret_all, struct error *err);
 
+/* ---- adopt.c ---- */
+
+int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
+              struct error *err);
+
 /* ---- grant.c, doctor.c ---- */
 
 int mdb_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
-              struct error *err);
-int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err);
 int mdb_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
