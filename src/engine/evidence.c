@@ -36,6 +36,14 @@ static bool in_outage(const struct evidence *e, int64_t sent_at)
     return sent_at >= e->out_from && sent_at < e->out_to;
 }
 
+/* leave_open notes a failure that may yet turn out to be the event's own fault. */
+static void leave_open(struct evidence *e, int64_t sent_at)
+{
+    int64_t until = sent_at + EVIDENCE_NEAR;
+    if (e->open_until < until)
+        e->open_until = until;
+}
+
 /* surprising returns how many failures in a row are too many to be chance (1 in `odds`), given how
  * many deliveries usually fail. */
 static size_t surprising(const struct evidence *e, size_t least, double odds)
@@ -74,41 +82,64 @@ static bool fails_for_long(const struct evidence *e, int64_t ns)
  * for them, however soon after them the sink was back. */
 static void note_outage(struct evidence *e, int64_t sent_at)
 {
+    bool certain = evidence_certain(e);
     bool for_long = fails_for_long(e, sent_at - e->first_sent);
-    bool outage = evidence_certain(e) || (evidence_many(e) && for_long);
+    bool outage = certain || (evidence_many(e) && for_long);
     if (!outage) {
         note_usual(e);
         return;
     }
     e->out_from = e->first_sent;
     e->out_to = sent_at;
+    e->out_least = certain ? 0 : EVIDENCE_PATIENCE;
+}
+
+/* correct_outage is told of something that got through although it was sent during the outage: its
+ * answer came later than that of the one that ended it. The longer part of the outage may still be
+ * one. */
+static void correct_outage(struct evidence *e, int64_t sent_at)
+{
+    bool late = sent_at - e->out_from > e->out_to - sent_at;
+    if (late)
+        e->out_to = sent_at;
+    else
+        e->out_from = sent_at + 1;
+    if (e->out_to - e->out_from >= e->out_least)
+        return;
+    e->out_from = 0;
+    e->out_to = 0;
 }
 
 /* convict proves guilty the suspects that were sent shortly before something that got through. */
-static void convict(struct evidence *e, int64_t sent_at)
+static void convict(struct evidence *e)
 {
+    e->open_until = 0;
     for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++) {
         struct evidence_suspect *s = &e->suspect[i];
-        bool guilty = is_near(s->sent_at, sent_at) && !in_outage(e, s->sent_at);
-        if (s->seq && guilty)
-            s->proven = true;
+        if (!s->seq || s->proven)
+            continue;
+        s->proven = evidence_near(e, s->sent_at);
+        if (!s->proven)
+            leave_open(e, s->sent_at);
     }
 }
 
 void evidence_passed(struct evidence *e, int64_t sent_at)
 {
     keep_slot(e, sent_at);
-    e->any_passed = true;
-    if (e->failures == 0) {
-        note_usual(e);
-        return;
-    }
+    if (sent_at > e->passed_sent)
+        e->passed_sent = sent_at;
+    if (in_outage(e, sent_at))
+        correct_outage(e, sent_at);
 
     /* Otherwise it was sent while the sink still worked. */
-    bool back = sent_at >= e->first_sent;
+    bool back = e->failures > 0 && sent_at >= e->first_sent;
     if (back)
         note_outage(e, sent_at);
-    convict(e, sent_at);
+    else if (e->failures == 0)
+        note_usual(e);
+    if (sent_at <= e->open_until)
+        convict(e);
     if (back) {
         e->failing_since = 0;
         e->failures = 0;
@@ -143,17 +174,25 @@ static void add_suspect(struct evidence *e, int64_t seq, int64_t sent_at)
     if (!s)
         s = &e->suspect[e->next_suspect++ % EVIDENCE_SUSPECTS];
     *s = (struct evidence_suspect){.seq = seq, .sent_at = sent_at};
+    leave_open(e, sent_at);
 }
 
 void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t now)
 {
+    add_suspect(e, seq, sent_at);
+    bool sink_worked_since = sent_at < e->passed_sent;
+    if (sink_worked_since) {
+        if (!in_outage(e, sent_at))
+            e->usual_fails++;
+        return;
+    }
+
     if (e->failures == 0) {
         e->failing_since = now;
         e->first_sent = sent_at;
     }
     e->failures++;
     add_failing(e, seq);
-    add_suspect(e, seq, sent_at);
 }
 
 /* ---- conclusions ---- */
@@ -219,5 +258,9 @@ bool evidence_tried(const struct evidence *e, int64_t sent_at)
 
 bool evidence_between(const struct evidence *e, int64_t sent_at)
 {
-    return still_open(e, sent_at) && e->any_passed && e->failures == e->n_failing;
+    bool any_passed = e->passed_sent > 0;
+    bool passed_since = sent_at < e->passed_sent;
+    if (passed_since)
+        return !in_outage(e, sent_at);
+    return any_passed && still_open(e, sent_at) && e->failures == e->n_failing;
 }

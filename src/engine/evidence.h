@@ -45,18 +45,22 @@ struct evidence_suspect {
 };
 
 /* (1) failures counts the failures since anything got through; failing_since != 0 if and only if it
- *     is above 0.
+ *     is above 0. They were sent after everything that got through before the first of them failed:
+ *     first_sent > passed_sent then.
  * (2) failing[0..n_failing) are the different events among them, as far as there is room.
- * (3) What was sent from out_from on and before out_to failed in the last outage that is over. */
+ * (3) What was sent from out_from on and before out_to failed in the last outage that is over: as
+ *     far as is known, nothing of it got through. */
 struct evidence {
     struct evidence_slot slot[EVIDENCE_SLOTS];
     struct evidence_suspect suspect[EVIDENCE_SUSPECTS];
     size_t next_suspect;
+    int64_t open_until;    /* what is sent later proves no suspect guilty that is not yet */
+    int64_t passed_sent;   /* when the last that got through was sent; 0: nothing did, ever */
     int64_t failing_since; /* when the first of those failures was noted */
     int64_t first_sent;    /* when that delivery had been sent */
     int64_t out_from, out_to;
+    int64_t out_least; /* if it lasted less than this, it was no outage */
     size_t failures, n_failing;
-    bool any_passed; /* something got through, ever */
     int64_t failing[EVIDENCE_FAILING];
     double usual_passes, usual_fails; /* while the sink was up; older ones count less */
 };
@@ -67,7 +71,8 @@ void evidence_init(struct evidence *e);
  * said what is wrong with it. */
 void evidence_passed(struct evidence *e, int64_t sent_at);
 /* evidence_failed notes that a delivery of the event seq failed. The event must not have been
- * proven guilty before. */
+ * proven guilty before. If something that was sent later has got through by now, this says nothing
+ * about the sink. */
 void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t now);
 
 /* evidence_near says whether something else that was sent soon after sent_at got through. */
@@ -85,8 +90,9 @@ bool evidence_certain(const struct evidence *e);
 /* evidence_tried says whether nothing got through since sent_at, and the failing events have been
  * tried several times each. */
 bool evidence_tried(const struct evidence *e, int64_t sent_at);
-/* evidence_between says whether nothing got through since sent_at, but something did before, and
- * none of the failing events has failed twice since then. */
+/* evidence_between says whether others get through in between: something that was sent after
+ * sent_at did; or nothing yet, but something did before, and none of the failing events has failed
+ * twice since then. */
 bool evidence_between(const struct evidence *e, int64_t sent_at);
 
 #endif

@@ -371,6 +371,126 @@ static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **sta
     assert_int_equal(g->n_seen, n);
 }
 
+/* answers_by_hand starts a worker whose deliveries the test ends itself. Each event has a claim of
+ * its own, and what failed is not tried again before an hour has passed. */
+static struct worker *answers_by_hand(struct rig *g, const char *attempts)
+{
+    char retry[64];
+    snprintf(retry, sizeof retry, "base=1h,cap=1h,jitter=none,attempts=%s", attempts);
+    struct worker *w = worker(g, retry, "order=none");
+    w->sk->hold = true;
+    return w;
+}
+
+/* send_after sends a new event, so many ms later. */
+static void send_after(struct rig *g, int64_t ms)
+{
+    rig_pass(g, ms);
+    rig_emit(g, NULL);
+    pipeline_ring(g->w[0].p);
+    rig_step(g, 0);
+}
+
+/* answer_to ends the k-th delivery in flight. */
+static void answer_to(struct rig *g, size_t k, enum sink_status status)
+{
+    rig_end(g, 0, k, status);
+    rig_step(g, 0);
+}
+
+/* Others that were sent after it have got through before it fails, so that says nothing about the
+ * sink. If it did, those that fail later would be taken for a part of an outage: the simulator's
+ * seed 101320. */
+static void failure_that_is_known_late_begins_no_outage(void **state)
+{
+    struct rig *g = *state;
+    answers_by_hand(g, "1");
+    send_after(g, 0); /* event 1, whose answer takes its time */
+    send_after(g, 100);
+    answer_to(g, 1, SINK_DELIVERED);
+    rig_pass(g, 2900);
+    answer_to(g, 0, SINK_RETRY);
+
+    send_after(g, 0); /* event 3, which is settled before the next ones */
+    send_after(g, 0);
+    send_after(g, 0);
+    answer_to(g, 1, SINK_RETRY);
+    answer_to(g, 1, SINK_RETRY);
+    send_after(g, 100);
+    answer_to(g, 1, SINK_DELIVERED);
+    answer_to(g, 0, SINK_RETRY);
+    assert_int_equal(g->n_seen, 2);
+    assert_int_equal(rig_look(g).dead, 4);
+}
+
+/* Two deliveries find the sink back, and the second of them is answered first. What failed between
+ * the two has itself to blame. */
+static void outage_ends_with_the_first_that_was_sent_and_got_through(void **state)
+{
+    struct rig *g = *state;
+    answers_by_hand(g, "1");
+    send_after(g, 0);
+    answer_to(g, 0, SINK_RETRY);
+    send_after(g, 1500);
+    answer_to(g, 0, SINK_RETRY);
+
+    send_after(g, 550); /* event 3 gets through */
+    send_after(g, 50);  /* event 4 does not */
+    answer_to(g, 1, SINK_RETRY);
+    send_after(g, 200); /* event 5 does, and that is known first */
+    answer_to(g, 1, SINK_DELIVERED);
+    assert_int_equal(rig_look(g).dead, 0);
+    answer_to(g, 0, SINK_DELIVERED);
+    assert_int_equal(g->n_seen, 2);
+    assert_int_equal(rig_look(g).dead, 1);
+    assert_int_equal(rig_look(g).parked, 2);
+}
+
+/* The proof comes when the failure is settled, and after something else got through that was sent
+ * too late to be one. */
+static void proof_that_comes_last_counts(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = answers_by_hand(g, "2");
+    send_after(g, 0);
+    send_after(g, 500); /* the proof */
+    answer_to(g, 0, SINK_RETRY);
+    assert_int_equal(rig_look(g).parked, 1);
+    send_after(g, 700);
+    answer_to(g, 1, SINK_DELIVERED);
+    answer_to(g, 0, SINK_DELIVERED);
+
+    for (int i = 0; i < 10 && w->sk->n == 0; i++) {
+        rig_pass(g, 10 * MINUTE);
+        pipeline_ring(w->p);
+        rig_step(g, 0);
+    }
+    answer_to(g, 0, SINK_RETRY);
+    assert_int_equal(rig_look(g).dead, 1);
+}
+
+/* Its failures take five seconds each. Others that are sent meanwhile get through, but never within
+ * a second after it. */
+static void event_that_fails_slowly_among_rare_others_is_given_up_in_the_end(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "base=1s,cap=1s,jitter=none,attempts=3,outage=2m", "order=none");
+    w->sk->hold = true;
+    send_after(g, 0);
+    int n = 0;
+    for (; n < 60 && rig_look(g).dead == 0; n++) {
+        send_after(g, 2000);
+        answer_to(g, 1, SINK_DELIVERED);
+        rig_pass(g, 3000);
+        answer_to(g, 0, SINK_RETRY);
+        rig_pass(g, 1000);
+        pipeline_ring(w->p);
+        rig_step(g, 0);
+    }
+    assert_int_equal(rig_look(g).dead, 1);
+    assert_in_range(n, 20, 26);
+}
+
 /* An endpoint is restarted within half a second. What gets through then is its return, and proves
  * nothing. */
 static void short_outage_that_fails_many_counts_against_none(void **state)
@@ -534,6 +654,10 @@ int main(void)
         ON_A_RIG(healthy_go_on_beside_a_kind_that_always_fails),
         ON_A_RIG(event_that_fails_alone_is_given_up_in_the_end),
         ON_A_RIG(event_that_fails_among_rare_others_is_given_up_in_the_end),
+        ON_A_RIG(failure_that_is_known_late_begins_no_outage),
+        ON_A_RIG(outage_ends_with_the_first_that_was_sent_and_got_through),
+        ON_A_RIG(proof_that_comes_last_counts),
+        ON_A_RIG(event_that_fails_slowly_among_rare_others_is_given_up_in_the_end),
         ON_A_RIG(short_outage_that_fails_many_counts_against_none),
         ON_A_RIG(relays_that_come_and_go_do_not_begin_anew),
         ON_A_RIG(without_patience_every_failure_counts),

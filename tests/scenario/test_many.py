@@ -206,12 +206,18 @@ class Cost(PgCase):
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
     def test_an_event_for_twenty_consumers_costs_little_more_than_one_for_one(self):
+        self.costs_little()
+
+    def test_it_costs_no_more_where_not_all_of_them_could_have_a_whole_batch(self):
+        self.costs_little("--memory", "8MiB")
+
+    def costs_little(self, *more):
         self.store = self.postgres.create_database(self.dbname)
         self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
         self.outbox("init")
         args = [arg for i in range(self.CONSUMERS) for arg in ("--consumer", f"c{i}", "--sink", f"file:{self.path(f'c{i}')}")]
         count = lambda: sum(len(self.ndjson(self.path(f"c{i}"))) for i in range(self.CONSUMERS))
-        with self.relay(*args, "--sweep", "10m") as relay:
+        with self.relay(*args, "--sweep", "10m", *more) as relay:
             self.emit("first")
             wait_until(lambda: count() == self.CONSUMERS, what=relay.output)
             before = len(self.said())
