@@ -24,7 +24,7 @@
     {"connections", "N", "4", \
      "how many connections to a PostgreSQL server the consumers share", \
      option_int, AT(connections), .min = 2, .max = 64}, \
-    {"memory", "SIZE", "512MiB", \
+    {"memory", "SIZE", "64MiB", \
      "how much memory the consumers share for the events they hold", \
      option_size, AT(memory), .min = 1024 * 1024}
 /* clang-format on */

@@ -18,7 +18,8 @@ static size_t left_of(size_t whole, size_t part)
 static size_t room_of(const struct budget_part *p, const struct budget_wish *w, size_t held)
 {
     size_t free = left_of(p->b->limit, held);
-    size_t room = less(w->most, left_of(free, p->held) / 2 / BLOCKS);
+    size_t more = left_of(free, p->held) / 2;
+    size_t room = less(w->most, (w->have + more) / BLOCKS);
     if (w->first)
         return room > BUDGET_LEAST ? room : less(w->most, BUDGET_LEAST);
     return room >= less(w->most, BUDGET_MORE) ? room : 0;
@@ -47,12 +48,13 @@ size_t budget_take(struct budget_part *p, const struct budget_wish *w)
     if (!p->b)
         return w->most;
     size_t held = atomic_load(&p->b->held);
-    size_t room;
+    size_t room, more;
     do {
         room = room_of(p, w, held);
-    } while (!atomic_compare_exchange_weak(&p->b->held, &held, held + BLOCKS * room));
-    p->held += BLOCKS * room;
-    note_peak(p->b, held + BLOCKS * room);
+        more = left_of(BLOCKS * room, w->have);
+    } while (!atomic_compare_exchange_weak(&p->b->held, &held, held + more));
+    p->held += more;
+    note_peak(p->b, held + more);
     return room;
 }
 

@@ -30,7 +30,8 @@ struct budget_part {
 /* What a pipeline wants memory for: a batch with events of `most` bytes. */
 struct budget_wish {
     size_t most;
-    bool first; /* it has nothing in hand */
+    size_t have; /* memory for it that is counted already, kept from an earlier batch */
+    bool first;  /* it has nothing in hand */
 };
 
 /* budget_room says how many bytes of events a batch may have now; 0: the pipeline has to end one of

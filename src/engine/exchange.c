@@ -180,7 +180,7 @@ static void add_claim(struct pipeline *p, struct exchange *x)
     }
 
     p->cfg.st->ops->bell_clear(p->cfg.st);
-    x->request.max_events = room_events(p);
+    x->request.max_events = room_events(p, x->request.max_bytes);
     x->request.careful = careful_mode(&p->careful, p->hand.n - settling);
 }
 
@@ -355,7 +355,9 @@ static void took_batch(struct pipeline *p, struct live *l, const struct claim_hi
     if (hand_take(&p->hand, l, !pipeline_failstop(p)) != 0) {
         careful_leave(&p->careful);
         schedule_rest(&p->schedule, pipeline_now(p), NO_MEMORY_WAIT, false);
+        return;
     }
+    batch_size_took(&p->batch_size, live_bytes(l));
 }
 
 /* claimed handles the answer to a claim: a batch, or a hint when to ask again. */

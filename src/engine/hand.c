@@ -25,6 +25,12 @@ struct live *hand_spare(struct hand *h)
     return NULL;
 }
 
+size_t hand_spare_bytes(struct hand *h)
+{
+    const struct live *spare = hand_spare(h);
+    return spare ? spare->a.held : 0;
+}
+
 int hand_take(struct hand *h, struct live *l, bool chain)
 {
     /* If the store had a claim that we don't know of, the lane would not have been free. With more

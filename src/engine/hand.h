@@ -38,8 +38,10 @@ struct hand {
 int hand_init(struct hand *h, const struct consumer *c);
 void hand_release(struct hand *h);
 
-/* hand_spare returns a place for one more batch, or NULL if all are in use. */
+/* hand_spare returns a place for one more batch, or NULL if all are in use. hand_spare_bytes
+ * returns how much memory it has from an earlier batch. */
 struct live *hand_spare(struct hand *h);
+size_t hand_spare_bytes(struct hand *h);
 /* hand_take takes such a place in hand once a claim has filled it, and queues what may go. For
  * `chain` see live_load. Returns -1 when out of memory: then the batch is forgotten, and will be
  * claimed again when its lease has expired. */

@@ -97,6 +97,14 @@ int live_load(struct live *l, enum order order, bool chain, struct keymap *m, st
     return 0;
 }
 
+size_t live_bytes(const struct live *l)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < l->b.n; i++)
+        bytes += event_bytes(&l->b.ev[i]) + sizeof l->items[i];
+    return bytes;
+}
+
 static void unlink_all(struct live *l, struct keymap *m)
 {
     for (size_t i = 0; i < l->b.n; i++) {

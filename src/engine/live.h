@@ -59,6 +59,8 @@ struct live {
  * a key go one after the other. Without it, the sink keeps their order (SINK_FAILSTOP), and the map
  * is used only where something is held back. Returns -1 when out of memory. */
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
+/* live_bytes returns about how much memory the events of the batch take. */
+size_t live_bytes(const struct live *l);
 /* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. */
 void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
 /* live_remap puts the last flying item of each key back into the map where the key is missing,

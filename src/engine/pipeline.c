@@ -127,10 +127,12 @@ static bool keeps_lease(const struct pipeline *p)
     return pipeline_leased(p) && !p->standby.code;
 }
 
-/* is_attended says whether the sink has a connection to keep. */
+/* is_attended says whether the sink has something to look after besides deliveries. */
 static bool is_attended(const struct pipeline *p)
 {
-    return (sink_caps(p->sk) & SINK_ATTENDED) && !p->standby.code;
+    if (!p->sk->ops->attended || p->standby.code)
+        return false;
+    return p->sk->ops->attended(p->sk);
 }
 
 /* awaits_sink says whether the sink has anything to do for us. */

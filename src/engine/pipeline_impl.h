@@ -162,10 +162,10 @@ void exchange_drop_lost(struct pipeline *p);
  * in hand are about to go. */
 bool room_for_batch(struct pipeline *p, int64_t now, size_t settling);
 /* room_bytes sets memory aside for it and returns how many bytes of events it may have; 0: there
- * are none left. room_events returns how many events to ask for: while the sink is down a few are
- * enough, because they only probe it. */
+ * are none left. room_events returns how many events to ask for, of so many bytes: while the sink
+ * is down a few are enough, because they only probe it. */
 size_t room_bytes(struct pipeline *p);
-size_t room_events(const struct pipeline *p);
+size_t room_events(const struct pipeline *p, size_t bytes);
 /* room_count counts the memory of what is in hand. room_tidy also gives back what is only kept for
  * later, if memory is short; no claimed batch may be outside of the hand. */
 void room_count(struct pipeline *p);

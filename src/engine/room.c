@@ -1,8 +1,7 @@
 /* room.c: whether a pipeline has room for another batch, and how large that may be. */
 #include "engine/pipeline_impl.h"
 
-#define BATCH_BYTES ((size_t)2 * 1024 * 1024) /* ceiling on the events of one batch */
-#define PROBE_EVENTS 16                       /* events to claim while the sink is down */
+#define PROBE_EVENTS 16 /* events to claim while the sink is down */
 
 /* batches_at_once returns how many batches may be in hand. A fail-stop sink keeps the order of what
  * it is given, which holds only while it sees one batch at a time. Handlers share one transaction,
@@ -32,9 +31,10 @@ static bool may_join(const struct pipeline *p)
 
 /* wish says what memory the next batch needs. A batch that is about to be settled has its own until
  * that is done. So where memory is short, the next is claimed afterwards, in another turn. */
-static struct budget_wish wish(const struct pipeline *p)
+static struct budget_wish wish(struct pipeline *p)
 {
-    return (struct budget_wish){.most = BATCH_BYTES, .first = p->hand.n == 0};
+    return (struct budget_wish){
+        .most = p->batch_size.bytes, .have = hand_spare_bytes(&p->hand), .first = p->hand.n == 0};
 }
 
 bool room_for_batch(struct pipeline *p, int64_t now, size_t settling)
@@ -61,12 +61,19 @@ size_t room_bytes(struct pipeline *p)
     return budget_take(&p->memory, &w);
 }
 
-size_t room_events(const struct pipeline *p)
+static size_t lesser(size_t a, size_t b)
 {
-    size_t most = p->batch_size.n;
+    return a < b ? a : b;
+}
+
+size_t room_events(const struct pipeline *p, size_t bytes)
+{
+    /* More could not be in it, see event_bytes; and stores have a place for each. */
+    size_t fit = bytes / sizeof(struct event) + 1;
+    size_t most = lesser(p->batch_size.n, fit);
     bool probing = circuit_open(&p->circuit);
-    if (probing && most > PROBE_EVENTS)
-        return PROBE_EVENTS;
+    if (probing)
+        return lesser(most, PROBE_EVENTS);
     return most;
 }
 

@@ -305,6 +305,14 @@ static void kafka_cancel(struct sink *sk)
         kafka_report_down(k, SINK_CANCELLED, "cancelled");
 }
 
+/* kafka_attended says whether the look at the topic, which began with the first event, has still to
+ * be told. */
+static bool kafka_attended(struct sink *sk)
+{
+    const struct kafka_sink *k = (const struct kafka_sink *)sk;
+    return k->p && k->p->checking && !k->told_facts;
+}
+
 static size_t kafka_marks(struct sink *sk, const struct hwm **ret)
 {
     return streams_dirty(&((struct kafka_sink *)sk)->streams, ret);
@@ -497,6 +505,7 @@ static void kafka_broker(struct sink *sk, struct sink_broker *ret)
         .fds = kafka_fds, \
         .deadline = kafka_deadline, \
         .cancel = kafka_cancel, \
+        .attended = kafka_attended, \
         .marks = kafka_marks, \
         .marks_kept = kafka_marks_kept, \
         .probe = kafka_probe, \

@@ -259,6 +259,14 @@ static void rabbitmq_marks_kept(struct sink *sk)
     streams_kept(&((struct rabbitmq_sink *)sk)->marks);
 }
 
+/* rabbitmq_attended is always true: there are heartbeats, and a broker says by itself that it takes
+ * no more. */
+static bool rabbitmq_attended(struct sink *sk)
+{
+    (void)sk;
+    return true;
+}
+
 static const char *rabbitmq_caution_line(struct sink *sk)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
@@ -399,7 +407,6 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
         .scheme = scheme_, \
         .synopsis = synopsis_, \
         .help = help_, \
-        .caps = SINK_ATTENDED, \
         .open = rabbitmq_open, \
         .close = rabbitmq_close, \
         .submit = rabbitmq_submit, \
@@ -407,6 +414,7 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
         .fds = rabbitmq_fds, \
         .deadline = rabbitmq_deadline, \
         .cancel = rabbitmq_cancel, \
+        .attended = rabbitmq_attended, \
         .marks = rabbitmq_marks, \
         .marks_kept = rabbitmq_marks_kept, \
         .probe = rabbitmq_probe, \

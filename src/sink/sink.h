@@ -82,10 +82,6 @@ enum {
      * SINK_DOWN, SINK_FATAL or SINK_CANCELLED. If submit takes only the beginning of a chain, the
      * rest is offered again after that has ended. Other sinks never see a chained delivery. */
     SINK_CHAINS = 2,
-
-    /* The sink keeps a connection that needs looking after, so it is driven (drive, fds, deadline)
-     * even with nothing in flight. */
-    SINK_ATTENDED = 4,
 };
 
 struct sink;
@@ -172,6 +168,10 @@ struct sink_ops {
      * the lease is not held nothing is claimed, and what was not submitted is given back. A sink
      * with a lease is driven (drive, fds, deadline) even with nothing in flight. */
     const struct sink_lease *(*lease)(struct sink *sk);
+    /* attended says whether the sink is to be driven (drive, fds, deadline) although nothing is in
+     * flight: it keeps a connection that needs looking after, or has asked the other side something
+     * and will have to tell the answer. NULL: it never is. */
+    bool (*attended)(struct sink *sk);
     /* marks lists the high-water marks that have moved since marks_kept, which says that the list
      * is recorded. The list is borrowed until the next call of the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);

@@ -110,7 +110,31 @@ static void topic_of_a_template_has_only_what_kafka_allows(void **state)
     assert_true(far->unasked && none->unasked);
 }
 
+/* The look at the topic may end after the first event: the broker that confirmed it has a number
+ * by then, and its name is found by the look. */
+static void sink_is_attended_until_the_look_at_its_topic_is_over(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "");
+    struct sink *sk = p->rig.sk;
+    assert_false(sk->ops->attended(sk));
+    sink_rig_add(&p->rig, "1", 0);
+    sink_rig_submit(&p->rig);
+    assert_true(sk->ops->attended(sk));
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+
+    while (sk->ops->attended(sk)) {
+        sink_rig_wait(&p->rig);
+        sk->ops->drive(sk);
+    }
+    struct sink_broker b = sink_broker_of(sk);
+    assert_non_null(strchr(b.leader, ':'));
+    assert_null(strchr(b.leader, '#'));
+}
+
 static const struct CMUnitTest tests[] = {
+    OWN(sink_is_attended_until_the_look_at_its_topic_is_over),
     OWN(event_without_a_key_has_none),
     OWN(receipt_and_mark_name_the_place),
     OWN(message_is_what_the_format_says),

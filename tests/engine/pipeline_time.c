@@ -333,7 +333,34 @@ static void crash_before_the_settlement_repeats_what_waited(void **state)
     assert_int_equal(rig_look(g).delivered, 1);
 }
 
+/* What a sink has asked for may come when everything is delivered. It is heard and told then, not
+ * with the next event; and nobody listens any longer. */
+static void sink_that_has_asked_is_attended_until_it_has_told(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    struct pollfd fds[4];
+    int64_t at;
+    rig_emit(g, "a");
+    assert_true(rig_run(g, 0, 1000));
+    size_t asleep = pipeline_wait(w->p, fds, 4, &at);
+
+    w->sk->attended = true;
+    w->sk->asked_fd = 1234;
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &at), asleep + 1);
+    assert_int_equal(fds[0].fd, 1234);
+    w->sk->finds = "the leader has a name";
+    rig_step(g, 0);
+    assert_string_equal(g->last_log, "the leader has a name");
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &at), asleep);
+
+    w->sk->finds = "nobody asked for this";
+    rig_step(g, 0);
+    assert_string_equal(g->last_log, "the leader has a name");
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_RIG(sink_that_has_asked_is_attended_until_it_has_told),
     ON_A_RIG(what_was_delivered_waits_a_little_to_be_settled_with_the_next_claim),
     ON_A_RIG(pipeline_that_waits_for_company_says_until_when),
     ON_A_RIG(what_came_due_between_a_step_and_its_wait_ends_the_wait_at_once),

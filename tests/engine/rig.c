@@ -45,6 +45,11 @@ static void model_drive(struct sink *sk)
     struct model *m = (struct model *)sk;
     bool stop = false;
     enum sink_status s = SINK_DELIVERED;
+    if (m->finds) {
+        m->told = m->finds;
+        m->finds = NULL;
+        m->attended = false;
+    }
     while (!m->hold && m->n) {
         if (!stop)
             s = m->answer ? m->answer(m, m->d[0]) : SINK_DELIVERED;
@@ -57,16 +62,23 @@ static void model_drive(struct sink *sk)
 
 static size_t model_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
-    (void)sk;
-    (void)out;
-    (void)max;
-    return 0;
+    const struct model *m = (const struct model *)sk;
+    if (!m->attended || max == 0)
+        return 0;
+    out[0] = (struct pollfd){.fd = m->asked_fd, .events = POLLIN};
+    return 1;
 }
 
 static int64_t model_deadline(struct sink *sk)
 {
     struct model *m = (struct model *)sk;
     return m->hold || m->n == 0 ? CLOCK_NEVER : 0;
+}
+
+/* model_caution tells what the sink has found out. */
+static const char *model_caution(struct sink *sk)
+{
+    return ((struct model *)sk)->told;
 }
 
 static void model_cancel(struct sink *sk)
@@ -76,6 +88,11 @@ static void model_cancel(struct sink *sk)
         model_end(m, 0, SINK_CANCELLED);
 }
 
+static bool model_attended(struct sink *sk)
+{
+    return ((struct model *)sk)->attended;
+}
+
 static struct model *model_new(struct rig *g, struct pipeline *p)
 {
     static struct sink_ops ops[2] = {{.scheme = "model",
@@ -83,7 +100,9 @@ static struct model *model_new(struct rig *g, struct pipeline *p)
                                       .drive = model_drive,
                                       .fds = model_fds,
                                       .deadline = model_deadline,
-                                      .cancel = model_cancel},
+                                      .cancel = model_cancel,
+                                      .caution = model_caution,
+                                      .attended = model_attended},
                                      {.scheme = "model",
                                       .caps = SINK_FAILSTOP,
                                       .submit = model_submit,

@@ -30,6 +30,10 @@ struct model {
     int64_t answer_ctx;
     bool unasked;    /* the sink knows what `answer` says without asking anybody */
     int64_t busy_ms; /* it answers from within submit, after this long, as handlers do */
+    bool attended;   /* it has asked somebody, and the answer will come to `asked_fd` */
+    int asked_fd;
+    const char *finds; /* the answer: with the next drive it is told */
+    const char *told;
 };
 
 struct worker {

@@ -5,6 +5,7 @@ import re
 import unittest
 
 from sessions import Exact
+from support import wait_until
 
 FIND = "SELECT consumer, seq FROM @.find_{}(%s, %s, %s, %s)"
 PARTIAL = re.compile(r"looked only at the sequence numbers up to (\d+), not at all events")
@@ -124,6 +125,25 @@ class Looks(Exact):
                         self.assertEqual(found, want)
                         if look == 0 and target is None: self.assertGreater(n, 1)
             self.assertTrue(self.truth(states, None))
+
+    def entries(self):
+        """entries gives how many entries of the index of events were read so far, by everybody who has left."""
+        others = ("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+                  "AND backend_type = 'client backend'")
+        wait_until(lambda: self.reader.do(others) == [(0,)])
+        self.reader.do("SELECT pg_stat_force_next_flush()")
+        return self.reader.do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = 'event_pkey'")[0][0]
+
+    def test_a_listing_does_not_count_what_waits(self):
+        """It needs the consumers' settings, not how they are doing."""
+        for n in range(5): self.register(f"c{n}")
+        self.fill(5000)
+        before = self.entries()
+        self.assertEqual(len(self.json("events", "list", "--limit", "3")), 3)
+        self.assertLess(self.entries() - before, 1000)
+        before = self.entries()
+        self.assertEqual(len(self.json("status")["consumers"]), 5)
+        self.assertGreater(self.entries() - before, 5 * 5000, "it would be seen")
 
     def test_a_look_at_all_consumers_is_not_compiled(self):
         """Compiling takes seconds, and the statement a fraction of one."""

@@ -65,6 +65,36 @@ static void halving_ends_at_one(void **state)
     assert_int_equal(b.n, 1);
 }
 
+static void memory_is_twice_what_was_taken_within_bounds(void **state)
+{
+    (void)state;
+    struct batch_size b;
+    batch_size_init(&b, 1, 1000);
+    batch_size_took(&b, 100 * 1024);
+    assert_int_equal(b.bytes, 200 * 1024);
+    batch_size_took(&b, 200 * 1024);
+    assert_int_equal(b.bytes, 400 * 1024);
+    batch_size_took(&b, 64 * 1024 * 1024);
+    assert_int_equal(b.bytes, BATCH_BYTES);
+    for (int i = 0; i < 20; i++)
+        batch_size_took(&b, 100);
+    assert_int_equal(b.bytes, BATCH_BYTES_LEAST);
+}
+
+/* Retries are claimed in turns with new events, and are few. */
+static void memory_is_not_forgotten_after_one_small_batch(void **state)
+{
+    (void)state;
+    struct batch_size b;
+    batch_size_init(&b, 1, 1000);
+    for (int i = 0; i < 10; i++) {
+        batch_size_took(&b, 400 * 1024);
+        assert_int_equal(b.bytes, 800 * 1024);
+        batch_size_took(&b, 100);
+        assert_true(b.bytes >= 400 * 1024);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -72,6 +102,8 @@ int main(void)
         cmocka_unit_test(full_and_quick_doubles_up_to_the_most),
         cmocka_unit_test(slow_halves_down_to_what_may_be_in_flight),
         cmocka_unit_test(halving_ends_at_one),
+        cmocka_unit_test(memory_is_twice_what_was_taken_within_bounds),
+        cmocka_unit_test(memory_is_not_forgotten_after_one_small_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

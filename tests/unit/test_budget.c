@@ -69,6 +69,26 @@ static void one_with_nothing_in_hand_gets_a_little_always(void **state)
     assert_true(budget_tight(&poor));
 }
 
+static void memory_that_a_part_has_kept_is_not_counted_again(void **state)
+{
+    (void)state;
+    struct budget b = {.limit = MIB};
+    struct budget_part p = {.b = &b}, rich = {.b = &b};
+    struct budget_wish w = {.most = 100 * 1024, .have = 200 * 1024};
+    budget_hold(&p, 300 * 1024);
+    assert_int_equal(budget_take(&p, &w), 100 * 1024);
+    assert_int_equal(p.held, 300 * 1024);
+
+    /* That holds where there is nothing left. What it has not got is another matter. */
+    budget_hold(&rich, 5 * MIB);
+    assert_int_equal(budget_take(&p, &w), 100 * 1024);
+    assert_int_equal(p.held, 300 * 1024);
+    w.most = 200 * 1024;
+    assert_int_equal(budget_take(&p, &w), 100 * 1024);
+    w.have = 0;
+    assert_int_equal(budget_take(&p, &w), 0);
+}
+
 static void held_is_the_sum_of_all_parts_and_the_peak_is_remembered(void **state)
 {
     (void)state;
@@ -91,6 +111,7 @@ int main(void)
         cmocka_unit_test(one_alone_is_not_limited_before_it_has_half),
         cmocka_unit_test(many_that_take_what_they_can_get_the_same),
         cmocka_unit_test(one_with_nothing_in_hand_gets_a_little_always),
+        cmocka_unit_test(memory_that_a_part_has_kept_is_not_counted_again),
         cmocka_unit_test(held_is_the_sum_of_all_parts_and_the_peak_is_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,10 @@
 #define STREAM_QUICK (100 * MS_NS)
 #define STREAM_SLOW (1000 * MS_NS)
 
-/* How many events and numbers to look at for a chunk, if the filter wants few of them. */
+/* How many events, bytes of payloads and numbers to look at for a chunk, if the filter wants few of
+ * them. */
 #define LOOK_EVENTS 4096
+#define LOOK_BYTES ((size_t)8 * 1024 * 1024)
 #define LOOK_NUMBERS (4 * LOOK_EVENTS)
 
 static void begin_chunk(struct pg_ahead *h)
@@ -160,7 +162,7 @@ void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
     struct pg_chunk_limits max = {.bytes = req->max_bytes,
                                   .events = req->max_events,
                                   .scanned = LOOK_EVENTS,
-                                  .passed_bytes = 4 * req->max_bytes};
+                                  .passed_bytes = LOOK_BYTES};
     while (h->on && wants_more(h, &max)) {
         if (!h->stream.open && !open_stream(st, req))
             break;

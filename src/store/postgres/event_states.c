@@ -19,7 +19,7 @@ static int add_consumers(struct viewer *v, size_t n, struct error *err)
     if (!v->filters || !v->d)
         return err_nomem(err);
     for (; v->n < n; v->n++) {
-        const struct consumer_spec *c = &v->list[v->n].spec;
+        const struct consumer_spec *c = &v->list[v->n];
         if (filter_new(c->events, c->where, &v->filters[v->n], err) != 0)
             return -1;
     }
@@ -31,7 +31,7 @@ int pg_viewer_init(struct viewer *v, struct pg_store *st, const char *consumer, 
     size_t n = 0;
     *v = (struct viewer){.st = st, .consumer = consumer};
     arena_init(&v->a, 0);
-    int result = pg_consumer_list(&st->base, consumer, &v->a, &v->list, &n, err);
+    int result = pg_consumer_all_specs(st, consumer, &v->a, &v->list, &n, err);
     if (result == 0)
         result = add_consumers(v, n, err);
     if (result != 0)
@@ -58,7 +58,7 @@ static int excluded(const struct viewer *v, size_t i, const char *predicate, str
     *ret = false;
     if (!predicate || !*predicate)
         return 0;
-    if (strcmp(predicate, v->list[i].spec.where) == 0) {
+    if (strcmp(predicate, v->list[i].where) == 0) {
         *ret = !filter_payload(v->filters[i], payload);
         return 0;
     }
@@ -73,7 +73,7 @@ static int excluded(const struct viewer *v, size_t i, const char *predicate, str
 static size_t consumer_index(const struct viewer *v, const char *name)
 {
     size_t i = 0;
-    while (i < v->n && strcmp(v->list[i].spec.name, name) != 0)
+    while (i < v->n && strcmp(v->list[i].name, name) != 0)
         i++;
     return i;
 }
@@ -153,7 +153,7 @@ int pg_viewer_tell(struct viewer *v, const PGresult *states, const struct event 
                    struct arena *a, struct error *err)
 {
     for (size_t i = 0; i < v->n; i++)
-        v->d[i] = (struct delivery_info){.consumer = v->list[i].spec.name, .state = STATE_SKIPPED};
+        v->d[i] = (struct delivery_info){.consumer = v->list[i].name, .state = STATE_SKIPPED};
     if (!states)
         return 0;
     for (int row = first_row(states, ev->seq); row < PQntuples(states); row++) {

@@ -9,7 +9,7 @@ struct viewer {
     struct pg_store *st;
     const char *consumer; /* the only one; NULL: all */
     struct arena a;       /* for the whole listing */
-    struct consumer_info *list;
+    struct consumer_spec *list;
     struct filter **filters;
     struct delivery_info *d; /* of the event at hand */
     size_t n;

@@ -220,9 +220,12 @@ static int show_next(struct listing *l, const char *sql, struct range *r, struct
 
 /* ---- how far to look ---- */
 
-/* list_exceptional shows what is recorded about single events, in a range. All of it is found. */
+/* list_exceptional shows what is recorded about single events that are in the state asked for, in a
+ * range. All of it is found. */
 static int list_exceptional(struct listing *l, struct range r, struct error *err)
 {
+    if (!l->state)
+        return 0;
     const char *sql = l->q->newest_first ? exceptional_backwards : exceptional_forwards;
     int64_t states = l->states;
     int result = 0;
@@ -343,14 +346,24 @@ static int list_all(struct listing *l, struct range r, struct error *err)
     return look_at(l, &r, err);
 }
 
+/* range_asked_for gives the events behind q->after, in the order of the listing. */
+static struct range range_asked_for(const struct event_query *q)
+{
+    struct range r = {.from = 0, .to = INT64_MAX};
+    if (!q->newest_first)
+        r.from = q->after;
+    else if (q->after)
+        r.to = q->after - 1;
+    return r;
+}
+
 /* list_events shows what is recorded about events up to l->low, and looks at those past it. */
 static int list_events(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
-    struct range all = {.from = q->after, .to = INT64_MAX};
-    if (q->newest_first)
-        all = (struct range){.to = q->after ? q->after - 1 : INT64_MAX};
-    bool everything = !l->state && !q->type && !q->aggregate_type.p && !q->aggregate_id.p;
+    struct range all = range_asked_for(q);
+    bool any_key = !q->aggregate_type.p && !q->aggregate_id.p;
+    bool everything = !l->state && !q->type && any_key;
     if (everything)
         return list_all(l, all, err);
 
@@ -359,12 +372,13 @@ static int list_events(struct listing *l, struct error *err)
         low.to = l->low;
     if (high.from < l->low)
         high.from = l->low;
+
     if (q->newest_first) {
         if (look(l, high, err) != 0)
             return -1;
-        return l->state ? list_exceptional(l, low, err) : 0;
+        return list_exceptional(l, low, err);
     }
-    if (l->state && list_exceptional(l, low, err) != 0)
+    if (list_exceptional(l, low, err) != 0)
         return -1;
     return look(l, high, err);
 }
