@@ -212,16 +212,26 @@ static void listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody
 }
 
 /* The event comes without a ring, as when a retry falls due: only the one that gets up can tell the
- * others. */
+ * others. Whoever gives the xid by hand rings nobody. */
 static void holder_that_gets_up_by_itself_tells_the_listeners(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
-    pg_do(s.db, "SET session_replication_role = replica; INSERT INTO event (type) VALUES ('x')");
+    pg_do(s.db, "INSERT INTO event (xid, type) VALUES (pg_current_xact_id(), 'x')");
     assert_false(rings(s.listener, 0));
     assert_int_equal(look_on(g, s.holder, "a", NULL), 1);
     assert_true(rings(s.listener, 10000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 1);
+    sleepers_release(&s);
+}
+
+static void emit_where_no_trigger_fires_rings_as_well(void **state)
+{
+    struct store_rig *g = *state;
+    struct sleepers s = two_sleepers(g);
+    pg_do(s.db, "SET session_replication_role = replica; INSERT INTO event (type) VALUES ('x')");
+    assert_true(rings(s.holder, 10000));
+    assert_int_equal(look_on(g, s.holder, "a", NULL), 1);
     sleepers_release(&s);
 }
 
@@ -250,6 +260,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(listener_takes_the_place_of_a_holder_that_got_up),
     ON_A_STORE(listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody),
     ON_A_STORE(holder_that_gets_up_by_itself_tells_the_listeners),
+    ON_A_STORE(emit_where_no_trigger_fires_rings_as_well),
     ON_A_STORE(listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up),
 };
 const struct suite_part pg_bell_tests = SUITE_PART(tests);

@@ -65,6 +65,28 @@ class Bell(ExactAlone):
         self.all_have(["a"], 50, SOON)
         for relay in relays.values(): relay.stop()
 
+    def test_where_nobody_rings_an_idle_relay_asks_for_the_snapshot_alone(self):
+        """And as soon as that is another one, it looks for events."""
+        servers.execute(self.store, f'ALTER DATABASE "{self.dbname}" SET outbox.doorbell = off')
+        relays = self.sleepers(["a"])
+
+        def asks_little():
+            """The time at which it last did."""
+            return self.reader.do("SELECT query_start FROM pg_stat_activity WHERE datname = current_database() "
+                                  "AND query LIKE '%SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text'")
+        writer = self.session()
+        writer.do("SET outbox.doorbell = off")
+        for n in range(1, 6):
+            before = wait_until(asks_little)
+            wait_until(lambda: asks_little() not in ([], before))
+            writer.do("BEGIN")
+            writer.emit("a/1")
+            before = asks_little()
+            wait_until(lambda: asks_little() not in ([], before))  # the transaction is in the snapshot, and runs
+            writer.do("COMMIT")
+            self.all_have(["a"], n, SOON)
+        for relay in relays.values(): relay.stop()
+
     def test_no_commit_goes_unheard_by_any_of_several_sleepers(self):
         names, dice, n = ["a", "b", "c"], random.Random(7), 0
         relays = self.sleepers(names)

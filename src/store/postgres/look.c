@@ -4,6 +4,7 @@
  * A look covers what its snapshot shows and that of the look before did not, so each commit is in
  * exactly one. That needs neither numbers nor positions: it holds whatever becomes of those. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "store/postgres/postgres.h"
 
@@ -12,8 +13,11 @@
 #define LOOK_AWAKE 2
 /* rings within this time are many if there are more than a worker gets up for */
 #define RINGS_TOGETHER (10 * MS_NS)
-/* ms between looks where nobody can ring. Half of it is what a commit waits on average */
+/* ms between looks where nobody can ring. Half of it is what a commit waits on average. The longer
+ * time is for when nothing has come for a while */
 #define LOOK_UNRUNG 12
+#define LOOK_UNRUNG_IDLE 20
+#define IDLE_AFTER (1000 * MS_NS)
 
 /* The events of transactions that had not begun when the last look was made, and of those that were
  * running then. A payload that is left out counts as one that everybody may want. Its size is
@@ -30,6 +34,10 @@ static const char look_sql[] =
     "(SELECT " LOOK_COLUMNS " FROM pg_snapshot_xip($1::pg_snapshot) AS late (xid), "
     "LATERAL (SELECT i.type, i.payload FROM @schema@.event i WHERE i.xid = late.xid "
     "ORDER BY i.seq LIMIT $3) AS e LIMIT $3)) AS n ON true";
+
+/* While the snapshot stays the same, no transaction has ended that wrote anything. */
+static const char snapshot_sql[] = PG_NAMED
+    "SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text";
 
 /* take_rows shows the events of a look. */
 static void take_rows(const PGresult *r, look_visit *visit, void *ctx, struct glance *ret)
@@ -62,12 +70,38 @@ static int ask(struct pg_store *st, bool payloads, look_visit *visit, void *ctx,
     char *now = strdup(PQgetvalue(r, 0, 0));
     if (now) {
         take_rows(r, visit, ctx, ret);
+        st->still = !first && strcmp(now, st->looked) == 0;
         free(st->looked);
         st->looked = now;
     }
     PQclear(r);
     ret->all = ret->all || first;
     return now ? 0 : err_nomem(err);
+}
+
+/* ask_whether finds out whether anything was written since the last look, which takes the server a
+ * fraction of a look. */
+static int ask_whether(struct pg_store *st, struct error *err)
+{
+    PGresult *r = pg_query(st, err, snapshot_sql, "");
+    if (!r)
+        return -1;
+    st->still = strcmp(PQgetvalue(r, 0, 0), st->looked) == 0;
+    PQclear(r);
+    return 0;
+}
+
+/* ask_on makes a look. While nobody writes, the snapshot is all that it asks for: where nobody can
+ * ring, an idle relay does nothing else. */
+static int ask_on(struct pg_store *st, bool payloads, look_visit *visit, void *ctx,
+                  struct glance *ret, struct error *err)
+{
+    bool was_still = st->still && !st->woken;
+    if (was_still && ask_whether(st, err) != 0)
+        return -1;
+    if (was_still && st->still)
+        return 0;
+    return ask(st, payloads, visit, ctx, ret, err);
 }
 
 /* ask_nothing takes rings for news. Those that come within a moment are counted together: producers
@@ -84,6 +118,13 @@ static void ask_nothing(struct pg_store *st, struct glance *ret)
     ret->n = st->woken ? st->rung : 0;
 }
 
+/* unrung_wait returns how long to wait where nobody can ring, in ms. */
+static int64_t unrung_wait(const struct pg_store *st)
+{
+    bool idle = clock_mono(st->opt.clock) - st->found_at > IDLE_AFTER;
+    return idle ? LOOK_UNRUNG_IDLE : LOOK_UNRUNG;
+}
+
 /* rest decides when the next look is due. */
 static int rest(struct pg_store *st, struct glance *ret, struct error *err)
 {
@@ -95,7 +136,7 @@ static int rest(struct pg_store *st, struct glance *ret, struct error *err)
         return 0;
     }
 
-    int64_t nap_ms = LOOK_UNRUNG;
+    int64_t nap_ms = unrung_wait(st);
     int slept = pg_bell_sleep(st, &nap_ms, err);
     if (slept < 0)
         return -1;
@@ -117,12 +158,13 @@ int pg_look(struct store *base, bool blind, bool payloads, look_visit *visit, vo
         /* Another server, perhaps, to which the snapshot means nothing. */
         free(st->looked);
         st->looked = NULL;
+        st->still = false;
     }
 
     bool rung_for_all = st->bell_works && st->bell != BELL_AWAKE; /* so rings are all there is */
     if (blind && rung_for_all)
         ask_nothing(st, &look);
-    else if (ask(st, payloads, visit, ctx, &look, err) != 0)
+    else if (ask_on(st, payloads, visit, ctx, &look, err) != 0)
         return -1;
     look.all = look.all || st->called;
     if (rest(st, &look, err) != 0)

@@ -187,6 +187,7 @@ struct pg_store {
     int64_t rung_from;  /* since when rings are counted together (look.c), monotonic */
     size_t rung;        /* how many they are */
     char *looked;       /* the snapshot of the last look (look.c); NULL: none was made */
+    bool still;         /* nobody had written anything since the look before it */
     bool told;          /* one came while this was a listener */
     bool vacated;       /* the connection broke while it held the lock: listeners were not told */
     int rang_fd;        /* always readable; -1: not opened yet */
