@@ -1,5 +1,5 @@
 """What the tests of adopted tables share: the table of a service that delivered by a single flag, on each store."""
-from support import PgCase
+from support import MariaCase, PgCase
 
 SQLITE = """CREATE TABLE outbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -16,6 +16,13 @@ POSTGRES = """CREATE TABLE outbox (
     created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(),
     processed_at TIMESTAMPTZ
 )"""
+MARIADB = """CREATE TABLE outbox (
+    id BIGINT AUTO_INCREMENT PRIMARY KEY,
+    event_type VARCHAR(255) NOT NULL,
+    payload JSON NOT NULL,
+    created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    processed_at TIMESTAMP NULL
+) ENGINE = InnoDB"""
 
 
 class Rows:
@@ -25,8 +32,9 @@ class Rows:
         super().setUp()
         self.init()
         self.postgres = isinstance(self, PgCase)
-        self.flagged = POSTGRES if self.postgres else SQLITE
-        self.n = "(payload ->> 'n')::int" if self.postgres else "json_extract(payload, '$.n')"
+        self.flagged, self.n = SQLITE, "json_extract(payload, '$.n')"
+        if self.postgres: self.flagged, self.n = POSTGRES, "(payload ->> 'n')::int"
+        if isinstance(self, MariaCase): self.flagged, self.n = MARIADB, "CAST(json_value(payload, '$.n') AS INT)"
 
     def drained(self, name="mail", *more):
         """drained drains as a consumer, and gives all it has ever been delivered."""

@@ -34,6 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKERS = 4  # more than there are cores: most tests wait, for leases, servers and the like
 LIMIT = 480  # seconds per file: only what hangs takes as long, also on a busy machine
 SOAK_LIMIT = 3600
+UNKNOWN = 45  # seconds that a file may take of which no run has told
 SOAK_SEEDS, SOAK_PART = 100000, 2000
 # Debian's Python modules are found by Debian's Python, which need not be the first in PATH.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
@@ -49,7 +50,7 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan.supp",
 }
-GUARDS = ["includes", "width", "comments", "exports"]  # of scripts/guards.py
+GUARDS = ["includes", "width", "comments", "exports", "named"]  # of scripts/guards.py
 LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]
 QUICK_LINTS = ["format", "words", *GUARDS]
 SOAK_LINTS = ["tidy"]
@@ -266,10 +267,10 @@ def read_seconds(path):
 
 def longest_first(jobs):
     """longest_first orders jobs by how long they took the last time, here or where tests/seconds.json comes from, so that no
-    long one is left alone at the end."""
+    long one is left alone at the end. One that nobody knows may be long."""
     elsewhere = read_seconds(ROOT / "tests" / "seconds.json")
     known = {tree: {**elsewhere.get(tree, {}), **read_seconds(ROOT / tree / ".seconds")} for tree in {job.tree for job in jobs}}
-    return sorted(jobs, key=lambda job: -known[job.tree].get(job.label, 1))
+    return sorted(jobs, key=lambda job: -known[job.tree].get(job.label, UNKNOWN))
 
 
 def remember_seconds(jobs):

@@ -3,21 +3,31 @@
 
 DELIMITER //
 
--- outbox_refuse_changed fails if the statement at work has changed a value because it did not fit.
+-- outbox_refuse_changed fails if the statement at work has changed a value because it did not fit,
+-- or if that cannot be told: of its warnings the server keeps as many as max_error_count, and does
+-- not even count the others.
 CREATE OR REPLACE PROCEDURE outbox_refuse_changed() SQL SECURITY INVOKER
 BEGIN
     DECLARE warnings, code INT DEFAULT 0;
-    DECLARE what TEXT;
+    DECLARE what TEXT CHARACTER SET utf8mb4;
     GET DIAGNOSTICS warnings = NUMBER;
-    WHILE warnings > 0 DO
+    IF NOT @@check_constraint_checks THEN
+        SET what = 'outbox_event: not stored: its limits need check_constraint_checks = 1';
+    ELSEIF warnings >= @@max_error_count THEN
+        SET what = 'outbox_event: not stored: to tell whether a value was changed takes a higher '
+                   'max_error_count';
+    END IF;
+    WHILE what IS NULL AND warnings > 0 DO
         GET DIAGNOSTICS CONDITION warnings code = MYSQL_ERRNO, what = MESSAGE_TEXT;
-        IF code IN (1048, 1264, 1265, 1292, 1300, 1364, 1366, 1406) THEN
-            SET what = LEFT(CONCAT('outbox_event: not stored (sql_mode is not strict): ', what),
-                            128);
-            SIGNAL SQLSTATE '22000' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = what;
-        END IF;
+        SET what = IF(code IN (1048, 1260, 1264, 1265, 1292, 1300, 1301, 1364, 1365, 1366, 1406,
+                               1411, 1441, 1977),
+                      CONCAT('outbox_event: not stored (sql_mode is not strict): ', what), NULL);
         SET warnings = warnings - 1;
     END WHILE;
+    IF what IS NOT NULL THEN
+        SET what = LEFT(what, 128);
+        SIGNAL SQLSTATE '22000' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = what;
+    END IF;
 END//
 
 -- An event gets its marker with the statement that inserts it. In a session without strict mode the
@@ -25,7 +35,7 @@ END//
 -- nothing: the server would set that up for each event, which takes longer than the marker.
 CREATE OR REPLACE TRIGGER outbox_event_inserted AFTER INSERT ON outbox_event FOR EACH ROW
 BEGIN
-    IF @@warning_count > 0 THEN
+    IF @@warning_count > 0 OR @@max_error_count = 0 OR NOT @@check_constraint_checks THEN
         CALL outbox_refuse_changed();
     END IF;
     INSERT INTO outbox_fresh (nr) VALUES (NEW.nr);
@@ -40,18 +50,26 @@ BEGIN
     END IF;
 END//
 
--- outbox_emit stores one event, in the caller's transaction. NULL for what it has not.
-CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256), aggregate_type VARCHAR(1025),
-    aggregate_id VARCHAR(1025), payload LONGTEXT) SQL SECURITY INVOKER
+-- outbox_emit stores one event, in the caller's transaction. NULL for what it has not. A session
+-- without strict mode changes what does not fit into a parameter, too.
+CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256) CHARACTER SET utf8mb4,
+    aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
+    aggregate_id VARCHAR(1025) CHARACTER SET utf8mb4,
+    payload LONGTEXT CHARACTER SET utf8mb4) SQL SECURITY INVOKER
 BEGIN
+    IF @@warning_count > 0 THEN
+        CALL outbox_refuse_changed();
+    END IF;
     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)
     VALUES (type, aggregate_type, aggregate_id, COALESCE(payload, 'null'));
 END//
 
 -- outbox_emit_once is outbox_emit with an idempotency key: under a key that is known it stores
 -- nothing, and says so. event_id is that of the first event with this key.
-CREATE OR REPLACE PROCEDURE outbox_emit_once(type VARCHAR(256), aggregate_type VARCHAR(1025),
-    aggregate_id VARCHAR(1025), payload LONGTEXT, idempotency_key VARBINARY(1025),
+CREATE OR REPLACE PROCEDURE outbox_emit_once(type VARCHAR(256) CHARACTER SET utf8mb4,
+    aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
+    aggregate_id VARCHAR(1025) CHARACTER SET utf8mb4,
+    payload LONGTEXT CHARACTER SET utf8mb4, idempotency_key VARBINARY(1025),
     OUT event_id CHAR(36), OUT duplicate BOOLEAN) SQL SECURITY INVOKER
 BEGIN
     DECLARE same BOOLEAN;
@@ -68,10 +86,64 @@ BEGIN
                 'outbox_emit_once: the key was used before with another type, aggregate or payload';
         END IF;
     END;
+    IF @@warning_count > 0 THEN
+        CALL outbox_refuse_changed();
+    END IF;
     SET duplicate = FALSE;
     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload, idempotency_key)
     VALUES (type, aggregate_type, aggregate_id, COALESCE(payload, 'null'), idempotency_key);
     SELECT e.id INTO event_id FROM outbox_event e WHERE e.nr = LAST_INSERT_ID();
+END//
+
+-- Functions that make what an event is made of from the columns of a table that was adopted.
+-- outbox_row_uuid gives an id that is a UUID, NULL for any other; outbox_row_headers keeps the
+-- other.
+CREATE OR REPLACE FUNCTION outbox_row_uuid(id LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS CHAR(36) CHARACTER SET ascii DETERMINISTIC NO SQL SQL SECURITY INVOKER
+RETURN IF(id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$', LOWER(id), NULL)//
+
+CREATE OR REPLACE FUNCTION outbox_row_headers(id LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS TEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+RETURN IF(id IS NULL OR outbox_row_uuid(id) IS NOT NULL, NULL,
+          JSON_OBJECT('source_id', LEFT(id, 1000)))//
+
+-- outbox_row_type makes a type fit: white space becomes _, and what is too long is cut, by bytes
+-- where it is ASCII.
+CREATE OR REPLACE FUNCTION outbox_row_type(type LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS VARCHAR(255) CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+    DECLARE fit LONGTEXT CHARACTER SET utf8mb4 DEFAULT REGEXP_REPLACE(type, '[ \\t\\r\\n]', '_');
+    IF OCTET_LENGTH(fit) > 255 THEN
+        SET fit = LEFT(fit, IF(fit REGEXP '^[!-~]*$', 255, 63));
+    END IF;
+    RETURN IF(fit IS NULL OR fit = '' OR fit REGEXP CONCAT(
+                  '[\\x{0}-\\x{20}\\x{7f}-\\x{a0}\\x{1680}\\x{2000}-\\x{200a}',
+                  '\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]'), 'unknown', fit);
+END//
+
+-- outbox_row_payload makes JSON of a text: a text that is none becomes a string. outbox_row_bytes
+-- does so with bytes: those that are no text become a string in base64.
+CREATE OR REPLACE FUNCTION outbox_row_payload(payload LONGTEXT CHARACTER SET utf8mb4)
+    RETURNS LONGTEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+RETURN CASE WHEN payload IS NULL THEN 'null'
+            WHEN JSON_VALID(payload) THEN payload
+            ELSE JSON_QUOTE(payload) END//
+
+CREATE OR REPLACE FUNCTION outbox_row_bytes(payload LONGBLOB)
+    RETURNS LONGTEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+    DECLARE EXIT HANDLER FOR 1300
+        RETURN CONCAT('"', REPLACE(TO_BASE64(payload), '\n', ''), '"');
+    RETURN outbox_row_payload(CONVERT(payload USING utf8mb4));
+END//
+
+-- outbox_row_time makes milliseconds of seconds or milliseconds, none ahead of the clock; NULL:
+-- now.
+CREATE OR REPLACE FUNCTION outbox_row_time(at DECIMAL(30, 6))
+    RETURNS BIGINT NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+    DECLARE now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
+    RETURN GREATEST(0, LEAST(now, COALESCE(ROUND(IF(at > 100000000000, at, at * 1000)), now)));
 END//
 
 -- outbox_wait returns when there is something new: a marker to sequence, or a change of the

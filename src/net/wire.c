@@ -138,7 +138,11 @@ int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err)
 {
     wire_close(w);
     w->peer = *peer;
-    int rc = peer->path ? open_local(w, err) : open_network(w, err);
+    int rc;
+    if (peer->path)
+        rc = open_local(w, err);
+    else
+        rc = open_network(w, err);
     if (rc != 0)
         wire_close(w);
     return rc;

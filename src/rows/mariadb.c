@@ -200,16 +200,6 @@ const struct rows_dialect rows_mariadb = {
 
 /* ---- its own path ---- */
 
-static int run_text(const struct rows_dialect *d, void *conn, const char *text, struct error *err)
-{
-    struct rows_sql sql;
-    rows_sql_init(&sql, d);
-    rows_sql_add(&sql, text);
-    int r = run(conn, &sql, NULL, NULL, err);
-    rows_sql_release(&sql);
-    return r;
-}
-
 static int pick(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                 struct outbox_rows *keys, struct error *err)
 {
@@ -242,11 +232,7 @@ static int change(const struct rows_dialect *d, void *conn, const outbox_row_cla
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
-    rows_sql_add(&sql, "UPDATE ");
-    rows_sql_table(&sql, c);
-    rows_sql_set(&sql, c);
-    rows_sql_add(&sql, " WHERE ");
-    rows_sql_key(&sql, c);
+    rows_sql_update_by_key(&sql, c);
     rows_sql_add(&sql, " IN (");
     add_keys(&sql, p);
     rows_sql_add(&sql, ")");
@@ -261,12 +247,7 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
-    rows_sql_add(&sql, "SELECT ");
-    rows_sql_columns(&sql, c);
-    rows_sql_add(&sql, " FROM ");
-    rows_sql_table(&sql, c);
-    rows_sql_add(&sql, " WHERE ");
-    rows_sql_key(&sql, c);
+    rows_sql_select_by_key(&sql, c);
     rows_sql_add(&sql, " IN (");
     add_keys(&sql, p);
     rows_sql_add(&sql, ") ORDER BY FIELD(");
@@ -294,23 +275,23 @@ static int claim(const struct rows_dialect *d, void *conn, const outbox_row_clai
         if (read_back(d, conn, c, &p, ret, err) != 0)
             return -1;
     }
-    return run_text(d, conn, "COMMIT", err);
+    return rows_run_text(d, conn, "COMMIT", err);
 }
 
 static int claim_once(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err)
 {
     struct outbox_rows keys;
-    if (run_text(d, conn, read_committed, err) != 0)
+    if (rows_run_text(d, conn, read_committed, err) != 0)
         return -1;
-    if (run_text(d, conn, d->begin, err) != 0)
+    if (rows_run_text(d, conn, d->begin, err) != 0)
         return -1;
     rows_init(&keys, 1);
     int r = claim(d, conn, c, &keys, ret, err);
     rows_release(&keys);
     if (r == 0)
         return 0;
-    run_text(d, conn, "ROLLBACK", NULL);
+    rows_run_text(d, conn, "ROLLBACK", NULL);
     ret->n = 0;
     return -1;
 }

@@ -57,7 +57,7 @@ int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim 
 
 /* ---- the portable path ---- */
 
-static int run_text(const struct rows_dialect *d, void *conn, const char *text, struct error *err)
+int rows_run_text(const struct rows_dialect *d, void *conn, const char *text, struct error *err)
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
@@ -73,11 +73,7 @@ static int guarded_update(const struct rows_dialect *d, void *conn, const outbox
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
-    rows_sql_add(&sql, "UPDATE ");
-    rows_sql_table(&sql, c);
-    rows_sql_set(&sql, c);
-    rows_sql_add(&sql, " WHERE ");
-    rows_sql_key(&sql, c);
+    rows_sql_update_by_key(&sql, c);
     rows_sql_add(&sql, " = ");
     rows_sql_param(&sql, key);
     rows_sql_add(&sql, " AND ");
@@ -92,12 +88,7 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
-    rows_sql_add(&sql, "SELECT ");
-    rows_sql_columns(&sql, c);
-    rows_sql_add(&sql, " FROM ");
-    rows_sql_table(&sql, c);
-    rows_sql_add(&sql, " WHERE ");
-    rows_sql_key(&sql, c);
+    rows_sql_select_by_key(&sql, c);
     rows_sql_add(&sql, " = ");
     rows_sql_param(&sql, key);
     int r = d->run(conn, &sql, ret, NULL, err);
@@ -112,18 +103,18 @@ static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_
 {
     size_t before = ret->n;
     int64_t changed = 0;
-    if (run_text(d, conn, d->begin, err) != 0)
+    if (rows_run_text(d, conn, d->begin, err) != 0)
         return -1;
 
     int r = guarded_update(d, conn, c, key, &changed, err);
     if (r == 0 && changed > 0)
         r = read_back(d, conn, c, key, ret, err);
     if (r == 0)
-        r = run_text(d, conn, "COMMIT", err);
+        r = rows_run_text(d, conn, "COMMIT", err);
     if (r == 0)
         return 0;
 
-    run_text(d, conn, "ROLLBACK", NULL);
+    rows_run_text(d, conn, "ROLLBACK", NULL);
     ret->n = before;
     return -1;
 }

@@ -104,6 +104,9 @@ int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row
 int rows_mariadb_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                        struct outbox_rows *ret, struct error *err);
 
+/* rows_run_text runs a statement that has neither parameters nor rows. */
+int rows_run_text(const struct rows_dialect *d, void *conn, const char *text, struct error *err);
+
 /* rows_check refuses a request that makes no sense: ERR_MISUSE. */
 int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err);
 
@@ -126,6 +129,11 @@ void rows_sql_key(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_columns(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_set(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_where(struct rows_sql *sql, const outbox_row_claim *c);
+
+/* rows_sql_update_by_key and rows_sql_select_by_key append a statement up to `WHERE key`: what
+ * follows says which keys. */
+void rows_sql_update_by_key(struct rows_sql *sql, const outbox_row_claim *c);
+void rows_sql_select_by_key(struct rows_sql *sql, const outbox_row_claim *c);
 
 /* rows_sql_candidates appends the query for the keys to claim, in order, at most c->limit. */
 void rows_sql_candidates(struct rows_sql *sql, const outbox_row_claim *c);

@@ -317,6 +317,25 @@ void rows_sql_where(struct rows_sql *sql, const outbox_row_claim *c)
     rows_sql_add(sql, ")");
 }
 
+void rows_sql_update_by_key(struct rows_sql *sql, const outbox_row_claim *c)
+{
+    rows_sql_add(sql, "UPDATE ");
+    rows_sql_table(sql, c);
+    rows_sql_set(sql, c);
+    rows_sql_add(sql, " WHERE ");
+    rows_sql_key(sql, c);
+}
+
+void rows_sql_select_by_key(struct rows_sql *sql, const outbox_row_claim *c)
+{
+    rows_sql_add(sql, "SELECT ");
+    rows_sql_columns(sql, c);
+    rows_sql_add(sql, " FROM ");
+    rows_sql_table(sql, c);
+    rows_sql_add(sql, " WHERE ");
+    rows_sql_key(sql, c);
+}
+
 void rows_sql_candidates(struct rows_sql *sql, const outbox_row_claim *c)
 {
     rows_sql_add(sql, "SELECT ");

@@ -157,11 +157,7 @@ static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outb
 {
     struct rows_sql sql;
     rows_sql_init(&sql, &rows_sqlite);
-    rows_sql_add(&sql, "UPDATE ");
-    rows_sql_table(&sql, c);
-    rows_sql_set(&sql, c);
-    rows_sql_add(&sql, " WHERE ");
-    rows_sql_key(&sql, c);
+    rows_sql_update_by_key(&sql, c);
     rows_sql_add(&sql, " = ");
     rows_sql_param(&sql, &(struct rows_value){.kind = ROWS_NULL});
     rows_sql_add(&sql, " RETURNING ");

@@ -52,9 +52,15 @@ static int set_pattern(const struct option_def *o, void *target, const char *nam
     buf_init(&text, PATH_MAX_BYTES);
     buf_addf(&text, "%s=%s", name + strlen(o->name) - 1, value);
     const char *pair = buf_cstr(&text);
-    int rc = pair ? option_apply(o, target, pair, err) : err_nomem(err);
+    int rc;
+    if (pair)
+        rc = option_apply(o, target, pair, err);
+    else
+        rc = err_nomem(err);
     buf_release(&text);
-    return rc == 0 ? 0 : err_prefix(err, "%s", name);
+    if (rc != 0)
+        return err_prefix(err, "%s", name);
+    return 0;
 }
 
 /* set_parameter passes one name=value to our own table if that knows the name, else to the

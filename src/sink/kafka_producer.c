@@ -41,7 +41,11 @@ static int set_hosts(rd_kafka_conf_t *conf, const struct broker_url *u, struct e
                  u->hosts[i].port);
     }
     const char *hosts = buf_cstr(&list);
-    int rc = hosts ? set(conf, "bootstrap.servers", hosts, err) : err_nomem(err);
+    int rc;
+    if (hosts)
+        rc = set(conf, "bootstrap.servers", hosts, err);
+    else
+        rc = err_nomem(err);
     buf_release(&list);
     return rc;
 }

@@ -223,6 +223,19 @@ static int ask(struct nats_link *l, const char *what, struct str body, struct js
     return 0;
 }
 
+/* ask_with asks with a body that was written, and releases it. */
+static int ask_with(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
+                    struct error *err)
+{
+    int rc;
+    if (body->failed)
+        rc = err_nomem(err);
+    else
+        rc = ask(l, what, (struct str){body->p, body->n}, ret, err);
+    buf_release(body);
+    return rc;
+}
+
 static int refused(struct nats_link *l, const char *what, int code, const char *said,
                    struct error *err)
 {
@@ -246,11 +259,11 @@ static int create(struct nats_link *l, struct json *ret, struct error *err)
     buf_init(&body, 16384);
     nats_stream_request(&body, &l->plan->stream);
     snprintf(what, sizeof what, "STREAM.CREATE.%s", l->plan->stream.name);
-    int rc = body.failed ? err_nomem(err) : ask(l, what, (struct str){body.p, body.n}, ret, err);
-    buf_release(&body);
-    if (rc == 0 && nats_reply_error(*ret, &code, said, sizeof said))
-        rc = refused(l, "could not be created", code, said, err);
-    return rc;
+    if (ask_with(l, what, &body, ret, err) != 0)
+        return -1;
+    if (nats_reply_error(*ret, &code, said, sizeof said))
+        return refused(l, "could not be created", code, said, err);
+    return 0;
 }
 
 static int look(struct nats_link *l, struct error *err)
@@ -306,9 +319,7 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     buf_init(&body, 4096);
     write_consumer(&body, l, from);
     snprintf(what, sizeof what, "CONSUMER.CREATE.%s", l->plan->stream.name);
-    int rc = body.failed ? err_nomem(err) : ask(l, what, (struct str){body.p, body.n}, &o, err);
-    buf_release(&body);
-    if (rc != 0)
+    if (ask_with(l, what, &body, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said))
         return refused(l, "its last messages cannot be read", code, said, err);

@@ -126,7 +126,8 @@ static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bo
     bool all = tag == 0 && multiple;
     if (all)
         tag = r->next - 1;
-    if (tag >= r->next || (tag == 0 && !all))
+    bool sent = all || (tag > 0 && tag < r->next);
+    if (!sent)
         return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
                         "%s confirms message %llu, which was never sent",
                         rabbit_conn_label(&r->conn), (unsigned long long)tag);

@@ -50,7 +50,10 @@ static int split_path(const char *path, struct rabbitmq_settings *s, struct erro
     if (!slash)
         return err_set(err, ERR_CONFIG,
                        "write amqp://USER@HOST/VHOST/EXCHANGE; the virtual host / is written %%2F");
-    s->vhost = slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    if (slash == path)
+        s->vhost = strdup("/");
+    else
+        s->vhost = strndup(path, (size_t)(slash - path));
     s->exchange = strdup(slash + 1);
     if (!s->vhost || !s->exchange)
         return err_nomem(err);
@@ -74,23 +77,41 @@ static int set_key(struct rabbitmq_settings *s, struct error *err)
     return option_copy(&s->routing_key, usual, NULL, err);
 }
 
-static int check(const struct rabbitmq_settings *s, const struct broker_url *u, struct error *err)
+/* check_login checks what takes TLS. */
+static int check_login(const struct rabbitmq_settings *s, const struct broker_url *u,
+                       struct error *err)
 {
     bool tls = strcmp(u->scheme, "amqps") == 0;
-    bool tls_only = u->ca || u->cert || s->auth == AUTH_EXTERNAL;
-    if (tls_only && !tls)
+    bool external = s->auth == AUTH_EXTERNAL;
+    bool takes_tls = u->ca || u->cert || external;
+    if (takes_tls && !tls)
         return err_set(err, ERR_CONFIG, "ca, cert, key and auth=external take amqps://");
-    if (s->auth == AUTH_EXTERNAL && !u->cert)
+    if (external && !u->cert)
         return err_set(err, ERR_CONFIG, "auth=external takes cert=FILE and key=FILE");
+    return 0;
+}
+
+/* check_queue checks the queue that is named, and how it is bound. */
+static int check_queue(const struct rabbitmq_settings *s, struct error *err)
+{
+    bool long_queue = s->queue && strlen(s->queue) > RABBIT_SHORT_MAX;
+    bool long_binding = strlen(s->binding) > RABBIT_SHORT_MAX;
+    if (long_queue || long_binding)
+        return err_set(err, ERR_CONFIG, "names in AMQP have at most %d bytes", RABBIT_SHORT_MAX);
+    bool bindable = s->exchange[0] != '\0';
+    if (s->queue && !bindable)
+        return err_set(err, ERR_CONFIG, "queue takes an exchange to bind it to");
+    return 0;
+}
+
+static int check(const struct rabbitmq_settings *s, const struct broker_url *u, struct error *err)
+{
+    if (check_login(s, u, err) != 0)
+        return -1;
     bool beats = s->heartbeat_ms == 0 || s->heartbeat_ms >= BEAT_MIN_MS;
     if (!beats)
         return err_set(err, ERR_CONFIG, "heartbeat is 0s or at least 1s");
-    bool is_long = s->queue && strlen(s->queue) > RABBIT_SHORT_MAX;
-    if (is_long || strlen(s->binding) > RABBIT_SHORT_MAX)
-        return err_set(err, ERR_CONFIG, "names in AMQP have at most %d bytes", RABBIT_SHORT_MAX);
-    if (s->queue && s->exchange[0] == '\0')
-        return err_set(err, ERR_CONFIG, "queue takes an exchange to bind it to");
-    return 0;
+    return check_queue(s, err);
 }
 
 /* set_auth chooses EXTERNAL if all we have is a certificate. */

@@ -9,139 +9,10 @@
 #include "store/share_impl.h"
 
 #define ALONE_MAX 15
-#define BAD_WAIT (1000 * MS_NS) /* until a handle that failed is as good as others again */
 
 static struct share_seat_store *seat_of(struct store *st)
 {
     return (struct share_seat_store *)st;
-}
-
-/* ---- handles ---- */
-
-/* any_good says whether there is a handle, lent or not, that is not known to be of no use now. */
-static bool any_good(const struct share *sh, int64_t now)
-{
-    for (size_t i = 0; i < sh->n_handles; i++) {
-        if (now >= sh->handle[i].bad_until)
-            return true;
-    }
-    return false;
-}
-
-/* free_handle finds a handle that nobody has: the one that was borrowed last, which may have read
- * ahead, or else one that is open, or else any. While there is a good one, no other is taken: a
- * server may have no connection left in place of one that broke, and serve the others all the same.
- * Returns n_handles if there is none. */
-static size_t free_handle(const struct share *sh, size_t last)
-{
-    size_t found = sh->n_handles;
-    int64_t now = clock_mono(sh->cfg.clock);
-    bool choosy = any_good(sh, now);
-    for (size_t i = sh->n_handles; i-- > 0;) {
-        const struct share_handle *h = &sh->handle[i];
-        if (h->lent || (choosy && now < h->bad_until))
-            continue;
-        if (h->opened && i == last)
-            return i;
-        if (h->opened || found == sh->n_handles)
-            found = i;
-    }
-    return found;
-}
-
-/* must_wait says whether a seat has to leave a free handle to others. A group goes before single
- * turns, because many wait for it. And one that failed last time does not take the last handle: it
- * may have waited for its consumer's lock, for a second, and would do so again while nobody else
- * gets anything. */
-static bool must_wait(const struct share *sh, const struct share_seat_store *seat)
-{
-    if (!seat)
-        return false;
-    bool crowded = sh->n_handles > 1 && sh->n_failing + 1 >= sh->n_handles;
-    return sh->group_waits || (seat->failed && crowded);
-}
-
-/* wait_for_handle waits until there is one. */
-static size_t wait_for_handle(struct share *sh, const struct share_seat_store *seat)
-{
-    size_t last = seat ? seat->last : sh->n_handles;
-    for (;;) {
-        size_t i = free_handle(sh, last);
-        if (i < sh->n_handles && !must_wait(sh, seat))
-            return i;
-        if (!seat)
-            sh->group_waits = true;
-        pthread_cond_wait(&sh->freed, &sh->lock);
-    }
-}
-
-/* lend notes who has the handle. Those that stood back for a group may find another one free. */
-static void lend(struct share *sh, struct share_seat_store *seat, size_t i)
-{
-    struct share_handle *h = &sh->handle[i];
-    h->lent = true;
-    h->failing = seat && seat->failed;
-    if (h->failing)
-        sh->n_failing++;
-    if (seat) {
-        seat->last = i;
-    } else if (sh->group_waits) {
-        sh->group_waits = false;
-        pthread_cond_broadcast(&sh->freed);
-    }
-}
-
-/* open_handle opens a handle that was borrowed, if that was not done yet. */
-static int open_handle(struct share *sh, struct share_handle *h, struct error *err)
-{
-    if (h->st)
-        return 0;
-    return sh->origin->ops->dup(sh->origin, &h->st, err);
-}
-
-/* others_open says whether there is an open handle that is good. */
-static bool others_open(struct share *sh)
-{
-    int64_t now = clock_mono(sh->cfg.clock);
-    bool found = false;
-    pthread_mutex_lock(&sh->lock);
-    for (size_t i = 0; i < sh->n_handles; i++) {
-        const struct share_handle *h = &sh->handle[i];
-        found = found || (h->opened && now >= h->bad_until);
-    }
-    pthread_mutex_unlock(&sh->lock);
-    return found;
-}
-
-int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err)
-{
-    do {
-        pthread_mutex_lock(&sh->lock);
-        size_t i = wait_for_handle(sh, seat);
-        lend(sh, seat, i);
-        pthread_mutex_unlock(&sh->lock);
-
-        if (open_handle(sh, &sh->handle[i], err) == 0) {
-            *ret = i;
-            return 0;
-        }
-        share_return(sh, i, err);
-    } while (others_open(sh));
-    return -1;
-}
-
-void share_return(struct share *sh, size_t i, const struct error *why)
-{
-    struct share_handle *h = &sh->handle[i];
-    bool bad = why && why->code == ERR_UNAVAILABLE;
-    pthread_mutex_lock(&sh->lock);
-    h->lent = false;
-    h->bad_until = bad ? clock_mono(sh->cfg.clock) + BAD_WAIT : 0;
-    h->opened = h->st != NULL;
-    if (h->failing)
-        sh->n_failing--;
-    pthread_cond_broadcast(&sh->freed);
-    pthread_mutex_unlock(&sh->lock);
 }
 
 /* ---- what a seat does on a handle ---- */
@@ -452,7 +323,6 @@ static void share_free(struct share *sh)
     for (size_t i = 0; i < sh->n_handles; i++)
         store_close(sh->handle[i].st);
     store_close(sh->lookout.st);
-    pthread_cond_destroy(&sh->freed);
     pthread_mutex_destroy(&sh->lock);
     free(sh);
 }
@@ -480,7 +350,7 @@ int share_open(struct store *st, const struct share_config *cfg, struct share **
         .bell_clear = seat_bell_clear,
     };
     pthread_mutex_init(&sh->lock, NULL);
-    pthread_cond_init(&sh->freed, NULL);
+    sh->queue.end = &sh->queue.first;
 
     if (st->ops->dup(st, &sh->lookout.st, err) != 0) {
         share_free(sh);

@@ -1,5 +1,5 @@
-/* share_impl.h: what the files of a share have in common. They are share.c (handles and seats),
- * group.c (turns that are made together) and lookout.c (who is rung). */
+/* share_impl.h: what the files of a share have in common. They are share.c (seats), share_lend.c
+ * (who gets a handle), group.c (turns that are made together) and lookout.c (who is rung). */
 #ifndef STORE_SHARE_IMPL_H
 #define STORE_SHARE_IMPL_H
 
@@ -21,6 +21,12 @@ struct share_handle {
     bool failing; /* to a seat that failed last time */
     int64_t
         bad_until; /* the store could not be reached by it: others are taken before, till then */
+};
+
+/* Those that wait for a handle, in the order in which they get one. (1) A group goes before seats,
+ * because many wait for it. (2) *end is the last next. */
+struct share_queue {
+    struct share_waiter *first, **end;
 };
 
 /* A turn that waits to be made together with others; it is on the stack of who waits for it. (1)
@@ -73,11 +79,10 @@ struct share {
     struct lookout lookout;
 
     pthread_mutex_t lock;
-    pthread_cond_t freed; /* a handle was given back */
     struct share_handle handle[SHARE_HANDLES];
     size_t n_handles;
     size_t n_failing; /* handles lent to seats that failed last time: all but one at most */
-    bool group_waits; /* for a handle: it goes before single turns */
+    struct share_queue queue;
     struct group group;
     struct share_seat_store *seats;
     size_t n_seats;

@@ -270,12 +270,5 @@ void open_with(struct peer *p, const char *query)
 
 struct sink_item *run_one(struct peer *p, const char *payload)
 {
-    struct sink_item *it = sink_rig_add(&p->rig, payload, 0);
-    while (!it->answers) {
-        sink_rig_submit(&p->rig);
-        p->rig.sk->ops->drive(p->rig.sk);
-        if (!it->answers)
-            sink_rig_wait(&p->rig);
-    }
-    return it;
+    return sink_rig_send(&p->rig, payload);
 }

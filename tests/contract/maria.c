@@ -142,7 +142,7 @@ struct store *maria_again(const struct store_options *opt)
     /* The last one is written to when rows of the others go. */
     static const char *const kept[] = {"fresh",  "order",   "consumer",      "lane",    "claim",
                                        "parked", "dead",    "handled",       "receipt", "mark",
-                                       "passed", "setting", "former_filter", "ended"};
+                                       "passed", "setting", "former_filter", "ended",   "adopted"};
     if (!*database) {
         struct store_options create = *opt;
         create.create = true;

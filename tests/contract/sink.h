@@ -112,6 +112,8 @@ void sink_rig_run(struct sink_rig *rig);
 void sink_rig_check(struct sink_rig *rig);
 /* sink_rig_deliver queues one more event, runs, and returns it with its answer. */
 struct sink_item *sink_rig_deliver(struct sink_rig *rig, const char *payload);
+/* sink_rig_send queues one more event as well, and stops driving once that one is answered. */
+struct sink_item *sink_rig_send(struct sink_rig *rig, const char *payload);
 /* sink_rig_again queues again, in order, what did not come back as delivered. sink_rig_passes_again
  * also runs it, and all of it must be delivered this time. */
 void sink_rig_again(struct sink_rig *rig);

@@ -290,6 +290,18 @@ struct sink_item *sink_rig_deliver(struct sink_rig *rig, const char *payload)
     return it;
 }
 
+struct sink_item *sink_rig_send(struct sink_rig *rig, const char *payload)
+{
+    struct sink_item *it = sink_rig_add(rig, payload, 0);
+    while (!it->answers) {
+        sink_rig_submit(rig);
+        rig->sk->ops->drive(rig->sk);
+        if (!it->answers)
+            sink_rig_wait(rig);
+    }
+    return it;
+}
+
 void sink_rig_passes_again(struct sink_rig *rig)
 {
     sink_rig_again(rig);

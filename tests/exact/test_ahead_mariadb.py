@@ -1,7 +1,9 @@
 """MariaDB: a backlog is read in ranges and ahead of the claims. Every event comes once, in its place, under its own seq."""
 # build: plain
 import contextlib
+import urllib.parse
 
+from proxy_mariadb import Proxy
 from support import MariaCase
 
 FILL = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) SELECT 't.e', 'k', seq % 50, seq FROM seq_1_to_{n}"
@@ -24,6 +26,17 @@ class Ahead(MariaCase):
         got = [(line["seq"], line["id"]) for line in self.ndjson(self.out)]
         self.assertEqual(got, [tuple(row) for row in self.in_order()])
         self.assertEqual(len(got), events)
+
+    def test_a_turn_takes_few_round_trips(self):
+        """What a turn writes goes with what it asks, or with its commit: 4 packets, where single statements would be 12."""
+        turns = 100
+        self.sql(FILL.format(n=turns * 20))
+        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
+        with Proxy(path) as proxy:
+            far = f"mariadb://root@127.0.0.1:{proxy.port}/{self.dbname}"
+            self.drain("--store", far, "--consumer", "c", "--sink", f"file:{self.out}", "--batch", "20")
+        self.assert_exact(turns * 20)
+        self.assertLess(proxy.count, turns * 7)  # a look and the events are two more, and connecting takes some
 
     def test_gaps_rollbacks_and_late_commits_in_a_backlog(self):
         late, undone = self.connect(), self.connect()

@@ -4,6 +4,7 @@ the pages a claim looks at, which must not grow with the number of events."""
 # quick: no
 import json
 import re
+import time
 
 from sessions import ExactAlone
 
@@ -222,6 +223,33 @@ class Costs(ExactAlone):
         read = self.entries("parked_due") - before
         self.assertGreater(read, 175)  # they are counted
         self.assertLess(read, 30000)  # now and then one looks at all, old ones too; each time it would be some 240,000
+
+    def test_worker_with_a_look_to_make_steps_over_no_dead_rows_while_retries_are_due(self):
+        """A worker that never rests always has a look to make for what waits too long. It makes it when nothing is due."""
+        self.register("c")
+        self.bulk(self.session(), 200)
+        for _ in range(100):
+            epoch = self.turn("c", n=2, parked_first=False)
+            failed = "jsonb_agg(jsonb_build_object('seq', seq, 'kind', 'retry', 'delay_ms', 1))"
+            self.reader.do(f"SELECT @.settle('c', 'w', %s, {failed}) FROM @._claimed('c', %s)", epoch, epoch)
+        time.sleep(0.05)  # they are due, and have been for some time
+        old = self.session()
+        self.addCleanup(old.close)
+        old.do("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        old.do("SELECT pg_current_xact_id()")
+        before = self.entries("parked_due")
+        for _ in range(200): self.reader.do("SELECT @.settle('c', 'w', %s)", self.turn("c", n=1, pull_in=True))
+        read = self.entries("parked_due") - before
+        self.assertGreater(read, 200)  # they are counted
+        self.assertLess(read, 5000)  # if each looked at all, it would be some 60,000
+        self.assertIsNone(self.turn("c", n=1, pull_in=True))
+
+    def turn(self, name, n, parked_first=True, pull_in=False):
+        """turn claims as a relay does, and gives the epoch, or None."""
+        version = self.reader.do("SELECT value::int FROM @.meta WHERE name = 'schema_version'")[0][0]
+        return self.reader.do("SELECT t.epoch FROM @._turn(%s, 'w', %s, ROW(0, 0, '[]', 0, NULL), "
+                              "ROW(%s, 30000, 5, 2, %s, %s, 0, '{}', NULL, NULL, NULL, NULL), "
+                              "ROW(-1, NULL, 0, 0, 0, NULL, NULL)) t", name, version, n, parked_first, pull_in)[0][0]
 
     def fail_once(self, name):
         """fail_once takes an event, which fails, and takes it again when it is due, which is at once."""

@@ -1,6 +1,7 @@
 """What MariaDB does differently, one trap at a time: each would lose an event, change it, or stop everybody, if it were not known."""
 # build: plain
 import contextlib
+import itertools
 import os
 import subprocess
 import threading
@@ -50,6 +51,60 @@ class Traps(MariaCase):
         with db.cursor() as cursor: cursor.execute("INSERT INTO outbox_event (type) VALUES ('fine')")
         self.assertEqual(self.sql("SELECT type FROM outbox_event"), [("fine",)])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_fresh"), [(1,)])
+
+    def test_no_session_stores_a_changed_value_whatever_its_settings(self):
+        """Every column, given something that does not fit, by every way to emit, under every setting that makes the server lenient:
+        refused, or stored as it was given."""
+        uuid = "01890a5d-ac96-774b-bcce-b302099a8057"
+        bad = {"id": [f"'{uuid}x'", "'no'"], "type": [f"'{'x' * 300}'", "X'61ff62'", "NULL"], "aggregate_id": [f"'{'x' * 1030}'", "X'61ff62'"],
+               "version": ["'12 apples'", "1e30", "''", "'x'", "18446744073709551615", "DATE_ADD('9999-12-31', INTERVAL 9 DAY)"],
+               "payload": ["X'2261ff6222'", "NULL", "'no json'"], "headers": ["X'7b2261223a22ff227d'", "REPEAT('x', 1 << 30)"],
+               "tenant": [f"'{'x' * 1030}'", "X'61ff62'", "CONVERT('\u2603' USING latin1)"], "not_before": ["'2030-01-01'", "1e30"],
+               "created_at": ["'2030-01-01'", "NULL", "1e30", "''"], "idempotency_key": [f"'{'x' * 1030}'", "X'61ff62'"]}
+        good_values = {"type": "'t'", "aggregate_id": "'b'"}
+        sessions = ["sql_mode = ''", "sql_mode = '', max_error_count = 0", "sql_mode = '', max_error_count = 1", "max_error_count = 0",
+                    "check_constraint_checks = 0", "sql_mode = '', check_constraint_checks = 0", "sql_mode = '', sql_notes = 0",
+                    "sql_mode = '', check_constraint_checks = 0, max_error_count = 0"]
+        for session in sessions:
+            cursor = self.connect().cursor()
+            cursor.execute(f"SET SESSION {session}")
+            for column, value in ((column, value) for column in bad for value in bad[column]):
+                row = {"type": "'t'", "aggregate_type": "'a'", "aggregate_id": "'b'", column: value}
+                good = {**row, column: good_values.get(column, "DEFAULT")}
+                for insert, rows in itertools.product(("INSERT INTO", "INSERT IGNORE INTO", "REPLACE INTO"), ([row], [good, row])):
+                    values = ", ".join(f"({', '.join(one.values())})" for one in rows)
+                    with contextlib.suppress(pymysql.err.MySQLError): cursor.execute(f"{insert} outbox_event ({', '.join(row)}) VALUES {values}")
+                    kept = self.sql("SELECT type, aggregate_id, version, payload, headers, tenant, not_before, idempotency_key FROM outbox_event")
+                    self.assertIn(kept, ([], [("t", "b", None, "null", None, None, None, None)]), (session, insert, column, value))
+                    self.sql("DELETE FROM outbox_event")
+            for call in ("outbox_emit('t', 'a', X'61ff62', '1')", "outbox_emit('t', 'a', 'b', X'2261ff6222')",
+                         "outbox_emit_once('t', X'61ff62', 'b', '1', 'k', @a, @b)", f"outbox_emit('{'x' * 300}', 'a', 'b', '1')"):
+                with self.assertRaises(pymysql.err.MySQLError, msg=(session, call)): cursor.execute(f"CALL {call}")
+                self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)], (session, call))
+
+    def test_what_cannot_be_checked_is_refused_with_the_way_out(self):
+        db = self.connect()
+        many = "INSERT IGNORE INTO outbox_event (type, idempotency_key, version) VALUES ('a', '1', 1), ('a', '1', 1), ('a', '2', {})"
+        for setting, statement, why in (
+                ("max_error_count = 0", "INSERT INTO outbox_event (type) VALUES ('a')", "max_error_count"),
+                ("max_error_count = 1", many.format(2), "max_error_count"),
+                ("max_error_count = 3", many.format("'x'"), "Incorrect integer"),
+                ("check_constraint_checks = 0", "INSERT INTO outbox_event (type) VALUES ('a')", "check_constraint_checks")):
+            db.cursor().execute(f"SET SESSION {setting}")
+            self.refused(db, why, statement)
+        db.cursor().execute("SET SESSION max_error_count = 2, check_constraint_checks = 1")
+        db.cursor().execute(many.format(2))
+        self.assertEqual(self.sql("SELECT version FROM outbox_event ORDER BY nr"), [(1,), (2,)])
+
+    def test_outbox_emit_stores_every_character_in_a_database_of_any_character_set(self):
+        self.assertEqual(self.sql("SELECT @@character_set_database"), [("latin1",)])
+        for mode in ("''", "'STRICT_TRANS_TABLES'"):
+            cursor = self.connect().cursor()
+            cursor.execute(f"SET SESSION sql_mode = {mode}")
+            cursor.execute("CALL outbox_emit('t.\u2603', '\U0001F600', '\u2603', '\"\u2603\"')")
+            cursor.execute(f"CALL outbox_emit_once('t.\u2603', '\U0001F600', '\u2603', '\"\u2603\"', CONCAT('\u2603', {mode}), @a, @b)")
+        self.assertEqual(set(self.sql("SELECT type, aggregate_type, aggregate_id, payload FROM outbox_event")),
+                         {("t.\u2603", "\U0001F600", "\u2603", '"\u2603"')})
 
     def test_a_producer_that_speaks_latin1_is_understood(self):
         user, name, path = mariadb_server.ADDRESS.match(self.store).groups()

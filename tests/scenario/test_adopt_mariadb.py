@@ -1,68 +1,277 @@
-"""A table of the application's own on MariaDB, made a source of events by the statements that docs/mariadb.md has for it."""
+"""Adopting a table of a MariaDB database: MariaDB commits by itself when a trigger is made, so this is the store where it can break off
+half-way; and what becomes of values of its types."""
 # build: plain
 import contextlib
-import re
+import json
 import threading
 import time
+import urllib.parse
+import uuid
 
 import mariadb_server
-from support import ROOT, MariaCase, wait_until
+import pymysql
+from adopting import MARIADB as FLAGGED, Rows
+from proxy_mariadb import ANSWERED, STALLED, UNSENT, Proxy
+from support import BIN, MariaCase, wait_until
 
-CONFIG = 78
-
-
-def statements():
-    """statements gives those of the document; a semicolon at the end of a line ends one."""
-    text = re.search(r"```sql\n(LOCK TABLES.*?)```", (ROOT / "docs" / "mariadb.md").read_text(), re.DOTALL)[1]
-    return [statement for statement in re.split(r";\n", text) if statement.strip()]
+DATA, CONFIG, AGAIN = 65, 78, 75
+MOST = 40  # more than the statements of an adoption
 
 
-class Adopting(MariaCase):
+class Adoption(Rows, MariaCase):
+    def events(self, columns):
+        return self.sql(f"SELECT {columns} FROM outbox_event ORDER BY nr")
+
+    def test_a_new_row_is_an_event_if_and_only_if_its_transaction_commits(self):
+        self.sql(FLAGGED)
+        self.outbox("adopt", "outbox")
+        db = self.connect()
+        insert = "INSERT INTO outbox (event_type, payload, processed_at) VALUES (%s, '1', %s)"
+        with db.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(insert, ("lost", None))
+            cursor.execute("ROLLBACK")
+            cursor.execute("BEGIN")
+            cursor.execute(insert, ("kept", None))
+            cursor.execute("SAVEPOINT s")
+            cursor.execute(insert, ("undone", None))
+            cursor.execute("ROLLBACK TO s")
+            cursor.execute(insert, ("processed already", "2024-01-01"))
+            self.assertEqual(self.events("type"), [])
+            cursor.execute("COMMIT")
+        self.assertEqual(self.events("type"), [("kept",)])
+        self.assertEqual(len(self.drained()), 1)
+
+    def test_the_old_producer_needs_no_rights_and_its_inserts_never_fail(self):
+        self.sql("CREATE TABLE old (id VARCHAR(50), event_type TEXT, payload LONGTEXT, processed_at DATE, short VARCHAR(3)) CHARACTER SET utf8mb4")
+        self.outbox("adopt", "old")
+        user = f"u{uuid.uuid4().hex[:12]}"
+        self.sql(f"CREATE USER {user}@localhost")
+        self.addCleanup(self.sql, f"DROP USER {user}@localhost")
+        self.sql(f"GRANT INSERT ON {self.dbname}.old TO {user}@localhost")
+        _, name, path = mariadb_server.ADDRESS.match(self.store).groups()
+        db = pymysql.connect(unix_socket=path, user=user, database=name, charset="utf8mb4", autocommit=True)
+        same = str(uuid.uuid4())
+        rows = [(same.upper(), "a", '{"b":  1}'), ("7", "Order Paid", "no json"), (None, None, None), ("8", " ", "1"),
+                ("9", "x" * 300, "1.5"), ("10", "deep", "[" * 100000), ("11", "\u00fc" * 200, '{"c":2}'), ("12", "a\x01b", 'qu"ote\n\x01\u2603'),
+                (same, "again", "1")]
+        with contextlib.closing(db), db.cursor() as cursor:
+            for row in rows: cursor.execute("INSERT INTO old (id, event_type, payload) VALUES (%s, %s, %s)", row)
+            cursor.execute("SET SESSION sql_mode = ''")
+            cursor.execute("INSERT INTO old (id, event_type, payload, short) VALUES ('13', 'lax', '1', 'too long')")
+        got = self.events("id, type, payload, json_value(headers, '$.source_id')")
+        self.assertEqual(got[0], (same, "a", '{"b":  1}', None))
+        self.assertEqual([row[1:] for row in got[1:]],
+                         [("Order_Paid", '"no json"', "7"), ("unknown", "null", None), ("_", "1", "8"), ("x" * 255, "1.5", "9"),
+                          ("deep", json.dumps("[" * 100000), "10"), ("\u00fc" * 63, '{"c":2}', "11"),
+                          ("unknown", json.dumps('qu"ote\n\x01\u2603', ensure_ascii=False), "12"), ("lax", "1", "13")])
+        self.assertEqual(len(self.drained()), 9)
+
+    def test_values_of_every_type_become_what_an_event_has(self):
+        kinds = (("payload", "JSON", '{"b":  [1, 2]}', "payload", '{"b":  [1, 2]}'), ("payload", "VARCHAR(20)", "words", "payload", '"words"'),
+                 ("payload", "BLOB", b'{"b":  1}', "payload", '{"b":  1}'), ("payload", "VARBINARY(9)", b"words", "payload", '"words"'),
+                 ("payload", "BLOB", b"\xff\x00", "payload", '"/wA="'), ("payload", "LONGTEXT CHARACTER SET latin1", "\u00fc", "payload", '"\u00fc"'),
+                 ("id", "BINARY(2)", b"\x01\x02", "json_value(headers, '$.source_id')", "0102"), ("id", "INT", 7, "json_value(headers, '$.source_id')", "7"),
+                 ("created_at", "DATETIME", "2025-11-17 10:06:48", "created_at", 1763374008000),
+                 ("created_at", "TIMESTAMP(3)", "2025-11-17 10:06:48.5", "created_at", 1763374008500),
+                 ("created_at", "BIGINT", 1763374008, "created_at", 1763374008000), ("created_at", "BIGINT", 1763374008007, "created_at", 1763374008007),
+                 ("created_at", "DOUBLE", 1763374008.5, "created_at", 1763374008500), ("created_at", "DECIMAL(20,3)", "1763374008.007", "created_at", 1763374008007),
+                 ("created_at", "DATE", "2025-11-17", "created_at", 1763337600000), ("processed_at", "TINYINT", 0, "type", "a"),
+                 ("processed_at", "DATETIME", None, "type", "a"), ("processed_at", "VARCHAR(9)", "", "type", "a"))
+        for column, kind, given, shown, wanted in kinds:
+            for when in ("before", "after"):
+                with self.subTest(kind=kind, given=given, when=when):
+                    types = {"id": "INT", "event_type": "VARCHAR(20)", "payload": "TEXT", "created_at": "BIGINT", "processed_at": "DATETIME", column: kind}
+                    self.sql("DROP TABLE IF EXISTS old")
+                    self.sql(f"CREATE TABLE old ({', '.join(f'{n} {t} NULL' for n, t in types.items())})")
+                    if when == "after": self.outbox("adopt", "old", "--existing", "copy")
+                    row = {"event_type": "a", "payload": "1", column: given}
+                    self.sql(f"INSERT INTO old ({', '.join(row)}) VALUES ({', '.join(['%s'] * len(row))})", *row.values())
+                    if when == "before": self.outbox("adopt", "old", "--existing", "copy")
+                    self.assertEqual(self.sql(f"SELECT {shown} FROM outbox_event ORDER BY nr DESC LIMIT 1"), [(wanted,)])
+                    self.sql("DELETE FROM outbox_event")
+
+    def test_the_debezium_shape_keeps_ids_and_order_by_aggregate(self):
+        self.sql("CREATE TABLE `Out``box` (id CHAR(36) PRIMARY KEY, aggregatetype VARCHAR(255), aggregateid VARCHAR(255), type VARCHAR(255), payload JSON)")
+        ids = [str(uuid.uuid4()) for _ in range(4)]
+        add = "INSERT INTO `Out``box` VALUES (%s, 'order', %s, 'OrderPaid', '{\"x\": 1}')"
+        for i in range(3): self.sql(add, ids[i], str(i % 2))
+        self.outbox("adopt", "`Out``box`")
+        self.sql(add, ids[3], "1")
+        self.sql("DELETE FROM `Out``box`")  # as Debezium's users do: only the insert matters
+        events = self.drained()
+        self.assertEqual({e["id"] for e in events}, set(ids))
+        self.assertEqual(events[3]["id"], ids[3])
+        self.assertEqual({(e["aggregate_type"], e["type"], e["payload"]["x"], len(e["headers"])) for e in events}, {("order", "OrderPaid", 1, 0)})
+
+    def test_what_is_wrong_is_said(self):
+        self.sql("CREATE TABLE odd (id INT, kind TEXT, payload JSON, done TIMESTAMP NULL, said TEXT)")
+        self.sql("CREATE VIEW seen AS SELECT * FROM odd")
+        self.sql("CREATE TABLE loose (id INT, event_type TEXT, payload TEXT, processed_at DATE) ENGINE = MyISAM")
+        columns = ["--column", "processed_at=done", "--column", "type=kind"]
+        for args, status, says in (
+                (["nowhere"], DATA, "no table nowhere"),
+                (["odd"], DATA, "neither a column processed_at nor aggregatetype; its columns are id, kind, payload, done"),
+                (["odd", "--column", "processed_at=done"], DATA, "no column event_type, which would be the type"),
+                (["seen"], CONFIG, "seen is not a table that can be adopted"),
+                (["loose"], CONFIG, "loose is not a table that can be adopted"),
+                (["outbox_event"], CONFIG, "outbox_event is not a table that can be adopted"),
+                (["odd", *columns, "--column", "created_at=said"], CONFIG, "neither a time nor a number"),
+                (["odd", *columns, "--column", "payload=id"], CONFIG, "cannot be the payload"),
+                (["odd", *columns, "--mark", "done", "--consumer", "x"], CONFIG, "not marked as processed")):
+            with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
+        self.assertEqual(self.sql("SELECT count(*) FROM information_schema.triggers WHERE event_object_table = 'odd'"), [(0,)])
+
+    def test_a_name_of_any_length_and_with_anything_in_it_is_taken(self):
+        for name in ("x" * 64, "a'b\\c`d", "\u2603"):
+            quoted = "`" + name.replace("`", "``") + "`"
+            self.sql(f"CREATE TABLE {quoted} (`i'd` INT, `event``type` TEXT, payload TEXT, processed_at DATE)".replace("%", "%%"))
+            self.outbox("adopt", quoted, "--column", "id=i'd", "--column", "type=event`type")
+            self.sql(f"INSERT INTO {quoted} VALUES (1, 'a', '1', NULL)")
+            self.assertIn("no longer adopted", self.outbox("adopt", quoted, "--undo", "--yes").stdout)
+        self.assertEqual(self.events("type"), [("a",)] * 3)
+
+    def test_an_outbox_of_the_version_before_is_brought_up_and_goes_on(self):
+        self.old_rows(3)
+        self.emit("before")
+        self.sql("DROP TABLE outbox_adopted")
+        self.sql("UPDATE outbox_meta SET value = '1' WHERE name = 'schema_version'")
+        self.assertIn("outbox init", self.outbox("adopt", "outbox", status=None).stderr)
+        self.outbox("init")
+        self.outbox("adopt", "outbox")
+        self.assertEqual([e["type"] for e in self.drained()], ["before"] + ["message:created"] * 2)
+
+    def test_whoever_holds_the_table_is_not_waited_for_for_long(self):
+        self.old_rows(3)
+        db = self.connect()
+        with db.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("INSERT INTO outbox (event_type, payload) VALUES ('a', '{\"n\": 4}')")
+            self.outbox("adopt", "outbox", "--dry-run")
+            self.outbox("adopt", "outbox", status=AGAIN)
+            cursor.execute("COMMIT")
+        self.assertEqual(self.events("type"), [])
+        self.outbox("adopt", "outbox")
+        self.assertEqual(self.numbers(), [1, 2, 4])
+
+
+class Beside(Rows, MariaCase):
+    """Producers are at work while the table is adopted, and the adoption is cut off."""
+
     def setUp(self):
         super().setUp()
-        self.init()
-        self.sql("CREATE TABLE legacy (id INT AUTO_INCREMENT PRIMARY KEY, type VARCHAR(50), order_id VARCHAR(50), payload TEXT, "
-                 "processed_at DATETIME) ENGINE = InnoDB")
-        self.out = self.path("out")
+        self.sql(FLAGGED)
+        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
+        self.proxy = Proxy(path)
+        self.proxy.__enter__()
+        self.addCleanup(self.proxy.__exit__)
+        self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"
+        self.stop, self.wrote, self.failed, self.stopped_at = threading.Event(), [], [], []
 
-    def write(self, stop, wrote):
-        """write inserts rows until it is told to stop, two in each transaction, and counts what was committed."""
+    def write(self):
+        """write inserts rows until it is told to stop, two in each transaction, which it keeps open for a moment."""
         db = mariadb_server.connect(self.store)
         with contextlib.closing(db), db.cursor() as cursor:
-            while not stop.is_set():
-                cursor.execute("BEGIN")
-                for _ in range(2):
-                    cursor.execute("INSERT INTO legacy (type, order_id, payload) VALUES ('t', '1', '{}')")
-                    wrote.append(cursor.lastrowid)
-                cursor.execute("COMMIT")
-                time.sleep(0.001)
+            try:
+                while not self.stop.is_set():
+                    ids = []
+                    cursor.execute("BEGIN")
+                    for _ in range(2):
+                        cursor.execute("INSERT INTO outbox (event_type, payload) VALUES ('t', '{}')")
+                        ids.append(cursor.lastrowid)
+                        time.sleep(0.002)
+                    cursor.execute("COMMIT")
+                    self.wrote += ids
+            except pymysql.err.MySQLError as e:
+                self.failed.append(e)
 
-    def run_until(self, broken_off):
-        """run_until runs the statements on a connection that ends after as many."""
-        db = mariadb_server.connect(self.store)
-        with contextlib.closing(db), db.cursor() as cursor:
-            for statement in statements()[:broken_off]: cursor.execute(statement)
-
-    def test_rows_become_events_once_though_others_write_and_it_breaks_off(self):
-        self.sql("INSERT INTO legacy (type, order_id, payload, processed_at) VALUES ('t', '1', '{}', NOW())")
-        stop, wrote = threading.Event(), []
-        writer = threading.Thread(target=self.write, args=(stop, wrote))
-        writer.start()
+    @contextlib.contextmanager
+    def writers(self, n):
+        threads = [threading.Thread(target=self.write) for _ in range(n)]
+        for thread in threads: thread.start()
         try:
-            for n in (*range(1, len(statements())), len(statements())):
-                before = len(wrote)
-                wait_until(lambda: len(wrote) > before + 10)
-                self.run_until(n)
-            before = len(wrote)
-            wait_until(lambda: len(wrote) > before + 10)
+            yield
         finally:
-            stop.set()
-            writer.join()
-        self.drain("--consumer", "c", "--sink", f"file:{self.out}")
-        row_of = dict(self.sql("SELECT id, CAST(idempotency_key AS CHAR) FROM outbox_event"))
-        got = [row_of[event["id"]] for event in self.ndjson(self.out)]
-        self.assertEqual(sorted(got), sorted(f"legacy {id}" for id in wrote))
+            self.stop.set()
+            for thread in threads: thread.join()
 
-    def test_adopt_is_refused_and_says_where_to_read_on(self):
-        said = self.outbox("adopt", "legacy", "--yes", status=CONFIG).stderr
-        self.assertRegex(said, "legacy cannot be adopted.*docs/mariadb.md")
+    def more(self):
+        """more waits until rows came."""
+        before = len(self.wrote)
+        wait_until(lambda: len(self.wrote) > before + 6 or self.failed)
+
+    def check(self):
+        """check compares events with rows: each has become one, and one only."""
+        self.assertEqual(self.failed, [])
+        got = [int(event["headers"]["source_id"]) for event in self.drained()]
+        self.assertEqual(sorted(got), sorted(self.wrote))
+
+    def test_no_row_is_lost_or_copied_twice_though_others_write(self):
+        with self.writers(3):
+            self.more()
+            self.outbox("adopt", "outbox")
+            self.more()
+        self.check()
+
+    def stall(self, words):
+        """stall gives a stop at the statement with these words, of what adopts the table, and that process."""
+        stops = [self.proxy.at(n, STALLED) for n in range(1, MOST)]
+        adopt = self.spawn(BIN, "adopt", "outbox", "--store", self.far)
+        for stop in stops:
+            wait_until(lambda: stop.done() or not adopt.running(), what=adopt.output)
+            if words in stop.text: break
+            stop.let_go()
+        self.proxy.stops.clear()
+        return stop, adopt
+
+    def test_a_row_in_flight_while_the_trigger_is_there_and_asleep_is_waited_for(self):
+        """The trigger makes nothing of a row yet, and the copy comes before its commit: it would be lost, but is waited for."""
+        for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"):
+            with self.subTest(level):
+                stop, adopt = self.stall("FOR UPDATE")
+                cursor = self.connect().cursor()
+                cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+                cursor.execute("BEGIN")
+                cursor.execute("INSERT INTO outbox (event_type, payload) VALUES ('t', '{}')")
+                self.wrote.append(cursor.lastrowid)
+                stop.let_go()
+                wait_until(lambda: self.sql("SELECT 1 FROM information_schema.processlist WHERE info LIKE %s AND id <> connection_id()",
+                                            f"%{self.dbname}%.outbox_adopted%FOR UPDATE"), what=adopt.output, timeout=10)
+                cursor.execute("COMMIT")
+                adopt.wait()
+                self.check()
+                self.outbox("adopt", "outbox", "--undo", "--yes")
+                self.sql("UPDATE outbox SET processed_at = now()")
+                self.sql("DELETE FROM outbox_adopted")
+
+    def cut(self, when):
+        """cut adopts the table, cut off at each statement in turn, until it is through."""
+        with self.writers(2):
+            for n in range(1, MOST):
+                self.more()
+                stop = self.proxy.at(n, when)
+                said = self.outbox("adopt", "outbox", "--store", self.far, status=None)
+                self.stopped_at.append(stop.text)
+                if said.returncode == 0: break
+            self.assertEqual(said.returncode, 0, said.stderr)
+            self.assertIn("COMMIT", self.stopped_at)
+            self.more()
+        self.check()
+
+    def test_cut_off_before_any_statement_it_can_be_done_again(self):
+        self.cut(UNSENT)
+
+    def test_cut_off_after_any_statement_it_can_be_done_again(self):
+        self.cut(ANSWERED)
+
+    def test_undone_and_adopted_again_while_others_write_every_event_has_one_row(self):
+        with self.writers(2):
+            for _ in range(3):
+                self.outbox("adopt", "outbox", "--existing", "skip")
+                self.more()
+                self.outbox("adopt", "outbox", "--undo", "--yes")
+                self.more()
+        self.assertEqual(self.failed, [])
+        got = [int(event["headers"]["source_id"]) for event in self.drained()]
+        self.assertEqual(len(got), len(set(got)))
+        self.assertLess(set(got), set(self.wrote))

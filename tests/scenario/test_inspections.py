@@ -1,9 +1,10 @@
 """The five inspections, by name: what they list, in the CLI and in SQL, on each store. Every one of them has something to show."""
 # build: plain
 import signal
+import sqlite3
 import unittest
 
-from support import Case, PgCase, wait_until
+from support import Case, MariaCase, PgCase, wait_until
 
 NAMES = ("unprocessed", "processing", "failed", "abandoned", "published")
 # The sink takes "good" and "slow" (once the file `hold` is gone), never "bad", and has trouble with "later" and "again".
@@ -113,6 +114,41 @@ class Postgres(Inspections, PgCase):
 
     def expire(self, back=False):
         self.sql(f"UPDATE outbox.claim SET locked_until = locked_until {'+' if back else '-'} interval '2 hours'")
+
+
+class Ranges:
+    """Where inspections are views, whoever reads them says how far to look: a range of seq costs what is in it."""
+
+    def test_a_range_of_a_view_costs_the_same_however_many_events_are_kept(self):
+        self.init()
+        costs = []
+        for _ in range(2):
+            self.emit_many([{"type": "a"}] * 2000)
+            self.drain("--consumer", "mail", "--sink", "file:/dev/null")
+            costs.append([self.cost(name, "WHERE seq > 1000 AND seq <= 1100") for name in NAMES])
+        for few, many in zip(*costs): self.assertLess(many, few * 1.1 + 50, costs)
+        self.assertGreater(self.cost("published", ""), 10 * self.cost("published", "WHERE seq > 1000 AND seq <= 1100"), "it would be seen")
+
+
+class SqliteRanges(Ranges, Case):
+    def cost(self, name, where):
+        """cost counts instructions of SQLite's machine."""
+        db, n = sqlite3.connect(self.db), []
+        db.set_progress_handler(lambda: n.append(1), 1)
+        db.execute(f"SELECT consumer, seq, payload FROM outbox_find_{name} {where}").fetchall()
+        db.close()
+        return len(n)
+
+
+class MariaRanges(Ranges, MariaCase):
+    def cost(self, name, where):
+        """cost counts rows that the server has read."""
+        cursor = self.connect().cursor()
+        cursor.execute("FLUSH STATUS")
+        cursor.execute(f"SELECT consumer, seq, payload FROM outbox_find_{name} {where}")
+        cursor.fetchall()
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(int(n) for _, n in cursor.fetchall())
 
 
 if __name__ == "__main__":

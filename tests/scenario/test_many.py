@@ -3,6 +3,7 @@ other all the same. What it costs is counted by the server, never timed."""
 # build: plain
 import contextlib
 import json
+import pathlib
 import re
 import time
 import unittest
@@ -118,6 +119,22 @@ class Many(Together, PgCase):
             wait_until(lambda: not self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pids[2]))
             self.emit("third")
             self.wait_for(8, ["first", "second", "third"], relay)
+
+    def test_a_connection_that_comes_back_wakes_one_that_waits_for_it_and_not_all(self):
+        """Consumers with several lanes make their turns alone, on two connections for all of them."""
+        n, events = 100, 3
+        def switches(pid):
+            status = (task.joinpath("status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+            return sum(int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.MULTILINE)[1]) for text in status)
+        with self.many(n, lanes=2) as relay:
+            self.emit("t0", "a/1")
+            self.wait_for(n, ["t0"], relay)
+            wait_until(self.settled)
+            before = switches(relay.pid)
+            for k in range(events): self.emit(f"t{k + 1}", "a/1")
+            self.wait_for(n, [f"t{k}" for k in range(events + 1)], relay)
+            wait_until(self.settled)
+            self.assertLess((switches(relay.pid) - before) / (n * events), 30)  # with a herd it was 195
 
     def test_a_consumer_that_is_locked_while_its_share_is_cut_loses_no_attempt(self):
         """c0 gets more than it can hold, and is locked before it can give the rest back."""

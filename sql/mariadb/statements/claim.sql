@@ -1,8 +1,10 @@
 -- claim.sql: claims. A claim is a row with a lease and an epoch. The epoch is the fence: a worker
 -- that comes with another one changes nothing.
 
--- set_epoch (consumer text, epoch int): remembers the newest epoch, so that the next one is higher.
-UPDATE outbox_consumer SET epoch = :epoch WHERE name = :consumer;
+-- put_progress (consumer text, epoch int, n int): remembers the newest epoch, so that the next one
+-- is higher; 0: there is none. And counts deliveries, for operators: nothing depends on it.
+UPDATE outbox_consumer SET epoch = greatest(epoch, :epoch), delivered = delivered + :n
+ WHERE name = :consumer;
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int): grants the lease. A fresh claim holds the events of its lane after from_seq,

@@ -7,9 +7,6 @@ SELECT next, news, EXISTS (SELECT 1 FROM outbox_fresh) FROM outbox_sequencer WHE
 -- lock_sequencer (): whoever has this row sequences, until it commits.
 SELECT next, news FROM outbox_sequencer WHERE one = 1 FOR UPDATE;
 
--- read_next (): the same without a lock.
-SELECT next FROM outbox_sequencer WHERE one = 1;
-
 -- give_seq (next int, max int): one statement with a read view of its own, after the lock. Under
 -- READ COMMITTED it locks no marker, so it waits for nobody.
 INSERT INTO outbox_order (seq, nr)

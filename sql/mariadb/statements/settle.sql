@@ -40,6 +40,3 @@ VALUES (:stream, :consumer, :hi, :lo, :now)
        at = IF((VALUES(hi), VALUES(lo)) > (hi, lo), VALUES(at), at),
        lo = IF(VALUES(hi) > hi OR (VALUES(hi) = hi AND VALUES(lo) > lo), VALUES(lo), lo),
        hi = greatest(hi, VALUES(hi));
-
--- count_delivered (consumer text, n int): a counter for operators; nothing depends on it.
-UPDATE outbox_consumer SET delivered = delivered + :n WHERE name = :consumer;

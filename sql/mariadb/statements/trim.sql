@@ -3,7 +3,7 @@
 -- Samples tell when a consumer was done with what. Those of the consumer '' are of all consumers
 -- that there were. From one sample to the next neither seq nor the time goes back.
 
--- lock_trim (): one trims at a time.
+-- lock_trim (): one trims or adds a consumer at a time.
 SELECT 1 FROM outbox_meta WHERE name = 'trim' FOR UPDATE;
 
 -- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,

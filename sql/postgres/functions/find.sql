@@ -5,15 +5,14 @@
 -- consumer is not asked, as in the view delivery.
 --
 -- They begin with what is recorded about single events, and where consumers are, so that they take
--- no longer where millions are kept. Only to look for few among many takes long: the published
--- events of a consumer that is far behind, or whose types are rare. Such a look can be bounded in
--- the command (outbox events --look). The fences (OFFSET 0) keep the view from being asked about
--- more events than there are to show.
+-- no longer where millions are kept. Only find_unprocessed and find_published have to look for
+-- events, where few match among many: among `look` numbers, then a notice says how far they came
+-- (see _found).
 
 -- find_unprocessed: what a worker would get: pending, those of an expired claim among them, or
 -- failed and due again.
 CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(max_events int DEFAULT 100,
-    target text DEFAULT NULL, after_seq bigint DEFAULT 0)
+    target text DEFAULT NULL, after_seq bigint DEFAULT 0, look bigint DEFAULT 200000)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
     aggregate_id text, payload json, attempts int,
                due_at timestamptz, error text, created_at timestamptz)
@@ -24,28 +23,8 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
         SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
             d.attempts, d.due_at, d.error,
                e.created_at
-        FROM (SELECT o.*, @schema@._low(o.name, o.lanes) AS low FROM @schema@.consumer o) c
-        CROSS JOIN LATERAL (
-            -- what its lanes are not past
-            (SELECT x.*
-             FROM (SELECT i.seq FROM @schema@.event i
-                   WHERE i.seq > c.low AND i.seq > $3
-                     AND (c.type_like IS NULL OR i.type LIKE ANY (c.type_like))
-                   ORDER BY i.seq OFFSET 0) y
-             CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
-                                 WHERE z.consumer = c.name AND z.seq = y.seq OFFSET 0) x
-             WHERE x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@._clock()
-             ORDER BY y.seq LIMIT $1)
-            UNION -- and what they are past, but was late, waits, or is in a claim that ran out
-            (SELECT x.*
-             FROM (SELECT DISTINCT s.seq FROM @schema@._exceptional('unprocessed', c.name) s
-                   WHERE s.seq > $3) y
-             CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
-                                 WHERE z.consumer = c.name AND z.seq = y.seq OFFSET 0) x
-             WHERE x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@._clock()
-             ORDER BY y.seq LIMIT $1)) d
+        FROM @schema@._found('unprocessed', $1, $2, $3, $4) d
         JOIN @schema@.event e ON e.seq = d.seq
-        WHERE $2 IS NULL OR c.name = $2
         UNION ALL -- a dead letter that was sent back after its event was trimmed
         SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload,
             p.attempts, p.due_at, p.error,
@@ -59,7 +38,7 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
                              AND k.locked_until > @schema@._clock())) u
     ORDER BY u.seq, u.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint)
+COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint)
     IS 'what a worker would get: pending, due again, or with an expired claim';
 
 -- find_processing: what a worker has in hand: in a live claim.
@@ -124,46 +103,16 @@ COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint) IS 'what was give
 -- find_published: what was delivered, as long as the event is kept. Where a predicate decides,
 -- which is not asked, a receipt tells.
 CREATE OR REPLACE FUNCTION @schema@.find_published(max_events int DEFAULT 100,
-    target text DEFAULT NULL, after_seq bigint DEFAULT 0)
+    target text DEFAULT NULL, after_seq bigint DEFAULT 0, look bigint DEFAULT 200000)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
     aggregate_id text, payload json,
                created_at timestamptz)
 LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
-    SELECT c.name, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
-    FROM (SELECT x.*,
-                 EXISTS (SELECT 1 FROM @schema@.former_filter b WHERE b.consumer = x.name)
-                     AS changed,
-                 -- Up to its floor all came before it, if nothing was running when it started.
-                 CASE WHEN EXISTS (SELECT pg_snapshot_xip(x.start_seen)) THEN 0
-                      ELSE coalesce(x.start_floor, 0) END AS start,
-                 -- Past this none of its lanes has handed anything out; NULL: that is not known.
-                 (SELECT CASE WHEN bool_and(h.high IS NOT NULL) THEN max(h.high) END
-                  FROM (SELECT CASE WHEN l.target IS NULL AND l.window_end IS NOT NULL
-                                         THEN greatest(l.floor, l.window_end)
-                                    WHEN l.seen::text = '1:1:' THEN greatest(l.floor, l.pos)
-                               END AS high
-                        FROM @schema@._lanes(x.name, x.lanes) l
-                        WHERE l.lane >= 0) h) AS high
-          FROM @schema@.consumer x
-          WHERE $2 IS NULL OR x.name = $2) c
-    CROSS JOIN LATERAL (
-        SELECT d.seq
-        FROM (SELECT i.seq FROM @schema@.event i
-              WHERE i.seq > greatest(c.start, $3)
-                AND i.seq <= coalesce(c.high, 9223372036854775807)
-                AND (c.type_like IS NULL OR i.type LIKE ANY (c.type_like) OR c.changed
-                     OR EXISTS (SELECT 1 FROM @schema@.ended x
-                                WHERE x.seq = i.seq AND x.consumer = c.name))
-              ORDER BY i.seq OFFSET 0) y
-        CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
-                            WHERE z.consumer = c.name AND z.seq = y.seq OFFSET 0) d
-        WHERE d.state = 'delivered'
-           OR d.state = 'unknown' AND EXISTS (SELECT FROM @schema@.receipt r
-               WHERE r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = d.event_id)
-        ORDER BY y.seq LIMIT $1) d
-    JOIN @schema@.event e ON e.seq = d.seq
-    ORDER BY e.seq, c.name LIMIT $1
+    SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+        e.created_at
+    FROM @schema@._found('published', $1, $2, $3, $4) d JOIN @schema@.event e ON e.seq = d.seq
+    ORDER BY e.seq, d.consumer
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_published(int, text, bigint) IS 'what was delivered';
+COMMENT ON FUNCTION @schema@.find_published(int, text, bigint, bigint) IS 'what was delivered';

@@ -1,8 +1,8 @@
 -- _claim_parked: leases parked events that are due, each with what waits behind it; returns the
 -- epoch, or NULL. A careful one goes alone, its attempt counted now. careful_mode: 0 skip careful
--- events, 1 claim nothing when the first one due is careful, 2 take it. pull_in: look for events
--- that a clock set back made wait for longer than they were told to. since: none has an earlier
--- time. Under lock_consumer.
+-- events, 1 claim nothing when the first one due is careful, 2 take it. since: none has an earlier
+-- time. pull_in: if nothing is due from there on, look at all of them, also for those that a clock
+-- set back made wait for longer than they were told to. Under lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
     c @schema@.consumer, owner text, max_events int, lease interval, careful_mode int,
     pull_in boolean, since timestamptz, now timestamptz,
@@ -59,15 +59,16 @@ BEGIN
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
           AND (careful_mode > 0 OR NOT p.careful)
         ORDER BY p.due_at, p.seq LIMIT 1;
-        IF due IS NULL OR NOT pull_in OR turn = 2 THEN
+        IF NOT pull_in OR turn = 2 THEN
             RETURN;
         END IF;
         UPDATE @schema@.parked p SET due_at = now + p.wait
         WHERE p.consumer = c.name AND p.claim IS NULL AND NOT p.delayed
           AND p.due_at > now + p.wait;
-        IF NOT FOUND THEN
+        IF NOT FOUND AND since = '-infinity' THEN
             RETURN;
         END IF;
+        since := '-infinity';
         due := NULL;
     END LOOP;
     -- due, but another of its key was parked before it since: it goes behind that

@@ -2,7 +2,7 @@
 -- it there (pin): its position, a claim, a parked event, or a lost place.
 CREATE OR REPLACE FUNCTION @schema@._floors()
 RETURNS TABLE (consumer text, paused boolean, floor bigint, pin text)
-LANGUAGE sql STABLE AS $outbox$
+LANGUAGE sql STABLE SET jit = off AS $outbox$
     -- The lowest candidate counts. Of equal ones, the pin with the lowest rank is named.
     SELECT DISTINCT ON (f.consumer) f.consumer, f.paused, f.floor, f.pin
     FROM (SELECT c.name AS consumer, c.paused,

@@ -13,8 +13,7 @@ BEGIN
     WITH l AS MATERIALIZED (SELECT * FROM @schema@._places(c.name, c.lanes)),
     s AS MATERIALIZED (SELECT coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0)
                               AS head),
-    d AS MATERIALIZED (SELECT coalesce(max(l.due_from) FILTER (WHERE NOT pull_in), '-infinity')
-                              AS since
+    d AS MATERIALIZED (SELECT coalesce(max(l.due_from), '-infinity') AS since
                        FROM l WHERE l.lane = -1)
     SELECT -- Every lane is there and at home, has no open window, and knows the last seq given out.
            (SELECT count(*) = c.lanes + 1
@@ -37,11 +36,13 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM @schema@.claim k
                            WHERE k.consumer = c.name
                              AND k.epoch >= (SELECT max(l.claims_from) FROM l))
-           -- With pull_in, whatever waits may have to be pulled in: see _claim_parked.
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
                            WHERE p.consumer = c.name AND p.claim IS NULL
-                             AND p.due_at >= (SELECT d.since FROM d)
-                             AND p.due_at <= CASE WHEN pull_in THEN 'infinity' ELSE now END)
+                             AND p.due_at >= (SELECT d.since FROM d) AND p.due_at <= now)
+           -- With pull_in, whatever waits may have to be pulled in: see _claim_parked.
+           AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
+                                        WHERE p.consumer = c.name AND p.claim IS NULL
+                                          AND p.due_at >= '-infinity'))
            -- A subscription that writes here is for _check_fed to refuse.
            AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
                            WHERE r.srrelid = '@schema@.event'::regclass),

@@ -29,6 +29,9 @@ DECLARE
     expired boolean;
     too_long boolean;
     due timestamptz;
+    first_due timestamptz; -- of the parked events; NULL: there are none
+    claiming boolean;
+    retried boolean := false; -- parked events were settled
     now timestamptz;
     waited interval := '0';
     slack interval := '1 s'; -- of two turns, the one that began first may come second
@@ -126,18 +129,27 @@ BEGIN
             ls[i].claims_from := claims_from;
             ls[i] := @schema@._settle_claim(c, ls[i], k, s.tried, s.outcomes, s.release_from, now);
             dirty[i] := true;
-            IF k.lane = -1 THEN
-                -- Events of it are gone, and the next look need not step over them. Others that
-                -- read the clock a little sooner may come second.
-                ls[1].due_from := least(@schema@._first_due(c.name, ls[1].due_from),
-                                        now - interval '10 milliseconds');
-            END IF;
+            retried := k.lane = -1;
         END IF;
     END IF;
 
-    IF q.max_events > 0 AND NOT r.changed AND NOT r.paused THEN
+    claiming := q.max_events > 0 AND NOT r.changed AND NOT r.paused;
+    IF claiming OR retried THEN
+        first_due := @schema@._first_due(c.name, ls[1].due_from);
+    END IF;
+    IF retried THEN
+        -- Events are gone, and the next look need not step over them. Others that read the clock a
+        -- little sooner may come second.
+        ls[1].due_from := least(first_due, now - interval '10 milliseconds');
+    END IF;
+    IF claiming AND q.pull_in AND first_due IS NULL THEN
+        first_due := @schema@._first_due(c.name, NULL);
+    END IF;
+
+    IF claiming THEN
         SELECT * INTO claimed
-        FROM @schema@._turn_claim(c, owner, q, a, head, now, claims_from, last_epoch, r, ls, dirty);
+        FROM @schema@._turn_claim(c, owner, q, a, head, now, first_due, claims_from, last_epoch, r,
+                                  ls, dirty);
         r := claimed.r;
         ls := claimed.ls;
         dirty := claimed.dirty;

@@ -33,13 +33,13 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._park(@schema@.consumer, bigint[], text[], int[], bigint[], text[],
     boolean[], timestamptz) IS 'makes events wait';
 
--- _as_parked gives the rows that _park makes of its parameters.
+-- _as_parked gives the rows that _park makes of its parameters. It becomes a part of the statement
+-- that calls it.
 CREATE OR REPLACE FUNCTION @schema@._as_parked(
     c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
     errors text[], proven boolean[], now timestamptz) RETURNS SETOF @schema@.parked
-LANGUAGE plpgsql STABLE AS $outbox$
-BEGIN
-    RETURN QUERY
+LANGUAGE sql STABLE
+BEGIN ATOMIC
     SELECT c.name, w.seq, w.key, w.attempts,
            CASE WHEN w.key <> 0 AND (w.before < w.seq OR b.there) THEN NULL
                 WHEN w.kind = 'retry' THEN now + w.wait
@@ -71,7 +71,6 @@ BEGIN
          WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
            AND w.key <> 0 AND (w.before < w.seq) IS NOT TRUE
          ORDER BY x.key, x.seq LIMIT 1) b ON true;
-END
-$outbox$;
+END;
 COMMENT ON FUNCTION @schema@._as_parked(@schema@.consumer, bigint[], text[], int[], bigint[],
     text[], boolean[], timestamptz) IS 'the rows of events that begin to wait';

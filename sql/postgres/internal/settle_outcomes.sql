@@ -3,6 +3,9 @@
 --
 -- An outcome that comes second for its event has a round of its own. Of a claim of parked events it
 -- is refused if the first one took the event out of the claim.
+--
+-- Usually new events have failed, each has one outcome, and none of them is parked. Then they are
+-- parked by one statement, which has nothing to sort.
 CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -10,6 +13,29 @@ DECLARE
     g record;
     failed bigint := 0;
 BEGIN
+    IF k.lane >= 0 AND c.tenant = '' THEN
+        INSERT INTO @schema@.parked
+        SELECT p.*
+        FROM (SELECT array_agg(o.seq) AS seqs, array_agg(o.kind) AS kinds,
+                     array_agg(coalesce(o.attempts, (o.kind = 'retry')::int)) AS attempts,
+                     array_agg(o.delay_ms) AS delays_ms, array_agg(o.error) AS errors,
+                     array_agg(o.proven) AS proven, min(o.seq) AS first, max(o.seq) AS last
+              FROM (SELECT r.*, lag(r.seq, 1, k.from_seq) OVER () AS before
+                    FROM jsonb_to_recordset(outcomes) AS r (
+                             seq bigint, kind text, attempts int, delay_ms bigint, error text,
+                             proven boolean)) o
+              HAVING bool_and(o.kind IN ('retry', 'behind', 'delay') AND o.seq > o.before
+                              AND o.seq <= k.to_seq)) n,
+             LATERAL @schema@._as_parked(c, n.seqs, n.kinds, n.attempts, n.delays_ms, n.errors,
+                                         n.proven, now) p
+        WHERE (SELECT y.seq FROM @schema@.parked y -- by this index: see _parked_rows
+               WHERE y.consumer = c.name AND y.seq BETWEEN n.first AND n.last
+               ORDER BY y.seq LIMIT 1) IS NULL;
+        GET DIAGNOSTICS failed = ROW_COUNT;
+        IF failed > 0 THEN
+            RETURN failed;
+        END IF;
+    END IF;
     FOR g IN
         -- They come sorted by nth, so that it is done once and not for each array.
         SELECT x.act, count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.kind) AS kinds,

@@ -135,6 +135,7 @@ BEGIN
                 END IF;
             END IF;
             IF s.outcomes <> '[]' OR first_due IS NOT NULL THEN
+                l.due_from := least(first_due, now);
                 SELECT * INTO exceptions
                 FROM @schema@._turn_exceptions(was, l, s.outcomes, a, now);
                 r.held := exceptions.held;
@@ -176,8 +177,8 @@ COMMENT ON FUNCTION @schema@._turn(text, text, int, @schema@._settlement, @schem
 
 -- _turn_exceptions does for the short way of _turn what is to be done about exceptions: it records
 -- the outcomes of claim k, and finds the events of the next one, a of lane l, that have to wait
--- behind parked ones of their key (see _held). l has the due_from of lane -1. Under the consumer's
--- lock.
+-- behind parked ones of their key (see _held). l.due_from: no parked event has an earlier time.
+-- Under the consumer's lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
     k @schema@.claim, l @schema@.lane, outcomes jsonb, a @schema@._ahead, now timestamptz,
     OUT failed bigint, OUT held bigint[], OUT keys bigint[])

@@ -1,10 +1,11 @@
 -- _turn_claim claims for _long_turn: parked events that are due, or the next ones of a lane that is
 -- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and says when
--- something that it left alone is due. astray: event numbers began again, and nothing was claimed;
--- the lanes that changed have to be written before that is put right. Under _lock_consumer.
+-- something that it left alone is due. first_due: of the parked events; NULL: there are none.
+-- astray: event numbers began again, and nothing was claimed; the lanes that changed have to be
+-- written before that is put right. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, owner text, q @schema@._request, a @schema@._ahead, head bigint,
-    now timestamptz, claims_from bigint, last_epoch bigint,
+    now timestamptz, first_due timestamptz, claims_from bigint, last_epoch bigint,
     INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
     OUT due timestamptz, OUT astray text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -13,9 +14,7 @@ DECLARE
     p record;
     f record;
     i int;
-    -- A look for what a wrong clock made wait too long looks at everything.
-    since timestamptz := coalesce(CASE WHEN NOT q.pull_in THEN ls[1].due_from END, '-infinity');
-    parked boolean := @schema@._first_due(c.name, since) IS NOT NULL;
+    parked boolean := first_due IS NOT NULL;
     try_fresh boolean := NOT (parked AND c.ordering = 'global');
     until timestamptz;
     taken bigint := 0;     -- the lanes that claims of others cover
@@ -29,7 +28,7 @@ BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
             SELECT * INTO p FROM @schema@._claim_parked(c, owner, q.max_events, lease,
-                                                        q.careful_mode, q.pull_in, since, now);
+                                                        q.careful_mode, q.pull_in, first_due, now);
             r.careful_due := p.careful_due;
             due := p.due;
             IF p.n > 0 THEN
@@ -123,7 +122,7 @@ BEGIN
     END IF;
     IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
         SELECT h.held, h.keys INTO r.held, r.keys
-        FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, since, a.sample) h;
+        FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, first_due, a.sample) h;
     END IF;
     IF r.n > 0 THEN
         RETURN;
@@ -147,13 +146,13 @@ BEGIN
     due := least(due, until);
     r.through := live = 0 AND NOT r.skipped AND NOT kept AND NOT (parked AND EXISTS (
         SELECT 1 FROM @schema@.parked x
-        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= since
+        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= first_due
           AND (NOT x.delayed OR x.due_at <= now)));
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._turn_claim(@schema@.consumer, text, @schema@._request,
-    @schema@._ahead, bigint, timestamptz, bigint, bigint, @schema@._answer, @schema@.lane[],
-    boolean[]) IS 'claims parked events that are due, or the next ones of a lane';
+    @schema@._ahead, bigint, timestamptz, timestamptz, bigint, bigint, @schema@._answer,
+    @schema@.lane[], boolean[]) IS 'claims parked events that are due, or the next ones of a lane';
 
 -- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have
 -- to wait behind a parked one of their key. n is how many events there are. If not many more keys

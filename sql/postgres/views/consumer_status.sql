@@ -6,7 +6,7 @@
 CREATE OR REPLACE VIEW @schema@.consumer_status WITH (security_invoker = true) AS
 SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.created_at,
        c.report, c.report_at,
-       l.position, b.n AS behind, b.oldest_at, l.delivered,
+       l.place AS position, b.n AS behind, b.oldest_at, l.delivered,
        coalesce(k.events, 0) AS inflight, k.owner,
        -- What is in a live claim is in flight, not parked.
        (SELECT count(*) FROM @schema@.parked p
@@ -19,12 +19,7 @@ SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.
        coalesce(k.claims, 0) AS claims, b.exact AND c.predicate = '' AS behind_exact,
        CASE WHEN c.report LIKE 'sink is down%' THEN c.report_at END AS down_since
 FROM @schema@.consumer c
--- l: where it is, by the lane that is furthest behind; lane -1, of the parked events, has no place
-CROSS JOIN LATERAL (SELECT min(CASE WHEN x.lane < 0 THEN NULL
-                                    WHEN x.target IS NULL THEN x.floor
-                                    ELSE greatest(x.floor, x.pos) END) AS position,
-                           sum(x.delivered)::bigint AS delivered
-                    FROM @schema@._lanes(c.name, c.lanes) x) l
+CROSS JOIN LATERAL @schema@._progress(c.name, c.lanes) l
 CROSS JOIN LATERAL @schema@._backlog(c.name, 10000) b
 -- k: its live claims; the owner named is that of the newest
 LEFT JOIN LATERAL (SELECT count(*) AS claims,

@@ -21,8 +21,8 @@ SELECT EXISTS (SELECT 1 FROM pragma_table_info(:source, 'main')
                   AND (SELECT count(*) = 1 AND min(c.name) = :name
                          FROM pragma_index_info(i.name, 'main') c));
 
--- has_trigger (name text): a table is adopted while it has our trigger.
-SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND name = :name;
+-- is_adopted (trigger text): a table is adopted while it has our trigger.
+SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND name = :trigger;
 
 -- was_adopted (source text): which rows became events the first time cannot be told afterwards.
 SELECT 1 FROM outbox_adopted WHERE source = :source;

@@ -10,10 +10,21 @@ SELECT name, events, predicate, ordering, lanes, retry, paused, created_at, deli
  WHERE :name IS NULL OR name = :name
  ORDER BY name;
 
--- lowest_position (consumer text, lanes int): a consumer that has lost the row of a lane may need
--- every event.
-SELECT CASE WHEN count(*) < :lanes THEN 0 ELSE min(position) END FROM outbox_lane
- WHERE consumer = :consumer;
+-- floors (name text): what each consumer still needs, or the one named, all at one moment: its
+-- position, the events of fresh claims until they are settled, and parked events until they are
+-- over, unless a dead letter carries a copy. One that has lost the row of a lane may need every
+-- event.
+SELECT c.name, c.paused,
+       (SELECT CASE WHEN count(*) < c.lanes THEN 0 ELSE min(l.position) END FROM outbox_lane l
+         WHERE l.consumer = c.name),
+       (SELECT min(k.from_seq) FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0),
+       (SELECT min(p.seq) - 1 FROM outbox_parked p
+         WHERE p.consumer = c.name
+           AND NOT EXISTS (SELECT 1 FROM outbox_dead d
+                            WHERE d.consumer = p.consumer AND d.seq = p.seq))
+  FROM outbox_consumer c
+ WHERE :name IS NULL OR c.name = :name
+ ORDER BY c.name;
 
 -- count_waiting (consumer text, now int): parked events that no live claim holds.
 SELECT count(*) FROM outbox_parked p
@@ -35,12 +46,3 @@ SELECT owner FROM outbox_claim
 -- last_failure (consumer text): why the event that failed last did.
 SELECT error, failed_at FROM outbox_parked
  WHERE consumer = :consumer AND failed_at IS NOT NULL ORDER BY failed_at DESC LIMIT 1;
-
--- claim_floor (consumer text): a fresh claim needs the events of its range until it is settled.
-SELECT min(from_seq) FROM outbox_claim WHERE consumer = :consumer AND parked = 0;
-
--- parked_floor (consumer text): a parked event is needed until it is over, unless a dead letter
--- carries a copy of it.
-SELECT min(seq) - 1 FROM outbox_parked p
- WHERE consumer = :consumer
-   AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = :consumer AND d.seq = p.seq);

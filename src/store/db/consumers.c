@@ -63,7 +63,9 @@ static int create(struct store *st, const struct consumer_spec *c, struct error 
     /* if somebody deleted the earlier consumer by hand, these would count as the new one's */
     static const struct sql *const left_behind[] = {&sql_remove_claims, &sql_remove_parked,
                                                     &sql_remove_passed, &sql_remove_settings, NULL};
-    int64_t position;
+    int64_t position, ignored = 0;
+    if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
+        return -1; /* what it may need is not being deleted */
     if (db_keep_numbers(st, err) != 0)
         return -1; /* else the end could be before events that exist */
     if (start_position(st, c, &position, err) != 0)

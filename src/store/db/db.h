@@ -50,8 +50,6 @@ struct db_rows {
 /* What the files here ask of a store. */
 struct db_driver {
     enum sql_dialect dialect;
-    /* A transaction sees one state from its beginning to its end, and nobody else writes. */
-    bool alone;
     /* Rows come one at a time, so that an answer may have any number of them. */
     bool streams;
 
@@ -173,8 +171,8 @@ int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err);
 int db_consumer_specs(struct store *st, const char *name, struct arena *a,
                       struct consumer_spec **ret, size_t *ret_n, struct error *err);
-/* db_consumer_floors lists all consumers with what they still need, and without anything that takes
- * counting; outside of a transaction in a snapshot of its own. */
+/* db_consumer_floors lists all consumers with nothing but their names, whether they are paused, and
+ * what they still need, as it is at one moment. */
 int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                        struct error *err);
 int db_consumer_gauge(struct store *st, const char *name, struct arena *a,

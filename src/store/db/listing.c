@@ -30,9 +30,44 @@ static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_i
     return ok && whole;
 }
 
-/* read_rows reads all consumers, or the one named, without their state. */
-static int read_rows(struct store *st, const char *name, struct arena *a,
-                     struct consumer_info **ret, size_t *ret_n, struct error *err)
+/* hold_floor lowers the floor to what holds it. */
+static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
+{
+    if (at >= c->floor)
+        return;
+    c->floor = at;
+    c->floor_pin = by;
+}
+
+/* take_floor takes from a row of floors up to where events are no longer needed, and what needs the
+ * next one. */
+static void take_floor(const struct db_rows *q, struct consumer_info *c)
+{
+    enum { POSITION = 2, CLAIM, PARKED };
+    c->position = db_int(q, POSITION);
+    c->floor = c->position;
+    c->floor_pin = "position";
+    if (!db_null(q, CLAIM))
+        hold_floor(c, db_int(q, CLAIM), "claim");
+    if (!db_null(q, PARKED))
+        hold_floor(c, db_int(q, PARKED), "parked");
+}
+
+/* read_floor_row reads a row of floors; false if there is no memory, or if the row lacks a name. */
+static bool read_floor_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
+{
+    bool ok = true;
+    c->spec.name = db_copy(q, 0, a, &ok).p;
+    c->paused = db_int(q, 1) != 0;
+    take_floor(q, c);
+    return ok && c->spec.name;
+}
+
+/* read_each reads a consumer from each row of a statement. */
+static int read_each(struct store *st,
+                     bool (*read)(const struct db_rows *, struct arena *, struct consumer_info *),
+                     struct arena *a, struct consumer_info **ret, size_t *ret_n, struct error *err,
+                     const struct sql *sql, const void *args)
 {
     int64_t count = 0;
     if (db_value(st, err, &count, SQL(count_consumers)) != 0)
@@ -44,18 +79,27 @@ static int read_rows(struct store *st, const char *name, struct arena *a,
     size_t n = 0;
     int r = 0;
     bool ok = true;
-    struct db_rows q = db_rows(st, err, SQL(list_consumers, .name = name));
+    struct db_rows q = db_rows(st, err, sql, args);
     while (ok && n < (size_t)count && (r = db_step(&q, err)) == 1)
-        ok = read_row(&q, a, &list[n++]);
+        ok = read(&q, a, &list[n++]);
     db_done(&q);
     if (!ok)
         return err_nomem(err);
     if (r < 0)
         return -1;
-    if (name && n == 0)
-        return store_no_consumer(name, err);
     *ret = list;
     *ret_n = n;
+    return 0;
+}
+
+/* read_rows reads all consumers, or the one named, without their state. */
+static int read_rows(struct store *st, const char *name, struct arena *a,
+                     struct consumer_info **ret, size_t *ret_n, struct error *err)
+{
+    if (read_each(st, read_row, a, ret, ret_n, err, SQL(list_consumers, .name = name)) != 0)
+        return -1;
+    if (name && *ret_n == 0)
+        return store_no_consumer(name, err);
     return 0;
 }
 
@@ -65,7 +109,6 @@ static int read_counts(struct store *st, struct consumer_info *c, int64_t now, s
 {
     const char *name = c->spec.name;
     const struct db_number wanted[] = {
-        {&c->position, SQL(lowest_position, .consumer = name, .lanes = c->spec.lanes)},
         {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
         {&c->parked, SQL(count_waiting, .consumer = name, .now = now)},
         {&c->dead, SQL(count_dead, .consumer = name)},
@@ -74,30 +117,14 @@ static int read_counts(struct store *st, struct consumer_info *c, int64_t now, s
     return db_values(st, err, wanted, sizeof wanted / sizeof *wanted);
 }
 
-/* hold_floor lowers the floor to what holds it. */
-static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
-{
-    if (at >= c->floor)
-        return;
-    c->floor = at;
-    c->floor_pin = by;
-}
-
-/* read_floor finds out up to where events are no longer needed, and what needs the next one. */
 static int read_floor(struct store *st, struct consumer_info *c, struct error *err)
 {
-    const char *name = c->spec.name;
-    int64_t claim = INT64_MAX, parked = INT64_MAX;
-    const struct db_number wanted[] = {
-        {&claim, SQL(claim_floor, .consumer = name)},
-        {&parked, SQL(parked_floor, .consumer = name)},
-    };
-    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
-        return -1;
-    c->floor = c->position;
-    c->floor_pin = "position";
-    hold_floor(c, claim, "claim");
-    hold_floor(c, parked, "parked");
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(floors, .name = c->spec.name));
+    if (r <= 0)
+        return r;
+    take_floor(&q, c);
+    db_done(&q);
     return 0;
 }
 
@@ -163,33 +190,30 @@ static int read_details(struct store *st, struct consumer_info *c, int64_t now, 
 
 /* ---- lists ---- */
 
-enum detail { FLOORS, EVERYTHING };
-
-static int read_state(struct store *st, struct consumer_info *c, enum detail detail,
-                      struct arena *a, struct error *err)
+static int read_state(struct store *st, struct consumer_info *c, struct arena *a, struct error *err)
 {
     int64_t now = db_now(st);
+    if (read_floor(st, c, err) != 0)
+        return -1;
     if (read_counts(st, c, now, err) != 0)
         return -1;
-    if (detail == EVERYTHING && read_details(st, c, now, a, err) != 0)
-        return -1;
-    return read_floor(st, c, err);
+    return read_details(st, c, now, a, err);
 }
 
-static int read_list(struct store *st, const char *name, enum detail detail, struct arena *a,
+static int read_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
     if (read_rows(st, name, a, ret, ret_n, err) != 0)
         return -1;
     for (size_t i = 0; i < *ret_n; i++)
-        if (read_state(st, &(*ret)[i], detail, a, err) != 0)
+        if (read_state(st, &(*ret)[i], a, err) != 0)
             return -1;
     return 0;
 }
 
-/* list_consumers reads everything in one snapshot, so that the numbers fit together. */
-static int list_consumers(struct store *st, const char *name, enum detail detail, struct arena *a,
-                          struct consumer_info **ret, size_t *ret_n, struct error *err)
+/* db_consumer_list reads everything in one snapshot, so that the numbers fit together. */
+int db_consumer_list(struct store *st, const char *name, struct arena *a,
+                     struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
     struct consumer_info *list;
     size_t n;
@@ -198,7 +222,7 @@ static int list_consumers(struct store *st, const char *name, enum detail detail
         return -1;
     if (db_snapshot_begin(st, &own, err) != 0)
         return -1;
-    int r = read_list(st, name, detail, a, &list, &n, err);
+    int r = read_list(st, name, a, &list, &n, err);
     db_snapshot_end(st, own);
     if (r != 0)
         return -1;
@@ -207,16 +231,10 @@ static int list_consumers(struct store *st, const char *name, enum detail detail
     return 0;
 }
 
-int db_consumer_list(struct store *st, const char *name, struct arena *a,
-                     struct consumer_info **ret, size_t *ret_n, struct error *err)
-{
-    return list_consumers(st, name, EVERYTHING, a, ret, ret_n, err);
-}
-
 int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                        struct error *err)
 {
-    return list_consumers(st, NULL, FLOORS, a, ret, ret_n, err);
+    return read_each(st, read_floor_row, a, ret, ret_n, err, SQL(floors));
 }
 
 int db_consumer_specs(struct store *st, const char *name, struct arena *a,

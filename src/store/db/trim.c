@@ -340,9 +340,8 @@ static int trim_some(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* trim_locked runs in a transaction; one trims at a time. Where a transaction sees one state, the
- * floors are read in it; elsewhere they were read before, and have only gone up since. A consumer
- * that was added in between, from the beginning, begins with what is kept after this trim. */
+/* trim_locked runs in a transaction. Whoever adds a consumer takes the same lock, and floors only
+ * go up: what nobody needs when they are read is needed by nobody when it is deleted. */
 static int trim_locked(struct store *st, struct floors *f, const struct trim_request *req,
                        struct trim_result *t, struct error *err)
 {
@@ -354,7 +353,7 @@ static int trim_locked(struct store *st, struct floors *f, const struct trim_req
     o.cutoff = o.now - req->older_than_ms;
     if (db_keep_numbers(st, err) != 0)
         return -1;
-    if (st->ops->driver->alone && floors_read(st, f, err) != 0)
+    if (floors_read(st, f, err) != 0)
         return -1;
     bool first = req->after == 0;
     if (find_past(st, f, first, &o, t->pin, err) != 0)
@@ -377,8 +376,6 @@ static int trim_dry(struct store *st, struct floors *f, const struct trim_reques
 static int trim_for_real(struct store *st, struct floors *f, const struct trim_request *req,
                          struct trim_result *t, struct error *err)
 {
-    if (!st->ops->driver->alone && floors_read(st, f, err) != 0)
-        return -1;
     if (db_begin(st, err) != 0)
         return -1;
     if (trim_locked(st, f, req, t, err) != 0) {
@@ -394,6 +391,8 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
     struct trim_result t = {0};
     struct floors f = {0};
     int r;
+    if (db_give_numbers(st, err) != 0)
+        return -1;
     arena_init(&f.a, 0);
     if (req->dry_run)
         r = trim_dry(st, &f, req, &t, err);

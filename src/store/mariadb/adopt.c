@@ -1,18 +1,133 @@
-/* adopt.c: why a table cannot be adopted here, and what to do instead. */
-#include "store/mariadb/mariadb.h"
+/* adopt.c: tables of the application whose rows become events. A trigger makes an event of each row
+ * that is inserted, in the same transaction. MariaDB commits by itself when a trigger is made, so
+ * this one makes nothing of rows until a row of outbox_adopted says so; that, and the events of the
+ * rows that are there, come in one transaction. Broken off at any point, it is done or not, and can
+ * be done again. */
+#include "store/mariadb/adopt.h"
+#include "store_sql.h"
 
-/* mdb_adopt refuses. A trigger cannot be made in one transaction with the events of the rows that
- * are there, since MariaDB commits by itself before and after; broken off in between, it would lose
- * rows or deliver them twice, and nobody could tell. */
+static int look_back(const struct source *s, struct adopted *ret, struct error *err)
+{
+    char trigger[MDB_TRIGGER_TEXT];
+    mdb_adopt_trigger_name(s, trigger);
+    return db_adopt_look(s, trigger, ret, err);
+}
+
+/* What to do once the table is still. */
+struct switching {
+    bool active; /* rows become events from now on */
+    bool copies; /* so do those that are there */
+};
+
+/* turn_over does it, inside a transaction. Whoever has inserted into the table is waited for, and
+ * whoever is about to waits: what is read afterwards is all that no trigger sees. */
+static int turn_over(const struct source *s, struct switching to, int64_t *ret_copied,
+                     struct error *err)
+{
+    int64_t ignored = 0;
+    if (db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name)) != 0)
+        return -1;
+    if (to.copies && mdb_adopt_copy(s, ret_copied, err) != 0)
+        return -1;
+    return db_run(s->st, err,
+                  SQL(set_adopted, .source = s->name, .active = to.active, .now = db_now(s->st)));
+}
+
+static int turn_over_once(const struct source *s, struct switching to, int64_t *ret_copied,
+                          struct error *err)
+{
+    if (mdb_begin(s->st, err) != 0)
+        return -1;
+    if (turn_over(s, to, ret_copied, err) != 0) {
+        mdb_rollback(s->st);
+        return -1;
+    }
+    return mdb_commit(s->st, err);
+}
+
+/* undo drops the trigger in any case: one that broke off may have left it. */
+static int undo(struct source *s, struct adopt_result *ret, struct error *err)
+{
+    struct adopted was;
+    int64_t ignored = 0;
+    buf_adds(&s->mapping, "");
+    if (look_back(s, &was, err) != 0)
+        return -1;
+    ret->changed = was.there;
+    if (s->req->dry_run)
+        return 0;
+    if (was.there && turn_over_once(s, (struct switching){0}, &ignored, err) != 0)
+        return -1;
+    return mdb_adopt_untrigger(s, err);
+}
+
+/* begin_with adopts a table that is not adopted. */
+static int begin_with(const struct source *s, bool copies, struct adopt_result *ret,
+                      struct error *err)
+{
+    struct switching to = {.active = true, .copies = copies};
+    if (db_run(s->st, err, SQL(prepare_adopted, .source = s->name, .mapping = s->mapping.p)) != 0)
+        return -1;
+    if (mdb_adopt_trigger(s, err) != 0)
+        return -1;
+    return turn_over_once(s, to, &ret->copied, err);
+}
+
+/* go_on_with reads rows to come with other columns. */
+static int go_on_with(const struct source *s, struct error *err)
+{
+    if (mdb_adopt_trigger(s, err) != 0)
+        return -1;
+    return db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
+}
+
+/* adopt adopts the table, or says in ret what that would do. Whatever can be refused is refused
+ * before anything is changed. */
+static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
+{
+    struct adopted was;
+    bool copies;
+    if (db_source_map(s, err) != 0)
+        return -1;
+    if (mdb_adopt_check(s, err) != 0)
+        return -1;
+    if (look_back(s, &was, err) != 0)
+        return -1;
+    if (db_adopt_plan(s, &was, ret, &copies, err) != 0)
+        return -1;
+
+    if (s->req->dry_run)
+        return copies ? mdb_adopt_count(s, &ret->copied, err) : 0;
+    if (!ret->changed)
+        return 0;
+    return was.there ? go_on_with(s, err) : begin_with(s, copies, ret, err);
+}
+
+static int serve(struct source *s, struct adopt_result *ret, struct error *err)
+{
+    if (s->req->mark || s->req->drop_mark)
+        return err_set(err, ERR_CONFIG,
+                       "%s: rows of a table in MariaDB are not marked as processed; stop what "
+                       "delivers them before you adopt the table",
+                       mdb_of(s->st)->shown);
+    if (db_source_find(s, err) != 0)
+        return -1;
+    if (s->req->undo)
+        return undo(s, ret, err);
+    return adopt(s, ret, err);
+}
+
 int mdb_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err)
 {
-    (void)ret;
-    return err_set(
-        err, ERR_CONFIG,
-        "%s: table %.100s cannot be adopted: MariaDB commits by itself when a trigger is "
-        "made, so this cannot be done in one step with the rows that are there; "
-        "docs/mariadb.md, under \"A table of your own\", has statements that can be "
-        "repeated until they are through",
-        mdb_of(base)->shown, req->table);
+    struct source s = {.st = base, .schema = mdb_of(base)->url.database, .req = req};
+    struct adopt_result res = {0};
+    arena_init(&s.a, 0);
+    buf_init(&s.mapping, 1 << 20);
+    int r = serve(&s, &res, err);
+    buf_release(&s.mapping);
+    arena_release(&s.a);
+    if (r == 0)
+        *ret = res;
+    return r;
 }

@@ -32,6 +32,7 @@ static struct claim read_claim(const struct claiming *k, const struct mdb_rows *
 {
     enum { EPOCH, LANE, PARKED, FROM, TO, OWNER, UNTIL, LEASE };
     int64_t epoch = mdb_int(q, EPOCH);
+    struct str owner = mdb_text(q, OWNER);
     return (struct claim){
         .epoch = epoch,
         .lane = (int)mdb_int(q, LANE),
@@ -40,16 +41,14 @@ static struct claim read_claim(const struct claiming *k, const struct mdb_rows *
         .to = mdb_int(q, TO),
         .until = mdb_int(q, UNTIL),
         .lease = mdb_int(q, LEASE),
-        .others = !str_is(mdb_text(q, OWNER), k->req->owner),
-        .known = is_known(k->req, epoch),
+        .others = k->req && !str_is(owner, k->req->owner),
+        .known = k->req && is_known(k->req, epoch),
+        .ours = k->s && k->s->b->epoch == epoch && str_is(owner, k->s->owner),
     };
 }
 
-int mdb_claim_list(struct claiming *k, struct error *err)
+int mdb_claim_list(struct claiming *k, struct mdb_rows *q, struct error *err)
 {
-    struct mdb_rows *q = mdb_rows(k->st, err, SQL(all_claims, .consumer = k->req->consumer));
-    if (!q)
-        return -1;
     size_t n = (size_t)mysql_num_rows(q->res);
     k->n_claims = 0;
     k->claims = calloc(n + 1, sizeof *k->claims);
@@ -60,6 +59,14 @@ int mdb_claim_list(struct claiming *k, struct error *err)
     while (mdb_step(&q) == 1)
         k->claims[k->n_claims++] = read_claim(k, q);
     return 0;
+}
+
+bool mdb_claim_is_ours(const struct claiming *k)
+{
+    for (size_t i = 0; i < k->n_claims; i++)
+        if (k->claims[i].ours)
+            return !k->claims[i].over;
+    return false;
 }
 
 void mdb_claim_over(struct claiming *k, int64_t epoch)
@@ -85,9 +92,7 @@ int mdb_claim_record(struct claiming *k, struct error *err)
         .now = k->now,
         .lease = k->req->lease_ms,
     };
-    if (mdb_run(k->st, err, SQL(set_epoch, .consumer = claim.consumer, .epoch = k->epoch)) != 0)
-        return -1;
-    return mdb_run(k->st, err, &sql_put_claim, &claim);
+    return mdb_later(k->st, err, &sql_put_claim, &claim);
 }
 
 void mdb_claim_wait(struct claiming *k, int64_t at)

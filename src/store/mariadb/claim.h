@@ -14,6 +14,15 @@ struct claim {
     bool others; /* its owner is not the caller */
     bool known;  /* the caller still has it in hand: it may settle it, however late */
     bool over;   /* it was settled or taken over in this turn */
+    bool ours;   /* it is the one that the turn settles */
+};
+
+/* The keys of which something is parked. */
+struct parked_keys {
+    int64_t *key;
+    size_t n;
+    bool too_many; /* they are asked for one by one */
+    bool known;    /* they were read in this turn */
 };
 
 /* A chunk of events that were read in seq order. */
@@ -32,16 +41,20 @@ struct claiming {
     struct batch *b;
     struct claim_hint *hint;
     int64_t now;
-    int64_t epoch;        /* of the claim that is being made */
-    struct claim *claims; /* freed at the end of the turn */
+    int64_t epoch;              /* of the claim that is being made */
+    const struct settlement *s; /* what the turn settles; NULL: nothing */
+    struct claim *claims;       /* freed at the end of the turn */
     size_t n_claims;
+    struct parked_keys keys;
 };
 
-/* mdb_claim_list reads the consumer's claims. */
-int mdb_claim_list(struct claiming *k, struct error *err);
+/* mdb_claim_list reads the consumer's claims from the rows of all_claims, which it releases. */
+int mdb_claim_list(struct claiming *k, struct mdb_rows *q, struct error *err);
+/* mdb_claim_is_ours says whether the claim that the turn settles is still its owner's. */
+bool mdb_claim_is_ours(const struct claiming *k);
 /* mdb_claim_over notes that a claim is over. */
 void mdb_claim_over(struct claiming *k, int64_t epoch);
-/* mdb_claim_record writes the claim k->b with its new epoch. */
+/* mdb_claim_record writes the claim k->b, whose epoch the turn writes to the consumer's row. */
 int mdb_claim_record(struct claiming *k, struct error *err);
 /* mdb_claim_next_epoch gives the epoch after last. */
 int64_t mdb_claim_next_epoch(struct mdb_store *st, int64_t last);

@@ -171,38 +171,29 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
     return 0;
 }
 
-/* The keys of which something is parked. */
-struct keys {
-    int64_t *key;
-    size_t n;
-    bool too_many; /* they are asked for one by one */
-};
-
-static int read_keys(struct claiming *k, struct keys *ret, struct error *err)
+/* read_keys reads the rows of parked_keys, which it releases. */
+static int read_keys(struct claiming *k, struct mdb_rows *q, struct error *err)
 {
-    struct mdb_rows *q = mdb_rows(k->st, err, SQL(parked_keys, .consumer = k->req->consumer));
-    if (!q)
-        return -1;
     size_t n = (size_t)mysql_num_rows(q->res);
-    *ret = (struct keys){.too_many = n > MANY_KEYS};
-    if (n == 0 || ret->too_many) {
+    k->keys = (struct parked_keys){.too_many = n > MANY_KEYS, .known = true};
+    if (n == 0 || k->keys.too_many) {
         mdb_done(q);
         return 0;
     }
-    ret->key = arena_alloc(k->a, n * sizeof *ret->key);
-    if (!ret->key) {
+    k->keys.key = arena_alloc(k->a, n * sizeof *k->keys.key);
+    if (!k->keys.key) {
         mdb_done(q);
         return err_nomem(err);
     }
     while (mdb_step(&q) == 1)
-        ret->key[ret->n++] = mdb_int(q, 0);
+        k->keys.key[k->keys.n++] = mdb_int(q, 0);
     return 0;
 }
 
 /* is_held says whether something of the key is parked. */
-static int is_held(struct claiming *k, const struct keys *keys, int64_t key, bool *ret,
-                   struct error *err)
+static int is_held(struct claiming *k, int64_t key, bool *ret, struct error *err)
 {
+    const struct parked_keys *keys = &k->keys;
     int64_t held = 0;
     *ret = false;
     if (key == 0)
@@ -221,18 +212,15 @@ static int is_held(struct claiming *k, const struct keys *keys, int64_t key, boo
 /* mark_held flags the events that may not be delivered yet. */
 static int mark_held(struct claiming *k, struct error *err)
 {
-    struct keys keys;
     for (size_t i = 0; i < k->b->n; i++)
         k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
     if (k->req->order != ORDER_KEY)
         return 0;
 
-    if (read_keys(k, &keys, err) != 0)
-        return -1;
-    bool none = keys.n == 0 && !keys.too_many;
+    bool none = k->keys.n == 0 && !k->keys.too_many;
     for (size_t i = 0; !none && i < k->b->n; i++) {
         struct event *ev = &k->b->ev[i];
-        if (is_held(k, &keys, (int64_t)ev->key, &ev->behind, err) != 0)
+        if (is_held(k, (int64_t)ev->key, &ev->behind, err) != 0)
             return -1;
     }
     return 0;
@@ -248,19 +236,37 @@ static int say_lost(const struct claiming *k, int lane, struct error *err)
                     k->st->shown, name, lane, name);
 }
 
+/* read_position reads how far the lane is handed out, and, once in a turn, what is parked. */
+static int read_position(struct claiming *k, int lane, int64_t *ret, struct error *err)
+{
+    const char *name = k->req->consumer;
+    struct mdb_rows *q[2];
+    struct mdb_question ask[2] = {
+        {SQL(lane_position, .consumer = name, .lane = lane)},
+        {SQL(parked_keys, .consumer = name)},
+    };
+    bool keys = k->req->order == ORDER_KEY && !k->keys.known;
+    if (mdb_ask_all(k->st, ask, keys ? 2 : 1, q, err) != 0)
+        return -1;
+    *ret = -1;
+    if (mdb_step(&q[0]) == 1)
+        *ret = mdb_int(q[0], 0);
+    mdb_done(q[0]);
+    return keys ? read_keys(k, q[1], err) : 0;
+}
+
 /* claim_lane claims fresh events of one lane. The position moves past skipped events even if none
  * is wanted. */
 static int claim_lane(struct claiming *k, int lane, struct error *err)
 {
     bool ours;
-    int64_t position = -1;
+    int64_t position;
     struct chunk c = {0};
     if (lane_free(k, lane, &ours, err) != 0)
         return -1;
     if (!ours)
         return 0;
-    if (mdb_value(k->st, err, &position,
-                  SQL(lane_position, .consumer = k->req->consumer, .lane = lane)) != 0)
+    if (read_position(k, lane, &position, err) != 0)
         return -1;
     if (position < 0)
         return say_lost(k, lane, err);
@@ -269,9 +275,9 @@ static int claim_lane(struct claiming *k, int lane, struct error *err)
     if (c.scanned == 0)
         return 0;
 
-    if (mdb_run(k->st, err,
-                SQL(move_position, .consumer = k->req->consumer, .lane = lane, .position = c.to)) !=
-        0)
+    if (mdb_later(
+            k->st, err,
+            SQL(move_position, .consumer = k->req->consumer, .lane = lane, .position = c.to)) != 0)
         return -1;
     k->hint->skipped += c.scanned - c.n;
     if (c.n == 0)

@@ -48,7 +48,7 @@ static int find_event(struct claiming *k, int64_t seq, struct mdb_rows **ret, st
 /* forget_row drops the row of an event that somebody deleted by hand. */
 static int forget_row(struct claiming *k, const struct parked_row *p, struct error *err)
 {
-    if (mdb_run(k->st, err, SQL(unpark, .consumer = k->req->consumer, .seq = p->seq)) != 0)
+    if (mdb_later(k->st, err, SQL(unpark, .consumer = k->req->consumer, .seq = p->seq)) != 0)
         return -1;
     return mdb_promote(k->st, k->req->consumer, p->key, err);
 }
@@ -77,7 +77,7 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
     ev->delayed = ev->not_before > k->now; /* it waited behind another, and now for its time */
     *bytes += event_bytes(ev);
     k->b->n++;
-    return mdb_run(
+    return mdb_later(
         k->st, err,
         SQL(take_parked, .consumer = k->req->consumer, .seq = p->seq, .epoch = k->epoch));
 }
@@ -151,7 +151,7 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
             return -1;
         if (!behind)
             heads[kept++] = head;
-        else if (mdb_run(k->st, err, SQL(go_behind, .consumer = name, .seq = head.seq)) != 0)
+        else if (mdb_later(k->st, err, SQL(go_behind, .consumer = name, .seq = head.seq)) != 0)
             return -1;
     }
     *ret_n = kept;

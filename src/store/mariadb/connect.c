@@ -239,6 +239,7 @@ int mdb_connect(struct mdb_store *st, struct error *err)
     st->dirty = false;
     st->moved = false;
     st->unhurried = false;
+    st->grouped = false;
     st->clock.mono = 0;
     if (check_server(st, err) != 0) {
         mdb_disconnect(st);
@@ -252,6 +253,9 @@ void mdb_disconnect(struct mdb_store *st)
     if (st->db)
         mysql_close(st->db);
     st->db = NULL;
+    mdb_prepared_release(&st->insert);
+    mdb_prepared_release(&st->insert_plain);
+    mdb_forget_later(st);
 }
 
 /* ---- the clock ---- */

@@ -13,6 +13,8 @@
 int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
+    if (mdb_group(st, false, err) != 0)
+        return -1;
     st->lent = true;
     st->dirty = true;
     st->idle_ms = idle_ms;
@@ -81,7 +83,7 @@ int mdb_settle_here(struct store *base, const struct settlement *s, bool *ret_lo
                     struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
-    int64_t found = 0;
+    int64_t found = 0, alive = 0, delivered = 0;
     if (!st->in_tx)
         return err_set(err, ERR_MISUSE,
                        "no transaction is open: effects and outcomes must commit together");
@@ -89,7 +91,20 @@ int mdb_settle_here(struct store *base, const struct settlement *s, bool *ret_lo
         return -1;
     if (mdb_value(st, err, &found, SQL(lock_consumer, .consumer = s->consumer)) != 0)
         return -1;
-    return mdb_settle(st, s, ret_lost, err);
+    if (mdb_settle_marks(st, s, err) != 0)
+        return -1;
+    if (mdb_value(
+            st, err, &alive,
+            SQL(is_claimed, .consumer = s->consumer, .epoch = s->b->epoch, .owner = s->owner)) != 0)
+        return -1;
+    *ret_lost = !alive;
+    if (!alive)
+        return 0;
+    if (mdb_settle(st, s, &delivered, err) != 0)
+        return -1;
+    if (delivered == 0)
+        return 0;
+    return mdb_run(st, err, SQL(put_progress, .consumer = s->consumer, .n = delivered));
 }
 
 int mdb_handled(struct store *base, const struct inbox_key *k, size_t n, bool *ret,

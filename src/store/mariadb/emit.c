@@ -36,6 +36,17 @@ static int target_init(struct target *t, struct mdb_store *st, void *foreign, st
     return mdb_tx_gone(st, err);
 }
 
+/* target_failed hands on why a statement failed, and forgets our connection if it broke. */
+static int target_failed(const struct target *t, const struct error *why, struct error *err)
+{
+    bool ours = t->db == t->st->db && !t->st->in_tx;
+    if (ours && mdb_is_lost((unsigned)why->native))
+        mdb_disconnect(t->st);
+    if (err)
+        *err = *why;
+    return -1;
+}
+
 /* target_rows runs a statement on a target. It touches nothing of the handle if the connection is
  * the caller's: that may be another thread. */
 static int target_rows(const struct target *t, struct mdb_rows **ret, struct error *err,
@@ -54,12 +65,7 @@ static int target_rows(const struct target *t, struct mdb_rows **ret, struct err
     if (r == 0)
         return 0;
 
-    bool ours = t->db == t->st->db && !t->st->in_tx;
-    if (ours && mdb_is_lost((unsigned)why.native))
-        mdb_disconnect(t->st);
-    if (err)
-        *err = why;
-    return -1;
+    return target_failed(t, &why, err);
 }
 
 /* target_row is target_rows up to the first row; it returns as mdb_row does. */
@@ -78,10 +84,71 @@ static struct str payload_of(const struct new_event *ev)
     return ev->payload.p ? ev->payload : STR("null");
 }
 
+static int say_not_stored(const struct target *t, struct error *err)
+{
+    return err_set(err, ERR_CONFLICT, "%s: the event was not stored", t->st->shown);
+}
+
+/* run_text sends an INSERT as a text, and gives the id of the event. */
+static int run_text(const struct target *t, char id[UUID_TEXT + 1], struct error *err,
+                    const struct sql *sql, const void *args)
+{
+    struct mdb_rows *q;
+    int r = target_row(t, &q, err, sql, args);
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return say_not_stored(t, err);
+    struct str made = mdb_text(q, 0);
+    if (made.n == UUID_TEXT)
+        memcpy(id, made.p, UUID_TEXT + 1);
+    mdb_done(q);
+    return 0;
+}
+
+/* run_insert runs an INSERT. On a connection that nobody else works on, it is prepared. */
+static int run_insert(const struct target *t, struct mdb_prepared *p, char id[UUID_TEXT + 1],
+                      struct error *err, const struct sql *sql, const void *args)
+{
+    struct mdb_room room = {id, UUID_TEXT + 1};
+    struct error why;
+    int r = 0;
+    if (t->how == MDB_QUOTED)
+        r = mdb_run_prepared(t->st, p, sql, args, &room, &why);
+    if (r < 0)
+        return target_failed(t, &why, err);
+    if (r > 0)
+        return id[0] ? 0 : say_not_stored(t, err);
+    return run_text(t, id, err, sql, args);
+}
+
+/* is_plain says whether an event has nothing but what every event has. */
+static bool is_plain(const struct new_event *ev)
+{
+    bool more = ev->has_version || ev->headers.p || ev->tenant.p || ev->not_before;
+    return !more && !ev->idempotency_key.p;
+}
+
+static int insert_plain(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
+                        struct error *err)
+{
+    struct sql_insert_plain row = {
+        .type = ev->type,
+        .aggregate_type = ev->aggregate_type,
+        .aggregate_id = ev->aggregate_id,
+        .payload = payload_of(ev),
+    };
+    return run_insert(t, &t->st->insert_plain, id, err, &sql_insert_plain, &row);
+}
+
 /* insert_event inserts the event and gives its id. A clock that is not the server's is a test's. */
 static int insert_event(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                         struct error *err)
 {
+    bool by_server = mdb_by_server(t->st);
+    if (by_server && is_plain(ev))
+        return insert_plain(t, ev, id, err);
+
     struct sql_insert_event row = {
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
@@ -93,26 +160,13 @@ static int insert_event(const struct target *t, const struct new_event *ev, char
         .not_before = ev->not_before ? &ev->not_before : NULL,
         .idempotency_key = ev->idempotency_key,
     };
+    if (by_server)
+        return run_insert(t, &t->st->insert, id, err, &sql_insert_event, &row);
     struct sql_insert_event_at timed = {
         row.type,    row.aggregate_type, row.aggregate_id, row.version,         row.payload,
         row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
-    struct mdb_rows *q;
-    int r;
-    if (mdb_by_server(t->st)) {
-        r = target_row(t, &q, err, &sql_insert_event, &row);
-    } else {
-        timed.now = clock_wall(t->st->opt.clock);
-        r = target_row(t, &q, err, &sql_insert_event_at, &timed);
-    }
-    if (r < 0)
-        return -1;
-    if (r == 0)
-        return err_set(err, ERR_CONFLICT, "%s: the event was not stored", t->st->shown);
-    struct str made = mdb_text(q, 0);
-    if (made.n == UUID_TEXT)
-        memcpy(id, made.p, UUID_TEXT + 1);
-    mdb_done(q);
-    return 0;
+    timed.now = clock_wall(t->st->opt.clock);
+    return run_text(t, id, err, &sql_insert_event_at, &timed);
 }
 
 /* ---- idempotency keys ---- */

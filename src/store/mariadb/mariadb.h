@@ -11,7 +11,7 @@
 #include "store/db/db.h"
 #include "store/pull.h"
 
-#define MDB_SCHEMA_VERSION 1
+#define MDB_SCHEMA_VERSION 2
 #define MDB_TRIGGERS 2 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
@@ -78,7 +78,20 @@ struct mdb_ahead {
     int64_t again; /* when to try to connect again, monotonic */
 };
 
-/* (1) in_tx is true between mdb_begin and the commit or rollback. */
+/* Statements that wait for the next question: n of them, in the first bytes of the text. */
+struct mdb_later {
+    size_t n, size;
+    bool begins; /* the transaction begins with the first of them */
+};
+
+/* A statement that the server has prepared. */
+struct mdb_prepared {
+    MYSQL_STMT *q; /* NULL: not yet */
+    bool refused;  /* the server would not */
+};
+
+/* (1) in_tx is true between mdb_begin and the commit or rollback. (2) Nothing waits in `later`
+ * outside of a transaction. */
 struct mdb_store {
     struct store base;
     MYSQL *db; /* NULL: not connected */
@@ -92,12 +105,15 @@ struct mdb_store {
     bool moved; /* the server may not be written to any more: the address may lead to another now */
     bool lent;  /* handlers work on this connection: its session is set up anew before each use */
     bool dirty; /* handlers have had the session since it was set up */
+    bool grouped; /* the server takes several statements at once, see mdb_group */
     int savepoints;
     int64_t idle_ms;    /* see lend */
     int64_t packet_max; /* bytes of a statement that the server takes; 0: not known */
     int64_t changed;    /* rows that the last statement changed, or would have */
     struct store_options opt;
-    struct buf text; /* the statement that is being sent */
+    struct buf text; /* what is to be sent */
+    struct mdb_later later;
+    struct mdb_prepared insert, insert_plain; /* see mdb_emit */
     struct pull pull;
     struct mdb_clock clock;
     int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
@@ -129,7 +145,7 @@ bool mdb_is_elsewhere(unsigned code);
 /* mdb_is_lost says whether an error code means that the connection is gone. */
 bool mdb_is_lost(unsigned code);
 
-/* ---- statement.c: statements, values, rows ---- */
+/* ---- statement.c: statements, values, rows; ask.c: asking ---- */
 
 /* The answer to a statement: its rows are here, so other statements may run meanwhile. With places,
  * which grow by nr as the rows do, the first column of a row is the seq of its nr, and a row that
@@ -163,10 +179,29 @@ int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struc
 /* mdb_exec runs a text as it is. */
 int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
 
+/* mdb_group has the connection take several statements at once, or one at a time, as is right for
+ * a connection on which the application works as well. */
+int mdb_group(struct mdb_store *st, bool on, struct error *err);
+/* mdb_later is mdb_run for what nobody has to know the effect of: it may wait for the next question
+ * of the transaction, or its commit, which fail if it does. mdb_exec_later is the same for a
+ * text. */
+int mdb_later(struct mdb_store *st, struct error *err, const struct sql *sql, const void *args);
+int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err);
+/* mdb_forget_later forgets what waits, since its transaction is over. */
+void mdb_forget_later(struct mdb_store *st);
+/* mdb_ask_all is mdb_rows for n statements at once. On failure there are no rows in ret. */
+struct mdb_question {
+    const struct sql *sql;
+    const void *args;
+};
+int mdb_ask_all(struct mdb_store *st, const struct mdb_question *ask, size_t n,
+                struct mdb_rows **ret, struct error *err);
+
 /* How texts are written into a statement. */
 enum mdb_literals {
     MDB_QUOTED, /* the session speaks utf8mb4 */
     MDB_HEX,    /* the session is somebody else's, and may speak anything */
+    MDB_OPEN,   /* not at all: the statement is to be prepared */
 };
 /* mdb_write appends the text of a statement to b. */
 void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct sql *sql,
@@ -200,6 +235,19 @@ struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok
 
 /* mdb_event_row is db_event_row. */
 bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev);
+
+/* ---- prepare.c ---- */
+
+/* Room for a text and the NUL behind it. */
+struct mdb_room {
+    char *p;
+    size_t size;
+};
+/* mdb_run_prepared runs a statement that gives one text, prepared, on our own connection. 1: it
+ * ran; 0: it cannot be prepared, and is to be sent as a text; -1: it failed. */
+int mdb_run_prepared(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql,
+                     const void *args, struct mdb_room *ret, struct error *err);
+void mdb_prepared_release(struct mdb_prepared *p);
 
 /* ---- driver.c ---- */
 
@@ -308,8 +356,12 @@ int mdb_extend(struct store *st, const char *consumer, const char *owner, const 
 
 /* ---- settle.c, inside a transaction that has the consumer's row ---- */
 
-/* mdb_settle records s. *ret_lost: the claim was no longer ours, and only the marks were. */
-int mdb_settle(struct mdb_store *st, const struct settlement *s, bool *ret_lost, struct error *err);
+/* mdb_settle_marks records the high-water marks of s, which count whoever has the claim. */
+int mdb_settle_marks(struct mdb_store *st, const struct settlement *s, struct error *err);
+/* mdb_settle records the outcomes of s, whose claim is still its owner's, and ends that claim. The
+ * caller counts the deliveries. */
+int mdb_settle(struct mdb_store *st, const struct settlement *s, int64_t *ret_delivered,
+               struct error *err);
 
 /* How to park one event. */
 struct parking {
@@ -346,11 +398,14 @@ int mdb_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret
 int mdb_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
                     bool *ret_all, struct error *err);
 
+/* ---- adopt.c ---- */
+
+int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
+              struct error *err);
+
 /* ---- grant.c, doctor.c ---- */
 
 int mdb_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
-              struct error *err);
-int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err);
 int mdb_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 

@@ -152,7 +152,12 @@ bool mdb_is(const struct store *st)
     return st->ops == &store_mariadb;
 }
 
-struct st_mysql *mdb_handle(struct store *st)
+struct st_mysql *mdb_handle(struct store *base)
 {
-    return mdb_is(st) ? mdb_of(st)->db : NULL;
+    if (!mdb_is(base))
+        return NULL;
+    struct mdb_store *st = mdb_of(base);
+    if (st->grouped && mdb_group(st, false, NULL) != 0)
+        return NULL;
+    return st->db;
 }

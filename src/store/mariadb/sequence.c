@@ -31,8 +31,9 @@ static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
     return 0;
 }
 
-/* give gives a seq to up to SEQUENCE_MAX events, inside a transaction. */
-static int give(struct mdb_store *st, bool *ret_more, struct error *err)
+/* give gives a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the seq that
+ * the next event gets. */
+static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     int64_t next = 0;
     if (mdb_value(st, err, &next, SQL(lock_sequencer)) != 0)
@@ -41,6 +42,7 @@ static int give(struct mdb_store *st, bool *ret_more, struct error *err)
         return -1;
     int64_t n = st->changed;
     *ret_more = n == SEQUENCE_MAX;
+    *ret_next = next + n;
     if (n == 0)
         return 0;
     if (mdb_run(st, err, SQL(drop_markers, .next = next, .after = next + n)) != 0)
@@ -49,7 +51,7 @@ static int give(struct mdb_store *st, bool *ret_more, struct error *err)
         return err_fate(err, ERR_CONFLICT, FATE_RETRY, 0,
                         "%s: markers of outbox_fresh vanished while they were sequenced",
                         st->shown);
-    return mdb_run(st, err, SQL(set_next, .next = next + n));
+    return mdb_later(st, err, SQL(set_next, .next = next + n));
 }
 
 /* forget_reused makes way for numbers that began again. */
@@ -66,11 +68,12 @@ static int forget_reused(struct mdb_store *st, struct error *err)
     return mdb_commit(&st->base, err);
 }
 
-static int give_committed(struct mdb_store *st, bool *ret_more, struct error *err)
+static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_next,
+                          struct error *err)
 {
     if (mdb_begin(&st->base, err) != 0)
         return -1;
-    if (give(st, ret_more, err) != 0) {
+    if (give(st, ret_more, ret_next, err) != 0) {
         mdb_rollback(&st->base);
         return -1;
     }
@@ -78,11 +81,11 @@ static int give_committed(struct mdb_store *st, bool *ret_more, struct error *er
 }
 
 /* give_some is give_committed, tried again where that can help. */
-static int give_some(struct mdb_store *st, bool *ret_more, struct error *err)
+static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     struct error why;
     for (int i = 0; i < TRIES; i++) {
-        if (give_committed(st, ret_more, &why) == 0)
+        if (give_committed(st, ret_more, ret_next, &why) == 0)
             return 0;
         if (why.native == ER_DUP_ENTRY) {
             if (forget_reused(st, err) != 0)
@@ -111,15 +114,17 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
     if (!s.markers)
         return 0;
     while (more) {
-        if (give_some(st, &more, &why) == 0)
+        if (give_some(st, &more, &s.next, &why) == 0) {
+            st->bell.next = s.next;
             continue;
+        }
         if (why.code == ERR_READONLY)
             return 0; /* what has its seq can be looked at */
         if (err)
             *err = why;
         return -1;
     }
-    return mdb_value(st, err, &st->bell.next, SQL(read_next));
+    return 0;
 }
 
 /* mdb_news is best effort: without it, a relay notices at its next sweep. */

@@ -44,7 +44,7 @@ int mdb_park(struct mdb_store *st, const struct parking *p, struct error *err)
         row.due_at = p->due_at ? p->due_at : now;
     if (row.error)
         row.failed_at = now;
-    return mdb_run(st, err, &sql_park, &row);
+    return mdb_later(st, err, &sql_park, &row);
 }
 
 int mdb_bury(struct mdb_store *st, const char *consumer, int64_t seq, int attempts,
@@ -53,22 +53,22 @@ int mdb_bury(struct mdb_store *st, const char *consumer, int64_t seq, int attemp
     char kept[TEXT_KEPT_MAX];
     const char *why = text_kept(error, kept);
     int64_t now = mdb_now(st);
-    if (mdb_run(st, err,
-                SQL(bury, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why,
-                    .now = now)) != 0)
+    if (mdb_later(st, err,
+                  SQL(bury, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why,
+                      .now = now)) != 0)
         return -1;
-    if (mdb_run(st, err,
-                SQL(bury_again, .consumer = consumer, .seq = seq, .attempts = attempts,
-                    .error = why, .now = now)) != 0)
+    if (mdb_later(st, err,
+                  SQL(bury_again, .consumer = consumer, .seq = seq, .attempts = attempts,
+                      .error = why, .now = now)) != 0)
         return -1;
-    return mdb_run(st, err, SQL(unpark, .consumer = consumer, .seq = seq));
+    return mdb_later(st, err, SQL(unpark, .consumer = consumer, .seq = seq));
 }
 
 int mdb_promote(struct mdb_store *st, const char *consumer, int64_t key, struct error *err)
 {
     if (!key)
         return 0;
-    return mdb_run(st, err, SQL(promote, .consumer = consumer, .key = key, .now = mdb_now(st)));
+    return mdb_later(st, err, SQL(promote, .consumer = consumer, .key = key, .now = mdb_now(st)));
 }
 
 /* ---- outcomes ---- */
@@ -77,7 +77,7 @@ int mdb_promote(struct mdb_store *st, const char *consumer, int64_t key, struct 
 static int put_back(struct mdb_store *st, const struct settlement *s, const struct outcome *o,
                     struct error *err)
 {
-    return mdb_run(
+    return mdb_later(
         st, err,
         SQL(put_back, .consumer = s->consumer, .seq = o->ev->seq, .attempts = o->attempts));
 }
@@ -85,9 +85,9 @@ static int put_back(struct mdb_store *st, const struct settlement *s, const stru
 static int put_receipt(struct mdb_store *st, const struct settlement *s, const struct outcome *o,
                        struct error *err)
 {
-    return mdb_run(st, err,
-                   SQL(put_receipt, .consumer = s->consumer, .seq = o->ev->seq,
-                       .event_id = o->ev->id, .sink_id = o->receipt, .now = mdb_now(st)));
+    return mdb_later(st, err,
+                     SQL(put_receipt, .consumer = s->consumer, .seq = o->ev->seq,
+                         .event_id = o->ev->id, .sink_id = o->receipt, .now = mdb_now(st)));
 }
 
 /* apply records one outcome. What was delivered needs no record beyond the receipt: the claim is
@@ -176,7 +176,7 @@ static int release(struct mdb_store *st, const struct settlement *s, int64_t *re
     }
     if (!last)
         return 0;
-    return mdb_run(
+    return mdb_later(
         st, err,
         SQL(release, .consumer = s->consumer, .lane = s->b->lane, .position = s->release_from - 1));
 }
@@ -187,9 +187,9 @@ static int release(struct mdb_store *st, const struct settlement *s, int64_t *re
 static int finish_parked(struct mdb_store *st, const struct settlement *s, struct error *err)
 {
     int64_t epoch = s->b->epoch;
-    if (mdb_run(st, err, SQL(forget_letters, .consumer = s->consumer, .epoch = epoch)) != 0)
+    if (mdb_later(st, err, SQL(forget_letters, .consumer = s->consumer, .epoch = epoch)) != 0)
         return -1;
-    if (mdb_run(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0)
+    if (mdb_later(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0)
         return -1;
     for (size_t i = 0; i < s->b->n; i++) {
         int64_t key = (int64_t)store_order_key(s->order, s->b->ev[i].key);
@@ -199,46 +199,28 @@ static int finish_parked(struct mdb_store *st, const struct settlement *s, struc
     return 0;
 }
 
-static int keep_marks(struct mdb_store *st, const struct settlement *s, struct error *err)
+int mdb_settle_marks(struct mdb_store *st, const struct settlement *s, struct error *err)
 {
     for (size_t i = 0; i < s->n_marks; i++) {
         const struct hwm *m = &s->marks[i];
-        if (mdb_run(st, err,
-                    SQL(put_mark, .stream = m->stream, .consumer = s->consumer, .hi = m->hi,
-                        .lo = m->lo, .now = mdb_now(st))) != 0)
+        if (mdb_later(st, err,
+                      SQL(put_mark, .stream = m->stream, .consumer = s->consumer, .hi = m->hi,
+                          .lo = m->lo, .now = mdb_now(st))) != 0)
             return -1;
     }
     return 0;
 }
 
-/* finish_delivered records that n events were delivered, beyond the end of their claim. */
-static int finish_delivered(struct mdb_store *st, const struct settlement *s, int64_t n,
-                            struct error *err)
+int mdb_settle(struct mdb_store *st, const struct settlement *s, int64_t *ret_delivered,
+               struct error *err)
 {
-    if (n == 0)
-        return 0;
-    return mdb_run(st, err, SQL(count_delivered, .consumer = s->consumer, .n = n));
-}
-
-int mdb_settle(struct mdb_store *st, const struct settlement *s, bool *ret_lost, struct error *err)
-{
-    int64_t alive = 0, released, failed, epoch = s->b->epoch;
-    if (keep_marks(st, s, err) != 0)
-        return -1;
-    if (mdb_value(st, err, &alive,
-                  SQL(is_claimed, .consumer = s->consumer, .epoch = epoch, .owner = s->owner)) != 0)
-        return -1;
-    *ret_lost = !alive;
-    if (!alive)
-        return 0;
-
+    int64_t released, failed, epoch = s->b->epoch;
     if (apply_all(st, s, &failed, err) != 0)
         return -1;
     if (release(st, s, &released, err) != 0)
         return -1;
     if (s->b->parked && finish_parked(st, s, err) != 0)
         return -1;
-    if (mdb_run(st, err, SQL(drop_claim, .consumer = s->consumer, .epoch = epoch)) != 0)
-        return -1;
-    return finish_delivered(st, s, (int64_t)s->b->n - failed - released, err);
+    *ret_delivered = (int64_t)s->b->n - failed - released;
+    return mdb_later(st, err, SQL(drop_claim, .consumer = s->consumer, .epoch = epoch));
 }

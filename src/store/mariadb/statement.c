@@ -1,8 +1,8 @@
 /* statement.c: statements as text, their values, and rows as events. Nothing is prepared on the
- * server: that would be lost with the connection, and nothing may stay behind on the caller's. */
+ * server: that would be lost with the connection, and nothing may stay behind on the caller's. How
+ * they are sent is in ask.c. */
 #include "store/mariadb/mariadb.h"
 
-#include <mysqld_error.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,7 +84,9 @@ void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct s
         at += n;
         if (!*at)
             return;
-        if (*at == '?') {
+        if (*at == '?' && how == MDB_OPEN) {
+            buf_addc(b, '?');
+        } else if (*at == '?') {
             add_value(b, how, p->type, (const char *)args + p->at);
             p++;
         } else {
@@ -94,94 +96,7 @@ void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct s
     }
 }
 
-/* ---- asking ---- */
-
-/* skip_rest reads what follows an answer: a CALL gives a status behind its rows. */
-static void skip_rest(MYSQL *db)
-{
-    while (mysql_next_result(db) == 0) {
-        MYSQL_RES *more = mysql_store_result(db);
-        if (more)
-            mysql_free_result(more);
-    }
-}
-
-int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
-            struct mdb_rows **ret, struct error *err)
-{
-    /* The server would only hang up. */
-    bool too_large = st->packet_max > 0 && n >= (size_t)st->packet_max;
-    if (too_large)
-        return err_fate(err, ERR_INVALID, FATE_REJECT, ER_NET_PACKET_TOO_LARGE,
-                        "%s: a statement of %zu bytes is more than the server takes; raise "
-                        "max_allowed_packet there (it is %lld)",
-                        st->shown, n, (long long)st->packet_max);
-    struct mdb_rows *q = calloc(1, sizeof *q);
-    if (!q)
-        return err_nomem(err);
-    int64_t since = clock_mono(&clock_system);
-    bool failed = mysql_real_query(db, text, n) != 0;
-    if (!failed) {
-        q->res = mysql_store_result(db);
-        failed = !q->res && mysql_errno(db) != 0;
-    }
-    if (failed) {
-        mdb_fail_since(st, db, since, err);
-        free(q);
-        return -1;
-    }
-    if (mysql_more_results(db))
-        skip_rest(db);
-    *ret = q;
-    return 0;
-}
-
-/* note_end forgets a connection that broke, or that leads to a server that became a replica: its
- * address may lead to another one by now. Inside a transaction it stays to its end, so that nothing
- * goes on as if it were still open. */
-static void note_end(struct mdb_store *st)
-{
-    unsigned code = mysql_errno(st->db);
-    bool lost = mdb_is_lost(code);
-    st->moved = st->moved || mdb_is_elsewhere(code);
-    if (!lost && !st->moved)
-        return;
-    mdb_bell_release(st);
-    if (!st->in_tx)
-        mdb_disconnect(st);
-}
-
-static struct mdb_rows *ask(struct mdb_store *st, const char *text, size_t n, struct error *err)
-{
-    struct mdb_rows *q;
-    struct error why;
-    if (mdb_ask(st, st->db, text, n, &q, &why) != 0) {
-        if (err)
-            *err = why;
-        note_end(st);
-        return NULL;
-    }
-    st->changed = 0;
-    if (!q->res) {
-        st->changed = (int64_t)mysql_affected_rows(st->db);
-        st->wrote = st->wrote || st->changed > 0;
-    }
-    return q;
-}
-
-struct mdb_rows *mdb_rows(struct mdb_store *st, struct error *err, const struct sql *sql,
-                          const void *args)
-{
-    if (mdb_connect(st, err) != 0)
-        return NULL;
-    buf_clear(&st->text);
-    mdb_write(st, st->lent ? MDB_HEX : MDB_QUOTED, sql, args, &st->text);
-    if (st->text.failed) {
-        err_nomem(err);
-        return NULL;
-    }
-    return ask(st, st->text.p, st->text.n, err);
-}
+/* ---- rows ---- */
 
 void mdb_done(struct mdb_rows *q)
 {
@@ -229,46 +144,6 @@ int mdb_step(struct mdb_rows **at)
     q->size = mysql_fetch_lengths(q->res);
     return 1;
 }
-
-int mdb_row(struct mdb_store *st, struct mdb_rows **ret, struct error *err, const struct sql *sql,
-            const void *args)
-{
-    *ret = mdb_rows(st, err, sql, args);
-    return mdb_step(ret);
-}
-
-int mdb_run(struct mdb_store *st, struct error *err, const struct sql *sql, const void *args)
-{
-    struct mdb_rows *q = mdb_rows(st, err, sql, args);
-    if (!q)
-        return -1;
-    mdb_done(q);
-    return 0;
-}
-
-int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struct sql *sql,
-              const void *args)
-{
-    struct mdb_rows *q;
-    int r = mdb_row(st, &q, err, sql, args);
-    if (r <= 0)
-        return r;
-    if (!mdb_null(q, 0))
-        *ret = mdb_int(q, 0);
-    mdb_done(q);
-    return 0;
-}
-
-int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
-{
-    if (mdb_connect(st, err) != 0)
-        return -1;
-    struct mdb_rows *q = ask(st, text, strlen(text), err);
-    mdb_done(q);
-    return q ? 0 : -1;
-}
-
-/* ---- rows ---- */
 
 struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok)
 {

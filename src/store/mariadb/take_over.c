@@ -123,7 +123,7 @@ static int dissolve(struct claiming *k, struct claim *e, struct error *err)
     if (r != 0)
         return -1;
     e->over = true;
-    return mdb_run(k->st, err, SQL(drop_claim, .consumer = k->req->consumer, .epoch = e->epoch));
+    return mdb_later(k->st, err, SQL(drop_claim, .consumer = k->req->consumer, .epoch = e->epoch));
 }
 
 /* shorten makes a lease end that a clock which was ahead has made too long. */
@@ -132,7 +132,7 @@ static int shorten(struct claiming *k, struct claim *c, struct error *err)
     if (c->until <= k->now + c->lease)
         return 0;
     c->until = k->now + c->lease;
-    return mdb_run(
+    return mdb_later(
         k->st, err,
         SQL(shorten_lease, .consumer = k->req->consumer, .epoch = c->epoch, .until = c->until));
 }

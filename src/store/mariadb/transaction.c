@@ -30,7 +30,7 @@ int mdb_by_hand(const struct mdb_store *st, struct error *err)
 
 int mdb_tx_gone(struct mdb_store *st, struct error *err)
 {
-    if (!st->in_tx || in_transaction(st->db))
+    if (!st->in_tx || st->later.begins || in_transaction(st->db))
         return 0;
     return err_set(err, ERR_MISUSE,
                    "an earlier failure made the server roll this transaction back: begin it again");
@@ -44,8 +44,9 @@ static int begin(struct mdb_store *st, bool hurry, struct error *err)
         return -1;
     if (mdb_hurry(st, hurry, err) != 0)
         return -1;
-    if (mdb_exec(st, "START TRANSACTION READ WRITE", err) != 0)
+    if (mdb_exec_later(st, "START TRANSACTION READ WRITE", err) != 0)
         return -1;
+    st->later.begins = st->later.n > 0;
     st->in_tx = true;
     st->wrote = false;
     st->savepoints = 0;
@@ -55,12 +56,18 @@ static int begin(struct mdb_store *st, bool hurry, struct error *err)
 
 int mdb_begin(struct store *base, struct error *err)
 {
-    return begin(mdb_of(base), true, err);
+    struct mdb_store *st = mdb_of(base);
+    if (mdb_group(st, true, err) != 0)
+        return -1;
+    return begin(st, true, err);
 }
 
 int mdb_begin_open(struct store *base, struct error *err)
 {
-    return begin(mdb_of(base), false, err);
+    struct mdb_store *st = mdb_of(base);
+    if (mdb_group(st, false, err) != 0)
+        return -1;
+    return begin(st, false, err);
 }
 
 int mdb_commit(struct store *base, struct error *err)
@@ -82,6 +89,7 @@ void mdb_rollback(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
     st->in_tx = false;
+    mdb_forget_later(st);
     if (!st->db)
         return;
     if (mysql_rollback(st->db) != 0 || st->moved)

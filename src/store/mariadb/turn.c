@@ -15,8 +15,8 @@
 /* What a turn works on: a settlement, a claim, or both. */
 struct turn {
     struct claiming k;
-    const struct settlement *s; /* NULL: nothing to settle */
-    bool lost;                  /* the claim that s settles was no longer ours */
+    bool lost;         /* the claim that is settled was no longer ours */
+    int64_t delivered; /* events of it */
 };
 
 static bool is_claiming(const struct claim_request *req)
@@ -31,7 +31,7 @@ static bool is_claiming(const struct claim_request *req)
  * it is an error, which ends the worker. */
 static int check_version(const struct turn *t, int64_t there, struct error *err)
 {
-    if (there == MDB_SCHEMA_VERSION || t->s)
+    if (there == MDB_SCHEMA_VERSION || t->k.s)
         return 0;
     return err_fate(err, ERR_NEWER, FATE_FATAL, 0,
                     "%s: this outbox has version %lld; this program knows %d: update it, or run "
@@ -60,17 +60,14 @@ static void set_now(struct turn *t, int64_t server)
     t->k.now = st->turn_now;
 }
 
-/* lock_consumer reads the consumer's row, which somebody may have paused, removed or changed
- * meanwhile, and keeps it. With other settings than the registered ones nothing may be claimed or
+/* read_consumer reads the consumer's row, which somebody may have paused, removed or changed
+ * meanwhile. With other settings than the registered ones nothing may be claimed or
  * taken over: events that only the new filter wants would be skipped for good. */
-static int lock_consumer(struct turn *t, const char *name, int64_t *ret_version, struct error *err)
+static int read_consumer(struct turn *t, const char *name, struct mdb_rows *q, int64_t *ret_version,
+                         struct error *err)
 {
     struct claiming *k = &t->k;
-    struct mdb_rows *q;
-    int r = mdb_row(k->st, &q, err, SQL(consumer_state, .consumer = name));
-    if (r < 0)
-        return -1;
-    if (r == 0)
+    if (mdb_step(&q) == 0)
         return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
                         "consumer \"%s\" is not registered; it may have been removed", name);
     set_now(t, mdb_int(q, 6));
@@ -82,6 +79,50 @@ static int lock_consumer(struct turn *t, const char *name, int64_t *ret_version,
     }
     mdb_done(q);
     return 0;
+}
+
+/* lock_consumer locks the consumer's row, and reads it and what it has claimed. */
+static int lock_consumer(struct turn *t, const char *name, int64_t *ret_version, struct error *err)
+{
+    struct mdb_rows *q[2];
+    struct mdb_question ask[2] = {
+        {SQL(consumer_state, .consumer = name)},
+        {SQL(all_claims, .consumer = name)},
+    };
+    if (mdb_ask_all(t->k.st, ask, 2, q, err) != 0)
+        return -1;
+    if (read_consumer(t, name, q[0], ret_version, err) != 0) {
+        mdb_done(q[1]);
+        return -1;
+    }
+    return mdb_claim_list(&t->k, q[1], err);
+}
+
+/* ---- settling ---- */
+
+/* settle records what the turn settles, unless somebody has taken the claim over. */
+static int settle(struct turn *t, struct error *err)
+{
+    struct claiming *k = &t->k;
+    if (mdb_settle_marks(k->st, k->s, err) != 0)
+        return -1;
+    t->lost = !mdb_claim_is_ours(k);
+    if (t->lost)
+        return 0;
+    if (mdb_settle(k->st, k->s, &t->delivered, err) != 0)
+        return -1;
+    mdb_claim_over(k, k->s->b->epoch);
+    return 0;
+}
+
+/* put_progress writes the consumer's row, if there is anything to write. */
+static int put_progress(struct turn *t, const char *name, struct error *err)
+{
+    const struct batch *b = t->k.b;
+    if (b->n == 0 && t->delivered == 0)
+        return 0;
+    return mdb_later(t->k.st, err,
+                     SQL(put_progress, .consumer = name, .epoch = b->epoch, .n = t->delivered));
 }
 
 /* ---- claiming ---- */
@@ -148,34 +189,35 @@ static int claim_next(struct claiming *k, struct error *err)
 
 /* ---- the turn ---- */
 
+/* claim claims what comes next. */
+static int claim(struct claiming *k, struct error *err)
+{
+    if (claim_next(k, err) != 0)
+        return -1;
+    if (k->hint->busy) /* nobody rings when another worker settles */
+        mdb_claim_wait(k, k->now + BUSY_AGAIN);
+    return 0;
+}
+
 /* steps takes the steps of a turn. Their order matters: what an expired claim held must be parked
  * before what waits behind it. */
 static int steps(struct turn *t, struct error *err)
 {
     struct claiming *k = &t->k;
-    const char *name = k->req ? k->req->consumer : t->s->consumer;
+    const char *name = k->req ? k->req->consumer : k->s->consumer;
     int64_t version = 0;
     if (lock_consumer(t, name, &version, err) != 0)
         return -1;
     if (check_version(t, version, err) != 0)
         return -1;
     bool fit = k->req && !k->hint->changed && version == MDB_SCHEMA_VERSION;
-    if (fit && mdb_claim_list(k, err) != 0)
-        return -1;
     if (fit && mdb_take_over(k, err) != 0)
         return -1;
-    if (t->s && mdb_settle(k->st, t->s, &t->lost, err) != 0)
+    if (k->s && settle(t, err) != 0)
         return -1;
-    if (!fit || !is_claiming(k->req))
-        return 0;
-
-    if (t->s && !t->lost)
-        mdb_claim_over(k, t->s->b->epoch);
-    if (claim_next(k, err) != 0)
+    if (fit && is_claiming(k->req) && claim(k, err) != 0)
         return -1;
-    if (k->hint->busy) /* nobody rings when another worker settles */
-        mdb_claim_wait(k, k->now + BUSY_AGAIN);
-    return 0;
+    return put_progress(t, name, err);
 }
 
 /* make makes the turn in a transaction, which is committed only if anything was written. */
@@ -231,7 +273,8 @@ int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     for (int i = 0; i < TRIES; i++) {
         struct batch b = {0};
         struct claim_hint hint = {.wait_ms = -1};
-        struct turn t = {.k = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint}, .s = s};
+        struct claiming k = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint, .s = s};
+        struct turn t = {.k = k};
         if (make(&t, &why) == 0) {
             if (ret_lost)
                 *ret_lost = t.lost;

@@ -330,16 +330,11 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
     return 0;
 }
 
-int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
-                      struct consumer_spec **ret, size_t *ret_n, struct error *err)
+/* take_specs reads the rows of an answer, and clears it. NULL: the query failed. Where a consumer
+ * was asked for by its name, it must be there. */
+static int take_specs(PGresult *r, const char *name, struct arena *a, struct consumer_spec **ret,
+                      size_t *ret_n, struct error *err)
 {
-    static const char one[] = "SELECT " SPEC_COLUMNS " FROM @schema@.consumer WHERE name = $1";
-    static const char all[] = "SELECT " SPEC_COLUMNS " FROM @schema@._workable() WHERE NOT paused";
-    PGresult *r;
-    if (name)
-        r = pg_query(pg_of(base), err, one, "s", name);
-    else
-        r = pg_query(pg_of(base), err, all, "");
     if (!r)
         return -1;
     size_t n = (size_t)PQntuples(r);
@@ -355,6 +350,23 @@ int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
     *ret = list;
     *ret_n = n;
     return 0;
+}
+
+int pg_consumer_all_specs(struct pg_store *st, const char *name, struct arena *a,
+                          struct consumer_spec **ret, size_t *ret_n, struct error *err)
+{
+    static const char sql[] = "SELECT " SPEC_COLUMNS " FROM @schema@.consumer "
+                              "WHERE $1::text IS NULL OR name = $1 ORDER BY name";
+    return take_specs(pg_query(st, err, sql, "s", name), name, a, ret, ret_n, err);
+}
+
+int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
+                      struct consumer_spec **ret, size_t *ret_n, struct error *err)
+{
+    static const char sql[] = "SELECT " SPEC_COLUMNS " FROM @schema@._workable() WHERE NOT paused";
+    if (name)
+        return pg_consumer_all_specs(pg_of(base), name, a, ret, ret_n, err);
+    return take_specs(pg_query(pg_of(base), err, sql, ""), NULL, a, ret, ret_n, err);
 }
 
 /* clang-format off */

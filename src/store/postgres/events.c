@@ -5,8 +5,7 @@
  * a time, and no further than the query says. */
 #include <stdlib.h>
 
-#include "base/buf.h"
-#include "store/postgres/postgres.h"
+#include "store/postgres/event_states.h"
 
 #define PAGE 500 /* events per query, so that a listing of millions fits in memory */
 #define PAGE_LEAST 10
@@ -16,177 +15,6 @@
 #define CHEAP_CONSUMERS 8
 /* To tell a state costs as much as to look at so many numbers. */
 #define STATE_COST 20
-
-/* ---- the states of events ---- */
-
-/* What a listing needs to tell the state of an event for each of n consumers. */
-struct viewer {
-    struct pg_store *st;
-    const char *consumer; /* the only one; NULL: all */
-    struct arena a;       /* for the whole listing */
-    struct consumer_info *list;
-    struct filter **filters;
-    struct delivery_info *d; /* of the event at hand */
-    size_t n;
-    int64_t now; /* the server's clock, if the query depends on it */
-};
-
-static void viewer_release(struct viewer *v)
-{
-    for (size_t i = 0; v->filters && i < v->n; i++)
-        filter_free(v->filters[i]);
-    arena_release(&v->a);
-}
-
-/* add_consumers prepares the viewer for n consumers, which are in v->list. */
-static int add_consumers(struct viewer *v, size_t n, struct error *err)
-{
-    v->filters = arena_zalloc(&v->a, n + 1, sizeof *v->filters);
-    v->d = arena_zalloc(&v->a, n + 1, sizeof *v->d);
-    if (!v->filters || !v->d)
-        return err_nomem(err);
-    for (; v->n < n; v->n++) {
-        const struct consumer_spec *c = &v->list[v->n].spec;
-        if (filter_new(c->events, c->where, &v->filters[v->n], err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-static int viewer_init(struct viewer *v, struct pg_store *st, const char *consumer,
-                       struct error *err)
-{
-    size_t n = 0;
-    *v = (struct viewer){.st = st, .consumer = consumer};
-    arena_init(&v->a, 0);
-    int result = pg_consumer_list(&st->base, consumer, &v->a, &v->list, &n, err);
-    if (result == 0)
-        result = add_consumers(v, n, err);
-    if (result != 0)
-        viewer_release(v);
-    return result;
-}
-
-/* state_of reads a state's name. An event that the predicate has to be asked about is "unknown" to
- * the view: if the predicate wants it, it was delivered. */
-static enum delivery_state state_of(const char *s)
-{
-    for (int i = 0; i < STATE_COUNT; i++)
-        if (strcmp(s, delivery_state_names[i]) == 0)
-            return (enum delivery_state)i;
-    return STATE_DELIVERED;
-}
-
-/* excluded finds out whether a predicate, which may be one that the consumer had before, leaves an
- * event out. */
-static int excluded(const struct viewer *v, size_t i, const char *predicate, struct str payload,
-                    bool *ret, struct error *err)
-{
-    struct filter *f = NULL;
-    *ret = false;
-    if (!predicate || !*predicate)
-        return 0;
-    if (strcmp(predicate, v->list[i].spec.where) == 0) {
-        *ret = !filter_payload(v->filters[i], payload);
-        return 0;
-    }
-    if (filter_new(NULL, predicate, &f, err) != 0)
-        return -1;
-    *ret = !filter_payload(f, payload);
-    filter_free(f);
-    return 0;
-}
-
-/* consumer_index finds a consumer by its name; v->n: it is not in the listing. */
-static size_t consumer_index(const struct viewer *v, const char *name)
-{
-    size_t i = 0;
-    while (i < v->n && strcmp(v->list[i].spec.name, name) != 0)
-        i++;
-    return i;
-}
-
-/* clang-format off */
-static const char states_sql[] =
-    "SELECT s.seq, s.consumer, s.state, s.attempts, "
-           "floor(extract(epoch FROM s.due_at) * 1000)::bigint, "
-           "s.error, s.predicate, "
-           "floor(extract(epoch FROM s.received_at) * 1000)::bigint, "
-           "s.sink_id "
-    "FROM @schema@._states($1::bigint[], $2) s";
-/* clang-format on */
-
-/* read_state reads one row of states_sql. */
-static int read_state(struct viewer *v, const PGresult *r, int row, const struct event *ev,
-                      struct arena *a, struct error *err)
-{
-    size_t i = consumer_index(v, PQgetvalue(r, row, 1));
-    if (i == v->n)
-        return 0; /* made just now */
-    struct delivery_info *d = &v->d[i];
-    bool ok = true;
-    d->state = state_of(PQgetvalue(r, row, 2));
-    d->attempts = (int)pg_int(r, row, 3);
-    d->due_at = pg_int(r, row, 4);
-    d->error = pg_copy(r, row, 5, a, &ok);
-    d->delivered_at = pg_int(r, row, 7);
-    d->receipt = pg_copy(r, row, 8, a, &ok);
-    if (!ok)
-        return err_nomem(err);
-
-    bool left_out;
-    if (excluded(v, i, pg_str(r, row, 6), ev->payload, &left_out, err) != 0)
-        return -1;
-    if (left_out)
-        d->state = STATE_SKIPPED;
-    return 0;
-}
-
-/* first_row finds the first row of an event in the answer to states_sql, which is in order. */
-static int first_row(const PGresult *states, int64_t seq)
-{
-    int low = 0, high = PQntuples(states);
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (pg_int(states, middle, 0) < seq)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* view_event fills in v->d for one event. states is NULL if there is no consumer. */
-static int view_event(struct viewer *v, const PGresult *states, const struct event *ev,
-                      struct arena *a, struct error *err)
-{
-    for (size_t i = 0; i < v->n; i++)
-        v->d[i] = (struct delivery_info){.consumer = v->list[i].spec.name, .state = STATE_SKIPPED};
-    if (!states)
-        return 0;
-    for (int row = first_row(states, ev->seq); row < PQntuples(states); row++) {
-        if (pg_int(states, row, 0) != ev->seq)
-            break;
-        if (read_state(v, states, row, ev, a, err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* in_state says whether an event is in the state that the query asks for, for some consumer. If
- * there is none, every event is pending. */
-static bool in_state(const struct viewer *v, const struct event_query *q)
-{
-    bool any_state = !q->state && !q->unprocessed;
-    if (any_state)
-        return true;
-    if (v->n == 0)
-        return q->unprocessed || q->state == STATE_PENDING + 1;
-    for (size_t i = 0; i < v->n; i++)
-        if (store_in_state(q, &v->d[i], v->now))
-            return true;
-    return false;
-}
 
 /* ---- pages ---- */
 
@@ -312,36 +140,14 @@ static int read_page(struct pg_store *st, struct arena *a, struct event *page, s
     return more;
 }
 
-/* page_states asks for the states of the events of a page. *ret is NULL if there is no consumer. */
-static int page_states(struct viewer *v, const struct event *page, size_t n, PGresult **ret,
-                       struct error *err)
-{
-    struct buf seqs;
-    *ret = NULL;
-    bool nothing = v->n == 0 || n == 0;
-    if (nothing)
-        return 0;
-    buf_init(&seqs, PAGE * 24);
-    for (size_t i = 0; i < n; i++)
-        buf_addf(&seqs, "%c%lld", i ? ',' : '{', (long long)page[i].seq);
-    buf_addc(&seqs, '}');
-    const char *text = buf_cstr(&seqs);
-    if (text)
-        *ret = pg_query(v->st, err, states_sql, "ss", text, v->consumer);
-    else
-        err_nomem(err);
-    buf_release(&seqs);
-    return *ret ? 0 : -1;
-}
-
 /* show_event shows an event if it is in the state asked for. */
 static int show_event(struct listing *l, const PGresult *states, const struct event *ev,
                       struct error *err)
 {
     struct viewer *v = l->v;
-    if (view_event(v, states, ev, &l->a, err) != 0)
+    if (pg_viewer_tell(v, states, ev, &l->a, err) != 0)
         return -1;
-    if (!in_state(v, l->q)) {
+    if (!pg_viewer_shows(v, l->q)) {
         l->states -= (int64_t)v->n;
         return 0;
     }
@@ -354,7 +160,7 @@ static int show_event(struct listing *l, const PGresult *states, const struct ev
 static int show_page(struct listing *l, const struct event *page, size_t n, struct error *err)
 {
     PGresult *states;
-    if (page_states(l->v, page, n, &states, err) != 0)
+    if (pg_viewer_ask(l->v, page, n, &states, err) != 0)
         return -1;
     int result = 0;
     for (size_t i = 0; result == 0 && !l->done && i < n; i++)
@@ -414,9 +220,12 @@ static int show_next(struct listing *l, const char *sql, struct range *r, struct
 
 /* ---- how far to look ---- */
 
-/* list_exceptional shows what is recorded about single events, in a range. All of it is found. */
+/* list_exceptional shows what is recorded about single events that are in the state asked for, in a
+ * range. All of it is found. */
 static int list_exceptional(struct listing *l, struct range r, struct error *err)
 {
+    if (!l->state)
+        return 0;
     const char *sql = l->q->newest_first ? exceptional_backwards : exceptional_forwards;
     int64_t states = l->states;
     int result = 0;
@@ -537,14 +346,24 @@ static int list_all(struct listing *l, struct range r, struct error *err)
     return look_at(l, &r, err);
 }
 
+/* range_asked_for gives the events behind q->after, in the order of the listing. */
+static struct range range_asked_for(const struct event_query *q)
+{
+    struct range r = {.from = 0, .to = INT64_MAX};
+    if (!q->newest_first)
+        r.from = q->after;
+    else if (q->after)
+        r.to = q->after - 1;
+    return r;
+}
+
 /* list_events shows what is recorded about events up to l->low, and looks at those past it. */
 static int list_events(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
-    struct range all = {.from = q->after, .to = INT64_MAX};
-    if (q->newest_first)
-        all = (struct range){.to = q->after ? q->after - 1 : INT64_MAX};
-    bool everything = !l->state && !q->type && !q->aggregate_type.p && !q->aggregate_id.p;
+    struct range all = range_asked_for(q);
+    bool any_key = !q->aggregate_type.p && !q->aggregate_id.p;
+    bool everything = !l->state && !q->type && any_key;
     if (everything)
         return list_all(l, all, err);
 
@@ -553,12 +372,13 @@ static int list_events(struct listing *l, struct error *err)
         low.to = l->low;
     if (high.from < l->low)
         high.from = l->low;
+
     if (q->newest_first) {
         if (look(l, high, err) != 0)
             return -1;
-        return l->state ? list_exceptional(l, low, err) : 0;
+        return list_exceptional(l, low, err);
     }
-    if (l->state && list_exceptional(l, low, err) != 0)
+    if (list_exceptional(l, low, err) != 0)
         return -1;
     return look(l, high, err);
 }
@@ -690,7 +510,7 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
               struct error *err)
 {
     struct viewer v;
-    if (viewer_init(&v, pg_of(base), q->consumer, err) != 0)
+    if (pg_viewer_init(&v, pg_of(base), q->consumer, err) != 0)
         return -1;
     int64_t budget = q->look ? q->look : STORE_LOOK;
     struct listing l = {.v = &v,
@@ -704,7 +524,7 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
     arena_init(&l.a, 0);
     int result = list(&l, err);
     arena_release(&l.a);
-    viewer_release(&v);
+    pg_viewer_release(&v);
     if (result == 0 && q->looked)
         *q->looked = l.looked;
     return result;

@@ -501,6 +501,10 @@ int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *re
                     struct error *err);
 int pg_consumer_specs(struct store *, const char *name, struct arena *, struct consumer_spec **ret,
                       size_t *ret_n, struct error *);
+/* pg_consumer_all_specs lists the settings of all consumers, whoever may claim for them, or of the
+ * one named, in the order of their names. */
+int pg_consumer_all_specs(struct pg_store *st, const char *name, struct arena *a,
+                          struct consumer_spec **ret, size_t *ret_n, struct error *err);
 int pg_consumer_history(struct store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err);
 int pg_consumer_list(struct store *st, const char *name, struct arena *a,

@@ -1,50 +1,10 @@
 /* adopt.h: what the files share that turn rows of an application's table into events: adopt.c,
- * adopt_source.c, adopt_rows.c and adopt_mark.c. Everything here runs inside a transaction. */
+ * adopt_rows.c and adopt_mark.c. Everything here runs inside a transaction. */
 #ifndef STORE_SQLITE_ADOPT_H
 #define STORE_SQLITE_ADOPT_H
 
-#include "base/buf.h"
+#include "store/db/adopt.h"
 #include "store/sqlite/sqlite.h"
-
-/* What a column of the table can be for an event. */
-enum field {
-    F_ID,
-    F_TYPE,
-    F_PAYLOAD,
-    F_CREATED,
-    F_PROCESSED,
-    F_AGG_TYPE,
-    F_AGG_ID,
-    F_TENANT,
-    FIELDS
-};
-extern const char *const sqlite_source_fields[FIELDS]; /* as --column and the mapping name them */
-
-/* The table, and which of its columns is what. (1) of[f] is a column's name, a text in single
- * quotes, or NULL: none. (2) mapping is of[] as JSON, once sqlite_source_map succeeded. */
-struct source {
-    struct sqlite_store *st;
-    const struct adopt_request *req;
-    struct arena a; /* the strings below live there */
-    const char *name;
-    const char **column, **type; /* in the order of the table */
-    size_t n;
-    bool rowid; /* it has one */
-    const char *of[FIELDS];
-    struct buf mapping;
-};
-
-/* ---- adopt_source.c ---- */
-
-/* sqlite_source_find finds the table and its columns. ERR_NOTFOUND: there is none; ERR_CONFIG: it
- * cannot be adopted. */
-int sqlite_source_find(struct source *s, struct error *err);
-/* sqlite_source_map finds out which column is what, by the request and the table's shape. */
-int sqlite_source_map(struct source *s, struct error *err);
-/* sqlite_source_column finds a column as SQLite does, whatever its case; -1: there is none. */
-int sqlite_source_column(const struct source *s, const char *name);
-/* sqlite_source_literal says whether a text stands in single quotes. */
-bool sqlite_source_literal(const char *text);
 
 /* ---- adopt_rows.c: statements that are put together ---- */
 

@@ -35,7 +35,7 @@ static enum stamp stamp_of_type(const char *type)
 static sqlite3_stmt *select_stamp(const struct source *s, const char *column, enum stamp usual,
                                   struct error *err)
 {
-    sqlite3_str *q = sqlite3_str_new(s->st->db);
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
     sqlite3_str_appendf(q,
                         "SELECT CASE typeof(x)"
                         " WHEN 'text' THEN CASE WHEN x LIKE '%%T%%' THEN %d ELSE %d END"
@@ -48,7 +48,7 @@ static sqlite3_stmt *select_stamp(const struct source *s, const char *column, en
                         STAMP_JULIAN, STAMP_SECONDS, usual, column, s->name);
     sqlite_adopt_add_open(q, column, "s");
     sqlite3_str_appendall(q, " LIMIT 1)");
-    return sqlite_adopt_prepare(s->st, q, err);
+    return sqlite_adopt_prepare(sqlite_of(s->st), q, err);
 }
 
 /* sqlite_mark_stamp takes a row that is marked already for an example. If there is none, it goes by
@@ -56,7 +56,7 @@ static sqlite3_stmt *select_stamp(const struct source *s, const char *column, en
 int sqlite_mark_stamp(const struct source *s, const char *column, const char **ret,
                       struct error *err)
 {
-    enum stamp stamp = stamp_of_type(s->type[sqlite_source_column(s, column)]);
+    enum stamp stamp = stamp_of_type(s->type[db_source_column(s, column)]);
     sqlite3_stmt *q = select_stamp(s, column, stamp, err);
     if (!q)
         return -1;
@@ -66,7 +66,7 @@ int sqlite_mark_stamp(const struct source *s, const char *column, const char **r
     sqlite3_finalize(q);
     bool failed = rc != SQLITE_ROW && rc != SQLITE_DONE;
     if (failed)
-        return sqlite_fail(s->st, s->st->db, rc, err);
+        return sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
     *ret = stamps[stamp];
     return 0;
 }
@@ -77,7 +77,7 @@ int sqlite_mark_check(const struct source *s, struct error *err)
     int64_t unique = 0;
     if (!mark)
         return 0;
-    if (sqlite_source_column(s, mark) < 0)
+    if (db_source_column(s, mark) < 0)
         return err_set(err, ERR_NOTFOUND,
                        "table %.100s has no column %.100s, which would be marked", s->name, mark);
     if (!id)
@@ -85,7 +85,7 @@ int sqlite_mark_check(const struct source *s, struct error *err)
             err, ERR_CONFIG,
             "rows of %.100s can be marked only by a column that tells them apart: --column id=NAME",
             s->name);
-    if (sqlite_value(s->st, err, &unique, SQL(is_unique, .source = s->name, .name = id)) != 0)
+    if (db_value(s->st, err, &unique, SQL(is_unique, .source = s->name, .name = id)) != 0)
         return -1;
     if (!unique)
         return err_set(err, ERR_CONFIG,

@@ -41,7 +41,7 @@ static void add_value(sqlite3_str *q, const struct source *s, enum field f, cons
     const char *of = s->of[f];
     if (!of)
         sqlite3_str_appendall(q, "NULL");
-    else if (sqlite_source_literal(of))
+    else if (db_source_literal(of))
         sqlite3_str_appendf(q, "'%.*q'", (int)strlen(of) - 2, of + 1);
     else
         sqlite3_str_appendf(q, "%s.\"%w\"", r, of);
@@ -122,7 +122,7 @@ static void add_row(sqlite3_str *q, const struct source *s, const char *r, const
     for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++) {
         sqlite3_str_appendall(q, ", ");
         add_value(q, s, rest[i], r);
-        sqlite3_str_appendf(q, " AS %s", sqlite_source_fields[rest[i]]);
+        sqlite3_str_appendf(q, " AS %s", db_source_fields[rest[i]]);
     }
     sqlite3_str_appendf(q, "%s))", from);
 }
@@ -162,27 +162,37 @@ static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
 
 int sqlite_adopt_untrigger(const struct source *s, struct error *err)
 {
-    sqlite3_str *q = sqlite3_str_new(s->st->db);
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
     sqlite3_str_appendf(q, "DROP TRIGGER IF EXISTS main.\"" ADOPT_TRIGGER "%w\"", s->name);
-    return run(s->st, q, err);
+    return run(sqlite_of(s->st), q, err);
 }
 
 int sqlite_adopt_trigger(const struct source *s, bool marked, struct error *err)
 {
     if (sqlite_adopt_untrigger(s, err) != 0)
         return -1;
-    sqlite3_str *q = sqlite3_str_new(s->st->db);
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
     add_trigger(q, s, marked);
-    return run(s->st, q, err);
+    return run(sqlite_of(s->st), q, err);
 }
 
 /* ---- rows there are ---- */
 
+/* has_rowid says whether the table can be sorted by its rowid. */
+static int has_rowid(const struct source *s, bool *ret, struct error *err)
+{
+    int64_t without = 0;
+    if (db_value(s->st, err, &without, SQL(without_rowid, .source = s->name)) != 0)
+        return -1;
+    *ret = !without;
+    return 0;
+}
+
 /* add_from appends where the rows come from, in the order in which they seem to have been
  * written. */
-static void add_from(sqlite3_str *q, const struct source *s)
+static void add_from(sqlite3_str *q, const struct source *s, bool rowid)
 {
-    int id = s->of[F_ID] ? sqlite_source_column(s, s->of[F_ID]) : -1;
+    int id = s->of[F_ID] ? db_source_column(s, s->of[F_ID]) : -1;
     bool counted = id >= 0 && strcasestr(s->type[id], "INT");
     sqlite3_str_appendf(q, " FROM main.\"%w\" AS s WHERE ", s->name);
     sqlite_adopt_add_open(q, s->of[F_PROCESSED], "s");
@@ -193,22 +203,25 @@ static void add_from(sqlite3_str *q, const struct source *s)
         sqlite3_str_appendf(q, "%ss.\"%w\"", between, first);
         between = ", ";
     }
-    if (s->rowid && !counted)
+    if (rowid && !counted)
         sqlite3_str_appendf(q, "%ss.rowid", between);
 }
 
 int sqlite_adopt_count(const struct source *s, int64_t *ret, struct error *err)
 {
-    sqlite3_str *q = sqlite3_str_new(s->st->db);
+    bool rowid;
+    if (has_rowid(s, &rowid, err) != 0)
+        return -1;
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
     sqlite3_str_appendall(q, "SELECT count(*)");
-    add_from(q, s);
-    sqlite3_stmt *stmt = sqlite_adopt_prepare(s->st, q, err);
+    add_from(q, s, rowid);
+    sqlite3_stmt *stmt = sqlite_adopt_prepare(sqlite_of(s->st), q, err);
     if (!stmt)
         return -1;
     int rc = sqlite3_step(stmt);
     *ret = sqlite3_column_int64(stmt, 0);
     sqlite3_finalize(stmt);
-    return rc == SQLITE_ROW ? 0 : sqlite_fail(s->st, s->st->db, rc, err);
+    return rc == SQLITE_ROW ? 0 : sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
 }
 
 /* The columns of event_of_row. */
@@ -230,30 +243,30 @@ static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, str
     };
     *ret_made = true;
     if (!uuid.p)
-        return sqlite_run(s->st, err,
-                          SQL(copy_row, .type = row.type, .payload = row.payload,
-                              .created_at = row.created_at, .headers = row.headers,
-                              .aggregate_type = row.aggregate_type,
-                              .aggregate_id = row.aggregate_id, .tenant = row.tenant));
+        return db_run(s->st, err,
+                      SQL(copy_row, .type = row.type, .payload = row.payload,
+                          .created_at = row.created_at, .headers = row.headers,
+                          .aggregate_type = row.aggregate_type, .aggregate_id = row.aggregate_id,
+                          .tenant = row.tenant));
 
     int64_t known = 0;
-    if (sqlite_value(s->st, err, &known, SQL(event_known, .id = uuid)) != 0)
+    if (db_value(s->st, err, &known, SQL(event_known, .id = uuid)) != 0)
         return -1;
     *ret_made = !known;
     if (known)
         return 0;
-    return sqlite_run(s->st, err, &sql_copy_row_as, &row);
+    return db_run(s->st, err, &sql_copy_row_as, &row);
 }
 
 /* note_row remembers which row the last event was made of. */
 static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err)
 {
-    sqlite3_stmt *q = sqlite_rows(s->st, err, SQL(note_row, .source = s->name));
+    sqlite3_stmt *q = sqlite_rows(sqlite_of(s->st), err, SQL(note_row, .source = s->name));
     if (!q)
         return -1;
     int at = sqlite3_bind_parameter_index(q, ":row");
     sqlite3_bind_value(q, at, sqlite3_column_value(row, KEY));
-    return sqlite_step(s->st, q, err) < 0 ? -1 : 0;
+    return sqlite_step(sqlite_of(s->st), q, err) < 0 ? -1 : 0;
 }
 
 /* copy_one copies the row that q is at, and notes which it was if it is to be marked. */
@@ -273,12 +286,16 @@ static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_
 /* select_rows prepares the query for all rows that are not processed. */
 static sqlite3_stmt *select_rows(const struct source *s, struct error *err)
 {
-    sqlite3_str *text = sqlite3_str_new(s->st->db), *tail = sqlite3_str_new(s->st->db);
-    add_from(tail, s);
+    bool rowid;
+    if (has_rowid(s, &rowid, err) != 0)
+        return NULL;
+    sqlite3_str *text = sqlite3_str_new(sqlite_of(s->st)->db),
+                *tail = sqlite3_str_new(sqlite_of(s->st)->db);
+    add_from(tail, s, rowid);
     char *from = sqlite3_str_finish(tail);
     add_row(text, s, "s", from ? from : "");
     sqlite3_free(from);
-    return sqlite_adopt_prepare(s->st, text, err);
+    return sqlite_adopt_prepare(sqlite_of(s->st), text, err);
 }
 
 int sqlite_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct error *err)
@@ -293,7 +310,7 @@ int sqlite_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct 
             break;
     }
     if (r == 0 && rc != SQLITE_DONE)
-        r = sqlite_fail(s->st, s->st->db, rc, err);
+        r = sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
     sqlite3_finalize(q);
     return r;
 }

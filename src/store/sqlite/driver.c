@@ -63,7 +63,6 @@ static int keep_numbers(struct store *st, struct error *err)
 
 const struct db_driver sqlite_driver = {
     .dialect = SQL_SQLITE,
-    .alone = true,
     .streams = true,
     .rows = start,
     .step = step,

@@ -2,12 +2,12 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "store/sqlite/adopt.h"
+#include "store/db/adopt.h"
 #include "store_sql.h"
 
-#define COLUMNS_MAX 2000 /* as many as SQLite allows a table by default */
+#define COLUMNS_MAX 4096 /* as many as MariaDB allows a table; SQLite allows 2000 by default */
 
-const char *const sqlite_source_fields[FIELDS] = {
+const char *const db_source_fields[FIELDS] = {
     [F_ID] = "id",
     [F_TYPE] = "type",
     [F_PAYLOAD] = "payload",
@@ -47,9 +47,9 @@ static const struct shape *const processed_shape = &shapes[0], *const debezium_s
 static bool is_ours(const char *name)
 {
     static const char *const ours[] = {
-        "meta",   "event",         "idempotency", "consumer", "lane",       "claim",
-        "parked", "dead",          "handled",     "receipt",  "setting",    "mark",
-        "ended",  "former_filter", "passed",      "adopted",  "adopted_row"};
+        "meta",      "event",   "idempotency",   "consumer", "lane",        "claim",  "parked",
+        "dead",      "handled", "receipt",       "setting",  "mark",        "ended",  "order",
+        "sequencer", "fresh",   "former_filter", "passed",   "adopted_row", "adopted"};
     if (strncasecmp(name, "sqlite_", 7) == 0)
         return true;
     if (strncasecmp(name, "outbox_", 7) != 0)
@@ -60,12 +60,14 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* unquoted returns the name that SQL writes as "name". Without memory it returns the text as it
- * is. */
+/* unquoted returns the name that SQL writes as "name", or MariaDB as `name`. Without memory it
+ * returns the text as it is. */
 static const char *unquoted(struct source *s, const char *name)
 {
     size_t n = strlen(name);
-    bool quoted = n >= 2 && name[0] == '"' && name[n - 1] == '"';
+    char quote = name[0];
+    bool quotes = quote == '"' || quote == '`';
+    bool quoted = quotes && n >= 2 && name[n - 1] == quote;
     if (!quoted)
         return name;
     char *out = arena_alloc(&s->a, n);
@@ -74,7 +76,7 @@ static const char *unquoted(struct source *s, const char *name)
 
     size_t k = 0;
     for (size_t i = 1; i < n - 1; i++) {
-        bool doubled = name[i] == '"' && name[i + 1] == '"';
+        bool doubled = name[i] == quote && name[i + 1] == quote;
         out[k++] = name[i];
         if (doubled)
             i++;
@@ -88,15 +90,15 @@ static int find_table(struct source *s, struct error *err)
 {
     const char *wanted = unquoted(s, s->req->table);
     bool ok = true;
-    sqlite3_stmt *q;
-    int r = sqlite_row(s->st, &q, err, SQL(find_table, .name = wanted));
+    struct db_rows q;
+    int r = db_row(s->st, &q, err, SQL(find_table, .name = wanted, .schema = s->schema));
     if (r < 0)
         return -1;
     if (r == 0)
         return err_set(err, ERR_NOTFOUND, "there is no table %.200s", s->req->table);
-    s->name = sqlite_copy(q, 0, &s->a, &ok).p;
-    bool plain = sqlite3_column_int(q, 1) != 0;
-    sqlite3_reset(q);
+    s->name = db_copy(&q, 0, &s->a, &ok).p;
+    bool plain = db_int(&q, 1) != 0;
+    db_done(&q);
     if (!ok)
         return err_nomem(err);
     if (!plain || is_ours(s->name))
@@ -113,34 +115,29 @@ static int read_columns(struct source *s, struct error *err)
 
     int r = 0;
     bool ok = true;
-    sqlite3_stmt *q = sqlite_rows(s->st, err, SQL(table_columns, .source = s->name));
-    while ((r = sqlite_step(s->st, q, err)) == 1) {
-        s->column[s->n] = sqlite_copy(q, 0, &s->a, &ok).p;
-        s->type[s->n] = sqlite_copy(q, 1, &s->a, &ok).p;
+    struct db_rows q = db_rows(s->st, err,
+                               SQL(table_columns, .source = s->name, .schema = s->schema));
+    while ((r = db_step(&q, err)) == 1) {
+        s->column[s->n] = db_copy(&q, 0, &s->a, &ok).p;
+        s->type[s->n] = db_copy(&q, 1, &s->a, &ok).p;
         s->n++;
         if (!ok || s->n == COLUMNS_MAX)
             break;
     }
-    sqlite3_reset(q);
+    db_done(&q);
     if (!ok)
         return err_nomem(err);
     return r < 0 ? -1 : 0;
 }
 
-int sqlite_source_find(struct source *s, struct error *err)
+int db_source_find(struct source *s, struct error *err)
 {
-    int64_t without = 0;
     if (find_table(s, err) != 0)
         return -1;
-    if (read_columns(s, err) != 0)
-        return -1;
-    if (sqlite_value(s->st, err, &without, SQL(without_rowid, .source = s->name)) != 0)
-        return -1;
-    s->rowid = !without;
-    return 0;
+    return read_columns(s, err);
 }
 
-int sqlite_source_column(const struct source *s, const char *name)
+int db_source_column(const struct source *s, const char *name)
 {
     for (size_t i = 0; i < s->n; i++)
         if (strcasecmp(s->column[i], name) == 0)
@@ -150,7 +147,7 @@ int sqlite_source_column(const struct source *s, const char *name)
 
 /* ---- what the request says ---- */
 
-bool sqlite_source_literal(const char *text)
+bool db_source_literal(const char *text)
 {
     size_t n = strlen(text);
     return n >= 2 && text[0] == '\'' && text[n - 1] == '\'';
@@ -159,7 +156,7 @@ bool sqlite_source_literal(const char *text)
 /* given returns what --column says about a field; NULL: nothing, "": there is no such column. */
 static const char *given(const struct adopt_request *req, enum field f)
 {
-    const char *field = sqlite_source_fields[f];
+    const char *field = db_source_fields[f];
     size_t n = strlen(field);
     for (size_t i = 0; i < req->n_columns; i++) {
         const char *column = req->columns[i];
@@ -172,7 +169,7 @@ static const char *given(const struct adopt_request *req, enum field f)
 static bool is_field(const char *name, size_t n)
 {
     for (int f = 0; f < FIELDS; f++) {
-        const char *field = sqlite_source_fields[f];
+        const char *field = db_source_fields[f];
         if (strlen(field) == n && strncmp(field, name, n) == 0)
             return true;
     }
@@ -223,9 +220,9 @@ static const struct shape *guess_shape(const struct source *s)
     if (!kind)
         kind = "aggregatetype";
 
-    if (sqlite_source_column(s, flag) >= 0)
+    if (db_source_column(s, flag) >= 0)
         return processed_shape;
-    if (sqlite_source_literal(kind) || sqlite_source_column(s, kind) >= 0)
+    if (db_source_literal(kind) || db_source_column(s, kind) >= 0)
         return debezium_shape;
     return no_flag ? processed_shape : NULL;
 }
@@ -253,19 +250,19 @@ static int take_literal(struct source *s, enum field f, const char *text, struct
 static int take_column(struct source *s, enum field f, const char *name, bool needed,
                        struct error *err)
 {
-    int at = sqlite_source_column(s, name);
+    int at = db_source_column(s, name);
     if (at >= 0)
         s->of[f] = s->column[at];
     else if (needed)
         return err_set(err, ERR_NOTFOUND,
                        "table %.100s has no column %.100s, which would be the %s", s->name, name,
-                       sqlite_source_fields[f]);
+                       db_source_fields[f]);
     return 0;
 }
 
 static int say_missing(enum field f, struct error *err)
 {
-    const char *field = sqlite_source_fields[f];
+    const char *field = db_source_fields[f];
     return err_set(err, ERR_NOTFOUND, "no column is known to be the %s; name it: %s=COLUMN", field,
                    field);
 }
@@ -295,7 +292,7 @@ static int take_field(struct source *s, const struct shape *shape, enum field f,
         return take_usual(s, shape, f, err);
     if (!*named)
         return take_none(shape, f, err);
-    if (sqlite_source_literal(named))
+    if (db_source_literal(named))
         return take_literal(s, f, named, err);
     return take_column(s, f, named, true, err);
 }
@@ -309,7 +306,7 @@ static int write_mapping(struct source *s, struct error *err)
         if (!s->of[f])
             continue;
         buf_adds(&s->mapping, between);
-        json_quote(&s->mapping, str_of(sqlite_source_fields[f]));
+        json_quote(&s->mapping, str_of(db_source_fields[f]));
         buf_addc(&s->mapping, ':');
         json_quote(&s->mapping, str_of(s->of[f]));
         between = ",";
@@ -318,7 +315,7 @@ static int write_mapping(struct source *s, struct error *err)
     return buf_cstr(&s->mapping) ? 0 : err_nomem(err);
 }
 
-int sqlite_source_map(struct source *s, struct error *err)
+int db_source_map(struct source *s, struct error *err)
 {
     if (check_given(s->req, err) != 0)
         return -1;

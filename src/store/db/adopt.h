@@ -1,0 +1,66 @@
+/* adopt.h: what SQLite and MariaDB share that turn rows of an application's table into events:
+ * adopt_source.c and adopt_plan.c. */
+#ifndef STORE_DB_ADOPT_H
+#define STORE_DB_ADOPT_H
+
+#include "base/buf.h"
+#include "store/db/db.h"
+
+/* What a column of the table can be for an event. */
+enum field {
+    F_ID,
+    F_TYPE,
+    F_PAYLOAD,
+    F_CREATED,
+    F_PROCESSED,
+    F_AGG_TYPE,
+    F_AGG_ID,
+    F_TENANT,
+    FIELDS
+};
+extern const char *const db_source_fields[FIELDS]; /* as --column and the mapping name them */
+
+/* The table, and which of its columns is what. (1) of[f] is a column's name, a text in single
+ * quotes, or NULL: none. (2) mapping is of[] as JSON, once db_source_map succeeded. */
+struct source {
+    struct store *st;
+    const char *schema; /* the database it is in, where there are several */
+    const struct adopt_request *req;
+    struct arena a; /* the strings below live there */
+    const char *name;
+    const char **column, **type; /* in the order of the table */
+    size_t n;
+    const char *of[FIELDS];
+    struct buf mapping;
+};
+
+/* ---- adopt_source.c ---- */
+
+/* db_source_find finds the table and its columns. ERR_NOTFOUND: there is none; ERR_CONFIG: it
+ * cannot be adopted. */
+int db_source_find(struct source *s, struct error *err);
+/* db_source_map finds out which column is what, by the request and the table's shape. */
+int db_source_map(struct source *s, struct error *err);
+/* db_source_column finds a column, whatever its case; -1: there is none. */
+int db_source_column(const struct source *s, const char *name);
+/* db_source_literal says whether a text stands in single quotes. */
+bool db_source_literal(const char *text);
+
+/* ---- adopt_plan.c ---- */
+
+/* What is known of a table. */
+struct adopted {
+    bool there; /* it is adopted now */
+    bool once;  /* it was adopted before */
+    bool alike; /* with the columns, and the mark, of this request */
+};
+/* db_adopt_look finds out what was done with the table before; trigger is the name of the one that
+ * makes events of its rows. */
+int db_adopt_look(const struct source *s, const char *trigger, struct adopted *ret,
+                  struct error *err);
+/* db_adopt_plan refuses a request that would copy existing rows twice, or that leaves open what to
+ * do with them; else it says in *ret what is to be done, and in *ret_copies whether rows are. */
+int db_adopt_plan(const struct source *s, const struct adopted *was, struct adopt_result *ret,
+                  bool *ret_copies, struct error *err);
+
+#endif

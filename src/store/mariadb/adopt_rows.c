@@ -1,0 +1,339 @@
+/* adopt_rows.c: turning rows into events: the trigger for rows to come, and a copy of the existing
+ * ones. The statements name the application's table and columns, so they are put together here;
+ * what is made of a column is in sql/mariadb/functions.sql. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "store/mariadb/adopt.h"
+#include "store_sql.h"
+
+#define STATEMENT_MAX ((size_t)1 << 20)
+#define TRIGGER "outbox_adopted_"
+/* A statement that waits until nobody uses the table makes others wait behind it, so it does not
+ * wait for long. */
+#define BRIEFLY "SET STATEMENT lock_wait_timeout = 5 FOR "
+#define COPIED "type, payload, created_at, headers, aggregate_type, aggregate_id, tenant"
+
+/* ---- running what was put together ---- */
+
+/* run runs the statement in b, which it releases. */
+static int run(const struct source *s, struct buf *b, struct error *err)
+{
+    const char *text = buf_cstr(b);
+    int r = text ? mdb_exec(mdb_of(s->st), text, err) : err_nomem(err);
+    buf_release(b);
+    return r;
+}
+
+/* ---- names and kinds ---- */
+
+static void add_name(struct buf *b, const char *name)
+{
+    buf_addc(b, '`');
+    for (const char *p = name; *p; p++) {
+        if (*p == '`')
+            buf_addc(b, '`');
+        buf_addc(b, *p);
+    }
+    buf_addc(b, '`');
+}
+
+/* add_text writes a text of n bytes that nothing in it can end. */
+static void add_text(struct buf *b, const char *text, size_t n)
+{
+    buf_adds(b, "CONVERT(X'");
+    for (size_t i = 0; i < n; i++)
+        buf_addf(b, "%02x", (unsigned char)text[i]);
+    buf_adds(b, "' USING utf8mb4)");
+}
+
+/* What a column holds, by its data type. */
+enum kind { KIND_TEXT, KIND_BYTES, KIND_NUMBER, KIND_TIME };
+
+static enum kind kind_of(const struct source *s, const char *column)
+{
+    static const struct {
+        const char *part;
+        enum kind kind;
+    } kinds[] = {{"int", KIND_NUMBER},     {"decimal", KIND_NUMBER}, {"float", KIND_NUMBER},
+                 {"double", KIND_NUMBER},  {"bit", KIND_NUMBER},     {"year", KIND_NUMBER},
+                 {"binary", KIND_BYTES},   {"blob", KIND_BYTES},     {"datetime", KIND_TIME},
+                 {"timestamp", KIND_TIME}, {"date", KIND_TIME}};
+    const char *type = s->type[db_source_column(s, column)];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strstr(type, kinds[i].part))
+            return kinds[i].kind;
+    return KIND_TEXT;
+}
+
+int mdb_adopt_check(const struct source *s, struct error *err)
+{
+    const char *at = s->of[F_CREATED], *payload = s->of[F_PAYLOAD];
+    if (at && kind_of(s, at) != KIND_TIME && kind_of(s, at) != KIND_NUMBER)
+        return err_set(err, ERR_CONFIG,
+                       "column %.100s of %.100s is neither a time nor a number, and cannot be the "
+                       "created_at; leave it out: --column created_at=",
+                       at, s->name);
+    bool json = kind_of(s, payload) == KIND_TEXT || kind_of(s, payload) == KIND_BYTES;
+    if (!json)
+        return err_set(err, ERR_CONFIG,
+                       "column %.100s of %.100s is neither a text nor bytes, and cannot be the "
+                       "payload",
+                       payload, s->name);
+    return 0;
+}
+
+void mdb_adopt_trigger_name(const struct source *s, char ret[MDB_TRIGGER_TEXT])
+{
+    uint64_t h = hash_end(hash_add(HASH_INIT, str_of(s->name)));
+    size_t room = MDB_TRIGGER_TEXT - sizeof TRIGGER;
+    if (strlen(s->name) <= room)
+        snprintf(ret, MDB_TRIGGER_TEXT, TRIGGER "%s", s->name);
+    else
+        snprintf(ret, MDB_TRIGGER_TEXT, TRIGGER "%016llx", (unsigned long long)h);
+}
+
+/* ---- how a row becomes an event ---- */
+
+/* add_column appends a column of row r, which is NEW or s. */
+static void add_column(struct buf *b, const char *column, const char *r)
+{
+    buf_addf(b, "%s.", r);
+    add_name(b, column);
+}
+
+/* add_value appends what a field is in row r, as text. */
+static void add_value(struct buf *b, const struct source *s, enum field f, const char *r)
+{
+    const char *of = s->of[f];
+    if (!of) {
+        buf_adds(b, "NULL");
+    } else if (db_source_literal(of)) {
+        add_text(b, of + 1, strlen(of) - 2);
+    } else if (kind_of(s, of) == KIND_BYTES) {
+        buf_adds(b, "LOWER(HEX(");
+        add_column(b, of, r);
+        buf_adds(b, "))");
+    } else {
+        buf_adds(b, "CAST(");
+        add_column(b, of, r);
+        buf_adds(b, " AS CHAR CHARACTER SET utf8mb4)");
+    }
+}
+
+/* add_call appends what a function makes of a field. */
+static void add_call(struct buf *b, const char *function, const struct source *s, enum field f,
+                     const char *r)
+{
+    buf_addf(b, "%s(", function);
+    add_value(b, s, f, r);
+    buf_adds(b, ")");
+}
+
+static void add_payload(struct buf *b, const struct source *s, const char *r)
+{
+    if (kind_of(s, s->of[F_PAYLOAD]) != KIND_BYTES) {
+        add_call(b, "outbox_row_payload", s, F_PAYLOAD, r);
+        return;
+    }
+    buf_adds(b, "outbox_row_bytes(");
+    add_column(b, s->of[F_PAYLOAD], r);
+    buf_adds(b, ")");
+}
+
+static void add_created(struct buf *b, const struct source *s, const char *r)
+{
+    const char *of = s->of[F_CREATED];
+    if (!of) {
+        buf_adds(b, "outbox_row_time(NULL)");
+        return;
+    }
+    bool time = kind_of(s, of) == KIND_TIME;
+    buf_adds(b, time ? "outbox_row_time(UNIX_TIMESTAMP(" : "outbox_row_time(LEAST(1e15, (");
+    add_column(b, of, r);
+    buf_adds(b, time ? "))" : ")))");
+}
+
+/* add_both appends one of the aggregate's two fields, where the other is there as well. */
+static void add_both(struct buf *b, const struct source *s, enum field f, enum field other,
+                     const char *r)
+{
+    buf_adds(b, "IF(");
+    add_value(b, s, other, r);
+    buf_adds(b, " IS NULL, NULL, ");
+    add_value(b, s, f, r);
+    buf_adds(b, ")");
+}
+
+/* add_open appends the condition that row r is not processed yet. */
+static void add_open(struct buf *b, const struct source *s, const char *r)
+{
+    const char *of = s->of[F_PROCESSED];
+    if (!of) {
+        buf_adds(b, "TRUE");
+        return;
+    }
+    bool text = kind_of(s, of) == KIND_TEXT || kind_of(s, of) == KIND_BYTES;
+    buf_adds(b, "(");
+    add_column(b, of, r);
+    buf_adds(b, " IS NULL OR ");
+    add_column(b, of, r);
+    buf_adds(b, text ? " IN ('', '0'))" : " = 0)");
+}
+
+/* add_copied appends the values of the columns COPIED. */
+static void add_copied(struct buf *b, const struct source *s, const char *r)
+{
+    add_call(b, "outbox_row_type", s, F_TYPE, r);
+    buf_adds(b, ", ");
+    add_payload(b, s, r);
+    buf_adds(b, ", ");
+    add_created(b, s, r);
+    buf_adds(b, ", ");
+    add_call(b, "outbox_row_headers", s, F_ID, r);
+    buf_adds(b, ", ");
+    add_both(b, s, F_AGG_TYPE, F_AGG_ID, r);
+    buf_adds(b, ", ");
+    add_both(b, s, F_AGG_ID, F_AGG_TYPE, r);
+    buf_adds(b, ", ");
+    add_value(b, s, F_TENANT, r);
+}
+
+/* ---- the trigger ---- */
+
+/* add_made appends statements that make an event of a new row. An id that is a UUID becomes the
+ * event's, unless one has it already; otherwise the table gives the event one. VALUES, because
+ * SELECT would lock the numbers of outbox_event. */
+static void add_made(struct buf *b, const struct source *s)
+{
+    buf_adds(b, "IF ");
+    add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
+    buf_adds(b, " IS NULL THEN INSERT INTO outbox_event (" COPIED ") VALUES (");
+    add_copied(b, s, "NEW");
+    buf_adds(b, "); ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
+                "INSERT INTO outbox_event (id, " COPIED ") VALUES (");
+    add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
+    buf_adds(b, ", ");
+    add_copied(b, s, "NEW");
+    buf_adds(b, "); END; END IF; ");
+}
+
+int mdb_adopt_trigger(const struct source *s, struct error *err)
+{
+    char name[MDB_TRIGGER_TEXT];
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    mdb_adopt_trigger_name(s, name);
+    buf_adds(&b, BRIEFLY "CREATE OR REPLACE TRIGGER ");
+    add_name(&b, name);
+    buf_adds(&b, " AFTER INSERT ON ");
+    add_name(&b, s->name);
+    buf_adds(&b, " FOR EACH ROW BEGIN IF ");
+    add_open(&b, s, "NEW");
+    buf_adds(&b, " AND (SELECT a.active FROM outbox_adopted a WHERE a.source = ");
+    add_text(&b, s->name, strlen(s->name));
+    buf_adds(&b, " LOCK IN SHARE MODE) THEN ");
+    add_made(&b, s);
+    buf_adds(&b, "END IF; END");
+    return run(s, &b, err);
+}
+
+int mdb_adopt_untrigger(const struct source *s, struct error *err)
+{
+    char name[MDB_TRIGGER_TEXT];
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    mdb_adopt_trigger_name(s, name);
+    buf_adds(&b, BRIEFLY "DROP TRIGGER IF EXISTS ");
+    add_name(&b, name);
+    return run(s, &b, err);
+}
+
+/* ---- rows there are ---- */
+
+int mdb_adopt_count(const struct source *s, int64_t *ret, struct error *err)
+{
+    struct mdb_store *st = mdb_of(s->st);
+    struct mdb_rows *q = NULL;
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    buf_adds(&b, "SELECT count(*) FROM ");
+    add_name(&b, s->name);
+    buf_adds(&b, " s WHERE ");
+    add_open(&b, s, "s");
+    int r = buf_cstr(&b) ? mdb_ask(st, st->db, b.p, b.n, &q, err) : err_nomem(err);
+    buf_release(&b);
+    if (r != 0)
+        return -1;
+    if (mdb_step(&q) == 1)
+        *ret = mdb_int(q, 0);
+    mdb_done(q);
+    return 0;
+}
+
+/* add_order appends the order in which the rows seem to have been written. */
+static void add_order(struct buf *b, const struct source *s)
+{
+    const char *id = s->of[F_ID], *at = s->of[F_CREATED];
+    bool counted = id && kind_of(s, id) == KIND_NUMBER;
+    const char *between = " ORDER BY ";
+    if (at && !counted) {
+        buf_adds(b, between);
+        add_column(b, at, "s");
+        between = ", ";
+    }
+    if (id) {
+        buf_adds(b, between);
+        add_column(b, id, "s");
+    }
+}
+
+/* read_id_default reads what gives an event its id; the caller releases b. */
+static int read_id_default(const struct source *s, struct buf *b, struct error *err)
+{
+    struct db_rows q;
+    int r = db_row(s->st, &q, err, SQL(id_default, .schema = s->schema));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return err_set(err, ERR_NOTOURS, "outbox_event has no column id");
+    buf_addstr(b, db_text(&q, 0));
+    db_done(&q);
+    return buf_cstr(b) ? 0 : err_nomem(err);
+}
+
+/* add_copy appends the statement that makes an event of each row that is not processed. A DATETIME
+ * has no time zone: it is taken in the server's own, as sessions have it by default. */
+static void add_copy(struct buf *b, const struct source *s, const char *id_default)
+{
+    buf_adds(b, "SET STATEMENT time_zone = @@global.time_zone FOR "
+                "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
+    add_call(b, "outbox_row_uuid", s, F_ID, "s");
+    buf_addf(b, ", %s), ", id_default);
+    add_copied(b, s, "s");
+    buf_adds(b, " FROM ");
+    add_name(b, s->name);
+    buf_adds(b, " s WHERE ");
+    add_open(b, s, "s");
+    buf_adds(b, " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = ");
+    add_call(b, "outbox_row_uuid", s, F_ID, "s");
+    buf_adds(b, ")");
+    add_order(b, s);
+}
+
+int mdb_adopt_copy(const struct source *s, int64_t *ret, struct error *err)
+{
+    struct buf b, id_default;
+    buf_init(&b, STATEMENT_MAX);
+    buf_init(&id_default, STATEMENT_MAX);
+    int r = read_id_default(s, &id_default, err);
+    if (r == 0) {
+        add_copy(&b, s, id_default.p);
+        r = run(s, &b, err);
+    }
+    buf_release(&id_default);
+    if (r == 0)
+        *ret = mdb_of(s->st)->changed;
+    return r;
+}
