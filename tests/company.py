@@ -1,6 +1,8 @@
 """Many consumers in one relay: what every store must do with them. test_many.py and test_many_sqlite.py have what only one of them
 promises."""
+import pathlib
 import random
+import re
 import resource
 
 from support import wait_until
@@ -52,6 +54,22 @@ class Company:
 
 class Together(Company):
     """Consumers that share what they can, and do not touch each other all the same."""
+
+    def test_the_thread_that_waits_for_the_end_of_all_is_not_woken_by_events(self):
+        """It would be woken by each event and consumer, and would wake up for nothing. The kernel counts that."""
+        with self.many(6) as relay:
+            sent = ["first"]
+            self.emit("first")
+            self.wait_for(6, sent, relay)
+            wait_until(self.settled)
+            status = pathlib.Path(f"/proc/{relay.pid}/task/{relay.pid}/status")
+            slept = lambda: int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status.read_text(), re.MULTILINE)[1])
+            before = slept()
+            for n in range(20):
+                sent.append(f"t{n}")
+                self.emit(f"t{n}")
+                self.wait_for(6, sent, relay)
+            self.assertLess(slept() - before, 15)  # now and then it trims
 
     def test_a_backlog_is_delivered_to_all(self):
         self.ask("WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 3000) INSERT INTO @event (type) SELECT 't' || n FROM c")

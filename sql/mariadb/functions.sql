@@ -95,6 +95,45 @@ BEGIN
     SELECT e.id INTO event_id FROM outbox_event e WHERE e.nr = LAST_INSERT_ID();
 END//
 
+-- outbox_handle_once is the inbox for programs that are given events: TRUE the first time that a
+-- handler has this key. The record commits with the effect, in the caller's transaction. What is
+-- recorded as the payload's hash is that of an empty one, as outbox_handle_once_mariadb has it.
+CREATE OR REPLACE PROCEDURE outbox_handle_once(handler VARCHAR(1025) CHARACTER SET utf8mb4,
+    event_key VARCHAR(1025) CHARACTER SET utf8mb4, OUT is_first BOOLEAN) SQL SECURITY INVOKER
+BEGIN
+    DECLARE no_payload, known BIGINT DEFAULT -2861623774831464346;
+    IF @@warning_count > 0 THEN
+        CALL outbox_refuse_changed();
+    END IF;
+    IF NOT COALESCE(OCTET_LENGTH(handler) BETWEEN 1 AND 1024
+                    AND OCTET_LENGTH(event_key) BETWEEN 1 AND 1024
+                    AND CONCAT(handler, event_key) NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]',
+                    FALSE) THEN
+        SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 4025, MESSAGE_TEXT =
+            'outbox_handle_once: handler and key: 1 to 1024 bytes each, no control character';
+    END IF;
+    IF @@autocommit AND NOT @@in_transaction THEN
+        SIGNAL SQLSTATE '25000' SET MESSAGE_TEXT =
+            'outbox_handle_once: no transaction is open: the record must commit with the effect';
+    END IF;
+    SET is_first = TRUE;
+    BEGIN
+        DECLARE CONTINUE HANDLER FOR 1062 SET is_first = FALSE;
+        INSERT INTO outbox_handled (handler, `key`, hash, at)
+        VALUES (CAST(handler AS BINARY), CAST(event_key AS BINARY), no_payload,
+                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
+    END;
+    IF NOT is_first THEN
+        SELECT h.hash INTO known FROM outbox_handled h
+         WHERE h.handler = CAST(handler AS BINARY) AND h.`key` = CAST(event_key AS BINARY)
+          LOCK IN SHARE MODE;
+    END IF;
+    IF known <> no_payload THEN
+        SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 1062, MESSAGE_TEXT =
+            'outbox_handle_once: this handler has handled this key before with another payload';
+    END IF;
+END//
+
 -- Functions that make what an event is made of from the columns of a table that was adopted.
 -- outbox_row_uuid gives an id that is a UUID, NULL for any other; outbox_row_headers keeps the
 -- other.

@@ -123,8 +123,8 @@ CREATE TYPE @schema@._simple AS (
     predicate  text
 );
 
--- What became of it. The claim has the events of the window from seen to target that the consumer
--- wants, all of them.
+-- What became of it. The claim has the events of the window from seen to target, with a seq in
+-- (from_seq, to_seq], that the consumer wants, all of them.
 CREATE TYPE @schema@._simple_answer AS (
     place      int,
     epoch      bigint,  -- of the new claim
@@ -133,7 +133,9 @@ CREATE TYPE @schema@._simple_answer AS (
     seen       text,
     floor      bigint,
     target     text,
-    window_end bigint,
+    from_seq   bigint,
+    to_seq     bigint,
+    quiet      boolean, -- nothing was new beyond them
     now_ms     bigint   -- the database's clock
 );
 

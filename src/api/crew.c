@@ -218,6 +218,7 @@ static void supervise(struct crew *w, bool until_through)
         trim_at = clock_mono(w->clock);
 
     pthread_mutex_lock(&w->lock);
+    w->until_through = until_through;
     while (!all_ended(w)) {
         if (w->reload_wanted) {
             reload(w);

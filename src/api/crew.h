@@ -32,7 +32,8 @@ struct crew {
     int stop_fd; /* eventfd: readable once stop is set */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a runner has published something, or a reload is wanted */
+    pthread_cond_t changed; /* a runner has ended or, if that counts, got on; or: reload_wanted */
+    bool until_through;     /* it counts how far each runner has come */
     uint64_t round;         /* see all_through in crew.c; 0: no round has begun */
     /* The runners at work. Only the thread of crew_run changes the list, so that thread may read it
      * without the lock. */

@@ -231,7 +231,8 @@ static bool is_through(const struct runner *r)
 }
 
 /* publish tells the crew how far the runner has come in this round, and wakes the crew's thread if
- * that is news. */
+ * that is news to it. A thread that only waits for the end of all is left asleep: it would be woken
+ * by each event, and by each consumer. */
 static void publish(struct runner *r, uint64_t round)
 {
     int64_t claims = pipeline_stats(r->p)->claims;
@@ -240,8 +241,8 @@ static void publish(struct runner *r, uint64_t round)
 
     pthread_mutex_lock(&r->crew->lock);
     runner_show(r);
-    bool progress = r->claims != claims || r->round_seen != round;
-    bool news = progress || r->through != through || r->ended != ended;
+    bool got_on = r->claims != claims || r->round_seen != round || r->through != through;
+    bool news = r->ended != ended || (r->crew->until_through && got_on);
     if (news)
         pthread_cond_signal(&r->crew->changed);
     r->through = through;
@@ -298,12 +299,13 @@ static bool wait_turn(struct runner *r, struct pollfd *fds)
     }
 
     size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
-    fds[n++] = (struct pollfd){.fd = r->wake_fd, .events = POLLIN};
+    struct pollfd *wake = &fds[n++];
+    *wake = (struct pollfd){.fd = r->wake_fd, .events = POLLIN};
     bool running = pipeline_state(r->p) == PIPELINE_RUNNING;
     if (running)
         fds[n++] = (struct pollfd){.fd = r->crew->stop_fd, .events = POLLIN};
     sleep_until(clock, fds, n, deadline);
-    return woken(r);
+    return wake->revents != 0 && woken(r);
 }
 
 /* ---- its thread ---- */

@@ -80,52 +80,75 @@ static void make(struct share *sh, struct group_turn *first, size_t n)
     free(t);
 }
 
-/* hand_on ends the lead: the turns of the list are over, and who waits first leads next. */
-static void hand_on(struct group *g, struct group_turn *first)
+/* wake ends the wait of a turn, which may be gone afterwards. */
+static void wake(struct group_turn *w, int state)
 {
-    while (first) {
-        struct group_turn *w = first;
-        first = w->next; /* w may be gone once its thread goes on */
-        w->state = GROUP_OVER;
-        pthread_cond_signal(&w->over);
-    }
-    g->led = g->first != NULL;
-    if (g->led) {
-        g->first->state = GROUP_LEADS;
-        pthread_cond_signal(&g->first->over);
-    }
+    w->state = state;
+    sem_post(&w->over);
 }
 
-/* lead makes the turns of all that wait. Under the lock, which it lets go of meanwhile. */
+/* hand_on ends the lead: who waits first leads next. */
+static void hand_on(struct share *sh)
+{
+    pthread_mutex_lock(&sh->lock);
+    struct group_turn *next = sh->group.first;
+    sh->group.led = next != NULL;
+    pthread_mutex_unlock(&sh->lock);
+    if (next)
+        wake(next, GROUP_LEADS);
+}
+
+/* lead makes the turns of all that wait. Those who are woken need no lock: each would have to wait
+ * for it, one after the other. */
 static void lead(struct share *sh)
 {
     size_t n;
+    pthread_mutex_lock(&sh->lock);
     struct group_turn *first = take_all(&sh->group, &n);
     pthread_mutex_unlock(&sh->lock);
     make(sh, first, n);
+    hand_on(sh);
+
+    while (first) {
+        struct group_turn *w = first;
+        first = w->next;
+        wake(w, GROUP_OVER);
+    }
+}
+
+/* ask_for_turn adds a turn to those that wait. Who finds nobody who leads does so. */
+static void ask_for_turn(struct share *sh, struct group_turn *w)
+{
     pthread_mutex_lock(&sh->lock);
-    hand_on(&sh->group, first);
+    join(&sh->group, w);
+    if (!sh->group.led) {
+        sh->group.led = true;
+        wake(w, GROUP_LEADS);
+    }
+    pthread_mutex_unlock(&sh->lock);
+}
+
+/* await waits until a turn is over, or is to lead. */
+static void await(struct group_turn *w)
+{
+    while (sem_wait(&w->over) != 0)
+        continue; /* a signal came */
 }
 
 int group_turn(struct share *sh, struct shared_turn *t, struct error *err)
 {
     struct group_turn w = {.turn = *t, .err = err, .state = GROUP_WAITS};
     w.turn.made = false;
-    pthread_cond_init(&w.over, NULL);
+    sem_init(&w.over, 0, 0);
 
-    pthread_mutex_lock(&sh->lock);
-    join(&sh->group, &w);
-    if (!sh->group.led) {
-        sh->group.led = true;
-        w.state = GROUP_LEADS;
-    }
-    while (w.state == GROUP_WAITS)
-        pthread_cond_wait(&w.over, &sh->lock);
-    if (w.state == GROUP_LEADS)
+    ask_for_turn(sh, &w);
+    await(&w);
+    if (w.state == GROUP_LEADS) {
         lead(sh);
-    pthread_mutex_unlock(&sh->lock);
+        await(&w);
+    }
 
-    pthread_cond_destroy(&w.over);
+    sem_destroy(&w.over);
     *t = w.turn;
     return w.failed ? -1 : 0;
 }

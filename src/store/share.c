@@ -9,10 +9,16 @@
 #include "store/share_impl.h"
 
 #define ALONE_MAX 15
+#define CROWD 16 /* seats from which on a backlog is cheaper in company */
 
 static struct share_seat_store *seat_of(struct store *st)
 {
     return (struct share_seat_store *)st;
+}
+
+static bool has_one_writer(const struct store *st)
+{
+    return (st->caps & STORE_ONE_WRITER) != 0;
 }
 
 /* ---- what a seat does on a handle ---- */
@@ -43,13 +49,13 @@ static int end_loan(const struct loan *l, int result, const struct error *err)
     return result;
 }
 
-/* alone says whether this is the only seat, so that a handle may read ahead for it. */
-static bool alone(struct share *sh)
+/* seats_of counts the seats of consumers. */
+static size_t seats_of(struct share *sh)
 {
     pthread_mutex_lock(&sh->lock);
-    bool only = sh->n_seats == 1;
+    size_t n = sh->n_seats;
     pthread_mutex_unlock(&sh->lock);
-    return only;
+    return n;
 }
 
 /* say_who notes in the hint who keeps the bell from ringing. */
@@ -77,7 +83,8 @@ static int turn_alone(struct share_seat_store *seat, struct shared_turn *t, bool
  * not, a few are made alone. Only the seat's own thread is here. */
 static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t, struct error *err)
 {
-    if (t->req->max_events == 0)
+    bool nothing_to_do = !t->s && t->req->max_events == 0;
+    if (nothing_to_do)
         return 0;
     if (seat->alone > 0) {
         seat->alone--;
@@ -96,7 +103,8 @@ static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t,
     return 0;
 }
 
-/* note_backlog has the next turn made alone while there is more than a simple turn hands out. */
+/* note_backlog has the next turn made alone while there is more than a simple turn hands out: a few
+ * consumers that are behind each have a handle now and then, and larger batches. */
 static void note_backlog(struct share_seat_store *seat, const struct shared_turn *t)
 {
     bool backlog = t->batch.n > 0 && !t->hint.quiet;
@@ -112,9 +120,10 @@ static int seat_turn(struct store *base, const struct settlement *s, bool *ret_l
 {
     struct share_seat_store *seat = seat_of(base);
     struct claim_request asked = *req;
-    bool only = alone(seat->share);
+    size_t seats = seats_of(seat->share);
     asked.deaf = true;
-    asked.crowded = !only;
+    asked.crowded = seats > 1; /* or a handle may read ahead for it */
+    asked.crowd = seats >= CROWD || has_one_writer(seat->share->origin);
     asked.memo = &seat->memo;
     struct shared_turn t = {.s = s, .req = &asked, .a = a, .hint.wait_ms = -1};
     bool lost = false;
@@ -124,10 +133,11 @@ static int seat_turn(struct store *base, const struct settlement *s, bool *ret_l
     if (!t.made) {
         if (turn_alone(seat, &t, &lost, err) != 0)
             return -1;
-        note_backlog(seat, &t);
     } else {
         lost = t.lost;
     }
+    if (!asked.crowd)
+        note_backlog(seat, &t);
     if (t.batch.n == 0)
         say_who(seat, &t.hint);
 
@@ -292,11 +302,6 @@ int share_seat(struct share *sh, const struct share_wants *wants, struct store *
 }
 
 /* ---- shares come and go ---- */
-
-static bool has_one_writer(const struct store *st)
-{
-    return (st->caps & STORE_ONE_WRITER) != 0;
-}
 
 bool share_possible(const struct store *st, size_t workers)
 {

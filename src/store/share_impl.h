@@ -4,6 +4,7 @@
 #define STORE_SHARE_IMPL_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "store/share.h"
@@ -28,13 +29,14 @@ struct share_queue {
     struct share_waiter *first, **end;
 };
 
-/* A turn that waits to be made together with others; it is on the stack of who waits for it. */
+/* A turn that waits to be made together with others; it is on the stack of who waits for it. (1)
+ * While it waits, whoever leads is the only one to touch it; `over` gives it back. */
 struct group_turn {
     struct shared_turn turn;
     struct error *err; /* of who waits: why the store could not be asked */
     bool failed;       /* it could not be */
     enum { GROUP_WAITS, GROUP_LEADS, GROUP_OVER } state;
-    pthread_cond_t over;
+    sem_t over; /* state is no longer GROUP_WAITS */
     struct group_turn *next;
 };
 

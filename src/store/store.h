@@ -73,6 +73,8 @@ struct claim_request {
     bool deaf;
     /* the handle serves other consumers as well: do not read ahead */
     bool crowded;
+    /* they are so many that a backlog is cheaper in company as well */
+    bool crowd;
     /* what the store remembers of this consumer's turns; NULL: the handle is this consumer's
      * alone, and remembers it itself */
     struct turn_memo *memo;

@@ -4,7 +4,7 @@ import contextlib
 import urllib.parse
 
 from proxy_mariadb import Proxy
-from support import MariaCase
+from support import MariaCase, wait_until
 
 FILL = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) SELECT 't.e', 'k', seq % 50, seq FROM seq_1_to_{n}"
 
@@ -27,16 +27,38 @@ class Ahead(MariaCase):
         self.assertEqual(got, [tuple(row) for row in self.in_order()])
         self.assertEqual(len(got), events)
 
+    @contextlib.contextmanager
+    def counted(self):
+        """counted gives a proxy, which counts packets with statements."""
+        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
+        with Proxy(path) as proxy: yield proxy
+
+    def drain_through(self, proxy, batch):
+        far = f"mariadb://root@127.0.0.1:{proxy.port}/{self.dbname}"
+        self.drain("--store", far, "--consumer", "c", "--sink", f"file:{self.out}", "--batch", batch)
+
     def test_a_turn_takes_few_round_trips(self):
         """What a turn writes goes with what it asks, or with its commit: 4 packets, where single statements would be 12."""
         turns = 100
         self.sql(FILL.format(n=turns * 20))
-        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
-        with Proxy(path) as proxy:
-            far = f"mariadb://root@127.0.0.1:{proxy.port}/{self.dbname}"
-            self.drain("--store", far, "--consumer", "c", "--sink", f"file:{self.out}", "--batch", "20")
+        with self.counted() as proxy: self.drain_through(proxy, "20")
         self.assert_exact(turns * 20)
         self.assertLess(proxy.count, turns * 7)  # a look and the events are two more, and connecting takes some
+
+    def test_events_are_parked_claimed_again_and_settled_together(self):
+        """A batch that has to wait takes no packet per event: neither to be parked, nor to be claimed again, nor to be settled."""
+        self.sql(FILL.format(n=300))
+        self.sql("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, not_before) SELECT 't.e', 'k', seq % 150, "
+                 "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + 1500 FROM seq_1_to_300")
+        with self.counted() as proxy:
+            self.drain_through(proxy, "600")
+            self.assertEqual(self.sql("SELECT count(*) FROM outbox_parked"), [(300,)])
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_delivery WHERE state = 'pending' AND due_at > "
+                                        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000") == [(0,)])
+            self.drain_through(proxy, "600")
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_parked"), [(0,)])
+        self.assertEqual(len({line["id"] for line in self.ndjson(self.out)}), 600)
+        self.assertLess(proxy.count, 300)
 
     def test_gaps_rollbacks_and_late_commits_in_a_backlog(self):
         late, undone = self.connect(), self.connect()

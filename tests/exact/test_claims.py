@@ -268,3 +268,19 @@ class Claims(Exact):
         self.assertEqual(self.reader.do("SELECT @.redrive('c')"), [(1,)])
         self.assertEqual(self.take("c"), [seq])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
+
+    def test_dead_letters_of_a_key_that_are_sent_back_come_together_and_in_order(self):
+        """The first one of each key has a time, as among all parked events; the others are claimed with it."""
+        self.register("c")
+        seqs = [self.writer.emit(key) for key in ("a/1", "a/2", "a/1", "a/3", "a/1", "a/2")]
+        one, two, one_again, three, one_last, two_last = seqs
+        epoch, _ = self.reader.claim("c")
+        self.reader.settle("c", epoch, "w", [{"seq": seq, "kind": "dead", "error": "no"} for seq in seqs])
+        self.reader.do("SELECT @._redrive('c', %s)", [one, two_last])
+        self.reader.do("SELECT @._redrive('c', %s)", [one_again, two, three, one_last])  # behind one of them, before the other
+        with_time = "SELECT seq FROM @.parked WHERE due_at IS NOT NULL ORDER BY seq"
+        self.assertEqual(self.reader.do(with_time), [(seq,) for seq in (one, two, three, two_last)])
+        self.assertEqual(sorted(self.take("c", max_events=3)), [one, one_again, one_last])
+        rest = self.drain_all("c")
+        self.assertEqual(sorted(rest), [two, three, two_last])
+        self.assertLess(rest.index(two), rest.index(two_last))

@@ -233,6 +233,35 @@ class Cost(PgCase):
         self.assertLess(len(alone) + len(together), 14 * self.EVENTS, said[-20:])
         self.assertLess(len(alone), 2 * self.EVENTS, alone[-5:])
 
+    def test_consumers_that_are_behind_share_their_turns_and_each_gets_more_in_one(self):
+        """They want different events, so that each has its own place in the backlog."""
+        self.store = self.postgres.create_database(self.dbname)
+        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        self.outbox("init")
+        backlog, wanted = 3000, {0: lambda n: True, 1: lambda n: n % 3 == 1, 2: lambda n: n % 3 != 1, 3: lambda n: n % 10 == 0}
+        filters = {0: [], 1: ["--events", "t1"], 2: ["--events", "t0,t2"], 3: ["--where", "rare = true"]}
+        args = [arg for i in range(self.CONSUMERS)
+                for arg in ("--consumer", f"c{i}", "--sink", f"file:{self.path(f'c{i}')}", *filters[i % 4])]
+        numbers = lambda i: [event["payload"]["n"] for event in self.ndjson(self.path(f"c{i}"))]
+        events = "INSERT INTO outbox.event (type, payload) SELECT 't' || n %% 3, json_build_object('n', n, 'rare', n %% 10 = 0) " \
+                 "FROM generate_series(%s, %s) AS n"
+        with self.relay(*args, "--sweep", "10m") as relay:
+            self.sql(events, 0, 2)  # one of each type
+            wait_until(lambda: all(numbers(i) for i in range(self.CONSUMERS)), what=relay.output)
+            wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))
+            before = len(self.said())
+            self.sql(events, 3, backlog)
+            for i in range(self.CONSUMERS):
+                want = [n for n in range(backlog + 1) if wanted[i % 4](n)]
+                wait_until(lambda: numbers(i) == want, what=lambda: (i, numbers(i)[-3:], relay.output()))
+            wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))
+            said = self.said()[before:]
+        alone = [text for text in said if "._turn(" in text]
+        together = [text for text in said if "._turns(" in text]
+        # It was 172 while one that nobody happened to wait with went on by itself.
+        self.assertLess(len(alone), 40, alone[-5:])
+        self.assertGreater(len(together), 10)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -16,19 +16,27 @@ SELECT 1 FROM outbox_parked
 UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND is_delayed = 0 AND due_at > :now + wait;
 
--- due_heads (consumer text, now int, careful int, max int): what is due, longest overdue first.
-SELECT @parked_columns@, careful FROM outbox_parked
- WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND careful <= :careful
- ORDER BY due_at, seq LIMIT :max;
+-- due_heads (consumer text, now int, careful int, max int): what is due, longest overdue first; and
+-- whether others of its key are parked before and behind it.
+SELECT @parked_columns@, careful,
+       p.key_hash <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b FORCE INDEX (by_key)
+                                    WHERE b.consumer = p.consumer AND b.key_hash = p.key_hash
+                                      AND b.seq < p.seq),
+       p.key_hash <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b FORCE INDEX (by_key)
+                                    WHERE b.consumer = p.consumer AND b.key_hash = p.key_hash
+                                      AND b.seq > p.seq)
+  FROM outbox_parked p
+ WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at <= :now AND p.careful <= :careful
+ ORDER BY p.due_at, p.seq LIMIT :max;
 
 -- followers (consumer text, key int, seq int, max int): what is parked behind an event of its key,
 -- so that the key catches up in one claim. The last column says where to stop.
-SELECT @parked_columns@, careful OR claim IS NOT NULL OR due_at IS NOT NULL
+SELECT @parked_columns@, careful OR claim IS NOT NULL OR due_at IS NOT NULL, FALSE, FALSE
   FROM outbox_parked FORCE INDEX (by_key)
  WHERE consumer = :consumer AND key_hash = :key AND seq > :seq ORDER BY seq LIMIT :max;
 
--- one_event (seq int): the event of a parked row.
-SELECT @event_columns@ FROM @events@ WHERE o.seq = :seq;
+-- one_event (seq int, most int): the event of a parked row.
+SELECT @chunk_columns@ FROM @events@ WHERE o.seq = :seq;
 
 -- one_letter (consumer text, seq int): the same after the event was trimmed. A dead letter carries
 -- the whole event.

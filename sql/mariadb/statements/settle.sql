@@ -28,6 +28,19 @@ DELETE d FROM outbox_parked p STRAIGHT_JOIN outbox_dead d
           ON d.consumer = p.consumer AND d.seq = p.seq
  WHERE p.consumer = :consumer AND p.claim = :epoch AND d.retrying = 1;
 
+-- promote_behind (consumer text, epoch int, now int): promotes the first event behind each of those
+-- that this claim delivered, and that are still there.
+UPDATE outbox_parked p
+  JOIN (SELECT min(f.seq) AS seq
+          FROM (SELECT DISTINCT key_hash FROM outbox_parked
+                 WHERE consumer = :consumer AND claim = :epoch AND key_hash <> 0) k
+          STRAIGHT_JOIN outbox_parked f FORCE INDEX (by_key)
+             ON f.consumer = :consumer AND f.key_hash = k.key_hash
+         WHERE f.claim IS NULL OR f.claim <> :epoch
+         GROUP BY f.key_hash) first ON p.seq = first.seq
+   SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
+ WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
+
 -- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
 -- delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch;

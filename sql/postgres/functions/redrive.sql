@@ -36,11 +36,22 @@ BEGIN
     END IF;
 
     PERFORM @schema@._due_since(consumer, now);
+    -- One that is behind another of its key has no time of its own, and is claimed with it.
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
-    SELECT d.consumer, d.seq, @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id), 0, now
-    FROM @schema@.dead d JOIN @schema@.consumer c ON c.name = d.consumer
-    WHERE d.consumer = _redrive.consumer AND NOT d.retrying
-      AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)))
+    SELECT w.consumer, w.seq, w.key, 0,
+           CASE WHEN w.key = 0 OR w.nth = 1 AND b.there IS NULL THEN now END
+    FROM (SELECT d.consumer, d.seq, y.key,
+                 row_number() OVER (PARTITION BY y.key ORDER BY d.seq) AS nth
+          FROM @schema@.dead d
+          JOIN @schema@.consumer c ON c.name = d.consumer
+          CROSS JOIN LATERAL (
+               SELECT @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id) AS key) y
+          WHERE d.consumer = _redrive.consumer AND NOT d.retrying
+            AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)))) w
+    LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+         SELECT true AS there FROM @schema@.parked x
+         WHERE x.consumer = w.consumer AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
+         ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0 AND w.nth = 1
     ON CONFLICT DO NOTHING;
     UPDATE @schema@.dead d SET retrying = true
     WHERE d.consumer = _redrive.consumer AND NOT d.retrying

@@ -16,6 +16,7 @@ DECLARE
     rows tid[] := '{}'; -- where they are; under the lock they stay there
     behind bigint[] := '{}';
     followed boolean := false; -- something waits behind one of them
+    odd boolean; -- one of them is careful, or not the first of its key
 BEGIN
     n := 0;
     careful := false;
@@ -26,7 +27,35 @@ BEGIN
                                  AND p.due_at >= since AND p.due_at <= now AND p.careful);
     END IF;
     FOR turn IN 1 .. 2 LOOP
-        -- Which are due, in the order of their time? `near` has the first two of the key.
+        -- Which are due, in the order of their time, each with what waits behind it? A nested loop,
+        -- as nothing else can be made of it, looks at no more of them than are claimed.
+        SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
+               coalesce(bool_or(t.odd), false)
+        INTO seqs, rows, due, odd
+        FROM (SELECT f.seq, f.at, f.odd, p.due_at
+              FROM (SELECT x.seq, x.key, x.careful, x.ctid AS at, x.due_at
+                    FROM @schema@.parked x
+                    WHERE x.consumer = c.name AND x.claim IS NULL
+                      AND x.due_at >= since AND x.due_at <= now
+                      AND (careful_mode > 0 OR NOT x.careful)
+                    ORDER BY x.due_at, x.seq LIMIT max_events) p, LATERAL (
+                   SELECT p.seq, p.at, p.careful AS odd WHERE p.key = 0
+                   UNION ALL
+                   SELECT r.seq, r.at, p.careful OR r.seq < p.seq
+                   FROM (SELECT x.seq, x.ctid AS at,
+                                bool_or(x.seq > p.seq AND (x.careful OR x.claim IS NOT NULL
+                                                           OR x.due_at IS NOT NULL))
+                                    OVER (ORDER BY x.key, x.seq) AS stop
+                         FROM @schema@.parked x -- by this index: see _parked_rows
+                         WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key AND p.key <> 0
+                         ORDER BY x.key, x.seq LIMIT max_events) r
+                   WHERE NOT r.stop) f
+              LIMIT max_events) t;
+        EXIT WHEN due IS NOT NULL AND NOT odd;
+
+        -- `near` has the first two of the key.
+        seqs := '{}';
+        rows := '{}';
         FOR h IN SELECT p.seq, p.key, p.careful, p.at, p.due_at,
                         CASE WHEN p.key <> 0 THEN ARRAY( -- by this index: see _parked_rows
                             SELECT x.seq FROM @schema@.parked x
@@ -37,8 +66,8 @@ BEGIN
                        WHERE x.consumer = c.name AND x.claim IS NULL
                          AND x.due_at >= since AND x.due_at <= now
                          AND (careful_mode > 0 OR NOT x.careful)
-                       ORDER BY x.due_at, x.seq LIMIT max_events) p LOOP
-            due := coalesce(due, h.due_at);
+                       ORDER BY x.due_at, x.seq LIMIT max_events) p
+                 WHERE odd LOOP
             IF h.near[1] < h.seq THEN
                 behind := behind || h.seq;
                 CONTINUE;

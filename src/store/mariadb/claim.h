@@ -6,6 +6,8 @@
 
 #include "store/mariadb/mariadb.h"
 
+#define TOGETHER 64 /* events that are asked for at once */
+
 /* A claim of the consumer, whoever has it. */
 struct claim {
     int64_t epoch, from, to, until, lease;
@@ -70,8 +72,10 @@ int mdb_fresh_wanted(struct claiming *k, struct mdb_rows *q, int lane, size_t ma
                      struct error *err);
 /* mdb_fresh_next is what a turn reads first, for a lane at that position. */
 struct mdb_after mdb_fresh_next(const struct claim_request *req, int64_t position);
-/* mdb_fresh_inline is how large a payload may be that comes with its row. */
+/* mdb_fresh_inline is how large a payload may be that comes with its row. mdb_fresh_payload reads a
+ * larger one. */
 int64_t mdb_fresh_inline(const struct claim_request *req);
+int mdb_fresh_payload(struct claiming *k, struct event *ev, struct error *err);
 
 /* mdb_parked_claim claims parked events that are due into k->b, if there are any. */
 int mdb_parked_claim(struct claiming *k, struct error *err);

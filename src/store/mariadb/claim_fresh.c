@@ -23,14 +23,13 @@ static bool wanted_by_type(const struct mdb_rows *q, const struct claim_request 
 {
     if (req->lanes > 1) {
         uint64_t key = event_key(mdb_text(q, 3), mdb_text(q, 4));
-        if (event_lane(key, mdb_int(q, 0), req->lanes) != lane)
+        if (event_lane(key, mdb_seq(q), req->lanes) != lane)
             return false;
     }
     return filter_type(req->filter, mdb_text(q, 2));
 }
 
-/* read_payload reads a payload that did not come with its row. */
-static int read_payload(struct claiming *k, struct event *ev, struct error *err)
+int mdb_fresh_payload(struct claiming *k, struct event *ev, struct error *err)
 {
     struct mdb_rows *q;
     bool ok = true;
@@ -61,7 +60,7 @@ static int take(struct claiming *k, const struct mdb_rows *q, struct event *ev, 
         return err_nomem(err);
     if (here)
         return 0;
-    if (read_payload(k, ev, err) != 0)
+    if (mdb_fresh_payload(k, ev, err) != 0)
         return -1;
     if (asks)
         *ret_wanted = filter_payload(f, ev->payload);
@@ -76,7 +75,7 @@ int mdb_fresh_wanted(struct claiming *k, struct mdb_rows *q, int lane, size_t ma
         bool wanted;
         if (mdb_step(&q) != 1)
             return 0;
-        c->to = mdb_int(q, 0);
+        c->to = mdb_seq(q);
         c->scanned++;
         if (!wanted_by_type(q, k->req, lane))
             continue;
@@ -190,39 +189,52 @@ static int read_keys(struct claiming *k, struct mdb_rows *q, struct error *err)
     return 0;
 }
 
-/* is_held says whether something of the key is parked. */
-static int is_held(struct claiming *k, int64_t key, bool *ret, struct error *err)
+/* is_among says whether the key is one of those that were read. */
+static bool is_among(const struct parked_keys *keys, int64_t key)
 {
-    const struct parked_keys *keys = &k->keys;
-    int64_t held = 0;
-    *ret = false;
-    if (key == 0)
-        return 0;
-    for (size_t i = 0; i < keys->n && !*ret; i++)
-        *ret = keys->key[i] == key;
-    if (!keys->too_many)
-        return 0;
-    if (mdb_value(k->st, err, &held, SQL(key_parked, .consumer = k->req->consumer, .key = key)) !=
-        0)
+    for (size_t i = 0; i < keys->n; i++)
+        if (keys->key[i] == key)
+            return true;
+    return false;
+}
+
+/* ask_held asks for up to TOGETHER events whether something of their key is parked. */
+static int ask_held(struct claiming *k, struct event *ev, size_t n, struct error *err)
+{
+    struct sql_key_parked args[TOGETHER];
+    struct mdb_question ask[TOGETHER];
+    struct mdb_rows *q[TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        args[i] = (struct sql_key_parked){.consumer = k->req->consumer, .key = (int64_t)ev[i].key};
+        ask[i] = (struct mdb_question){&sql_key_parked, &args[i]};
+    }
+    if (mdb_ask_all(k->st, ask, n, q, err) != 0)
         return -1;
-    *ret = held != 0;
+    for (size_t i = 0; i < n; i++) {
+        bool held = mdb_step(&q[i]) == 1;
+        ev[i].behind = held && ev[i].key != 0;
+        mdb_done(q[i]);
+    }
     return 0;
 }
 
 /* mark_held flags the events that may not be delivered yet. */
 static int mark_held(struct claiming *k, struct error *err)
 {
-    for (size_t i = 0; i < k->b->n; i++)
-        k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
+    struct event *ev = k->b->ev;
+    size_t n = k->b->n;
+    for (size_t i = 0; i < n; i++)
+        ev[i].delayed = ev[i].not_before > k->now;
     if (k->req->order != ORDER_KEY)
         return 0;
 
-    bool none = k->keys.n == 0 && !k->keys.too_many;
-    for (size_t i = 0; !none && i < k->b->n; i++) {
-        struct event *ev = &k->b->ev[i];
-        if (is_held(k, (int64_t)ev->key, &ev->behind, err) != 0)
+    for (size_t i = 0; i < n; i++)
+        ev[i].behind = ev[i].key != 0 && is_among(&k->keys, (int64_t)ev[i].key);
+    if (!k->keys.too_many)
+        return 0;
+    for (size_t i = 0; i < n; i += TOGETHER)
+        if (ask_held(k, &ev[i], lesser(n - i, TOGETHER), err) != 0)
             return -1;
-    }
     return 0;
 }
 

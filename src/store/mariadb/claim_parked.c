@@ -8,6 +8,14 @@ struct parked_row {
     int attempts;
     bool stop; /* a head: it is careful; a follower: it may not be taken along */
     bool proven;
+    bool behind;   /* a head: others of its key are parked before it */
+    bool followed; /* and behind it */
+};
+
+/* What is to be claimed, in this order, as far as there is room for its bytes. */
+struct parked_list {
+    struct parked_row *row;
+    size_t n;
 };
 
 /* ---- rows ---- */
@@ -28,6 +36,8 @@ static int read_parked(struct mdb_rows *q, struct parked_row *rows, size_t max, 
             .key = mdb_int(q, 3),
             .seq = mdb_int(q, 4),
             .stop = (int)mdb_int(q, 5) != 0,
+            .behind = mdb_int(q, 6) != 0,
+            .followed = mdb_int(q, 7) != 0,
         };
     }
     mdb_done(q);
@@ -35,14 +45,37 @@ static int read_parked(struct mdb_rows *q, struct parked_row *rows, size_t max, 
     return r < 0 ? -1 : 0;
 }
 
-/* find_event looks an event up by its seq. If it was trimmed, it was a dead letter, which carries
- * a copy. Returns as mdb_row does. */
-static int find_event(struct claiming *k, int64_t seq, struct mdb_rows **ret, struct error *err)
+/* ask_events asks for the events of up to TOGETHER rows. */
+static int ask_events(struct claiming *k, const struct parked_row *rows, size_t n,
+                      struct mdb_rows **ret, struct error *err)
 {
-    int r = mdb_row(k->st, ret, err, SQL(one_event, .seq = seq));
-    if (r != 0)
+    struct sql_one_event args[TOGETHER];
+    struct mdb_question ask[TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        args[i] = (struct sql_one_event){.seq = rows[i].seq, .most = mdb_fresh_inline(k->req)};
+        ask[i] = (struct mdb_question){&sql_one_event, &args[i]};
+    }
+    return mdb_ask_all(k->st, ask, n, ret, err);
+}
+
+/* read_event reads the event of a row from the answer, which it releases. If the event was trimmed,
+ * it was a dead letter, which carries a copy. 1: *ev is the event; 0: there is none; -1: it
+ * failed. */
+static int read_event(struct claiming *k, int64_t seq, struct mdb_rows *q, struct event *ev,
+                      struct error *err)
+{
+    int r = mdb_step(&q);
+    if (r == 0)
+        r = mdb_row(k->st, &q, err, SQL(one_letter, .consumer = k->req->consumer, .seq = seq));
+    if (r != 1)
         return r;
-    return mdb_row(k->st, ret, err, SQL(one_letter, .consumer = k->req->consumer, .seq = seq));
+    bool ok = mdb_event_row(q, k->a, ev), here = !mdb_null(q, 6);
+    mdb_done(q);
+    if (!ok)
+        return err_nomem(err);
+    if (!here && mdb_fresh_payload(k, ev, err) != 0)
+        return -1;
+    return 1;
 }
 
 /* forget_row drops the row of an event that somebody deleted by hand. */
@@ -53,21 +86,17 @@ static int forget_row(struct claiming *k, const struct parked_row *p, struct err
     return mdb_promote(k->st, k->req->consumer, p->key, err);
 }
 
-/* take_parked adds the event of a row to the batch, and the row to the claim. */
-static int take_parked(struct claiming *k, const struct parked_row *p, size_t *bytes,
-                       struct error *err)
+/* take_parked adds the event of a row to the batch, and the row to the claim. It releases q, the
+ * answer to the question for that event. */
+static int take_parked(struct claiming *k, const struct parked_row *p, struct mdb_rows *q,
+                       size_t *bytes, struct error *err)
 {
     struct event *ev = &k->b->ev[k->b->n];
-    struct mdb_rows *q;
-    int r = find_event(k, p->seq, &q, err);
+    int r = read_event(k, p->seq, q, ev, err);
     if (r < 0)
         return -1;
     if (r == 0)
         return forget_row(k, p, err);
-    bool ok = mdb_event_row(q, k->a, ev);
-    mdb_done(q);
-    if (!ok)
-        return err_nomem(err);
 
     ev->attempts = p->attempts;
     ev->proven = p->proven;
@@ -145,57 +174,79 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
         return -1;
 
     for (size_t i = 0; i < n; i++) {
-        struct parked_row head = heads[i];
-        bool behind;
-        if (mdb_waits_behind(k->st, name, head.key, head.seq, &behind, err) != 0)
-            return -1;
-        if (!behind)
-            heads[kept++] = head;
-        else if (mdb_later(k->st, err, SQL(go_behind, .consumer = name, .seq = head.seq)) != 0)
+        if (!heads[i].behind)
+            heads[kept++] = heads[i];
+        else if (mdb_later(k->st, err, SQL(go_behind, .consumer = name, .seq = heads[i].seq)) != 0)
             return -1;
     }
     *ret_n = kept;
     return 0;
 }
 
-/* take_followers takes the events that wait behind head, in order, so that a key catches up in one
- * claim. rows is room for them. */
-static int take_followers(struct claiming *k, const struct parked_row *head,
-                          struct parked_row *rows, size_t *bytes, struct error *err)
+/* add_followers adds the events that wait behind head, in order, so that a key catches up in one
+ * claim. */
+static int add_followers(struct claiming *k, const struct parked_row *head, struct parked_list *to,
+                         struct error *err)
 {
-    size_t n, room = k->req->max_events - k->b->n;
-    if (head->key == 0 || room == 0)
+    size_t n, room = k->req->max_events - to->n;
+    struct parked_row *rows = &to->row[to->n];
+    if (!head->followed || room == 0)
         return 0;
     struct mdb_rows *q = mdb_rows(k->st, err,
                                   SQL(followers, .consumer = k->req->consumer, .key = head->key,
                                       .seq = head->seq, .max = (int64_t)room));
     if (read_parked(q, rows, room, &n) != 0)
         return -1;
+    for (size_t i = 0; i < n && !rows[i].stop; i++)
+        to->n++;
+    return 0;
+}
 
+/* choose lists what fits into the batch. A careful event goes alone, and so only if it is the
+ * first. */
+static int choose(struct claiming *k, const struct parked_row *heads, size_t n,
+                  struct parked_list *to, struct error *err)
+{
+    if (k->b->careful) {
+        to->row[to->n++] = heads[0];
+        return 0;
+    }
     for (size_t i = 0; i < n; i++) {
-        bool enough = rows[i].stop || *bytes >= k->req->max_bytes;
-        if (enough)
+        bool full = to->n >= k->req->max_events;
+        if (full || heads[i].stop)
             return 0;
-        if (take_parked(k, &rows[i], bytes, err) != 0)
+        to->row[to->n++] = heads[i];
+        if (add_followers(k, &heads[i], to, err) != 0)
             return -1;
     }
     return 0;
 }
 
-/* take_heads fills the batch. A careful event goes alone, and so only if it is the first. */
-static int take_heads(struct claiming *k, const struct parked_row *heads, size_t n,
-                      struct parked_row *followers, struct error *err)
+/* take_some takes up to TOGETHER events, until the batch has enough bytes. */
+static int take_some(struct claiming *k, const struct parked_row *rows, size_t n, size_t *bytes,
+                     struct error *err)
+{
+    struct mdb_rows *q[TOGETHER];
+    if (ask_events(k, rows, n, q, err) != 0)
+        return -1;
+    int r = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool enough = *bytes >= k->req->max_bytes;
+        if (r != 0 || enough)
+            mdb_done(q[i]);
+        else
+            r = take_parked(k, &rows[i], q[i], bytes, err);
+    }
+    return r;
+}
+
+static int take_all(struct claiming *k, const struct parked_list *list, struct error *err)
 {
     size_t bytes = 0;
-    if (k->b->careful)
-        return take_parked(k, &heads[0], &bytes, err);
-    for (size_t i = 0; i < n; i++) {
-        bool full = k->b->n >= k->req->max_events || bytes >= k->req->max_bytes;
-        if (full || heads[i].stop)
-            return 0;
-        if (take_parked(k, &heads[i], &bytes, err) != 0)
-            return -1;
-        if (take_followers(k, &heads[i], followers, &bytes, err) != 0)
+    for (size_t i = 0; i < list->n && bytes < k->req->max_bytes; i += TOGETHER) {
+        size_t left = list->n - i;
+        size_t n = left < TOGETHER ? left : TOGETHER;
+        if (take_some(k, &list->row[i], n, &bytes, err) != 0)
             return -1;
     }
     return 0;
@@ -206,9 +257,9 @@ static int claim_due(struct claiming *k, struct error *err)
 {
     size_t n, max = k->req->max_events;
     struct parked_row *heads = arena_alloc(k->a, max * sizeof *heads);
-    struct parked_row *followers = arena_alloc(k->a, max * sizeof *followers);
+    struct parked_list list = {.row = arena_alloc(k->a, max * sizeof *list.row)};
     k->b->ev = arena_alloc(k->a, max * sizeof *k->b->ev);
-    if (!heads || !followers || !k->b->ev)
+    if (!heads || !list.row || !k->b->ev)
         return err_nomem(err);
     if (list_heads(k, heads, max, &n, err) != 0)
         return -1;
@@ -219,7 +270,7 @@ static int claim_due(struct claiming *k, struct error *err)
         k->hint->careful = true;
         return 0;
     }
-    if (take_heads(k, heads, n, followers, err) != 0)
+    if (choose(k, heads, n, &list, err) != 0 || take_all(k, &list, err) != 0)
         return -1;
     if (k->b->n == 0)
         return 0;

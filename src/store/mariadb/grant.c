@@ -40,6 +40,7 @@ static const struct right consumer[] = {
     {"SELECT, INSERT, UPDATE, DELETE", "outbox_former_filter"},
     {"SELECT, INSERT, UPDATE, DELETE", "outbox_passed"},
     {"EXECUTE", "PROCEDURE outbox_wait"},
+    {"EXECUTE", "PROCEDURE outbox_handle_once"},
     {NULL, NULL},
 };
 

@@ -148,15 +148,14 @@ bool mdb_is_lost(unsigned code);
 /* ---- statement.c: statements, values, rows; ask.c: asking ---- */
 
 /* The answer to a statement: its rows are here, so other statements may run meanwhile. With places,
- * which grow by nr as the rows do, the first column of a row is the seq of its nr, and a row that
- * has no place is left out. */
+ * which grow by nr as the rows do, the first column is an nr, whose seq mdb_seq gives, and a row
+ * that has no place is left out. */
 struct mdb_rows {
     MYSQL_RES *res;
     MYSQL_ROW row;
     const unsigned long *size;
     struct mdb_place *places; /* owned */
     size_t n_places, place;
-    char seq[24];
 };
 
 /* mdb_rows runs a statement and gives its rows, to be passed to mdb_step; NULL on failure. */
@@ -220,6 +219,12 @@ static inline bool mdb_null(const struct mdb_rows *q, int col)
 static inline int64_t mdb_int(const struct mdb_rows *q, int col)
 {
     return q->row[col] ? strtoll(q->row[col], NULL, 10) : 0;
+}
+
+/* mdb_seq is the seq of the current row of events. */
+static inline int64_t mdb_seq(const struct mdb_rows *q)
+{
+    return q->places ? q->places[q->place].seq : mdb_int(q, 0);
 }
 
 /* mdb_text is a column of the current row, valid until the rows are released; p is NULL for
@@ -381,10 +386,6 @@ int mdb_bury(struct mdb_store *st, const char *consumer, int64_t seq, int attemp
              const char *error, struct error *err);
 /* mdb_promote makes the first parked event of a key due, if it waits behind one that is gone. */
 int mdb_promote(struct mdb_store *st, const char *consumer, int64_t key, struct error *err);
-/* mdb_waits_behind says whether an event of the same key is parked before this one; never for
- * key 0. */
-int mdb_waits_behind(struct mdb_store *st, const char *consumer, int64_t key, int64_t seq,
-                     bool *ret, struct error *err);
 
 /* ---- effects.c ---- */
 

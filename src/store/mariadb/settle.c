@@ -6,26 +6,9 @@
 
 /* ---- single events ---- */
 
-int mdb_waits_behind(struct mdb_store *st, const char *consumer, int64_t key, int64_t seq,
-                     bool *ret, struct error *err)
-{
-    int64_t found = 0;
-    *ret = false;
-    if (key == 0)
-        return 0;
-    if (mdb_value(st, err, &found,
-                  SQL(parked_before, .consumer = consumer, .key = key, .seq = seq)) != 0)
-        return -1;
-    *ret = found != 0;
-    return 0;
-}
-
-/* mdb_park gives the event a time at which it is due, unless it waits behind another parked
- * event of its key. Then it has no time of its own, whatever the reason for parking it. */
 int mdb_park(struct mdb_store *st, const struct parking *p, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];
-    bool behind;
     struct sql_park row = {
         .consumer = p->consumer,
         .seq = p->ev->seq,
@@ -38,10 +21,7 @@ int mdb_park(struct mdb_store *st, const struct parking *p, struct error *err)
         .proven = p->proven,
     };
     int64_t now = mdb_now(st);
-    if (mdb_waits_behind(st, p->consumer, row.key, row.seq, &behind, err) != 0)
-        return -1;
-    if (!behind)
-        row.due_at = p->due_at ? p->due_at : now;
+    row.due_at = p->due_at ? p->due_at : now;
     if (row.error)
         row.failed_at = now;
     return mdb_later(st, err, &sql_park, &row);
@@ -183,20 +163,33 @@ static int release(struct mdb_store *st, const struct settlement *s, int64_t *re
 
 /* ---- the claim ---- */
 
-/* finish_parked forgets what a parked claim delivered, and promotes the next event of each key. */
-static int finish_parked(struct mdb_store *st, const struct settlement *s, struct error *err)
+/* promote_others promotes the next event of each key of which something was not delivered. */
+static int promote_others(struct mdb_store *st, const struct settlement *s, struct error *err)
 {
-    int64_t epoch = s->b->epoch;
-    if (mdb_later(st, err, SQL(forget_letters, .consumer = s->consumer, .epoch = epoch)) != 0)
-        return -1;
-    if (mdb_later(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0)
-        return -1;
-    for (size_t i = 0; i < s->b->n; i++) {
-        int64_t key = (int64_t)store_order_key(s->order, s->b->ev[i].key);
+    for (size_t i = 0; i < s->n; i++) {
+        const struct outcome *o = &s->out[i];
+        int64_t key = (int64_t)store_order_key(s->order, o->ev->key);
+        if (o->kind == OUTCOME_DELIVERED)
+            continue;
         if (mdb_promote(st, s->consumer, key, err) != 0)
             return -1;
     }
     return 0;
+}
+
+/* finish_parked forgets what a parked claim delivered, and promotes the next event of each key. */
+static int finish_parked(struct mdb_store *st, const struct settlement *s, struct error *err)
+{
+    const char *name = s->consumer;
+    int64_t epoch = s->b->epoch;
+    if (mdb_later(st, err, SQL(forget_letters, .consumer = name, .epoch = epoch)) != 0)
+        return -1;
+    if (mdb_later(st, err,
+                  SQL(promote_behind, .consumer = name, .epoch = epoch, .now = mdb_now(st))) != 0)
+        return -1;
+    if (mdb_later(st, err, SQL(unpark_delivered, .consumer = name, .epoch = epoch)) != 0)
+        return -1;
+    return promote_others(st, s, err);
 }
 
 int mdb_settle_marks(struct mdb_store *st, const struct settlement *s, struct error *err)

@@ -3,7 +3,6 @@
  * they are sent is in ask.c. */
 #include "store/mariadb/mariadb.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -108,18 +107,13 @@ void mdb_done(struct mdb_rows *q)
     free(q);
 }
 
-/* put_seq puts the seq in place of the row's number; false if the row has no place. */
-static bool put_seq(struct mdb_rows *q)
+/* find_place goes to the place of the row; false if it has none. */
+static bool find_place(struct mdb_rows *q)
 {
     int64_t nr = mdb_int(q, 0);
     while (q->place < q->n_places && q->places[q->place].nr < nr)
         q->place++;
-    bool there = q->place < q->n_places && q->places[q->place].nr == nr;
-    if (!there)
-        return false;
-    snprintf(q->seq, sizeof q->seq, "%lld", (long long)q->places[q->place].seq);
-    q->row[0] = q->seq;
-    return true;
+    return q->place < q->n_places && q->places[q->place].nr == nr;
 }
 
 /* fetch goes to the next row that counts. */
@@ -127,7 +121,7 @@ static void fetch(struct mdb_rows *q)
 {
     do
         q->row = q->res ? mysql_fetch_row(q->res) : NULL;
-    while (q->row && q->places && !put_seq(q));
+    while (q->row && q->places && !find_place(q));
 }
 
 int mdb_step(struct mdb_rows **at)
@@ -159,7 +153,7 @@ struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok
 bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev)
 {
     *ev = (struct event){
-        .seq = mdb_int(q, 0),
+        .seq = mdb_seq(q),
         .id = mdb_text(q, 1),
         .type = mdb_text(q, 2),
         .aggregate_type = mdb_text(q, 3),

@@ -378,14 +378,16 @@ int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t
 
 /* ---- turns.c, single.c, look.c ---- */
 
-/* What the server says of a simple turn. The texts belong to the result. */
+/* What the server says of a simple turn. The claim has what its consumer wants of the events in
+ * (from, to] of a window. The texts belong to the result. */
 struct pg_simple_answer {
     bool made;     /* it was simple, by single.c */
     int64_t epoch; /* of the new claim */
     int64_t n;     /* its events; 0: there is no claim */
     bool more;     /* the consumer has other claims */
+    bool quiet;    /* nothing was new beyond them */
     const char *seen, *target;
-    int64_t floor, window_end;
+    int64_t floor, from, to;
     int64_t now_ms; /* the database's clock */
 };
 

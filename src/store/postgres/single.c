@@ -33,12 +33,13 @@ static struct pg_simple_answer read_answer(const PGresult *r)
 {
     const int row = 0;
     return (struct pg_simple_answer){.made = true,
+                                     .quiet = true,
                                      .epoch = pg_binary_int8(r, row, A_EPOCH),
                                      .n = pg_binary_int8(r, row, A_N),
                                      .seen = pg_str(r, row, A_SEEN),
                                      .floor = pg_binary_int8(r, row, A_FLOOR),
                                      .target = pg_str(r, row, A_TARGET),
-                                     .window_end = pg_binary_int8(r, row, A_WINDOW_END),
+                                     .to = pg_binary_int8(r, row, A_WINDOW_END),
                                      .now_ms = pg_binary_int8(r, row, A_NOW_MS)};
 }
 

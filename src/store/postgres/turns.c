@@ -11,11 +11,17 @@
 #define ASK_BYTES (16 << 20)
 
 /* The columns of the answer. */
-enum { A_PLACE, A_EPOCH, A_N, A_MORE, A_SEEN, A_FLOOR, A_TARGET, A_WINDOW_END, A_NOW_MS };
+enum { A_PLACE, A_EPOCH, A_N, A_MORE, A_SEEN, A_FLOOR, A_TARGET, A_FROM, A_TO, A_QUIET, A_NOW_MS };
 
 static const char turns_sql[] = PG_NAMED
-    "SELECT t.place, t.epoch, t.n, t.more, t.seen, t.floor, t.target, t.window_end, t.now_ms "
-    "FROM @schema@._turns($1::pg_catalog.json, @version@) t";
+    "SELECT t.place, t.epoch, t.n, t.more, t.seen, t.floor, t.target, t.from_seq, t.to_seq, "
+    "t.quiet, t.now_ms FROM @schema@._turns($1::pg_catalog.json, @version@) t";
+
+/* In the order of names, so that two relays do not wait for each other. */
+static const char shrink_sql[] = PG_NAMED
+    "SELECT pg_catalog.count(@schema@._shrink(x.consumer, x.owner, x.epoch, x.last)) FROM "
+    "(SELECT * FROM pg_catalog.json_to_recordset($1::pg_catalog.json) AS y (consumer text, "
+    "owner text, epoch bigint, last bigint) ORDER BY y.consumer OFFSET 0) x";
 
 /* One consumer's part of the call. */
 struct part {
@@ -25,6 +31,7 @@ struct part {
     size_t bytes; /* of the events in it */
     int64_t last; /* seq of the last event that was looked at */
     bool cut;     /* max_bytes was reached: the rest is claimed again */
+    bool shrunk;  /* and the claim ends there */
 };
 
 /* ---- the call ---- */
@@ -60,6 +67,16 @@ bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
     return pull_due(&pg_memo(st, req)->pull, clock_mono(st->opt.clock));
 }
 
+/* most_of returns how many events a turn asks for: no more than will fit, by the size of those that
+ * came last. What does not fit after all is given back, at a statement of its own. */
+static size_t most_of(const struct pg_store *st, const struct claim_request *req)
+{
+    if (st->row_bytes == 0)
+        return req->max_events;
+    size_t fit = req->max_bytes / st->row_bytes + 1;
+    return fit < req->max_events ? fit : req->max_events;
+}
+
 /* add_turn adds what one turn asks for. */
 static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct shared_turn *t)
 {
@@ -69,7 +86,7 @@ static void add_turn(struct pg_store *st, struct buf *b, size_t place, const str
     long long tried = s ? (long long)s->b->n : 0;
 
     buf_addf(b, "{\"place\":%zu,\"epoch\":%lld,\"tried\":%lld,\"max_events\":%zu,\"lease_ms\":%lld",
-             place, epoch, tried, req->max_events, (long long)req->lease_ms);
+             place, epoch, tried, most_of(st, req), (long long)req->lease_ms);
     add_name(b, "consumer", req->consumer);
     add_name(b, "owner", req->owner);
     add_name(b, "ordering", store_order_names[req->order]);
@@ -134,7 +151,9 @@ static struct pg_simple_answer read_answer(const PGresult *r, int row)
                                      .seen = pg_str(r, row, A_SEEN),
                                      .floor = pg_int(r, row, A_FLOOR),
                                      .target = pg_str(r, row, A_TARGET),
-                                     .window_end = pg_int(r, row, A_WINDOW_END),
+                                     .from = pg_int(r, row, A_FROM),
+                                     .to = pg_int(r, row, A_TO),
+                                     .quiet = pg_true(r, row, A_QUIET),
                                      .now_ms = pg_int(r, row, A_NOW_MS)};
 }
 
@@ -149,17 +168,21 @@ static void take_answer(struct pg_store *st, struct part *p)
     t->hint = (struct claim_hint){.wait_ms = -1};
     if (p->answer.n > 0) {
         t->batch.epoch = p->answer.epoch;
-        t->batch.to = p->answer.window_end;
-        t->hint.quiet = true;
+        t->batch.from = p->answer.from;
+        t->batch.to = p->answer.to;
+        t->hint.quiet = p->answer.quiet;
     } else {
         t->hint.through = !p->answer.more;
     }
 }
 
-/* same_place says whether two claims are of the same window. */
+/* same_place says whether two claims begin at the same place of the same window. */
 static bool same_place(const struct part *a, const struct part *b)
 {
-    return a->answer.floor == b->answer.floor && strcmp(a->answer.seen, b->answer.seen) == 0;
+    const struct pg_simple_answer *x = &a->answer, *y = &b->answer;
+    if (x->floor != y->floor || x->from != y->from)
+        return false;
+    return strcmp(x->seen, y->seen) == 0 && strcmp(x->target, y->target) == 0;
 }
 
 /* make_room makes room for one more event. */
@@ -185,13 +208,20 @@ struct row {
     int i;
 };
 
+/* has_all says whether a consumer gets nothing from an event on: its claim ends before, or memory
+ * did. */
+static bool has_all(const struct part *p, int64_t seq)
+{
+    return p->cut || seq > p->answer.to;
+}
+
 /* offer gives a consumer the event in the row, if it wants it. ev is the same event, to look at. */
 static int offer(struct part *p, struct row row, const struct event *ev, int64_t now_ms,
                  struct error *err)
 {
     const struct claim_request *req = p->turn->req;
     struct batch *b = &p->turn->batch;
-    if (p->cut)
+    if (has_all(p, ev->seq))
         return 0;
     if (p->bytes >= req->max_bytes && p->last > 0) {
         p->cut = true;
@@ -222,6 +252,7 @@ struct reading {
     size_t n;
     const struct part *first; /* of those at the place that is read: says which window */
     struct arena look;
+    struct pg_chunk looked; /* how many events that were, and their size */
 };
 
 /* concerns says whether a part has a claim at the place that is read. */
@@ -237,6 +268,8 @@ static int offer_row(struct reading *g, struct row row, struct error *err)
     arena_reset(&g->look);
     if (!pg_event_row(row.r, row.i, &g->look, &ev))
         return err_nomem(err);
+    g->looked.n++;
+    g->looked.bytes += event_bytes(&ev);
     for (size_t i = 0; i < g->n; i++) {
         struct part *p = &g->part[i];
         if (!concerns(g, p))
@@ -258,12 +291,27 @@ static bool all_cut(const struct reading *g)
     return true;
 }
 
+/* last_of gives the end of the longest claim at this place. */
+static int64_t last_of(const struct reading *g)
+{
+    int64_t last = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        const struct part *p = &g->part[i];
+        if (concerns(g, p) && p->answer.to > last)
+            last = p->answer.to;
+    }
+    return last;
+}
+
 /* read_place reads the events of one window for all who have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
     const struct pg_simple_answer *at = &g->first->answer;
-    struct pg_window w = {
-        .seen = at->seen, .target = at->target, .floor = at->floor, .to = at->window_end};
+    struct pg_window w = {.seen = at->seen,
+                          .target = at->target,
+                          .floor = at->floor,
+                          .from = at->from,
+                          .to = last_of(g)};
     if (pg_read_all(g->st, &w, SIZE_MAX >> 1, err) != 0)
         return -1;
     PGresult *row;
@@ -330,6 +378,42 @@ static int settle_alone(struct pg_store *st, const struct part *p, int64_t relea
     return pg_turn(&st->base, &s, &lost, NULL, NULL, NULL, NULL, err);
 }
 
+/* add_cut adds where a claim has to end. */
+static void add_cut(struct buf *b, const struct part *p)
+{
+    buf_addf(b, "{\"epoch\":%lld,\"last\":%lld", (long long)p->turn->batch.epoch,
+             (long long)p->last);
+    add_name(b, "consumer", p->turn->req->consumer);
+    add_name(b, "owner", p->turn->req->owner);
+    buf_addc(b, '}');
+}
+
+/* shrink_all ends the claims where memory did, in one transaction. If that fails, each is ended by
+ * itself. */
+static void shrink_all(struct pg_store *st, struct part *part, size_t n)
+{
+    struct error ignored;
+    struct buf b;
+    size_t cut = 0;
+    buf_init(&b, ASK_BYTES);
+    buf_addc(&b, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (!part[i].cut)
+            continue;
+        if (cut++ > 0)
+            buf_addc(&b, ',');
+        add_cut(&b, &part[i]);
+    }
+    buf_addc(&b, ']');
+
+    const char *text = buf_cstr(&b);
+    bool many = cut > 1 && text;
+    bool done = many && pg_exec(st, &ignored, NULL, shrink_sql, "s", text) == 0;
+    for (size_t i = 0; done && i < n; i++)
+        part[i].shrunk = part[i].cut;
+    buf_release(&b);
+}
+
 /* trim_claim ends a claim where memory did, and forgets one that the predicate left nothing of. */
 static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
 {
@@ -339,7 +423,7 @@ static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
     if (p->cut) {
         p->turn->hint.quiet = false;
         b->to = p->last;
-        if (pg_shrink(st, p->turn->req, b->epoch, p->last, err) != 0)
+        if (!p->shrunk && pg_shrink(st, p->turn->req, b->epoch, p->last, err) != 0)
             return -1;
     }
     if (b->n > 0)
@@ -377,6 +461,9 @@ static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGr
     else
         result = read_events(&g, &ignored);
     arena_release(&g.look);
+    pg_note_size(st, &g.looked);
+    if (result == 0)
+        shrink_all(st, part, n);
     for (size_t i = 0; i < n; i++) {
         struct shared_turn *t = part[i].turn;
         bool claimed = t->batch.epoch != 0;
@@ -426,11 +513,12 @@ static int make_together(struct pg_store *st, struct shared_turn *t, size_t n, s
     return result;
 }
 
-/* is_single says whether a turn has company neither in this call nor among its own claims. */
+/* is_single says whether a turn that claims has company neither in this call nor among its own
+ * claims. */
 static bool is_single(const struct shared_turn *t, size_t n)
 {
     size_t own = n == 1 && t->s ? 1 : 0;
-    return n == 1 && is_simple(t) && t->req->n_known <= own;
+    return n == 1 && is_simple(t) && t->req->max_events > 0 && t->req->n_known <= own;
 }
 
 int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
@@ -440,7 +528,11 @@ int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *
         t[i].made = false;
     if (pg_check_open(st, err) != 0)
         return -1;
-    if (is_single(t, n))
-        return make_single(st, t, err);
+    if (is_single(t, n)) {
+        int result = make_single(st, t, err);
+        bool behind = !t->made && t->req->crowd; /* perhaps: then it is still simple */
+        if (result != 0 || !behind)
+            return result;
+    }
     return make_together(st, t, n, err);
 }
