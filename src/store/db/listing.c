@@ -215,8 +215,8 @@ static int read_list(struct store *st, const char *name, struct arena *a,
 int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
-    struct consumer_info *list;
-    size_t n;
+    struct consumer_info *list = NULL;
+    size_t n = 0;
     bool own;
     if (db_give_numbers(st, err) != 0)
         return -1;
@@ -240,8 +240,8 @@ int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info *
 int db_consumer_specs(struct store *st, const char *name, struct arena *a,
                       struct consumer_spec **ret, size_t *ret_n, struct error *err)
 {
-    struct consumer_info *list;
-    size_t n, kept = 0;
+    struct consumer_info *list = NULL;
+    size_t n = 0, kept = 0;
     if (read_rows(st, name, a, &list, &n, err) != 0)
         return -1;
     struct consumer_spec *specs = arena_zalloc(a, n + 1, sizeof *specs);
