@@ -40,6 +40,7 @@ class BrokerView:
         if want["leader"]: self.assertIn(f"leader: {want['leader']}", done.stdout)
         with self.serve(*args, "--timeout", "60s") as relay:
             self.emit("a.b")
+            wait_until(lambda: self.json("consumers", "show", "out")["delivered"] == 1, what=relay.output)  # else that event may be the one unconfirmed
             self.wait_shown(relay, consumer="out", connected=1, unconfirmed=0, confirm_lag_seconds=0, **want)
             freeze()
             try:

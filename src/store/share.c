@@ -104,11 +104,13 @@ static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t,
 }
 
 /* note_backlog has the next turn made alone while there is more than a simple turn hands out: a few
- * consumers that are behind each have a handle now and then, and larger batches. */
+ * consumers that are behind each have a handle now and then, and larger batches. A crowd goes
+ * through it in company. */
 static void note_backlog(struct share_seat_store *seat, const struct shared_turn *t)
 {
     bool backlog = t->batch.n > 0 && !t->hint.quiet;
-    if (backlog && seat->alone == 0)
+    bool goes_alone = backlog && !t->req->crowd;
+    if (goes_alone && seat->alone == 0)
         seat->alone = 1;
     if (!backlog && seat->alone_last <= 1)
         seat->alone = 0;
@@ -136,8 +138,7 @@ static int seat_turn(struct store *base, const struct settlement *s, bool *ret_l
     } else {
         lost = t.lost;
     }
-    if (!asked.crowd)
-        note_backlog(seat, &t);
+    note_backlog(seat, &t);
     if (t.batch.n == 0)
         say_who(seat, &t.hint);
 
