@@ -195,6 +195,13 @@ void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t n
     add_failing(e, seq);
 }
 
+void evidence_forget(struct evidence *e, int64_t seq)
+{
+    struct evidence_suspect *s = find_suspect(e, seq);
+    if (s)
+        *s = (struct evidence_suspect){0};
+}
+
 /* ---- conclusions ---- */
 
 bool evidence_near(const struct evidence *e, int64_t sent_at)
@@ -220,11 +227,10 @@ bool evidence_found(struct evidence *e, int64_t seq)
 
 bool evidence_late(struct evidence *e, int64_t seq)
 {
-    struct evidence_suspect *s = find_suspect(e, seq);
-    if (!s || !s->proven)
-        return false;
-    *s = (struct evidence_suspect){0};
-    return true;
+    bool proven = evidence_found(e, seq);
+    if (proven)
+        evidence_forget(e, seq);
+    return proven;
 }
 
 bool evidence_certain(const struct evidence *e)

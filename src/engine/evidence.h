@@ -75,6 +75,10 @@ void evidence_passed(struct evidence *e, int64_t sent_at);
  * about the sink. */
 void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t now);
 
+/* evidence_forget forgets that a delivery of the event seq failed: it was one of a claim that is
+ * lost, and what becomes of the event is another's to record. */
+void evidence_forget(struct evidence *e, int64_t seq);
+
 /* evidence_near says whether something else that was sent soon after sent_at got through. */
 bool evidence_near(const struct evidence *e, int64_t sent_at);
 /* evidence_found says whether that became known about the event's last failure only after it had

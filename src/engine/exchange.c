@@ -61,9 +61,19 @@ void exchange_store_back(struct pipeline *p)
 
 /* ---- dropping batches ---- */
 
+/* forget_failures forgets what failed of a lost claim. Otherwise it would count when the event comes
+ * again, perhaps to a consumer that was made anew. */
+static void forget_failures(struct pipeline *p, const struct live *l)
+{
+    for (size_t i = 0; i < l->b.n; i++)
+        evidence_forget(&p->evidence, l->b.ev[i].seq);
+}
+
 void exchange_drop(struct pipeline *p, size_t i)
 {
     struct live *l = p->hand.live[i];
+    if (l->lost)
+        forget_failures(p, l);
     if (l->b.careful) {
         careful_leave(&p->careful);
     }

@@ -2,6 +2,8 @@
  * an event that fails among others that get through ends as a dead letter. */
 #include "rig.h"
 
+#include "engine/pipeline_impl.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -617,6 +619,27 @@ static void what_is_handed_over_is_not_overtaken(void **state)
     assert_each_key_in_order(g);
 }
 
+/* Another worker has the event by then, or the consumer was made anew. The simulator found this. */
+static void failure_of_a_lost_claim_counts_for_nothing(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "fast", "order=none");
+    rig_worker(g, 1, "retry=fast", "order=none", NULL);
+    w->sk->hold = true;
+    send_after(g, 0);
+    send_after(g, 10);
+    assert_int_equal(w->sk->n, 2);
+
+    rig_pass(g, 31000);
+    assert_true(rig_run(g, 1, MINUTE)); /* takes over, and delivers both */
+    rig_end(g, 0, 0, SINK_RETRY);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    assert_true(evidence_found(&w->p->evidence, 1));
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->lost, 2);
+    assert_false(evidence_found(&w->p->evidence, 1));
+}
+
 /* Between its attempts it has nothing in hand. It has work all the same, and gets none done. */
 static void outage_in_global_order_is_no_progress(void **state)
 {
@@ -657,6 +680,7 @@ int main(void)
         ON_A_RIG(failure_that_is_known_late_begins_no_outage),
         ON_A_RIG(outage_ends_with_the_first_that_was_sent_and_got_through),
         ON_A_RIG(proof_that_comes_last_counts),
+        ON_A_RIG(failure_of_a_lost_claim_counts_for_nothing),
         ON_A_RIG(event_that_fails_slowly_among_rare_others_is_given_up_in_the_end),
         ON_A_RIG(short_outage_that_fails_many_counts_against_none),
         ON_A_RIG(relays_that_come_and_go_do_not_begin_anew),
