@@ -407,6 +407,21 @@ class Restored(Servers):
         there = self.dump()
         self.assertEqual(there.drain("c"), [low])
 
+    def test_start_at_a_number_holds_after_a_restore(self):
+        self.burn(self.reader, 2000)
+        late = self.session()
+        late.do("BEGIN")
+        low = late.emit("b/1")
+        others = [self.reader.emit(f"a/{i}") for i in range(4)]
+        high = late.emit("b/1")
+        self.register("c", start_at=str(others[2]))
+        self.assertEqual(self.reader.drain("c"), others[2:])
+        late.do("COMMIT")
+        there = self.dump()
+        new = there.emit("b/1")
+        self.assertEqual(there.drain("c"), [high, new])
+        self.assertEqual(there.do("SELECT state FROM @.delivery WHERE seq = %s", low), [("before-start",)])
+
     def test_restore_into_another_database_of_the_cluster_goes_on(self):
         self.register("c")
         first = [self.reader.emit("a/1") for _ in range(10)]

@@ -2,6 +2,7 @@
 has looked at in between."""
 # build: plain
 import io
+import json
 import threading
 
 import psycopg2
@@ -57,6 +58,82 @@ class Late(LateCommits, Exact):
         self.reader.do("COMMIT")
         self.reader.do("SELECT @.settle('c', 'w', epoch) FROM @.claim")
         self.assertEqual(self.drain_all("c"), [own, own + 1])
+
+    def straddle(self, name, ordering="key", lanes=1):
+        """straddle registers a consumer that starts at a number, behind an event of a transaction that commits only after the
+        consumer has looked. Gives that event, and one of the same transaction that is past the start."""
+        writer, other = self.writer(), self.session()
+        low = writer.emit("a/1")
+        others = [other.emit(f"a/{i}") for i in range(8)]
+        high = writer.emit("a/1")
+        self.register(name, ordering=ordering, lanes=lanes, start_at=str(others[4]))
+        self.assertEqual(sorted(self.drain_all(name, max_events=3)), others[4:])
+        writer.do("COMMIT")
+        return low, high
+
+    def state(self, name, seq):
+        return self.reader.do("SELECT state FROM @.delivery WHERE consumer = %s AND seq = %s", name, seq)[0][0]
+
+    def backlog(self, name):
+        return self.reader.do("SELECT n FROM @._backlog(%s, 1000)", name)[0][0]
+
+    def test_start_at_a_number_holds_whenever_an_event_commits(self):
+        for ordering, lanes in (("none", 1), ("key", 1), ("key", 4), ("global", 1)):
+            with self.subTest(ordering=ordering, lanes=lanes):
+                name = f"{ordering}{lanes}"
+                low, high = self.straddle(name, ordering, lanes)
+                self.assertEqual((self.state(name, low), self.state(name, high), self.backlog(name)), ("before-start", "pending", 1))
+                self.assertEqual(self.drain_all(name), [high])
+                self.assertEqual((self.state(name, low), self.state(name, high), self.backlog(name)), ("before-start", "delivered", 0))
+                after = [self.session().emit(f"a/{i}") for i in range(4)]
+                self.assertEqual(sorted(self.drain_all(name)), after)
+
+    def before(self):
+        """before registers a consumer that starts at a number and is through, behind an event that commits only then; gives that."""
+        writer, other = self.writer(), self.session()
+        low = writer.emit("a/1")
+        start = other.emit("a/2")
+        self.register("n", start_at=str(start))
+        self.assertEqual(self.drain_all("n"), [start])
+        writer.do("COMMIT")
+        return low
+
+    def test_event_from_before_a_start_keeps_no_trim_from_it(self):
+        self.reader.do("SELECT @.remove('c')")
+        low = self.before()
+        self.assertEqual((self.state("n", low), self.backlog("n")), ("before-start", 0))
+        self.reader.do("SELECT * FROM @.trim('0')")
+        self.assertEqual(self.reader.do("SELECT seq FROM @.event"), [])
+
+    def test_event_from_before_a_start_keeps_nobody_from_changing_lanes(self):
+        low = self.before()
+        self.register("n", lanes=4)
+        self.assertEqual((self.drain_all("n"), self.state("n", low)), ([], "before-start"))
+
+    def test_event_from_before_a_start_is_looked_at_once(self):
+        # Later looks find the consumer idle, and take no lock.
+        self.before()
+        self.assertEqual(self.take("n"), [])
+        idle = "SELECT i.idle FROM @.consumer c, @._idle(c, false, clock_timestamp()) i WHERE c.name = 'n'"
+        self.assertEqual(self.reader.do(idle), [(True,)])
+
+    def test_simple_turn_leaves_what_is_from_before_a_start_alone(self):
+        turn = dict(place=0, owner="w", epoch=0, tried=0, max_events=9, lease_ms=60000, pull_in=False, known=[], ordering="key",
+                    events="", predicate="")
+        for together in (False, True):
+            with self.subTest(together=together):
+                name = f"n{together}"
+                low, high = self.straddle(name)
+                asked = json.dumps([dict(turn, consumer=name)])
+                call = ("@._turns(%s, value::int)" if together else
+                        "@._single_turn((SELECT x FROM json_populate_recordset(NULL::@._simple, %s) x), value::int)")
+                claim = f"SELECT t.epoch, t.n FROM @.meta, {call} t WHERE name = 'schema_version'"
+                self.assertEqual(self.reader.do(claim, asked), [])
+                self.assertEqual(self.drain_all(name), [high])
+                after = self.session().emit("a/1")
+                [(epoch, n)] = self.reader.do(claim, asked)
+                self.assertEqual((n, self.state(name, after), self.state(name, low)), (1, "in-flight", "before-start"))
+                self.assertTrue(self.reader.settle(name, epoch))
 
     def test_transaction_begun_while_a_turn_is_at_work_is_handed_out(self):
         # The turn has a number already when the writer gets a higher one and takes its seq; then it opens a window.

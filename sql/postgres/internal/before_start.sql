@@ -9,3 +9,13 @@ RETURN coalesce(@schema@._handed_out(start_seen, start_floor, NULL, 0, xid, seq)
        OR coalesce(seq = ANY (start_also), false);
 COMMENT ON FUNCTION @schema@._before_start(pg_snapshot, bigint, bigint[], xid8, bigint) IS
     'whether an event came before a consumer';
+
+-- _starts_after returns the seq up to which no event is a consumer's, whenever it commits, because
+-- the consumer was told to start past it. 0: it starts at the beginning, or where the events ended,
+-- and then it gets what was still running, whatever its seq.
+CREATE OR REPLACE FUNCTION @schema@._starts_after(start_seen pg_snapshot, start_floor bigint)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN start_seen::text = '1:1:' THEN start_floor ELSE 0 END;
+COMMENT ON FUNCTION @schema@._starts_after(pg_snapshot, bigint) IS
+    'up to which number no event is a consumer''s';

@@ -41,6 +41,7 @@ DECLARE
     whole boolean := @schema@._members(l.members, l.lane) = @schema@._all_lanes(c.lanes);
     span bigint := max_events;
     borrowed boolean;
+    start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
     until timestamptz := clock_timestamp() + interval '25 milliseconds';
 BEGIN
     changed := false;
@@ -172,6 +173,8 @@ BEGIN
                 EXIT;
             ELSIF first IS NULL THEN
                 l.pos := look.upto; -- nothing up to there
+            ELSIF first <= start THEN
+                l.pos := least(start, l.window_end); -- late, and from before the start
             ELSE
                 last := least(first + span - 1, l.window_end);
                 IF upto > l.pos THEN

@@ -6,6 +6,7 @@ LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
                    FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0
+                     AND _needed.seq > @schema@._starts_after(c.start_seen, c.start_floor)
                      AND NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos,
                                                   _needed.xid, _needed.seq))
         OR EXISTS (SELECT 1 FROM @schema@.claim k

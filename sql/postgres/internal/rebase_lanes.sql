@@ -18,7 +18,9 @@ BEGIN
         IF moved THEN
             SELECT least(min(x.seq) - 1, greatest(l.floor, l.window_end)) INTO l.floor
             FROM @schema@.event x
-            WHERE NOT @schema@._handed_out_there(l, x.xid, x.seq);
+            JOIN @schema@.consumer n ON n.name = l.consumer
+            WHERE NOT @schema@._handed_out_there(l, x.xid, x.seq)
+              AND x.seq > @schema@._starts_after(n.start_seen, n.start_floor);
             l.seen := concat(late, ':', late, ':');
             l.target := NULL;
             l.pos := 0;
@@ -39,7 +41,10 @@ BEGIN
         UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
         FROM (SELECT y.seq,
                      EXISTS (SELECT 1 FROM unnest(before) z
+                             JOIN @schema@.consumer n ON n.name = z.consumer
                              WHERE z.lane >= 0
+                               AND y.seq > @schema@._starts_after(n.start_seen,
+                                                                  n.start_floor)
                                AND NOT @schema@._handed_out_there(z, y.xid, y.seq)) AS pending
               FROM @schema@.event y) p
         WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);

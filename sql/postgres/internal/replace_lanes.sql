@@ -4,6 +4,8 @@
 CREATE OR REPLACE FUNCTION @schema@._replace_lanes(c @schema@.consumer, lanes int, l @schema@.lane)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
 BEGIN
     IF (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes THEN
         PERFORM @schema@._lost_place(c);
@@ -16,12 +18,14 @@ BEGIN
        OR EXISTS (SELECT 1 FROM @schema@._lanes(c.name, c.lanes) x
                   WHERE x.lane >= 0
                     AND CASE WHEN x.target IS NULL
-                             THEN @schema@._window_next(x.seen, x.floor, l.seen, 0,
+                             THEN @schema@._window_next(x.seen, x.floor, l.seen, start,
                                                         9223372036854775807, c.tenant)
-                             ELSE coalesce(@schema@._window_next(x.seen, x.floor, x.target, x.pos,
+                             ELSE coalesce(@schema@._window_next(x.seen, x.floor, x.target,
+                                                                 greatest(x.pos, start),
                                                                  x.window_end, c.tenant),
-                                           @schema@._window_next(x.target, x.next_floor, l.seen, 0,
-                                                                 9223372036854775807, c.tenant))
+                                           @schema@._window_next(x.target, x.next_floor, l.seen,
+                                                                 start, 9223372036854775807,
+                                                                 c.tenant))
                         END IS NOT NULL) THEN
         RAISE EXCEPTION 'consumer "%" still has events on their way: its order and lanes can '
             'change only once it is through', c.name

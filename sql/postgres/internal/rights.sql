@@ -113,8 +113,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              _backlog, _waiting, _floors, _low, _progress, _needed, _surely_done, _lanes, _places,
              _members, _is_member, _all_lanes,
              _key_cutoff, _passed_by, _passed_since, _common_snapshot, _all_but_running,
-             _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _window_events,
-             _home, _here, _at_home, _moved, _trouble, rebaseline, _may_rebaseline,
+             _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _starts_after,
+             _window_events, _home, _here, _at_home, _moved, _trouble, rebaseline, _may_rebaseline,
              _refuse_version, _rights, parts, _open_to_all,
              _acting_for, _sees, _inherits, _name_like, _caller}'::text[]
 $outbox$;

@@ -70,6 +70,7 @@ DECLARE
     news bigint;         -- events that are new, wanted or not
     all_named boolean;   -- all that are running are named in the snapshot
     had_running boolean; -- some were when the last window ended
+    lowest bigint;       -- the first of their events
 BEGIN
     SELECT c.type_like, CASE WHEN c.start_seen::text = '1:1:' THEN c.start_floor END
     INTO likes, start_floor
@@ -150,8 +151,8 @@ BEGIN
     IF had_running THEN -- their events come late
         SELECT news + count(*),
                wanted || array_agg(e.seq) FILTER (WHERE likes IS NULL OR e.type LIKE ANY (likes)),
-               greatest(_simple_turn.window_end, max(e.seq))
-        INTO news, wanted, window_end
+               greatest(_simple_turn.window_end, max(e.seq)), min(e.seq)
+        INTO news, wanted, window_end, lowest
         FROM (SELECT i.seq, i.type
               FROM pg_snapshot_xip(_simple_turn.seen) AS r (xid),
                    LATERAL (SELECT y.seq, y.type FROM @schema@.event y
@@ -160,7 +161,7 @@ BEGIN
     END IF;
     -- No event that the snapshot shows is past the last number, which is read after it.
     last := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
-    IF target IS NULL OR upto > last OR window_end > last
+    IF target IS NULL OR upto > last OR window_end > last OR lowest <= start_floor
        OR news > 256 OR cardinality(wanted) > q.max_events THEN
         RETURN;
     END IF;

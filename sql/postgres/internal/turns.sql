@@ -79,7 +79,8 @@ BEGIN
     -- Where each consumer stands, if that is simple: in a window that is open, or where the next
     -- one begins (target NULL). A window that was handed out to its end is as good as closed.
     stand AS MATERIALIZED (
-        SELECT w.*, c.type_like, l.version, l.claims_from, l.delivered, l.home,
+        SELECT w.*, c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
+               l.version, l.claims_from, l.delivered, l.home,
                l.window_end AS upto, p.seen, p.seen::text AS at, p.floor, p.pos, p.target,
                coalesce(p.target, showing) AS shown, k.first, k.last,
                CASE WHEN p.target IS NULL THEN head ELSE l.next_floor END AS next_floor,
@@ -138,7 +139,8 @@ BEGIN
 
     -- What each of them gets: the first events that it wants, and how far that is. One that gets
     -- nothing is written only if its place can move on. One that would have to look on is not
-    -- simple, unless it only settles (max_events 0).
+    -- simple, unless it only settles (max_events 0). Nor is one that has to pass over late events
+    -- from before its start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
                x.epoch <> 0 OR x.news OR x.floor < head AS writes,
@@ -155,7 +157,8 @@ BEGIN
                   SELECT count(*)::int AS n, max(e.seq) AS last_seq
                   FROM (SELECT u.seq FROM unnest(p.seqs, p.types) AS u (seq, type)
                         WHERE s.type_like IS NULL OR u.type LIKE ANY (s.type_like)
-                        LIMIT s.max_events) e) g) x
+                        LIMIT s.max_events) e) g
+              WHERE (p.seqs[1] <= s.start) IS NOT TRUE) x
         WHERE x.n > 0 OR x.max_events = 0 OR NOT (x.more OR x.target IS NOT NULL)),
 
     -- What goes is found by where it is. To join it by its key may take a comparison of each turn

@@ -34,6 +34,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
                       ORDER BY i.seq LIMIT _waiting.max_rows) AS e)
     SELECT s.seq, s.type, s.created_at, s.fresh,
            NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, s.xid, s.seq)
+           AND s.seq > @schema@._starts_after(c.start_seen, c.start_floor)
            AND (c.type_like IS NULL OR s.type LIKE ANY (c.type_like))
            AND (c.tenant = '' OR s.tenant = c.tenant)
     FROM s CROSS JOIN c

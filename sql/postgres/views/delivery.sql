@@ -30,9 +30,10 @@ CROSS JOIN LATERAL (
                   WHERE x.consumer = c.name AND x.lane = coalesce(y.leader, y.lane)
                   ORDER BY x.version DESC
                   LIMIT 1) p) l
--- h: whether the lane is past the event, and whether the filter of now wants it
+-- h: whether the lane is past the event, or never gets it, and whether the filter of now wants it
 CROSS JOIN LATERAL (
-    SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq) AS out,
+    SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq)
+           OR e.seq <= @schema@._starts_after(c.start_seen, c.start_floor) AS out,
            c.type_like IS NULL OR e.type LIKE ANY (c.type_like) AS wanted) h
 LEFT JOIN @schema@.parked p ON p.consumer = c.name AND p.seq = e.seq
 LEFT JOIN @schema@.dead d ON d.consumer = c.name AND d.seq = e.seq
