@@ -16,7 +16,7 @@
 /* ms between looks where nobody can ring. Half of it is what a commit waits on average. The longer
  * time is for when nothing has come for a while */
 #define LOOK_UNRUNG 12
-#define LOOK_UNRUNG_IDLE 20
+#define LOOK_UNRUNG_IDLE 40
 #define IDLE_AFTER (1000 * MS_NS)
 
 /* The events of transactions that had not begun when the last look was made, and of those that were
