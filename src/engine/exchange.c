@@ -61,8 +61,8 @@ void exchange_store_back(struct pipeline *p)
 
 /* ---- dropping batches ---- */
 
-/* forget_failures forgets what failed of a lost claim. Otherwise it would count when the event comes
- * again, perhaps to a consumer that was made anew. */
+/* forget_failures forgets what failed of a lost claim. It would count when the event comes again,
+ * perhaps to a consumer that was made anew. */
 static void forget_failures(struct pipeline *p, const struct live *l)
 {
     for (size_t i = 0; i < l->b.n; i++)
