@@ -168,6 +168,38 @@ static void look_shows_what_is_new_once_and_anything_else_is_everybodys(void **s
     store_close(lookout);
 }
 
+/* Two commits with an event each, or one with both and one with anything? All are told, but not
+ * at every look. */
+static void doubt_is_told_to_everybody_and_not_more_often_than_needed(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool all;
+    struct store *lookout;
+    must(g->st->ops->dup(g->st, &lookout, &err), &err);
+    look_at(lookout, &all);
+    for (int i = 0; i < 3; i++) {
+        emit(g->st, "1");
+        emit(g->st, "2");
+        assert_int_equal(look_at(lookout, &all), 2);
+        assert_int_equal(all, i == 0);
+        store_now.mono += 80 * MS_NS;
+    }
+    assert_int_equal(look_at(lookout, &all), 0);
+    assert_false(all);
+    store_now.mono += 10 * MS_NS;
+    assert_int_equal(look_at(lookout, &all), 0);
+    assert_true(all);
+    assert_int_equal(look_at(lookout, &all), 0);
+    assert_false(all);
+
+    emit(g->st, "1");
+    put(g->st, "c"); /* and what is certain is told at once */
+    assert_int_equal(look_at(lookout, &all), 1);
+    assert_true(all);
+    store_close(lookout);
+}
+
 static void handle_forgets_a_consumer_that_it_is_no_longer_used_for(void **state)
 {
     struct store_rig *g = *state;
@@ -193,6 +225,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(where_one_turn_fails_none_is_made),
     ON_A_STORE(batch_is_quiet_only_if_nothing_else_is_to_be_had),
     ON_A_STORE(look_shows_what_is_new_once_and_anything_else_is_everybodys),
+    ON_A_STORE(doubt_is_told_to_everybody_and_not_more_often_than_needed),
     ON_A_STORE(handle_forgets_a_consumer_that_it_is_no_longer_used_for),
 };
 const struct suite_part sqlite_turns_tests = SUITE_PART(tests);

@@ -14,6 +14,7 @@
 #define LOOK_EVENTS 64    /* more than that at once are everybody's business */
 #define LOOK_PAYLOAD 8192 /* bytes: larger payloads are not read */
 #define LOOK_UNRUNG 100   /* ms between looks where nobody can ring */
+#define DOUBT_WAIT 250    /* ms from one time that all are told of a doubt to the next */
 #define INDEX_PART 32768  /* bytes: the log's index is mapped in parts of this size */
 #define INDEX_COMMITS 2   /* in words of 32 bits: the counter of commits */
 
@@ -66,11 +67,28 @@ static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
     return 0;
 }
 
+/* tell_doubt has all told that a commit may have been anything, but not every time: where producers
+ * are busy, nearly every look finds several commits, and a thousand turns take longer than the next
+ * ones do to come. */
+static void tell_doubt(const struct sqlite_store *st, struct sqlite_looked *now, struct glance *ret)
+{
+    int64_t at = clock_mono(st->opt.clock);
+    int64_t due = now->rung_at + DOUBT_WAIT * MS_NS;
+    bool early = now->rung_at > 0 && at < due;
+    now->doubt = early;
+    if (early) {
+        ret->wait_ms = (due - at) / MS_NS + 1;
+        return;
+    }
+    now->rung_at = at;
+    ret->all = true;
+}
+
 /* look_here makes the look, under the write lock. */
 static int look_here(struct sqlite_store *st, bool payloads, look_visit *visit, void *ctx,
                      struct glance *ret, struct error *err)
 {
-    struct sqlite_looked was = st->looked, now = {.seq = was.seq};
+    struct sqlite_looked was = st->looked, now = {.seq = was.seq, .rung_at = was.rung_at};
     bool other;
     if (is_other(st, &other, err) != 0)
         return -1;
@@ -84,10 +102,13 @@ static int look_here(struct sqlite_store *st, bool payloads, look_visit *visit, 
     if (many && sqlite_value(st, err, &now.seq, SQL(last_event)) != 0)
         return -1;
 
-    /* One commit with an event is that of a producer. Of several, one may be anything. */
+    /* One commit with an event is that of a producer. Of several, one may be anything, and of more
+     * than there are events one is. */
     uint32_t others = (now.commits - was.commits) - (now.quiet_commits - was.quiet_commits);
-    uint32_t explained = ret->n > 0 ? 1 : 0;
-    ret->all = many || !now.known || others > explained;
+    ret->all = many || !now.known || others > ret->n;
+    bool doubt = was.doubt || others > 1;
+    if (doubt && !ret->all)
+        tell_doubt(st, &now, ret);
     st->looked = now;
     return 0;
 }

@@ -59,6 +59,8 @@ struct sqlite_looked {
     bool known;
     int64_t seq;
     uint32_t commits, quiet_commits;
+    bool doubt;      /* a commit may have been anything, and not all were told yet */
+    int64_t rung_at; /* when all were told last because of a doubt, monotonic */
 };
 
 /* (1) in_tx is true between sqlite_begin and the commit or rollback. (2) cached[i].sql is the text
