@@ -34,11 +34,12 @@ class MariaDB(servers.Server):
     def prepare(self):
         self.socket = self.dir / "s"
         self.run("/usr/bin/mariadb-install-db", "--no-defaults", f"--datadir={self.dir / 'data'}", "--auth-root-authentication-method=normal",
-                 "--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=16M")
+                 "--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=16M", f"--tmpdir={self.dir}")
 
     def command(self):
         network = [f"--port={self.port}", "--bind-address=127.0.0.1"] if self.port else ["--skip-networking"]
-        return [self.PROGRAM, "--no-defaults", f"--datadir={self.dir / 'data'}", f"--socket={self.socket}",
+        # A server that starts deletes what others keep in a temporary folder that they share.
+        return [self.PROGRAM, "--no-defaults", f"--datadir={self.dir / 'data'}", f"--socket={self.socket}", f"--tmpdir={self.dir}",
                 f"--pid-file={self.dir / 'pid'}", *network, *(f"--{name}={value}" for name, value in self.settings.items())]
 
     def ready(self):
