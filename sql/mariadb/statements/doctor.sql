@@ -33,6 +33,9 @@ SELECT count(*)
   LEFT JOIN outbox_fresh f ON f.nr = e.nr
  WHERE o.nr IS NULL AND f.nr IS NULL;
 
+-- last_number (): the highest number that an event has.
+SELECT nr FROM outbox_event ORDER BY nr DESC LIMIT 1;
+
 -- ahead_of_head (): a position beyond the head was told so, or the sequencer was set back.
 SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);
 

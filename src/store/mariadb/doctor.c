@@ -1,13 +1,15 @@
 /* doctor.c: what can be wrong with an outbox in MariaDB, and with the server it is in. It only
  * reads. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define LOOK_EVENTS 10000 /* newest events that are looked at for their markers */
+#define LOOK_EVENTS 10000        /* newest events that are looked at for their markers */
+#define NUMBERS_ENOUGH INT64_MAX /* nobody gets there by counting */
 
 static void say(const struct doctor_request *req, enum finding_level level, const char *name,
                 const char *text, const char *advice)
@@ -157,6 +159,31 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
     return 0;
 }
 
+/* numbers tells when an event has a number so high that few are left: some producer chose it. */
+static int numbers(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    struct mdb_rows *q;
+    char text[200], advice[200];
+    int r = mdb_row(st, &q, err, SQL(last_number));
+    if (r != 1)
+        return r;
+    uint64_t nr = strtoull(mdb_text(q, 0).p, NULL, 10);
+    mdb_done(q);
+    if (nr <= NUMBERS_ENOUGH)
+        return 0;
+
+    snprintf(text, sizeof text,
+             "an event has the number %llu, which its producer chose: after 18446744073709551615 "
+             "every INSERT fails",
+             (unsigned long long)nr);
+    snprintf(advice, sizeof advice,
+             "once it is delivered: DELETE FROM outbox_event WHERE nr = %llu; ALTER TABLE "
+             "outbox_event AUTO_INCREMENT = 1",
+             (unsigned long long)nr);
+    say(req, FINDING_PROBLEM, "numbers", text, advice);
+    return 0;
+}
+
 /* ---- consumers ---- */
 
 static int places(struct mdb_store *st, const struct doctor_request *req, struct error *err)
@@ -206,7 +233,7 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
     if (engines(st, req, err) != 0 || triggers(st, req, err) != 0)
         return -1;
     definers(st, req);
-    if (sequencer(st, req, err) != 0)
+    if (sequencer(st, req, err) != 0 || numbers(st, req, err) != 0)
         return -1;
     if (places(st, req, err) != 0)
         return -1;

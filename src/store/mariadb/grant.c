@@ -8,84 +8,158 @@
 #include "store_sql.h"
 
 #define STATEMENT_MAX 2048
+#define NAME_MAX_ 256
 
-/* What a part may do with what. */
+enum part { PRODUCER = 1, CONSUMER = 2, OPERATOR = 4, WORKERS = CONSUMER | OPERATOR };
+enum { ALL_PARTS = PRODUCER | CONSUMER | OPERATOR };
+
+static const struct {
+    const char *name;
+    enum part part;
+} parts[] = {{"producer", PRODUCER}, {"consumer", CONSUMER}, {"operator", OPERATOR}};
+#define PARTS (sizeof parts / sizeof *parts)
+
+enum verb { SELECT = 1, INSERT = 2, UPDATE = 4, DELETE = 8, EXECUTE = 16 };
+enum { WRITE = SELECT | INSERT | UPDATE | DELETE };
+
+static const struct {
+    enum verb verb;
+    const char *name;
+} verbs[] = {{SELECT, "SELECT"},
+             {INSERT, "INSERT"},
+             {UPDATE, "UPDATE"},
+             {DELETE, "DELETE"},
+             {EXECUTE, "EXECUTE"}};
+#define VERBS (sizeof verbs / sizeof *verbs)
+
+/* What some parts may do with what. columns: only with these of a table. */
 struct right {
-    const char *verbs, *what;
+    unsigned parts, verbs;
+    const char *columns;
+    const char *kind; /* "PROCEDURE ", or "" for a table or a view */
+    const char *what;
 };
 
-static const struct right producer[] = {
-    {"INSERT, SELECT", "outbox_event"},
-    {"EXECUTE", "PROCEDURE outbox_emit"},
-    {"EXECUTE", "PROCEDURE outbox_emit_once"},
-    {NULL, NULL},
+/* A producer does not choose the number or the time of an event: with the highest number there
+ * would be none left for others. It reads events, since the server asks for that of an INSERT that
+ * returns something. A worker writes to every table but events, which it only trims.
+ * statements/grant.sql knows a producer by outbox_emit, a consumer by outbox_wait, and an operator
+ * by the right to write to outbox_meta, as removing a consumer does. */
+static const struct right rights[] = {
+    {ALL_PARTS, SELECT, NULL, "", "outbox_meta"},
+    {OPERATOR, INSERT | UPDATE, NULL, "", "outbox_meta"},
+    {PRODUCER, INSERT,
+     "id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, "
+     "idempotency_key",
+     "", "outbox_event"},
+    {PRODUCER, SELECT, NULL, "", "outbox_event"},
+    {PRODUCER, EXECUTE, NULL, "PROCEDURE ", "outbox_emit"},
+    {PRODUCER, EXECUTE, NULL, "PROCEDURE ", "outbox_emit_once"},
+    {PRODUCER | CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_refuse_changed"},
+    {WORKERS, SELECT | DELETE, NULL, "", "outbox_event"},
+    {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_fresh"},
+    {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_order"},
+    {WORKERS, SELECT | UPDATE, NULL, "", "outbox_sequencer"},
+    {WORKERS, WRITE, NULL, "", "outbox_consumer"},
+    {WORKERS, WRITE, NULL, "", "outbox_lane"},
+    {WORKERS, WRITE, NULL, "", "outbox_claim"},
+    {WORKERS, WRITE, NULL, "", "outbox_parked"},
+    {WORKERS, WRITE, NULL, "", "outbox_dead"},
+    {WORKERS, WRITE, NULL, "", "outbox_handled"},
+    {WORKERS, WRITE, NULL, "", "outbox_receipt"},
+    {WORKERS, WRITE, NULL, "", "outbox_mark"},
+    {WORKERS, WRITE, NULL, "", "outbox_setting"},
+    {WORKERS, WRITE, NULL, "", "outbox_ended"},
+    {WORKERS, WRITE, NULL, "", "outbox_former_filter"},
+    {WORKERS, WRITE, NULL, "", "outbox_passed"},
+    {WORKERS, SELECT, NULL, "", "outbox_adopted"},
+    {WORKERS, SELECT, NULL, "", "outbox_sequenced"},
+    {WORKERS, SELECT, NULL, "", "outbox_idempotency"},
+    {WORKERS, SELECT, NULL, "", "outbox_delivery"},
+    {WORKERS, SELECT, NULL, "", "outbox_find_unprocessed"},
+    {WORKERS, SELECT, NULL, "", "outbox_find_processing"},
+    {WORKERS, SELECT, NULL, "", "outbox_find_failed"},
+    {WORKERS, SELECT, NULL, "", "outbox_find_abandoned"},
+    {WORKERS, SELECT, NULL, "", "outbox_find_published"},
+    {WORKERS, SELECT, NULL, "", "outbox_listeners"},
+    {WORKERS, SELECT, NULL, "", "outbox_dead_letters"},
+    {WORKERS, SELECT, NULL, "", "outbox_dlq"},
+    {WORKERS, SELECT, NULL, "", "outbox_event_handled"},
+    {WORKERS, SELECT, NULL, "", "outbox_consumed_events"},
+    {CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_wait"},
+    {CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_handle_once"},
 };
-/* A relay writes to every table but events, which it only trims. */
-static const struct right consumer[] = {
-    {"SELECT, DELETE", "outbox_event"},
-    {"SELECT, INSERT, UPDATE", "outbox_meta"},
-    {"SELECT, INSERT, DELETE", "outbox_fresh"},
-    {"SELECT, INSERT, DELETE", "outbox_order"},
-    {"SELECT, UPDATE", "outbox_sequencer"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_consumer"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_lane"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_claim"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_parked"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_dead"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_handled"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_receipt"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_mark"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_setting"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_ended"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_former_filter"},
-    {"SELECT, INSERT, UPDATE, DELETE", "outbox_passed"},
-    {"EXECUTE", "PROCEDURE outbox_wait"},
-    {"EXECUTE", "PROCEDURE outbox_handle_once"},
-    {NULL, NULL},
-};
+#define RIGHTS (sizeof rights / sizeof *rights)
 
-/* rights_of finds the rights of a part; NULL: there is none of that name. An operator may do what a
- * relay does. */
-static const struct right *rights_of(const char *part)
+/* part_of finds a part by its name; 0: there is none. */
+static enum part part_of(const char *name)
 {
-    if (strcmp(part, "producer") == 0)
-        return producer;
-    bool works = strcmp(part, "consumer") == 0 || strcmp(part, "operator") == 0;
-    return works ? consumer : NULL;
+    for (size_t i = 0; i < PARTS; i++) {
+        if (strcmp(name, parts[i].name) == 0)
+            return parts[i].part;
+    }
+    return 0;
+}
+
+/* needed gives the verbs that some parts have on the whole of something. */
+static unsigned needed(unsigned of, const char *what)
+{
+    unsigned all = 0;
+    for (size_t i = 0; i < RIGHTS; i++) {
+        bool whole = !rights[i].columns && strcmp(rights[i].what, what) == 0;
+        if (whole && (rights[i].parts & of))
+            all |= rights[i].verbs;
+    }
+    return all;
+}
+
+/* ---- statements ---- */
+
+static void write_name(struct buf *b, const char *name, size_t n)
+{
+    buf_addc(b, '`');
+    for (size_t i = 0; i < n; i++) {
+        if (name[i] == '`')
+            buf_addc(b, '`');
+        buf_addc(b, name[i]);
+    }
+    buf_addc(b, '`');
 }
 
 /* write_role writes NAME or NAME@HOST, quoted. */
 static void write_role(struct buf *b, const char *role)
 {
     const char *at = strrchr(role, '@');
-    size_t name = at ? (size_t)(at - role) : strlen(role);
-    buf_addc(b, '`');
-    for (size_t i = 0; i < name; i++) {
-        if (role[i] == '`')
-            buf_addc(b, '`');
-        buf_addc(b, role[i]);
-    }
-    buf_addc(b, '`');
-    if (!at)
+    if (!at) {
+        write_name(b, role, strlen(role));
         return;
-    buf_adds(b, "@`");
-    for (const char *p = at + 1; *p; p++) {
-        if (*p == '`')
-            buf_addc(b, '`');
-        buf_addc(b, *p);
     }
-    buf_addc(b, '`');
+    write_name(b, role, (size_t)(at - role));
+    buf_addc(b, '@');
+    write_name(b, at + 1, strlen(at + 1));
 }
 
-static void write_grant(const struct mdb_store *st, const struct grant_request *req,
-                        const struct right *r, struct buf *b)
+static void write_verbs(struct buf *b, unsigned set, const char *columns)
 {
-    static const char procedure[] = "PROCEDURE ";
-    bool is_procedure = strncmp(r->what, procedure, strlen(procedure)) == 0;
-    const char *name = is_procedure ? r->what + strlen(procedure) : r->what;
+    const char *before = " ";
+    for (size_t i = 0; i < VERBS; i++) {
+        if (!(set & verbs[i].verb))
+            continue;
+        buf_addf(b, "%s%s", before, verbs[i].name);
+        if (columns)
+            buf_addf(b, " (%s)", columns);
+        before = ", ";
+    }
+}
+
+/* write_change writes the statement that gives or takes the verbs of one right. */
+static void write_change(const struct mdb_store *st, const struct grant_request *req,
+                         const struct right *r, unsigned set, struct buf *b)
+{
     buf_clear(b);
-    buf_addf(b, "%s %s ON %s%s%s %s ", req->revoke ? "REVOKE" : "GRANT", r->verbs,
-             is_procedure ? procedure : "", st->quoted, name, req->revoke ? "FROM" : "TO");
+    buf_adds(b, req->revoke ? "REVOKE" : "GRANT");
+    write_verbs(b, set, r->columns);
+    buf_addf(b, " ON %s%s%s %s ", r->kind, st->quoted, r->what, req->revoke ? "FROM" : "TO");
     write_role(b, req->role);
 }
 
@@ -114,6 +188,70 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
                    "%s: there is no account or role of that name: write NAME@HOST", st->shown);
 }
 
+/* change gives or takes what belongs to a part, except the verbs that the parts in `kept` need. */
+static int change(struct mdb_store *st, const struct grant_request *req, unsigned part,
+                  unsigned kept, bool *changed, struct error *err)
+{
+    struct buf b;
+    int r = 0;
+    buf_init(&b, STATEMENT_MAX);
+    for (size_t i = 0; i < RIGHTS && r == 0; i++) {
+        const struct right *one = &rights[i];
+        unsigned set = one->verbs;
+        if (!(one->parts & part))
+            continue;
+        if (!one->columns)
+            set &= ~needed(kept, one->what);
+        if (!set)
+            continue;
+        write_change(st, req, one, set, &b);
+        r = change_one(st, &b, changed, err);
+    }
+    buf_release(&b);
+    return r;
+}
+
+/* ---- parts ---- */
+
+/* held reads which parts an account has. */
+static int held(struct mdb_store *st, const char *role, unsigned *ret, struct error *err)
+{
+    char user[NAME_MAX_];
+    struct mdb_rows *q;
+    struct error why;
+    const char *at = strrchr(role, '@');
+    const char *host = at ? at + 1 : "%";
+    int n = at ? (int)(at - role) : (int)strlen(role);
+    snprintf(user, sizeof user, "%.*s", n, role);
+
+    int r = mdb_row(st, &q, &why,
+                    SQL(parts_of, .schema = st->url.database, .user = user, .host = host));
+    if (r != 1)
+        return err_fate(err, ERR_READONLY, FATE_FATAL, why.native,
+                        "%s: which parts \"%.100s\" has could not be read (%.150s); taking one "
+                        "needs the right to read mysql.procs_priv and mysql.tables_priv",
+                        st->shown, role, why.text);
+    *ret = 0;
+    for (size_t i = 0; i < PARTS; i++) {
+        if (mdb_int(q, (int)i) != 0)
+            *ret |= parts[i].part;
+    }
+    mdb_done(q);
+    return 0;
+}
+
+static int take(struct mdb_store *st, const struct grant_request *req, unsigned part,
+                bool *ret_changed, struct error *err)
+{
+    unsigned has, kept;
+    bool ignored;
+    if (held(st, req->role, &has, err) != 0)
+        return -1;
+    *ret_changed = has & part;
+    kept = has & ~part;
+    return req->dry_run ? 0 : change(st, req, part, kept, &ignored, err);
+}
+
 static int check(const struct mdb_store *st, const struct grant_request *req, struct error *err)
 {
     if (req->tenant)
@@ -134,24 +272,18 @@ int mdb_grant(struct store *base, const struct grant_request *req, bool *ret_cha
               struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
-    bool changed = false;
-    struct buf b;
+    bool changed = true;
     if (check(st, req, err) != 0)
         return -1;
-    const struct right *one = rights_of(req->part);
-    if (!one)
+    enum part part = part_of(req->part);
+    if (!part)
         return err_set(err, ERR_CONFIG, "there is no part \"%.40s\"", req->part);
 
-    buf_init(&b, STATEMENT_MAX);
     int r = 0;
-    for (; one->what && r == 0; one++) {
-        write_grant(st, req, one, &b);
-        if (req->dry_run)
-            changed = true;
-        else
-            r = change_one(st, &b, &changed, err);
-    }
-    buf_release(&b);
+    if (req->revoke)
+        r = take(st, req, part, &changed, err);
+    else if (!req->dry_run)
+        r = change(st, req, part, 0, &changed, err);
     if (r != 0)
         return -1;
     *ret_changed = changed;

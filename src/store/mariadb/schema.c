@@ -29,8 +29,9 @@ static int read_version(struct mdb_store *st, int64_t *ret, struct error *err)
         return -1;
     if (event && !meta)
         return err_set(err, ERR_NOTOURS,
-                       "%s: has a table outbox_event that is not ours (no outbox_meta beside it); "
-                       "use another database",
+                       "%s: has a table outbox_event that is not ours, or not for this account (it "
+                       "sees no outbox_meta beside it); use another database, or give the account "
+                       "its part with `outbox grant`",
                        st->shown);
     if (!meta)
         return 0;

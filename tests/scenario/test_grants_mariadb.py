@@ -1,0 +1,185 @@
+"""Who may do what on MariaDB: an account gets one part of the outbox, or several, and nothing beyond."""
+# build: plain
+import re
+import uuid
+
+import mariadb_server
+import pymysql
+from support import MariaCase, wait_until
+
+DATA, UNAVAILABLE = 65, 69
+REFUSED = {1044, 1142, 1143, 1227, 1370}  # by database, table, column, privilege and routine
+PRODUCER, CONSUMER, OPERATOR = "producer", "consumer", "operator"
+
+# What somebody tries, and who may.
+RULES = [
+    ("INSERT INTO outbox_event (type, payload) VALUES ('a', '1')", {PRODUCER}),
+    ("INSERT INTO outbox_event (type, id) VALUES ('a', '01a1e144-ba7a-7541-824e-a17ad541ace3') RETURNING id", {PRODUCER}),
+    ("INSERT INTO outbox_event (type, nr) VALUES ('a', 18446744073709551615)", set()),
+    ("INSERT INTO outbox_event (type, nr) VALUES ('a', 1000)", set()),
+    ("INSERT INTO outbox_event VALUES (1000, uuid(), 'a', NULL, NULL, NULL, '1', NULL, NULL, NULL, 0, NULL)", set()),
+    ("INSERT INTO outbox_event (type, created_at) VALUES ('a', 253402300799999)", set()),
+    ("INSERT INTO outbox_event (type, idempotency_key) VALUES ('a', 'known') ON DUPLICATE KEY UPDATE type = 'b'", set()),
+    ("CALL outbox_emit('a', 'k', '1', '1')", {PRODUCER}),
+    ("CALL outbox_emit_once('a', 'k', '1', '1', 'new', @id, @duplicate)", {PRODUCER}),
+    ("UPDATE outbox_event SET payload = '2'", set()),
+    ("DELETE FROM outbox_event", {CONSUMER, OPERATOR}),  # a relay trims
+    ("TRUNCATE outbox_event", set()),
+    ("ALTER TABLE outbox_event AUTO_INCREMENT = 1000", set()),
+    ("DROP TRIGGER outbox_event_inserted", set()),
+    ("CREATE TRIGGER mine BEFORE INSERT ON outbox_event FOR EACH ROW SET NEW.type = 'b'", set()),
+    ("CREATE TEMPORARY TABLE outbox_fresh (nr INT)", set()),
+    ("LOCK TABLES outbox_event WRITE", set()),
+    ("SELECT * FROM outbox_event", {PRODUCER, CONSUMER, OPERATOR}),
+    ("SELECT * FROM outbox_fresh", {CONSUMER, OPERATOR}),
+    ("INSERT INTO outbox_fresh VALUES (77)", {CONSUMER, OPERATOR}),
+    ("UPDATE outbox_sequencer SET news = news + 1", {CONSUMER, OPERATOR}),
+    ("UPDATE outbox_consumer SET paused = 1", {CONSUMER, OPERATOR}),
+    ("DELETE FROM outbox_dead", {CONSUMER, OPERATOR}),
+    ("SELECT * FROM outbox_delivery", {CONSUMER, OPERATOR}),
+    ("SELECT * FROM outbox_find_published", {CONSUMER, OPERATOR}),
+    ("SELECT * FROM outbox_listeners", {CONSUMER, OPERATOR}),
+    ("SELECT * FROM outbox_idempotency", {CONSUMER, OPERATOR}),
+    ("CALL outbox_handle_once('mail', 'key', @first)", {CONSUMER}),
+    ("CALL outbox_wait(0, 0, 1, 0)", {CONSUMER}),
+    ("SELECT value FROM outbox_meta", {PRODUCER, CONSUMER, OPERATOR}),
+    ("UPDATE outbox_meta SET value = '0'", {OPERATOR}),
+]
+
+
+class Grants(MariaCase):
+    def setUp(self):
+        super().setUp()
+        self.init()
+
+    def account(self, *parts):
+        """account makes one with these parts, and gives its store."""
+        name = f"r{uuid.uuid4().hex[:16]}"
+        self.sql(f"CREATE USER {name}@localhost")
+        self.addCleanup(mariadb_server.execute, self.server_url, f"DROP USER {name}@localhost")
+        for part in parts: self.outbox("grant", part, f"{name}@localhost")
+        return self.store.replace("root@", f"{name}@")
+
+    def name(self, store):
+        return re.match(r"mariadb://(\w+)@", store)[1] + "@localhost"
+
+    def attempt(self, store, statement):
+        """attempt gives whether an account may do it, and undoes what it did."""
+        try:
+            db = mariadb_server.connect(store)
+        except pymysql.Error as error:
+            self.assertIn(error.args[0], REFUSED)
+            return False
+        try:
+            with db.cursor() as cursor:
+                cursor.execute("BEGIN")
+                cursor.execute(statement)
+                return True
+        except pymysql.Error as error:
+            self.assertIn(error.args[0], REFUSED, f"{statement}: {error}")
+            return False
+        finally:
+            db.rollback()
+            db.close()
+
+    def test_each_part_may_do_exactly_its_own(self):
+        self.emit("a", "k/1", 1, "--idempotency-key", "known")
+        self.outbox("status")  # gives the event its seq: outbox_wait finds nothing new
+        accounts = {part: self.account(part) for part in (PRODUCER, CONSUMER, OPERATOR)}
+        for statement, allowed in RULES:
+            for part, store in accounts.items():
+                with self.subTest(part=part, statement=statement):
+                    self.assertEqual(self.attempt(store, statement), part in allowed)
+
+    def test_an_account_without_a_part_may_do_nothing(self):
+        stranger = self.account()
+        for statement, _ in RULES:
+            with self.subTest(statement=statement): self.assertFalse(self.attempt(stranger, statement))
+
+    def test_the_command_line_needs_no_more_than_the_part(self):
+        """From an emit to a delivery, a dead letter and its return, everyone with their own account."""
+        producer, consumer, operator = (self.account(part) for part in (PRODUCER, CONSUMER, OPERATOR))
+        out = self.path("out.ndjson")
+        ok = self.emit("a", "k/1", 1, "--store", producer)
+        self.emit("a", "k/2", 2, "--idempotency-key", "once", "--store", producer)
+        self.emit("a", "k/2", 2, "--idempotency-key", "once", "--store", producer)
+        self.outbox("relay", "--drain", "--consumer", "mail", "--sink", "exec:exit 65", "--receipts", "--store", consumer)
+        self.assertEqual(len(self.json("dead", "list", "--store", consumer)), 2)
+        self.outbox("consumers", "pause", "mail", "--store", operator)
+        self.outbox("consumers", "resume", "mail", "--store", operator)
+        self.assertEqual(self.json("dead", "retry", "--all", "--store", operator)["retried"], 2)
+        self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}", "--receipts", "--store", consumer)
+        self.assertEqual([e["payload"] for e in self.ndjson(out)], [1, 2])
+        self.assertEqual(self.ndjson(out)[0]["id"], ok)
+        self.assertEqual(self.json("dead", "list", "--store", operator), [])
+        for who in (consumer, operator): self.assertNotIn("problem ", self.outbox("doctor", "--store", who).stdout)
+        self.assertEqual(self.json("trim", "--older-than", "0s", "--yes", "--store", operator)["events"], 2)
+        self.outbox("emit", "a", "--store", operator, status=UNAVAILABLE)
+        self.outbox("emit", "a", "--store", consumer, status=UNAVAILABLE)
+        self.outbox("events", "list", "--store", producer, status=UNAVAILABLE)
+        self.outbox("consumers", "remove", "mail", "--yes", "--store", consumer, status=UNAVAILABLE)
+        self.outbox("consumers", "remove", "mail", "--yes", "--store", operator)
+
+    def test_a_relay_is_woken_and_trims_with_a_consumers_rights(self):
+        producer, consumer = self.account(PRODUCER), self.account(CONSUMER)
+        out = self.path("out.ndjson")
+        with self.relay("--consumer", "mail", "--sink", f"file:{out}", "--store", consumer, "--retention", "1s") as relay:
+            self.emit("a", None, 1, "--store", producer)
+            wait_until(lambda: len(self.ndjson(out)) == 1, what=relay.output)
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_event") == [(0,)], what=relay.output)
+        self.assertNotIn("denied", relay.output())
+
+    def test_taking_a_part_leaves_the_others(self):
+        store = self.account(PRODUCER, CONSUMER, OPERATOR)
+        name = self.name(store)
+        self.assertEqual(self.outbox("revoke", "--dry-run", "consumer", name).stdout,
+                         f'role "{name}": would no longer have consumer rights\n')
+        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": no longer has consumer rights\n')
+        self.assertEqual(self.json("revoke", "--dry-run", "consumer", name)["changed"], False)
+        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": had no consumer rights\n')
+        for part in (OPERATOR, PRODUCER):
+            for statement, allowed in RULES:
+                with self.subTest(left=part, statement=statement):
+                    held = {PRODUCER, OPERATOR} if part == OPERATOR else {PRODUCER}
+                    self.assertEqual(self.attempt(store, statement), bool(held & allowed))
+            self.outbox("revoke", "--yes", part, name)
+        self.assertEqual(len(self.sql(f"SHOW GRANTS FOR {name}")), 1)  # to connect
+
+    def test_a_role_has_a_part_too(self):
+        role = f"o{uuid.uuid4().hex[:16]}"
+        self.sql(f"CREATE ROLE {role}")
+        self.addCleanup(mariadb_server.execute, self.server_url, f"DROP ROLE {role}")
+        self.outbox("grant", PRODUCER, role)
+        self.assertTrue(self.json("revoke", "--dry-run", PRODUCER, role)["changed"])
+        self.outbox("revoke", "--yes", PRODUCER, role)
+        self.assertFalse(self.json("revoke", "--dry-run", PRODUCER, role)["changed"])
+
+    def test_who_may_not_look_takes_no_part_from_anybody(self):
+        name = self.name(self.account(PRODUCER))
+        said = self.outbox("revoke", "--yes", PRODUCER, name, "--store", self.account(OPERATOR), status=UNAVAILABLE).stderr
+        self.assertIn("mysql.procs_priv", said)
+
+    def test_who_has_no_part_is_told_of_parts(self):
+        store = self.account()
+        self.sql(f"GRANT INSERT ON outbox_event TO {self.name(store)}")
+        self.assertIn("outbox grant", self.outbox("emit", "a", "--store", store, status=DATA).stderr)
+
+    def test_a_producer_that_is_not_strict_is_told_what_did_not_fit(self):
+        with mariadb_server.connect(self.account(PRODUCER)).cursor() as cursor:
+            cursor.execute("SET sql_mode = ''")
+            with self.assertRaisesRegex(pymysql.Error, "not stored .*type"):
+                cursor.execute("CALL outbox_emit(%s, NULL, NULL, '1')", "x" * 300)
+
+    def test_a_number_that_leaves_none_for_others_is_found_and_what_doctor_advises_helps(self):
+        self.emit("a")
+        self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
+        self.outbox("emit", "c", status=70)
+        self.outbox("relay", "--drain", "--consumer", "mail", "--sink", "file:/dev/null")
+        found = [f for f in self.json("doctor", status=1)["findings"] if f["name"] == "numbers"]
+        self.assertIn("18446744073709551615", found[0]["text"])
+        for statement in found[0]["advice"].partition(": ")[2].split("; "): self.sql(statement)
+        self.emit("c")
+        self.assertNotIn("numbers", self.outbox("doctor").stdout)
+        out = self.path("out.ndjson")
+        self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}")
+        self.assertEqual([e["type"] for e in self.ndjson(out)], ["c"])
