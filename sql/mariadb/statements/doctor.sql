@@ -33,6 +33,9 @@ SELECT count(*)
   LEFT JOIN outbox_fresh f ON f.nr = e.nr
  WHERE o.nr IS NULL AND f.nr IS NULL;
 
+-- not_marked (): adopted tables whose rows could not be marked.
+SELECT source, consumer, error FROM outbox_marking WHERE error IS NOT NULL ORDER BY source;
+
 -- ahead_of_head (): a position beyond the head was told so, or the sequencer was set back.
 SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);
 

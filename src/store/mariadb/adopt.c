@@ -27,7 +27,11 @@ static int turn_over(const struct source *s, struct switching to, int64_t *ret_c
     int64_t ignored = 0;
     if (db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name)) != 0)
         return -1;
-    if (to.copies && mdb_adopt_copy(s, ret_copied, err) != 0)
+    if (mdb_mark_forget(s, err) != 0)
+        return -1;
+    if (to.copies && mdb_adopt_copy(s, s->req->mark != NULL, ret_copied, err) != 0)
+        return -1;
+    if (to.active && s->req->mark && mdb_mark_put(s, err) != 0)
         return -1;
     return db_run(s->st, err,
                   SQL(set_adopted, .source = s->name, .active = to.active, .now = db_now(s->st)));
@@ -68,17 +72,50 @@ static int begin_with(const struct source *s, bool copies, struct adopt_result *
     struct switching to = {.active = true, .copies = copies};
     if (db_run(s->st, err, SQL(prepare_adopted, .source = s->name, .mapping = s->mapping.p)) != 0)
         return -1;
-    if (mdb_adopt_trigger(s, err) != 0)
+    if (mdb_adopt_trigger(s, s->req->mark != NULL, err) != 0)
         return -1;
     return turn_over_once(s, to, &ret->copied, err);
 }
 
-/* go_on_with reads rows to come with other columns. */
-static int go_on_with(const struct source *s, struct error *err)
+/* write_down records what changed, inside a transaction. */
+static int write_down(const struct source *s, struct error *err)
 {
-    if (mdb_adopt_trigger(s, err) != 0)
+    if (s->req->mark && mdb_mark_put(s, err) != 0)
         return -1;
     return db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
+}
+
+/* go_on_with reads rows to come with other columns, or marks them otherwise. The trigger comes
+ * first: what it notes for a mark that is not there yet does no harm. */
+static int go_on_with(const struct source *s, struct error *err)
+{
+    bool marked;
+    if (mdb_mark_is(s, &marked, err) != 0)
+        return -1;
+    if (mdb_adopt_trigger(s, marked || s->req->mark, err) != 0)
+        return -1;
+    if (mdb_begin(s->st, err) != 0)
+        return -1;
+    if (write_down(s, err) != 0) {
+        mdb_rollback(s->st);
+        return -1;
+    }
+    return mdb_commit(s->st, err);
+}
+
+/* drop_mark ends marking. Broken off in between, the table still counts as marked, so that it can
+ * be done again. */
+static int drop_mark(const struct source *s, struct adopt_result *ret, struct error *err)
+{
+    if (mdb_mark_is(s, &ret->changed, err) != 0)
+        return -1;
+    if (s->req->dry_run || !ret->changed)
+        return 0;
+    if (db_run(s->st, err, SQL(end_mark, .source = s->name)) != 0)
+        return -1;
+    if (mdb_adopt_trigger(s, false, err) != 0)
+        return -1;
+    return mdb_mark_forget(s, err);
 }
 
 /* adopt adopts the table, or says in ret what that would do. Whatever can be refused is refused
@@ -89,8 +126,10 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     bool copies;
     if (db_source_map(s, err) != 0)
         return -1;
-    if (mdb_adopt_check(s, err) != 0)
+    if (mdb_adopt_check(s, err) != 0 || mdb_mark_check(s, err) != 0)
         return -1;
+    if (s->req->drop_mark)
+        return drop_mark(s, ret, err);
     if (look_back(s, &was, err) != 0)
         return -1;
     if (db_adopt_plan(s, &was, ret, &copies, err) != 0)
@@ -105,11 +144,6 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 
 static int serve(struct source *s, struct adopt_result *ret, struct error *err)
 {
-    if (s->req->mark || s->req->drop_mark)
-        return err_set(err, ERR_CONFIG,
-                       "%s: rows of a table in MariaDB are not marked as processed; stop what "
-                       "delivers them before you adopt the table",
-                       mdb_of(s->st)->shown);
     if (db_source_find(s, err) != 0)
         return -1;
     if (s->req->undo)

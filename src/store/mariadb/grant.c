@@ -39,6 +39,8 @@ static const struct right consumer[] = {
     {"SELECT, INSERT, UPDATE, DELETE", "outbox_ended"},
     {"SELECT, INSERT, UPDATE, DELETE", "outbox_former_filter"},
     {"SELECT, INSERT, UPDATE, DELETE", "outbox_passed"},
+    {"SELECT, UPDATE, DELETE", "outbox_marking"},
+    {"SELECT, UPDATE, DELETE", "outbox_adopted_row"},
     {"EXECUTE", "PROCEDURE outbox_wait"},
     {"EXECUTE", "PROCEDURE outbox_handle_once"},
     {NULL, NULL},
