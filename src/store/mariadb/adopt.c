@@ -165,3 +165,65 @@ int mdb_adopt(struct store *base, const struct adopt_request *req, struct adopt_
         *ret = res;
     return r;
 }
+
+/* ---- triggers that run as nobody ---- */
+
+/* recall gives the fields their columns again, by the rows of lost_adopted. */
+static int recall(struct source *s, const struct mdb_rows *q, struct error *err)
+{
+    bool ok = true;
+    for (int f = 0; f < FIELDS; f++) {
+        s->of[f] = mdb_copy(q, 1 + f, &s->a, &ok).p;
+        if (!ok)
+            return err_nomem(err);
+        bool column = s->of[f] && !db_source_literal(s->of[f]);
+        if (column && db_source_column(s, s->of[f]) < 0)
+            return err_set(err, ERR_NOTFOUND, "it has no column %.100s any more", s->of[f]);
+    }
+    return 0;
+}
+
+/* renew makes the trigger of one table anew. */
+static int renew(struct source *s, const struct mdb_rows *q, struct error *err)
+{
+    bool marked;
+    if (db_source_find(s, err) != 0)
+        return -1;
+    if (recall(s, q, err) != 0)
+        return -1;
+    if (mdb_mark_is(s, &marked, err) != 0)
+        return -1;
+    return mdb_adopt_trigger(s, marked, err);
+}
+
+static int renew_table(struct mdb_store *st, const struct mdb_rows *q, struct error *err)
+{
+    struct buf name;
+    buf_init(&name, 1 << 10);
+    mdb_adopt_add_name(&name, mdb_text(q, 0).p);
+    struct adopt_request req = {.table = buf_cstr(&name)};
+    struct source s = {.st = &st->base, .schema = st->url.database, .req = &req};
+    arena_init(&s.a, 0);
+    int r = req.table ? renew(&s, q, err) : err_nomem(err);
+    arena_release(&s.a);
+    buf_release(&name);
+    if (r != 0)
+        return err_prefix(err,
+                          "could not make the trigger of table %.64s anew, which runs as an "
+                          "account that is gone",
+                          mdb_text(q, 0).p);
+    return 0;
+}
+
+int mdb_adopt_renew(struct mdb_store *st, struct error *err)
+{
+    struct error ignored;
+    struct mdb_rows *q = mdb_rows(st, &ignored, SQL(lost_adopted, .schema = st->url.database));
+    while (q && mdb_step(&q) == 1) {
+        if (renew_table(st, q, err) == 0)
+            continue;
+        mdb_done(q);
+        return -1;
+    }
+    return 0;
+}

@@ -403,6 +403,9 @@ int mdb_handled_put(struct store *st, const struct inbox_key *k, const bool *ski
 
 int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err);
+/* mdb_adopt_renew makes triggers of adopted tables anew that run as an account that is gone, as far
+ * as accounts may be seen: they run as ours then. */
+int mdb_adopt_renew(struct mdb_store *st, struct error *err);
 
 /* ---- adopt_mark.c, inside a transaction that has the consumer's row ---- */
 
