@@ -16,6 +16,7 @@ import crowd
 import mariadb_server
 import producer
 import servers
+from adopting import Rows
 from crowd import STORM
 from net import Net
 from scenario import CLAIMS, KEYS, Numbers
@@ -170,6 +171,32 @@ class Failover(Crowd):
         wait_until(self.replica.caught_up)
         self.hand_over()
         self.reckon(crew)
+
+
+class RolledBack(Rows, ServerCase, MariaCase):
+    """A server that rolls back the whole transaction where a statement could not get a lock (innodb_rollback_on_timeout)."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = mariadb_server.MariaDB({"innodb-rollback-on-timeout": "ON"}).start()
+        cls.addClassCleanup(cls.server.close)
+
+    def test_a_row_that_cannot_be_marked_leaves_nothing_half_done(self):
+        self.sql(self.flagged)
+        self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
+        self.put(0, processed="2024-05-02 03:04:05")
+        self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail")
+        self.insert(1, 2)
+        state = lambda: (len(self.sql("SELECT 1 FROM outbox_claim")), self.sql("SELECT delivered FROM outbox_consumer"), self.processed())
+        other = mariadb_server.connect(self.store).cursor()
+        other.execute("BEGIN")
+        other.execute("SELECT id FROM outbox WHERE processed_at IS NOT NULL FOR UPDATE")
+        with self.relay("--consumer", "mail", "--sink", f"file:{self.path('mail')}", "--log-hold", "0s") as relay:
+            wait_until(lambda: "Lock wait timeout" in relay.output(), what=relay.output)
+            self.assertEqual(state(), (1, [(0,)], [0]))
+            other.execute("ROLLBACK")
+            wait_until(lambda: state() == (0, [(2,)], [0, 1, 2]), what=relay.output)
+        self.assertEqual([e["payload"]["n"] for e in self.ndjson(self.path("mail"))], [1, 2])
 
 
 class SmallDisk(mariadb_server.MariaDB):

@@ -101,6 +101,9 @@ SELECT nr, value FROM outbox_adopted_row FORCE INDEX (had)
 DELETE r FROM JSON_TABLE(:ids, '$[*]' COLUMNS (nr BIGINT UNSIGNED PATH '$')) done
        STRAIGHT_JOIN outbox_adopted_row r ON r.nr = done.nr AND r.source = :source;
 
+-- in_transaction (): whether the transaction is still open.
+SELECT @@in_transaction;
+
 -- put_trouble (source text, error text, now int): why rows of the table are not marked; NULL: they
 -- are.
 UPDATE outbox_marking SET error = :error, error_at = IF(:error IS NULL, NULL, :now)

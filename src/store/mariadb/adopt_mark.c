@@ -419,13 +419,41 @@ static int forget_table(const struct table *t, struct error *err)
     return mdb_run(t->st, err, SQL(forget_mark, .source = t->source));
 }
 
+/* is_gone says whether the table itself is not there: a trigger of its may miss another. */
+static int is_gone(const struct table *t, bool *ret, struct error *err)
+{
+    int64_t there = 0;
+    if (mdb_value(t->st, err, &there,
+                  SQL(has_table, .schema = t->st->url.database, .name = t->source)) != 0)
+        return -1;
+    *ret = !there;
+    return 0;
+}
+
+static int bear_missing(const struct table *t, const struct error *why, struct error *err)
+{
+    bool gone;
+    if (is_gone(t, &gone, err) != 0)
+        return -1;
+    return gone ? forget_table(t, err) : put_trouble(t, why->text, err);
+}
+
+/* is_over says whether a failure ended the transaction. The server tells: with
+ * innodb_rollback_on_timeout it does so where it only could not wait. */
+static bool is_over(const struct table *t, const struct error *why)
+{
+    int64_t open = 0;
+    if (mdb_is_lost((unsigned)why->native) || why->native == ER_LOCK_DEADLOCK)
+        return true;
+    return mdb_value(t->st, NULL, &open, SQL(in_transaction)) != 0 || !open;
+}
+
 /* bear decides what a failure to mark rows means: only if the transaction is over it is one of the
  * turn's. */
 static int bear(const struct table *t, const struct error *why, struct error *err)
 {
-    bool over = mdb_is_lost((unsigned)why->native) || why->native == ER_LOCK_DEADLOCK ||
-                why->code == ERR_NOMEM || mdb_tx_gone(t->st, NULL) != 0;
-    if (over) {
+    bool ours = why->code == ERR_NOMEM || is_over(t, why);
+    if (ours) {
         if (err)
             *err = *why;
         return -1;
@@ -434,7 +462,7 @@ static int bear(const struct table *t, const struct error *why, struct error *er
     case ER_LOCK_WAIT_TIMEOUT:
     case ER_QUERY_INTERRUPTED:
     case ER_STATEMENT_TIMEOUT: return 0;
-    case ER_NO_SUCH_TABLE: return forget_table(t, err);
+    case ER_NO_SUCH_TABLE: return bear_missing(t, why, err);
     default: return put_trouble(t, why->text, err);
     }
 }
