@@ -140,9 +140,10 @@ struct store *maria_fresh(const struct store_options *opt)
 struct store *maria_again(const struct store_options *opt)
 {
     /* The last one is written to when rows of the others go. */
-    static const char *const kept[] = {"fresh",  "order",   "consumer",      "lane",    "claim",
-                                       "parked", "dead",    "handled",       "receipt", "mark",
-                                       "passed", "setting", "former_filter", "ended",   "adopted"};
+    static const char *const kept[] = {
+        "fresh",         "order",   "consumer", "lane",    "claim",      "parked",
+        "dead",          "handled", "receipt",  "mark",    "passed",     "setting",
+        "former_filter", "ended",   "adopted",  "marking", "adopted_row"};
     if (!*database) {
         struct store_options create = *opt;
         create.create = true;

@@ -168,6 +168,30 @@ class Restored(Moved):
         self.assertEqual(self.got(), list(range(6)))
 
 
+    def test_a_trigger_of_an_adopted_table_whose_account_is_gone_is_found_and_init_makes_it_anew(self):
+        """With the columns and the mark it had."""
+        sql = lambda text: mariadb_server.execute(self.store, text)
+        self.init()
+        sql("CREATE USER founder@localhost")
+        sql("GRANT ALL ON *.* TO founder@localhost")
+        sql("CREATE TABLE `it's` (nr INT PRIMARY KEY, event_type TEXT, payload TEXT, done DATE)")
+        self.outbox("adopt", "`it's`", "--column", "id=nr", "--column", "processed_at=done", "--column", "aggregate_type='order'", "--column",
+                    "aggregate_id=nr", "--mark", "done", "--consumer", "mail", "--store", self.store.replace("root@", "founder@"))
+        body = "SELECT action_statement FROM information_schema.triggers WHERE event_object_table = 'it''s'"
+        before = sql(body)
+        sql("DROP USER founder@localhost")
+        insert = "INSERT INTO `it's` VALUES (7, 'a', '1', NULL)"
+        with self.assertRaisesRegex(Exception, "definer.*does not exist"): sql(insert)
+        self.assertRegex(self.outbox("doctor", status=None).stdout, r"problem.*outbox_adopted_it's.*founder@localhost")
+        self.outbox("init")
+        self.assertNotIn("founder", self.outbox("doctor", status=None).stdout)
+        self.assertEqual(sql(body), before)
+        sql(insert)
+        self.drain("--consumer", "mail", "--sink", f"file:{self.path('mail')}")
+        self.assertEqual([(e["aggregate_type"], e["aggregate_id"]) for e in self.ndjson(self.path("mail"))], [("order", "7")])
+        self.assertEqual(sql("SELECT count(*) FROM `it's` WHERE done IS NOT NULL"), [(1,)])
+
+
 class Lagging(Moved):
     def setUp(self):
         super().setUp()

@@ -15,7 +15,7 @@ import time
 
 from checker import COMMITTED, ROLLED_BACK, UNKNOWN, Fact, whole_lines
 from scenario import APPEND, CLAIMS, FLAKY, SEED, Crew, Scenario
-from support import BIN, TIMEOUT, Case, MariaCase, PgCase, wait_until
+from support import BIN, TIMEOUT, Case, MariaCase, PgCase, on_each_store, wait_until
 
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"
 STORM = 3  # seconds
@@ -106,7 +106,8 @@ class Storm(Crew, Scenario, Case):
         self.storm(lanes=4)
 
 
-class Emitters(Scenario, Case):
+@on_each_store
+class Emitters(Scenario):
     def test_an_emitter_killed_and_repeated_leaves_each_line_exactly_once(self):
         """Idempotency keys make it safe to run the same import again until it gets through."""
         count, rng = 20000, random.Random(SEED)
@@ -126,16 +127,17 @@ class Emitters(Scenario, Case):
                 self.fault("emitter killed")
         child.wait()
         if kills: self.healed()
-        rows = self.sql("SELECT id, payload FROM outbox_event ORDER BY seq")
+        rows = self.ask("SELECT CAST(id AS text), CAST(payload AS text) FROM @event ORDER BY seq")
         stored = [(json.loads(payload)["n"], id) for id, payload in rows]
         c = self.checker(dict.fromkeys(range(count), COMMITTED), [(n, Fact("all", n, id)) for n, id in stored])
         c.consumer("the table itself", stored)
         c.verdict()
-        self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
+        self.assert_sound()
         self.assertGreater(kills, 0, "nothing was killed: the import is too short for this machine")
 
 
-class Directed(Case):
+@on_each_store(but=("OnPostgres",))  # its claims have times of another kind
+class Directed:
     """Crashes and stalls at chosen moments. The sink of the relay that is going to fail waits as long as the file
     `hold` exists, so the moment can be waited for."""
 
@@ -174,9 +176,25 @@ class Directed(Case):
         wait_until(lambda: len(self.claims()) == 2, what=self.claims)
         return relay
 
+    def freeze(self, relay):
+        """freeze has a relay stand still. SQLite has one lock for all; elsewhere a turn that stands still is ended by the server."""
+        relay.freeze(self.db if self.store.startswith("sqlite:") else None)
+
+    def lock(self):
+        """lock gives a session that has what a claim waits for, in a transaction."""
+        if self.store.startswith("sqlite:"):
+            db = sqlite3.connect(self.db, isolation_level=None)
+            self.addCleanup(db.close)
+            db.execute("BEGIN IMMEDIATE")
+            return db
+        cursor = self.connect().cursor()
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT 1 FROM outbox_consumer FOR UPDATE")
+        return cursor
+
     def expire(self, epoch):
         """expire does what time does: the lease of that claim is over, for everybody."""
-        self.sql("UPDATE outbox_claim SET locked_until = 1 WHERE epoch = ?", epoch)
+        self.ask("UPDATE @claim SET locked_until = 1 WHERE epoch = ?", epoch)
 
     def got(self):
         return [ev["payload"] for ev in self.ndjson(self.out)]
@@ -200,10 +218,10 @@ class Directed(Case):
 
     def test_a_relay_that_lost_one_claim_goes_on_with_the_others_in_order(self):
         relay = self.two_claims()
-        relay.freeze(self.db)
+        self.freeze(relay)
         (first, _), (second, _) = self.claims()
         self.expire(first)
-        self.sql("UPDATE outbox_claim SET lease = 60000, locked_until = locked_until + 60000 WHERE epoch = ?", second)
+        self.ask("UPDATE @claim SET lease = 60000, locked_until = locked_until + 60000 WHERE epoch = ?", second)
         other = self.held_relay()
         wait_until(lambda: "took over 2 events" in other.output(), what=other.output)
         other.kill()
@@ -232,17 +250,15 @@ class Directed(Case):
         args = ("--consumer", "mail", "--sink", f"file:{self.out}", "--batch", 2, "--lease", "200ms", "--sweep", "20ms")
         relay = self.relay(*args)
         wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer"))
-        db = sqlite3.connect(self.db, isolation_level=None)
         for round in range(3):
-            db.execute("BEGIN IMMEDIATE")
+            db = self.lock()
             for n in range(8):
                 db.execute("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) "
-                           "VALUES ('a', 'k', '1', ?)", (str(8 * round + n),))
+                           f"VALUES ('a', 'k', '1', '{8 * round + n}')")
             time.sleep(0.5)  # the fault itself
             db.execute("COMMIT")
             wait_until(lambda: set(self.got()) == set(range(8 * round + 8)), what=lambda: (self.got(), relay.output()))
             self.assertEqual(self.first(), list(range(8 * round + 8)), relay.output())
-        db.close()
         relay.stop()
         self.assert_clean(24)
 
@@ -259,7 +275,7 @@ class Directed(Case):
         with self.relay("--consumer", "mail", "--sink", sink, "--lease", "300ms",
                         "--retry", "base=100ms,cap=100ms,attempts=1000,outage=0s") as relay:
             wait_until(lambda: "took over 2 events" in relay.output(), what=relay.output)
-            at, = self.sql("SELECT not_before FROM outbox_event WHERE seq = 2")[0]
+            at, = self.ask("SELECT not_before FROM @event WHERE seq = 2")[0]
             wait_until(lambda: time.time() * 1000 > at + 300)
             self.assertEqual(self.got(), [])
             broken.unlink()
@@ -270,7 +286,7 @@ class Directed(Case):
     def test_a_relay_stopped_past_its_lease_changes_nothing_when_it_comes_back(self):
         """G5: the zombie's claim is lost, it says so, and what the other did stays as it is."""
         zombie = self.two_claims()
-        zombie.freeze(self.db)
+        self.freeze(zombie)
         self.drain(*self.plain())
         self.assertEqual(self.got(), [1, 2, 3, 4])
         self.assert_clean(4)

@@ -6,16 +6,23 @@ has to start a relay again.
 
 The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N plays it again, as far as processes can
 be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
+import os
 import signal
+import subprocess
 import time
 import uuid
 
 import crowd
 import mariadb_server
 import producer
+import servers
+from adopting import Rows
 from crowd import STORM
 from net import Net
+from scenario import CLAIMS, KEYS, Numbers
 from support import Case, MariaCase, wait_until
+
+UNAVAILABLE = 69
 
 
 class ServerCase(Case):
@@ -164,3 +171,134 @@ class Failover(Crowd):
         wait_until(self.replica.caught_up)
         self.hand_over()
         self.reckon(crew)
+
+
+class RolledBack(Rows, ServerCase, MariaCase):
+    """A server that rolls back the whole transaction where a statement could not get a lock (innodb_rollback_on_timeout)."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = mariadb_server.MariaDB({"innodb-rollback-on-timeout": "ON"}).start()
+        cls.addClassCleanup(cls.server.close)
+
+    def test_a_row_that_cannot_be_marked_leaves_nothing_half_done(self):
+        self.sql(self.flagged)
+        self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
+        self.put(0, processed="2024-05-02 03:04:05")
+        self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail")
+        self.insert(1, 2)
+        state = lambda: (len(self.sql("SELECT 1 FROM outbox_claim")), self.sql("SELECT delivered FROM outbox_consumer"), self.processed())
+        other = mariadb_server.connect(self.store).cursor()
+        other.execute("BEGIN")
+        other.execute("SELECT id FROM outbox WHERE processed_at IS NOT NULL FOR UPDATE")
+        with self.relay("--consumer", "mail", "--sink", f"file:{self.path('mail')}", "--log-hold", "0s") as relay:
+            wait_until(lambda: "Lock wait timeout" in relay.output(), what=relay.output)
+            self.assertEqual(state(), (1, [(0,)], [0]))
+            other.execute("ROLLBACK")
+            wait_until(lambda: state() == (0, [(2,)], [0, 1, 2]), what=relay.output)
+        self.assertEqual([e["payload"]["n"] for e in self.ndjson(self.path("mail"))], [1, 2])
+
+
+class SmallDisk(mariadb_server.MariaDB):
+    """A server whose database `shop` is in a file system of a few megabytes that only it can see, and that outlives it. Its logs are
+    elsewhere."""
+
+    MEGABYTES = 24
+    HOLD = f'mount -t tmpfs -o size={MEGABYTES}m none "$0" && echo mounted && exec sleep 3600'
+
+    def prepare(self):
+        super().prepare()
+        self.small = self.dir / "data" / "shop"
+        self.run("mkdir", str(self.small))
+        argv = [*servers.unprivileged("KILL"), "unshare", "-rm", "sh", "-c", self.HOLD, str(self.small)]
+        self.holder = subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.holder.stdout.readline()
+
+    def inside(self, *argv):
+        return ["nsenter", "-t", str(self.holder.pid), "-U", "-m", "--preserve-credentials", *argv]
+
+    def command(self):
+        return self.inside("unshare", "-U", "--map-user=1000", "--map-group=1000", "setpriv", "--pdeathsig", "KILL", *super().command())
+
+    def fill(self):
+        """fill takes what room there is, in large pieces and then in small ones."""
+        self.run(*self.inside("sh", "-c", 'for size in 65536 1; do dd if=/dev/zero bs=$size 2>/dev/null >>"$0"; done; true', str(self.small / "ballast")))
+
+    def make_room(self):
+        self.run(*self.inside("rm", str(self.small / "ballast")))
+
+    def close(self):
+        super().close()
+        self.holder.kill()
+        self.holder.wait()
+        self.holder.stdout.close()
+
+    @staticmethod
+    def possible():
+        argv = [*servers.unprivileged("KILL"), "unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+        return subprocess.run(argv, cwd="/", capture_output=True).returncode == 0
+
+
+class DiskFull(Numbers, Case):
+    def setUp(self):
+        super().setUp()
+        if not SmallDisk.possible(): self.skipTest("this machine lets nobody mount a small file system")
+        self.server = SmallDisk().start()
+        self.addCleanup(self.server.close)
+        self.addCleanup(mariadb_server.forget_connections)
+        self.addCleanup(self._end_children)
+        self.store = self.server.url("shop")
+
+    def sql(self, statement, *params):
+        return mariadb_server.execute(self.store, statement, *params)
+
+    ask = MariaCase.ask
+
+    def start(self):
+        return self.relay("--consumer", "out", "--sink", f"file:{self.out}", "--batch", 1, "--lease", "500ms", "--log-hold", "0s")
+
+    def fill(self):
+        """fill leaves the database without room; what is refused then is said so. What still fits is one of the numbers."""
+        self.init()
+        self.drain("--consumer", "out", "--sink", f"file:{self.out}")
+        self.send(200)
+        self.server.fill()
+        while True:
+            said = self.outbox("emit", "a", "--key", f"k/{self.sent % KEYS}", "--payload", self.sent, "--header", "pad=" + "x" * 3000, status=None)
+            if said.returncode != 0: break
+            self.sent += 1
+        self.assertEqual(said.returncode, UNAVAILABLE, said.stderr)
+        self.assertRegex(said.stderr, "is full; make room, then try again")
+
+    def end(self, relay):
+        self.wait_all(relay)
+        self.healed()
+        self.outbox("emit", "a", "--key", f"k/{self.sent % KEYS}", "--payload", self.sent)
+        self.sent += 1
+        self.wait_all(relay)
+        relay.stop()
+        # A delivery that could not be recorded comes again.
+        self.reckon(CLAIMS * (relay.output().count("trying again") + self.lost_claims("out")))
+
+    def test_a_full_disk_refuses_emits_clearly_and_loses_nothing(self):
+        """A database without room refuses emits and says why; what was committed is delivered, in order, at the latest when there is room
+        again."""
+        self.fill()
+        with self.start() as relay:
+            wait_until(lambda: "is full" in relay.output() or not self.missing(), what=relay.output)
+            self.server.make_room()
+            self.fault("database full")
+            self.end(relay)
+
+    def test_a_server_that_ends_itself_on_a_full_disk_loses_nothing(self):
+        """A value that is stored on pages of its own takes room also to be rolled back: without any the server ends itself. Started
+        again, with room, it has all that was committed, and relays go on by themselves."""
+        self.fill()
+        large = f'"{os.urandom(400000).hex()}"'
+        with self.start() as relay:
+            self.outbox("emit", "a", "--payload", "-", input=large, status=UNAVAILABLE)
+            self.fault("database full")
+            self.server.make_room()
+            if not self.server.running(): self.server.start()
+            self.end(relay)
+        self.outbox("emit", "a", "--payload", "-", input=large)

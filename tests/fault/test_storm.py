@@ -140,6 +140,18 @@ class Handlers(Scenario):
         # Each poison once among others, then three times alone.
         self.assertLessEqual(deaths, 2 * 4)
 
+    def test_rows_of_an_adopted_table_are_marked_with_the_effect(self):
+        """A handler's effect and the mark of the row it came from are one transaction."""
+        self.sql("CREATE TABLE old (id int PRIMARY KEY, event_type varchar(20), payload text, processed_at timestamp NULL)")
+        self.outbox("adopt", "old", "--mark", "processed_at", "--consumer", "shop.stock")
+        for n in range(12): self.ask("INSERT INTO old (id, event_type, payload) VALUES (?, 'good', '1')", n)
+        self.start(calls=5).wait(expect=-signal.SIGKILL)
+        effects, = self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'")[0]
+        self.assertEqual(self.sql("SELECT count(*) FROM old WHERE processed_at IS NOT NULL"), [(effects,)])
+        self.start().wait()
+        self.assertEqual(self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'"), [(12,)])
+        self.assertEqual(self.sql("SELECT count(*) FROM old WHERE processed_at IS NULL"), [(0,)])
+
     def test_two_processes_share_the_work_and_starve_nobody(self):
         """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()

@@ -118,7 +118,7 @@ class Adoption(Rows, MariaCase):
                 (["outbox_event"], CONFIG, "outbox_event is not a table that can be adopted"),
                 (["odd", *columns, "--column", "created_at=said"], CONFIG, "neither a time nor a number"),
                 (["odd", *columns, "--column", "payload=id"], CONFIG, "cannot be the payload"),
-                (["odd", *columns, "--mark", "done", "--consumer", "x"], CONFIG, "not marked as processed")):
+                (["odd", *columns, "--mark", "done", "--consumer", "x"], CONFIG, "does not tell its rows apart")):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         self.assertEqual(self.sql("SELECT count(*) FROM information_schema.triggers WHERE event_object_table = 'odd'"), [(0,)])
 
@@ -134,7 +134,7 @@ class Adoption(Rows, MariaCase):
     def test_an_outbox_of_the_version_before_is_brought_up_and_goes_on(self):
         self.old_rows(3)
         self.emit("before")
-        self.sql("DROP TABLE outbox_adopted")
+        self.sql("DROP TABLE outbox_adopted, outbox_adopted_row, outbox_marking")
         self.sql("UPDATE outbox_meta SET value = '1' WHERE name = 'schema_version'")
         self.assertIn("outbox init", self.outbox("adopt", "outbox", status=None).stderr)
         self.outbox("init")
@@ -244,16 +244,21 @@ class Beside(Rows, MariaCase):
                 self.sql("UPDATE outbox SET processed_at = now()")
                 self.sql("DELETE FROM outbox_adopted")
 
-    def cut(self, when):
-        """cut adopts the table, cut off at each statement in turn, until it is through."""
+    def adopt_cut(self, when, *more):
+        """adopt_cut runs adopt, cut off at each statement in turn, until it is through."""
+        self.stopped_at = []
+        for n in range(1, MOST):
+            self.more()
+            stop = self.proxy.at(n, when)
+            said = self.outbox("adopt", "outbox", *more, "--store", self.far, status=None)
+            self.stopped_at.append(stop.text)
+            if said.returncode == 0: break
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.proxy.stops.clear()
+
+    def cut(self, when, *more):
         with self.writers(2):
-            for n in range(1, MOST):
-                self.more()
-                stop = self.proxy.at(n, when)
-                said = self.outbox("adopt", "outbox", "--store", self.far, status=None)
-                self.stopped_at.append(stop.text)
-                if said.returncode == 0: break
-            self.assertEqual(said.returncode, 0, said.stderr)
+            self.adopt_cut(when, *more)
             self.assertIn("COMMIT", self.stopped_at)
             self.more()
         self.check()
@@ -263,6 +268,43 @@ class Beside(Rows, MariaCase):
 
     def test_cut_off_after_any_statement_it_can_be_done_again(self):
         self.cut(ANSWERED)
+
+    def test_cut_off_after_any_statement_a_mark_is_given_and_dropped_again(self):
+        mark = ("--mark", "processed_at", "--consumer", "mail")
+        self.cut(ANSWERED, *mark)
+        unmarked = "SELECT count(*) FROM outbox WHERE processed_at IS NULL"
+        noted = "SELECT count(*) FROM outbox_adopted_row"
+        self.assertEqual((self.sql(unmarked), self.sql(noted)), ([(0,)], [(0,)]))
+        self.stop.clear()
+        with self.writers(2):
+            self.adopt_cut(ANSWERED, "--drop-mark")
+            self.more()
+        self.check()
+        self.assertEqual(self.sql(noted), [(0,)])
+        self.stop.clear()
+        with self.writers(2):
+            self.adopt_cut(ANSWERED, *mark)
+            self.outbox("adopt", "outbox", "--undo", "--yes")
+        self.assertEqual(self.sql(noted), [(0,)])
+
+    def test_a_relay_cut_off_at_any_statement_marks_what_it_has_delivered_and_nothing_else(self):
+        """Its last statement is the one after which there is none to cut off."""
+        self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail")
+        for when in (UNSENT, ANSWERED):
+            for n in range(1, MOST):
+                self.insert(n, n, n)
+                stop = self.proxy.at(n, when)
+                self.stopped_at.append(stop)
+                self.drain("--consumer", "mail", "--sink", f"file:{self.path('mail.ndjson')}", "--lease", "300ms", "--store", self.far, status=None)
+                had = {int(event["headers"]["source_id"]) for event in self.ndjson(self.path("mail.ndjson"))}
+                marked = {id for id, in self.sql("SELECT id FROM outbox WHERE processed_at IS NOT NULL")}
+                self.assertEqual(marked - had, set())
+                if not stop.done(): break
+            self.proxy.stops.clear()
+            self.numbers()
+            self.assertEqual(self.sql("SELECT count(*) FROM outbox WHERE processed_at IS NULL"), [(0,)])
+        said = " ".join(stop.text for stop in self.stopped_at)
+        for words in ("SKIP LOCKED", "FOR UPDATE `outbox`", "DELETE r FROM JSON_TABLE"): self.assertIn(words, said)
 
     def test_undone_and_adopted_again_while_others_write_every_event_has_one_row(self):
         with self.writers(2):

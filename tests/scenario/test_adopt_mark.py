@@ -1,9 +1,10 @@
 """Rows of an adopted table are marked once a consumer has had them, so that what delivered before can run beside it, and then go."""
 import unittest
+import uuid
 
 import psycopg2
 from adopting import Rows
-from support import Case, PgCase, on_each_store, wait_until
+from support import Case, MariaCase, PgCase, on_each_store, wait_until
 
 DATA, CONFIG = 65, 78
 
@@ -22,7 +23,7 @@ class Marking(Rows):
         return self.ask("SELECT count(*) FROM @adopted_row")[0][0]
 
 
-@on_each_store(but=("OnMariadb",))
+@on_each_store
 class Marked(Marking):
     """Both systems run: what the outbox has delivered is marked, so that the old poller does not send it."""
 
@@ -136,6 +137,15 @@ class Marked(Marking):
         self.adopt()
         self.sql("DROP TABLE outbox")
         self.assertEqual(self.numbers(), [1, 2])
+
+    def test_which_row_became_an_event_is_forgotten_with_the_event(self):
+        self.old_rows(2)
+        self.adopt()
+        self.drained("search")
+        self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "nobody")
+        self.assertEqual(self.waiting(), 2)
+        self.outbox("trim", "--older-than", "0s", "--yes")
+        self.assertEqual(self.waiting(), 0)
 
     def test_what_a_consumer_never_gets_is_not_marked(self):
         self.old_rows(2)
@@ -278,15 +288,6 @@ class OnPostgres(Marking, PgCase):
         self.drained("mail", "--where", "n = 2", "--receipts")
         self.assertEqual((self.processed(), self.waiting()), ([2], 0))
 
-    def test_which_row_became_an_event_is_forgotten_with_the_event(self):
-        self.old_rows(2)
-        self.adopt()
-        self.drained("search")
-        self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "nobody")
-        self.assertEqual(self.waiting(), 2)
-        self.outbox("trim", "--older-than", "0s", "--yes")
-        self.assertEqual(self.waiting(), 0)
-
     def test_it_outlives_a_change_of_name_and_an_upgrade(self):
         self.sql("CREATE SCHEMA shop")
         self.old_rows(1)
@@ -298,6 +299,99 @@ class OnPostgres(Marking, PgCase):
         self.sql("INSERT INTO shop.was (event_type, payload) VALUES ('a', '{\"n\": 2}')")
         self.assertEqual(self.numbers(), [1, 2])
         self.assertEqual(self.sql("SELECT count(*) FROM shop.was WHERE processed_at IS NULL"), [(0,)])
+
+
+class OnMariadb(Marking, MariaCase):
+    def troubles(self):
+        return [f["text"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "marked"]
+
+    def test_a_row_that_the_old_one_is_at_is_not_waited_for_and_marked_after_it(self):
+        """By its row, by an index on the flag, or by the whole table: whatever it has locked."""
+        self.old_rows(2)
+        self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
+        self.adopt()
+        poller = self.connect().cursor()
+        poller.execute("BEGIN")
+        poller.execute("SELECT id FROM outbox WHERE id = 1 FOR UPDATE SKIP LOCKED")
+        self.assertEqual(self.numbers(), [1, 2])
+        self.assertEqual((self.processed(), self.waiting()), ([2], 1))
+        poller.execute("ROLLBACK")
+        self.numbers()
+        self.assertEqual((self.processed(), self.waiting()), ([1, 2], 0))
+        self.insert(3)
+        for begin, lock, end in (("BEGIN", "SELECT id FROM outbox WHERE processed_at IS NOT NULL FOR UPDATE", "ROLLBACK"),
+                                 ("SELECT 1", "LOCK TABLES outbox WRITE", "UNLOCK TABLES")):
+            with self.subTest(lock):
+                poller.execute(begin)
+                poller.execute(lock)
+                self.assertEqual(self.numbers(), [1, 2, 3])
+                poller.execute(end)
+                self.assertEqual((self.processed(), self.waiting()), ([1, 2], 1))
+        self.numbers()
+        self.assertEqual((self.processed(), self.waiting(), self.troubles()), ([1, 2, 3], 0, []))
+
+    def test_what_is_wrong_with_the_table_holds_up_no_event_and_is_told(self):
+        self.old_rows(2)
+        self.adopt()
+        self.sql("CREATE TRIGGER no BEFORE UPDATE ON outbox FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not in this house'")
+        self.assertEqual(self.numbers(), [1, 2])
+        self.assertIn("not in this house", self.troubles()[0])
+        self.sql("CREATE OR REPLACE TRIGGER no BEFORE UPDATE ON outbox FOR EACH ROW DELETE FROM nowhere")
+        self.numbers()
+        self.assertIn("nowhere", self.troubles()[0])
+        self.assertEqual(self.waiting(), 2)
+        self.sql("DROP TRIGGER no")
+        self.numbers()
+        self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
+
+    def test_a_relay_needs_the_right_to_update_the_table_and_without_it_delivers_all_the_same(self):
+        self.old_rows(2)
+        self.adopt()
+        user = f"u{uuid.uuid4().hex[:12]}"
+        self.sql(f"CREATE USER {user}@localhost")
+        self.addCleanup(self.sql, f"DROP USER {user}@localhost")
+        self.outbox("grant", "consumer", f"{user}@localhost")
+        drain = lambda: self.drain("--consumer", "mail", "--sink", f"file:{self.path('mail')}", "--retention", "0s", "--store", self.store.replace("root@", f"{user}@"))
+        drain()
+        self.assertEqual(len(self.ndjson(self.path("mail"))), 2)
+        self.assertIn("denied", self.troubles()[0])
+        self.sql(f"GRANT SELECT, UPDATE ON {self.dbname}.outbox TO {user}@localhost")
+        drain()
+        self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
+
+    def test_keys_of_any_type_are_found_and_flags_are_set_in_the_way_they_have_been(self):
+        keys = {"BIGINT UNSIGNED": (18446744073709551615, 18446744073709551614), "BINARY(16)": (b"\x00" * 15 + b"'", b"\xff" * 16),
+                "VARCHAR(50) COLLATE utf8mb4_general_ci": ("it's \\ \u2603", "B"), "VARCHAR(20) CHARACTER SET latin1": ("\u00fc", "a b "),
+                "CHAR(36)": (str(uuid.uuid4()), str(uuid.uuid4()).upper()), "DATETIME(6)": ("2025-01-02 03:04:05.000006", "2025-01-02 03:04:05.000007"),
+                "DECIMAL(30, 2)": ("1234567890123456789012345678.12", "-1.50")}
+        flags = (("BOOLEAN", None, "1"), ("INT", None, r"\d{10}"), ("BIGINT", 1714521600000, r"\d{13}"), ("DATETIME", None, r"20\d\d-.*"),
+                 ("VARCHAR(50)", "2024-05-01T00:00:00Z", r"20\d\d-\d\d-\d\dT.*Z"), ("DATE", None, r"20\d\d-\d\d-\d\d"), ("INT", 1, "1"))
+        for (key, (one, two)), (kind, old, wanted) in zip(keys.items(), flags):
+            with self.subTest(key=key, kind=kind, old=old):
+                self.sql("DROP TABLE IF EXISTS old")
+                self.sql(f"CREATE TABLE old (id {key} UNIQUE, event_type TEXT, payload TEXT, processed_at {kind} NULL, n INT PRIMARY KEY AUTO_INCREMENT)")
+                if old: self.sql("INSERT INTO old (event_type, payload, processed_at) VALUES ('a', '1', %s)", old)
+                add = "INSERT INTO old (id, event_type, payload) VALUES (%s, 'a', '1')"
+                self.sql(add, one)
+                self.sql(add, None)  # a row that cannot be told is left to the old one
+                self.outbox("adopt", "old", "--existing", "copy", "--mark", "processed_at", "--consumer", "mail")
+                self.sql(add, two)
+                self.drained()
+                set_ = self.sql("SELECT CAST(processed_at AS CHAR) FROM old WHERE id IS NOT NULL")
+                self.assertEqual(len(set_), 2)
+                for value, in set_: self.assertRegex(value, f"^{wanted}$")
+                self.assertEqual(self.sql("SELECT count(*) FROM old WHERE id IS NULL AND processed_at IS NULL"), [(1,)])
+                self.assertEqual((self.waiting(), self.troubles()), (0, []))
+
+    def test_other_columns_keep_the_mark_and_another_key_is_refused(self):
+        self.old_rows(1)
+        self.sql("ALTER TABLE outbox ADD COLUMN other INT UNIQUE")
+        self.adopt()
+        self.assertIn("--drop-mark", self.outbox("adopt", "outbox", "--column", "id=other", status=CONFIG).stderr)
+        self.outbox("adopt", "outbox", "--column", "type='note'")
+        self.insert(2)
+        self.assertEqual(self.numbers(), [1, 2])
+        self.assertEqual((self.processed(), self.waiting()), ([1, 2], 0))
 
 
 if __name__ == "__main__":

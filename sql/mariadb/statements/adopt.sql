@@ -10,6 +10,13 @@ SELECT table_name, table_type = 'BASE TABLE' AND engine = 'InnoDB' FROM informat
 SELECT column_name, data_type FROM information_schema.columns
  WHERE table_schema = :schema AND table_name = :source ORDER BY ordinal_position;
 
+-- is_unique (schema text, source text, name text): whether no two rows share a value of this
+-- column: a unique index has it, as a whole, as its only column.
+SELECT EXISTS (SELECT 1 FROM information_schema.statistics
+                WHERE table_schema = :schema AND table_name = :source AND non_unique = 0
+                GROUP BY index_name
+               HAVING count(*) = 1 AND min(column_name) = :name AND min(sub_part) IS NULL);
+
 -- id_default (schema text): what gives an event its id. A name of ours would get the database's
 -- before it here, hence CONCAT.
 SELECT column_default FROM information_schema.columns
@@ -24,8 +31,13 @@ SELECT 1 FROM information_schema.triggers
 -- was_adopted (source text): which rows became events the first time cannot be told afterwards.
 SELECT 1 FROM outbox_adopted WHERE source = :source AND at IS NOT NULL;
 
--- adopted_alike (source text, mapping text): whether adopting it again would change anything.
-SELECT mapping = :mapping FROM outbox_adopted WHERE source = :source;
+-- adopted_alike (source text, mapping text, mark text, consumer text): whether adopting it again
+-- would change anything. Without a mark in the request, the present one stays.
+SELECT mapping = :mapping
+       AND (:mark IS NULL OR EXISTS (SELECT 1 FROM outbox_marking m
+                                      WHERE m.source = :source AND m.mark = :mark
+                                        AND m.consumer = :consumer))
+  FROM outbox_adopted WHERE source = :source;
 
 -- prepare_adopted (source text, mapping text): its trigger makes nothing of rows yet.
 INSERT INTO outbox_adopted (source, mapping) VALUES (:source, :mapping)
@@ -42,3 +54,57 @@ UPDATE outbox_adopted SET active = :active, at = coalesce(at, IF(:active, :now, 
 
 -- set_mapping (source text, mapping text): remembers which columns its trigger reads.
 UPDATE outbox_adopted SET mapping = :mapping WHERE source = :source;
+
+-- is_marked (source text): whether rows of the table are marked once they are delivered.
+SELECT 1 FROM outbox_marking WHERE source = :source;
+
+-- marked_by (source text): the column by which they are found.
+SELECT row_key FROM outbox_marking WHERE source = :source;
+
+-- put_marking (source text, consumer text, mark text, stamp text, key text, kind text): rows are
+-- marked from now on.
+REPLACE INTO outbox_marking (source, consumer, mark, stamp, row_key, key_kind)
+VALUES (:source, :consumer, :mark, :stamp, :key, :kind);
+
+-- forget_had (source text): the deliveries of another consumer count from now on.
+UPDATE outbox_adopted_row SET had = 0 WHERE source = :source AND had = 1;
+
+-- end_mark (source text): rows are no longer marked; what the trigger notes is still to be
+-- forgotten.
+UPDATE outbox_marking SET mark = '' WHERE source = :source;
+
+-- forget_mark (source text): rows are no longer marked.
+DELETE FROM outbox_marking WHERE source = :source;
+
+-- forget_rows (source text): without a mark nobody needs to know which row became which event.
+DELETE FROM outbox_adopted_row WHERE source = :source;
+
+-- note_had (consumer text, ids text): the consumer has had these events. ids is a JSON array.
+UPDATE JSON_TABLE(:ids, '$[*]'
+                  COLUMNS (id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin PATH '$')) had
+       STRAIGHT_JOIN outbox_event e ON e.id = had.id
+       STRAIGHT_JOIN outbox_adopted_row r ON r.nr = e.nr
+       STRAIGHT_JOIN outbox_marking m ON m.source = r.source AND m.consumer = :consumer
+   SET r.had = 1;
+
+-- marked_tables (consumer text): tables whose rows are marked when this consumer has had them, and
+-- what was wrong with that.
+SELECT source, mark, stamp, row_key, key_kind, error FROM outbox_marking
+ WHERE consumer = :consumer AND mark <> '' ORDER BY source;
+
+-- rows_to_mark (source text, max int): rows that are to be marked.
+SELECT nr, value FROM outbox_adopted_row FORCE INDEX (had)
+ WHERE source = :source AND had = 1 ORDER BY nr LIMIT :max;
+
+-- forget_marked (source text, ids text): these rows are marked, or gone. ids is a JSON array of the
+-- numbers of their events.
+DELETE r FROM JSON_TABLE(:ids, '$[*]' COLUMNS (nr BIGINT UNSIGNED PATH '$')) done
+       STRAIGHT_JOIN outbox_adopted_row r ON r.nr = done.nr AND r.source = :source;
+
+-- in_transaction (): whether the transaction is still open.
+SELECT @@in_transaction;
+
+-- put_trouble (source text, error text, now int): why rows of the table are not marked; NULL: they
+-- are.
+UPDATE outbox_marking SET error = :error, error_at = IF(:error IS NULL, NULL, :now)
+ WHERE source = :source;

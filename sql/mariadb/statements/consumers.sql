@@ -7,6 +7,11 @@ SELECT 1 FROM outbox_consumer WHERE name = :consumer;
 -- nobody else does meanwhile.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
+-- lock_to_settle (consumer text): does the same, and says whether rows of a table are marked once
+-- this consumer has had them.
+SELECT EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer)
+  FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
+
 -- registered (consumer text): what a worker that registers has to agree with.
 SELECT events, predicate, ordering, lanes, retry FROM outbox_consumer
  WHERE name = :consumer FOR UPDATE;

@@ -15,15 +15,29 @@ SELECT count(*) FROM information_schema.triggers
  WHERE trigger_schema = :schema
    AND trigger_name IN (CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_dead_deleted'));
 
--- lost_definers (schema text): accounts that triggers of ours run as, and that are not there. Takes
--- the right to read mysql.user.
-SELECT t.definer, min(t.trigger_name) FROM information_schema.triggers t
- WHERE t.trigger_schema = :schema
-   AND t.trigger_name IN (CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_dead_deleted'))
+-- @runs_as_nobody@: a trigger t runs as an account that is not there. Takes the right to read
+-- mysql.user.
+t.trigger_schema = :schema
    AND t.definer NOT IN (
        SELECT CONCAT(User, IF(is_role = 'Y', '', CONCAT(CHAR(64 USING utf8mb3), Host)))
-         FROM mysql.user)
+         FROM mysql.user);
+
+-- lost_definers (schema text): such accounts of triggers of ours, those of adopted tables included.
+SELECT t.definer, min(t.trigger_name) FROM information_schema.triggers t
+ WHERE @runs_as_nobody@
+   AND (t.trigger_name IN (CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_dead_deleted'))
+        OR t.trigger_name LIKE CONCAT('outbox', '\\_adopted\\_%'))
  GROUP BY t.definer;
+
+-- lost_adopted (schema text): adopted tables with such a trigger, and which column is what, in the
+-- order of enum field.
+SELECT a.source, JSON_VALUE(a.mapping, '$.id'), JSON_VALUE(a.mapping, '$.type'),
+       JSON_VALUE(a.mapping, '$.payload'), JSON_VALUE(a.mapping, '$.created_at'),
+       JSON_VALUE(a.mapping, '$.processed_at'), JSON_VALUE(a.mapping, '$.aggregate_type'),
+       JSON_VALUE(a.mapping, '$.aggregate_id'), JSON_VALUE(a.mapping, '$.tenant')
+  FROM outbox_adopted a JOIN information_schema.triggers t ON t.event_object_table = a.source
+ WHERE @runs_as_nobody@ AND t.trigger_name LIKE CONCAT('outbox', '\\_adopted\\_%')
+ ORDER BY a.source;
 
 -- unmarked (max int): events that have neither a seq nor a marker: they were written while the
 -- trigger was missing, or restored without their markers. Looks at the newest only.
@@ -35,6 +49,9 @@ SELECT count(*)
 
 -- last_number (): the highest number that an event has.
 SELECT nr FROM outbox_event ORDER BY nr DESC LIMIT 1;
+
+-- not_marked (): adopted tables whose rows could not be marked.
+SELECT source, consumer, error FROM outbox_marking WHERE error IS NOT NULL ORDER BY source;
 
 -- ahead_of_head (): a position beyond the head was told so, or the sequencer was set back.
 SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);

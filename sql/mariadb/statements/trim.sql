@@ -85,6 +85,10 @@ NONE;
 -- drop_left_over_keys (cutoff int, max int): likewise.
 NONE;
 
+-- drop_going_rows (last int, cutoff int, now int): nobody needs to know any more which rows of
+-- adopted tables they came from.
+DELETE r FROM @events@ STRAIGHT_JOIN outbox_adopted_row r ON r.nr = e.nr WHERE @going@;
+
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE e FROM @events@ WHERE @going@;
 

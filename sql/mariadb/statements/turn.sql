@@ -4,7 +4,8 @@
 -- time by the server's clock. Nobody else changes what belongs to the consumer until the commit.
 SELECT paused, epoch, ordering, lanes, events, predicate,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000,
-       (SELECT CAST(value AS SIGNED) FROM outbox_meta WHERE name = 'schema_version')
+       (SELECT CAST(value AS SIGNED) FROM outbox_meta WHERE name = 'schema_version'),
+       EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer)
   FROM outbox_consumer
  WHERE name = :consumer FOR UPDATE;
 

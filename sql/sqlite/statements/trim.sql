@@ -72,6 +72,12 @@ seq <= :last AND (created_at < :cutoff OR created_at > :now);
 -- count_going (last int, cutoff int, now int): for a dry run.
 SELECT count(*) FROM outbox_event WHERE @going@;
 
+-- drop_going_rows (last int, cutoff int, now int): nobody needs to know any more which rows of
+-- adopted tables they came from.
+DELETE FROM outbox_adopted_row
+ WHERE EXISTS (SELECT 1 FROM outbox_adopted WHERE mark IS NOT NULL)
+   AND event_id IN (SELECT id FROM outbox_event WHERE @going@);
+
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE FROM outbox_event WHERE @going@;
 

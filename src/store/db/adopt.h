@@ -62,5 +62,11 @@ int db_adopt_look(const struct source *s, const char *trigger, struct adopted *r
  * do with them; else it says in *ret what is to be done, and in *ret_copies whether rows are. */
 int db_adopt_plan(const struct source *s, const struct adopted *was, struct adopt_result *ret,
                   bool *ret_copies, struct error *err);
+/* db_mark_check refuses a mark that cannot be: its column is missing, or rows cannot be told
+ * apart. */
+int db_mark_check(const struct source *s, struct error *err);
+/* db_delivered_ids appends the ids of the events that were delivered, as a JSON array, and returns
+ * how many there are. */
+size_t db_delivered_ids(const struct settlement *s, struct buf *b);
 
 #endif

@@ -47,9 +47,9 @@ static const struct shape *const processed_shape = &shapes[0], *const debezium_s
 static bool is_ours(const char *name)
 {
     static const char *const ours[] = {
-        "meta",      "event",   "idempotency",   "consumer", "lane",        "claim",  "parked",
-        "dead",      "handled", "receipt",       "setting",  "mark",        "ended",  "order",
-        "sequencer", "fresh",   "former_filter", "passed",   "adopted_row", "adopted"};
+        "meta",      "event",   "idempotency",   "consumer", "lane",        "claim",   "parked",
+        "dead",      "handled", "receipt",       "setting",  "mark",        "ended",   "order",
+        "sequencer", "fresh",   "former_filter", "passed",   "adopted_row", "adopted", "marking"};
     if (strncasecmp(name, "sqlite_", 7) == 0)
         return true;
     if (strncasecmp(name, "outbox_", 7) != 0)

@@ -309,6 +309,9 @@ static int trim_events(struct store *st, const struct old *o, struct trim_result
         return 0;
     if (trim_going_keys(st, o, t, err) != 0)
         return -1;
+    if (db_run(st, err,
+               SQL(drop_going_rows, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
+        return -1;
     if (db_change(st, &t->events, err,
                   SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;

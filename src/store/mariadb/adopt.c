@@ -27,7 +27,11 @@ static int turn_over(const struct source *s, struct switching to, int64_t *ret_c
     int64_t ignored = 0;
     if (db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name)) != 0)
         return -1;
-    if (to.copies && mdb_adopt_copy(s, ret_copied, err) != 0)
+    if (mdb_mark_forget(s, err) != 0)
+        return -1;
+    if (to.copies && mdb_adopt_copy(s, s->req->mark != NULL, ret_copied, err) != 0)
+        return -1;
+    if (to.active && s->req->mark && mdb_mark_put(s, err) != 0)
         return -1;
     return db_run(s->st, err,
                   SQL(set_adopted, .source = s->name, .active = to.active, .now = db_now(s->st)));
@@ -68,17 +72,50 @@ static int begin_with(const struct source *s, bool copies, struct adopt_result *
     struct switching to = {.active = true, .copies = copies};
     if (db_run(s->st, err, SQL(prepare_adopted, .source = s->name, .mapping = s->mapping.p)) != 0)
         return -1;
-    if (mdb_adopt_trigger(s, err) != 0)
+    if (mdb_adopt_trigger(s, s->req->mark != NULL, err) != 0)
         return -1;
     return turn_over_once(s, to, &ret->copied, err);
 }
 
-/* go_on_with reads rows to come with other columns. */
-static int go_on_with(const struct source *s, struct error *err)
+/* write_down records what changed, inside a transaction. */
+static int write_down(const struct source *s, struct error *err)
 {
-    if (mdb_adopt_trigger(s, err) != 0)
+    if (s->req->mark && mdb_mark_put(s, err) != 0)
         return -1;
     return db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
+}
+
+/* go_on_with reads rows to come with other columns, or marks them otherwise. The trigger comes
+ * first: what it notes for a mark that is not there yet does no harm. */
+static int go_on_with(const struct source *s, struct error *err)
+{
+    bool marked;
+    if (mdb_mark_is(s, &marked, err) != 0)
+        return -1;
+    if (mdb_adopt_trigger(s, marked || s->req->mark, err) != 0)
+        return -1;
+    if (mdb_begin(s->st, err) != 0)
+        return -1;
+    if (write_down(s, err) != 0) {
+        mdb_rollback(s->st);
+        return -1;
+    }
+    return mdb_commit(s->st, err);
+}
+
+/* drop_mark ends marking. Broken off in between, the table still counts as marked, so that it can
+ * be done again. */
+static int drop_mark(const struct source *s, struct adopt_result *ret, struct error *err)
+{
+    if (mdb_mark_is(s, &ret->changed, err) != 0)
+        return -1;
+    if (s->req->dry_run || !ret->changed)
+        return 0;
+    if (db_run(s->st, err, SQL(end_mark, .source = s->name)) != 0)
+        return -1;
+    if (mdb_adopt_trigger(s, false, err) != 0)
+        return -1;
+    return mdb_mark_forget(s, err);
 }
 
 /* adopt adopts the table, or says in ret what that would do. Whatever can be refused is refused
@@ -89,8 +126,10 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     bool copies;
     if (db_source_map(s, err) != 0)
         return -1;
-    if (mdb_adopt_check(s, err) != 0)
+    if (mdb_adopt_check(s, err) != 0 || mdb_mark_check(s, err) != 0)
         return -1;
+    if (s->req->drop_mark)
+        return drop_mark(s, ret, err);
     if (look_back(s, &was, err) != 0)
         return -1;
     if (db_adopt_plan(s, &was, ret, &copies, err) != 0)
@@ -105,11 +144,6 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 
 static int serve(struct source *s, struct adopt_result *ret, struct error *err)
 {
-    if (s->req->mark || s->req->drop_mark)
-        return err_set(err, ERR_CONFIG,
-                       "%s: rows of a table in MariaDB are not marked as processed; stop what "
-                       "delivers them before you adopt the table",
-                       mdb_of(s->st)->shown);
     if (db_source_find(s, err) != 0)
         return -1;
     if (s->req->undo)
@@ -130,4 +164,66 @@ int mdb_adopt(struct store *base, const struct adopt_request *req, struct adopt_
     if (r == 0)
         *ret = res;
     return r;
+}
+
+/* ---- triggers that run as nobody ---- */
+
+/* recall gives the fields their columns again, by the rows of lost_adopted. */
+static int recall(struct source *s, const struct mdb_rows *q, struct error *err)
+{
+    bool ok = true;
+    for (int f = 0; f < FIELDS; f++) {
+        s->of[f] = mdb_copy(q, 1 + f, &s->a, &ok).p;
+        if (!ok)
+            return err_nomem(err);
+        bool column = s->of[f] && !db_source_literal(s->of[f]);
+        if (column && db_source_column(s, s->of[f]) < 0)
+            return err_set(err, ERR_NOTFOUND, "it has no column %.100s any more", s->of[f]);
+    }
+    return 0;
+}
+
+/* renew makes the trigger of one table anew. */
+static int renew(struct source *s, const struct mdb_rows *q, struct error *err)
+{
+    bool marked;
+    if (db_source_find(s, err) != 0)
+        return -1;
+    if (recall(s, q, err) != 0)
+        return -1;
+    if (mdb_mark_is(s, &marked, err) != 0)
+        return -1;
+    return mdb_adopt_trigger(s, marked, err);
+}
+
+static int renew_table(struct mdb_store *st, const struct mdb_rows *q, struct error *err)
+{
+    struct buf name;
+    buf_init(&name, 1 << 10);
+    mdb_adopt_add_name(&name, mdb_text(q, 0).p);
+    struct adopt_request req = {.table = buf_cstr(&name)};
+    struct source s = {.st = &st->base, .schema = st->url.database, .req = &req};
+    arena_init(&s.a, 0);
+    int r = req.table ? renew(&s, q, err) : err_nomem(err);
+    arena_release(&s.a);
+    buf_release(&name);
+    if (r != 0)
+        return err_prefix(err,
+                          "could not make the trigger of table %.64s anew, which runs as an "
+                          "account that is gone",
+                          mdb_text(q, 0).p);
+    return 0;
+}
+
+int mdb_adopt_renew(struct mdb_store *st, struct error *err)
+{
+    struct error ignored;
+    struct mdb_rows *q = mdb_rows(st, &ignored, SQL(lost_adopted, .schema = st->url.database));
+    while (q && mdb_step(&q) == 1) {
+        if (renew_table(st, q, err) == 0)
+            continue;
+        mdb_done(q);
+        return -1;
+    }
+    return 0;
 }

@@ -1,5 +1,5 @@
-/* adopt.h: what adopt.c and adopt_rows.c share, which turn rows of an application's table into
- * events. */
+/* adopt.h: what the files share that turn rows of an application's table into events: adopt.c,
+ * adopt_rows.c and adopt_mark.c. */
 #ifndef STORE_MARIADB_ADOPT_H
 #define STORE_MARIADB_ADOPT_H
 
@@ -13,12 +13,39 @@ void mdb_adopt_trigger_name(const struct source *s, char ret[MDB_TRIGGER_TEXT]);
 /* mdb_adopt_check refuses columns of which nothing can be made. */
 int mdb_adopt_check(const struct source *s, struct error *err);
 /* mdb_adopt_trigger makes the trigger, or puts it in the place of an earlier one, in one step;
- * mdb_adopt_untrigger drops it. MariaDB commits before both. */
-int mdb_adopt_trigger(const struct source *s, struct error *err);
+ * marked: it also notes which row became which event. mdb_adopt_untrigger drops it. MariaDB commits
+ * before both. */
+int mdb_adopt_trigger(const struct source *s, bool marked, struct error *err);
 int mdb_adopt_untrigger(const struct source *s, struct error *err);
 /* mdb_adopt_count counts the rows that are not processed; mdb_adopt_copy makes events of them,
  * inside a transaction, and counts those. */
 int mdb_adopt_count(const struct source *s, int64_t *ret, struct error *err);
-int mdb_adopt_copy(const struct source *s, int64_t *ret, struct error *err);
+int mdb_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct error *err);
+
+/* ---- what statements are put together from ---- */
+
+/* What a column holds, by its data type. */
+enum mdb_kind { MDB_KIND_TEXT, MDB_KIND_BYTES, MDB_KIND_NUMBER, MDB_KIND_TIME };
+
+enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column);
+void mdb_adopt_add_name(struct buf *b, const char *name);
+/* mdb_adopt_add_text appends what a column is in row r, as text. */
+void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r);
+/* mdb_adopt_add_open appends the condition that row r is not processed, by the flag in a column,
+ * which may be text. */
+void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char *r);
+
+/* ---- adopt_mark.c ---- */
+
+/* mdb_mark_put records that rows are marked from now on, as the request says; inside a
+ * transaction. */
+int mdb_mark_put(const struct source *s, struct error *err);
+/* mdb_mark_check refuses what cannot be: a column that cannot be set, or other columns by which
+ * rows would be found. */
+int mdb_mark_check(const struct source *s, struct error *err);
+/* mdb_mark_is says whether rows of the table are marked. */
+int mdb_mark_is(const struct source *s, bool *ret, struct error *err);
+/* mdb_mark_forget forgets the mark, and which row became which event. */
+int mdb_mark_forget(const struct source *s, struct error *err);
 
 #endif

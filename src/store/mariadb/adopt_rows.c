@@ -28,7 +28,7 @@ static int run(const struct source *s, struct buf *b, struct error *err)
 
 /* ---- names and kinds ---- */
 
-static void add_name(struct buf *b, const char *name)
+void mdb_adopt_add_name(struct buf *b, const char *name)
 {
     buf_addc(b, '`');
     for (const char *p = name; *p; p++) {
@@ -48,34 +48,33 @@ static void add_text(struct buf *b, const char *text, size_t n)
     buf_adds(b, "' USING utf8mb4)");
 }
 
-/* What a column holds, by its data type. */
-enum kind { KIND_TEXT, KIND_BYTES, KIND_NUMBER, KIND_TIME };
-
-static enum kind kind_of(const struct source *s, const char *column)
+enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column)
 {
     static const struct {
         const char *part;
-        enum kind kind;
-    } kinds[] = {{"int", KIND_NUMBER},     {"decimal", KIND_NUMBER}, {"float", KIND_NUMBER},
-                 {"double", KIND_NUMBER},  {"bit", KIND_NUMBER},     {"year", KIND_NUMBER},
-                 {"binary", KIND_BYTES},   {"blob", KIND_BYTES},     {"datetime", KIND_TIME},
-                 {"timestamp", KIND_TIME}, {"date", KIND_TIME}};
+        enum mdb_kind kind;
+    } kinds[] = {
+        {"int", MDB_KIND_NUMBER},     {"decimal", MDB_KIND_NUMBER}, {"float", MDB_KIND_NUMBER},
+        {"double", MDB_KIND_NUMBER},  {"bit", MDB_KIND_NUMBER},     {"year", MDB_KIND_NUMBER},
+        {"binary", MDB_KIND_BYTES},   {"blob", MDB_KIND_BYTES},     {"datetime", MDB_KIND_TIME},
+        {"timestamp", MDB_KIND_TIME}, {"date", MDB_KIND_TIME}};
     const char *type = s->type[db_source_column(s, column)];
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strstr(type, kinds[i].part))
             return kinds[i].kind;
-    return KIND_TEXT;
+    return MDB_KIND_TEXT;
 }
 
 int mdb_adopt_check(const struct source *s, struct error *err)
 {
     const char *at = s->of[F_CREATED], *payload = s->of[F_PAYLOAD];
-    if (at && kind_of(s, at) != KIND_TIME && kind_of(s, at) != KIND_NUMBER)
+    if (at && mdb_adopt_kind(s, at) != MDB_KIND_TIME && mdb_adopt_kind(s, at) != MDB_KIND_NUMBER)
         return err_set(err, ERR_CONFIG,
                        "column %.100s of %.100s is neither a time nor a number, and cannot be the "
                        "created_at; leave it out: --column created_at=",
                        at, s->name);
-    bool json = kind_of(s, payload) == KIND_TEXT || kind_of(s, payload) == KIND_BYTES;
+    bool json = mdb_adopt_kind(s, payload) == MDB_KIND_TEXT ||
+                mdb_adopt_kind(s, payload) == MDB_KIND_BYTES;
     if (!json)
         return err_set(err, ERR_CONFIG,
                        "column %.100s of %.100s is neither a text nor bytes, and cannot be the "
@@ -100,7 +99,15 @@ void mdb_adopt_trigger_name(const struct source *s, char ret[MDB_TRIGGER_TEXT])
 static void add_column(struct buf *b, const char *column, const char *r)
 {
     buf_addf(b, "%s.", r);
-    add_name(b, column);
+    mdb_adopt_add_name(b, column);
+}
+
+void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r)
+{
+    bool bytes = kind == MDB_KIND_BYTES;
+    buf_adds(b, bytes ? "LOWER(HEX(" : "CAST(");
+    add_column(b, column, r);
+    buf_adds(b, bytes ? "))" : " AS CHAR CHARACTER SET utf8mb4)");
 }
 
 /* add_value appends what a field is in row r, as text. */
@@ -111,14 +118,8 @@ static void add_value(struct buf *b, const struct source *s, enum field f, const
         buf_adds(b, "NULL");
     } else if (db_source_literal(of)) {
         add_text(b, of + 1, strlen(of) - 2);
-    } else if (kind_of(s, of) == KIND_BYTES) {
-        buf_adds(b, "LOWER(HEX(");
-        add_column(b, of, r);
-        buf_adds(b, "))");
     } else {
-        buf_adds(b, "CAST(");
-        add_column(b, of, r);
-        buf_adds(b, " AS CHAR CHARACTER SET utf8mb4)");
+        mdb_adopt_add_text(b, of, mdb_adopt_kind(s, of), r);
     }
 }
 
@@ -133,7 +134,7 @@ static void add_call(struct buf *b, const char *function, const struct source *s
 
 static void add_payload(struct buf *b, const struct source *s, const char *r)
 {
-    if (kind_of(s, s->of[F_PAYLOAD]) != KIND_BYTES) {
+    if (mdb_adopt_kind(s, s->of[F_PAYLOAD]) != MDB_KIND_BYTES) {
         add_call(b, "outbox_row_payload", s, F_PAYLOAD, r);
         return;
     }
@@ -149,7 +150,7 @@ static void add_created(struct buf *b, const struct source *s, const char *r)
         buf_adds(b, "outbox_row_time(NULL)");
         return;
     }
-    bool time = kind_of(s, of) == KIND_TIME;
+    bool time = mdb_adopt_kind(s, of) == MDB_KIND_TIME;
     buf_adds(b, time ? "outbox_row_time(UNIX_TIMESTAMP(" : "outbox_row_time(LEAST(1e15, (");
     add_column(b, of, r);
     buf_adds(b, time ? "))" : ")))");
@@ -166,6 +167,15 @@ static void add_both(struct buf *b, const struct source *s, enum field f, enum f
     buf_adds(b, ")");
 }
 
+void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char *r)
+{
+    buf_adds(b, "(");
+    add_column(b, column, r);
+    buf_adds(b, " IS NULL OR ");
+    add_column(b, column, r);
+    buf_adds(b, text ? " IN ('', '0'))" : " = 0)");
+}
+
 /* add_open appends the condition that row r is not processed yet. */
 static void add_open(struct buf *b, const struct source *s, const char *r)
 {
@@ -174,12 +184,8 @@ static void add_open(struct buf *b, const struct source *s, const char *r)
         buf_adds(b, "TRUE");
         return;
     }
-    bool text = kind_of(s, of) == KIND_TEXT || kind_of(s, of) == KIND_BYTES;
-    buf_adds(b, "(");
-    add_column(b, of, r);
-    buf_adds(b, " IS NULL OR ");
-    add_column(b, of, r);
-    buf_adds(b, text ? " IN ('', '0'))" : " = 0)");
+    enum mdb_kind kind = mdb_adopt_kind(s, of);
+    mdb_adopt_add_open(b, of, kind == MDB_KIND_TEXT || kind == MDB_KIND_BYTES, r);
 }
 
 /* add_copied appends the values of the columns COPIED. */
@@ -202,39 +208,71 @@ static void add_copied(struct buf *b, const struct source *s, const char *r)
 
 /* ---- the trigger ---- */
 
+/* add_noted begins a statement that notes which row the event `nr` came from; where that number is
+ * read from comes next, and end_noted ends it. Numbers begin again when somebody truncates
+ * outbox_event, so another row may be noted under this one. */
+static void add_noted(struct buf *b, const struct source *s, const char *nr)
+{
+    buf_adds(b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT ");
+    buf_addf(b, "%s, ", nr);
+    add_text(b, s->name, strlen(s->name));
+    buf_adds(b, ", ");
+    add_value(b, s, F_ID, "NEW");
+}
+
+static void end_noted(struct buf *b, const struct source *s)
+{
+    add_column(b, s->of[F_ID], "NEW");
+    buf_adds(b, " IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; ");
+}
+
 /* add_made appends statements that make an event of a new row. An id that is a UUID becomes the
  * event's, unless one has it already; otherwise the table gives the event one. VALUES, because
  * SELECT would lock the numbers of outbox_event. */
-static void add_made(struct buf *b, const struct source *s)
+static void add_made(struct buf *b, const struct source *s, bool marked)
 {
     buf_adds(b, "IF ");
     add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
     buf_adds(b, " IS NULL THEN INSERT INTO outbox_event (" COPIED ") VALUES (");
     add_copied(b, s, "NEW");
-    buf_adds(b, "); ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
+    buf_adds(b, "); ");
+    if (marked) {
+        add_noted(b, s, "LAST_INSERT_ID()");
+        buf_adds(b, " FROM DUAL WHERE ");
+        end_noted(b, s);
+    }
+    buf_adds(b, "ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
                 "INSERT INTO outbox_event (id, " COPIED ") VALUES (");
     add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
     buf_adds(b, ", ");
     add_copied(b, s, "NEW");
-    buf_adds(b, "); END; END IF; ");
+    buf_adds(b, "); END; ");
+    if (marked) {
+        add_noted(b, s, "e.nr");
+        buf_adds(b, " FROM outbox_event e WHERE e.id = ");
+        add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
+        buf_adds(b, " AND ");
+        end_noted(b, s);
+    }
+    buf_adds(b, "END IF; ");
 }
 
-int mdb_adopt_trigger(const struct source *s, struct error *err)
+int mdb_adopt_trigger(const struct source *s, bool marked, struct error *err)
 {
     char name[MDB_TRIGGER_TEXT];
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
     mdb_adopt_trigger_name(s, name);
     buf_adds(&b, BRIEFLY "CREATE OR REPLACE TRIGGER ");
-    add_name(&b, name);
+    mdb_adopt_add_name(&b, name);
     buf_adds(&b, " AFTER INSERT ON ");
-    add_name(&b, s->name);
+    mdb_adopt_add_name(&b, s->name);
     buf_adds(&b, " FOR EACH ROW BEGIN IF ");
     add_open(&b, s, "NEW");
     buf_adds(&b, " AND (SELECT a.active FROM outbox_adopted a WHERE a.source = ");
     add_text(&b, s->name, strlen(s->name));
     buf_adds(&b, " LOCK IN SHARE MODE) THEN ");
-    add_made(&b, s);
+    add_made(&b, s, marked);
     buf_adds(&b, "END IF; END");
     return run(s, &b, err);
 }
@@ -246,7 +284,7 @@ int mdb_adopt_untrigger(const struct source *s, struct error *err)
     buf_init(&b, STATEMENT_MAX);
     mdb_adopt_trigger_name(s, name);
     buf_adds(&b, BRIEFLY "DROP TRIGGER IF EXISTS ");
-    add_name(&b, name);
+    mdb_adopt_add_name(&b, name);
     return run(s, &b, err);
 }
 
@@ -259,7 +297,7 @@ int mdb_adopt_count(const struct source *s, int64_t *ret, struct error *err)
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
     buf_adds(&b, "SELECT count(*) FROM ");
-    add_name(&b, s->name);
+    mdb_adopt_add_name(&b, s->name);
     buf_adds(&b, " s WHERE ");
     add_open(&b, s, "s");
     int r = buf_cstr(&b) ? mdb_ask(st, st->db, b.p, b.n, &q, err) : err_nomem(err);
@@ -276,7 +314,7 @@ int mdb_adopt_count(const struct source *s, int64_t *ret, struct error *err)
 static void add_order(struct buf *b, const struct source *s)
 {
     const char *id = s->of[F_ID], *at = s->of[F_CREATED];
-    bool counted = id && kind_of(s, id) == KIND_NUMBER;
+    bool counted = id && mdb_adopt_kind(s, id) == MDB_KIND_NUMBER;
     const char *between = " ORDER BY ";
     if (at && !counted) {
         buf_adds(b, between);
@@ -303,37 +341,102 @@ static int read_id_default(const struct source *s, struct buf *b, struct error *
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-/* add_copy appends the statement that makes an event of each row that is not processed. A DATETIME
- * has no time zone: it is taken in the server's own, as sessions have it by default. */
-static void add_copy(struct buf *b, const struct source *s, const char *id_default)
+/* add_rows appends where the rows come from that are not processed, and are no events yet. */
+static void add_rows(struct buf *b, const struct source *s, const char *join)
 {
-    buf_adds(b, "SET STATEMENT time_zone = @@global.time_zone FOR "
-                "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
-    add_call(b, "outbox_row_uuid", s, F_ID, "s");
-    buf_addf(b, ", %s), ", id_default);
-    add_copied(b, s, "s");
     buf_adds(b, " FROM ");
-    add_name(b, s->name);
-    buf_adds(b, " s WHERE ");
+    mdb_adopt_add_name(b, s->name);
+    buf_addf(b, " s%s WHERE ", join);
     add_open(b, s, "s");
     buf_adds(b, " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = ");
     add_call(b, "outbox_row_uuid", s, F_ID, "s");
     buf_adds(b, ")");
+}
+
+/* A table of the session's own: which row gets which event, by the row's key as it is. */
+#define COPYING "outbox_copying"
+
+/* choose_ids fills that table. */
+static int choose_ids(const struct source *s, const char *id_default, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    buf_adds(&b, "CREATE OR REPLACE TEMPORARY TABLE " COPYING
+                 " (PRIMARY KEY (k), event_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin, "
+                 "UNIQUE (event_id)) ENGINE = InnoDB AS SELECT ");
+    add_column(&b, s->of[F_ID], "s");
+    buf_adds(&b, " AS k, COALESCE(");
+    add_call(&b, "outbox_row_uuid", s, F_ID, "s");
+    buf_addf(&b, ", %s) AS event_id", id_default);
+    add_rows(&b, s, "");
+    buf_adds(&b, " AND ");
+    add_column(&b, s->of[F_ID], "s");
+    buf_adds(&b, " IS NOT NULL");
+    return run(s, &b, err);
+}
+
+/* note_copied notes which row each of the events came from that were made of the chosen ids. */
+static int note_copied(const struct source *s, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    buf_adds(&b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT e.nr, ");
+    add_text(&b, s->name, strlen(s->name));
+    buf_adds(&b, ", ");
+    mdb_adopt_add_text(&b, "k", mdb_adopt_kind(s, s->of[F_ID]), "c");
+    buf_adds(&b, " FROM " COPYING " c JOIN outbox_event e ON e.id = c.event_id "
+                 "ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0");
+    if (run(s, &b, err) != 0)
+        return -1;
+    return mdb_exec(mdb_of(s->st), "DROP TEMPORARY TABLE " COPYING, err);
+}
+
+/* add_copy appends the statement that makes an event of each row that is not processed. A DATETIME
+ * has no time zone: it is taken in the server's own, as sessions have it by default. */
+static void add_copy(struct buf *b, const struct source *s, bool marked, const char *id_default)
+{
+    buf_adds(b, "SET STATEMENT time_zone = @@global.time_zone FOR "
+                "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
+    if (marked)
+        buf_adds(b, "c.event_id, ");
+    add_call(b, "outbox_row_uuid", s, F_ID, "s");
+    buf_addf(b, ", %s), ", id_default);
+    add_copied(b, s, "s");
+    struct buf join;
+    buf_init(&join, STATEMENT_MAX);
+    if (marked) {
+        buf_adds(&join, " LEFT JOIN " COPYING " c ON c.k = ");
+        add_column(&join, s->of[F_ID], "s");
+    }
+    add_rows(b, s, buf_cstr(&join) ? join.p : "");
+    buf_release(&join);
     add_order(b, s);
 }
 
-int mdb_adopt_copy(const struct source *s, int64_t *ret, struct error *err)
+/* copy makes the events. */
+static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
+                struct error *err)
 {
-    struct buf b, id_default;
+    struct buf b;
     buf_init(&b, STATEMENT_MAX);
+    add_copy(&b, s, marked, id_default);
+    if (run(s, &b, err) != 0)
+        return -1;
+    *ret = mdb_of(s->st)->changed;
+    return 0;
+}
+
+int mdb_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct error *err)
+{
+    struct buf id_default;
     buf_init(&id_default, STATEMENT_MAX);
     int r = read_id_default(s, &id_default, err);
-    if (r == 0) {
-        add_copy(&b, s, id_default.p);
-        r = run(s, &b, err);
-    }
-    buf_release(&id_default);
+    if (r == 0 && marked)
+        r = choose_ids(s, id_default.p, err);
     if (r == 0)
-        *ret = mdb_of(s->st)->changed;
+        r = copy(s, marked, id_default.p, ret, err);
+    if (r == 0 && marked)
+        r = note_copied(s, err);
+    buf_release(&id_default);
     return r;
 }

@@ -146,6 +146,25 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
     }
 }
 
+/* marked reports what keeps rows of adopted tables from being marked. Events are delivered all the
+ * same. */
+static int marked(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    char text[1500];
+    int r;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(not_marked));
+    while ((r = mdb_step(&q)) == 1) {
+        snprintf(
+            text, sizeof text,
+            "rows of table %.64s are not marked, though consumer \"%.63s\" has had them: %.1000s",
+            mdb_text(q, 0).p, mdb_text(q, 1).p, mdb_text(q, 2).p);
+        say(req, FINDING_PROBLEM, "marked", text,
+            "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered the rows "
+            "before");
+    }
+    return r;
+}
+
 static int sequencer(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t beyond = 0;
@@ -233,6 +252,8 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
     if (engines(st, req, err) != 0 || triggers(st, req, err) != 0)
         return -1;
     definers(st, req);
+    if (marked(st, req, err) != 0)
+        return -1;
     if (sequencer(st, req, err) != 0 || numbers(st, req, err) != 0)
         return -1;
     if (places(st, req, err) != 0)

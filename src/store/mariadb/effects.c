@@ -83,13 +83,13 @@ int mdb_settle_here(struct store *base, const struct settlement *s, bool *ret_lo
                     struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
-    int64_t found = 0, alive = 0, delivered = 0;
+    int64_t marks = 0, alive = 0, delivered = 0;
     if (!st->in_tx)
         return err_set(err, ERR_MISUSE,
                        "no transaction is open: effects and outcomes must commit together");
     if (mdb_tx_gone(st, err) != 0)
         return -1;
-    if (mdb_value(st, err, &found, SQL(lock_consumer, .consumer = s->consumer)) != 0)
+    if (mdb_value(st, err, &marks, SQL(lock_to_settle, .consumer = s->consumer)) != 0)
         return -1;
     if (mdb_settle_marks(st, s, err) != 0)
         return -1;
@@ -101,6 +101,8 @@ int mdb_settle_here(struct store *base, const struct settlement *s, bool *ret_lo
     if (!alive)
         return 0;
     if (mdb_settle(st, s, &delivered, err) != 0)
+        return -1;
+    if (marks && (mdb_mark_note(st, s, err) != 0 || mdb_mark(st, s->consumer, err) != 0))
         return -1;
     if (delivered == 0)
         return 0;

@@ -73,6 +73,8 @@ static const struct right rights[] = {
     {WORKERS, WRITE, NULL, "", "outbox_former_filter"},
     {WORKERS, WRITE, NULL, "", "outbox_passed"},
     {WORKERS, SELECT, NULL, "", "outbox_adopted"},
+    {WORKERS, SELECT | UPDATE | DELETE, NULL, "", "outbox_marking"},
+    {WORKERS, SELECT | UPDATE | DELETE, NULL, "", "outbox_adopted_row"},
     {WORKERS, SELECT, NULL, "", "outbox_sequenced"},
     {WORKERS, SELECT, NULL, "", "outbox_idempotency"},
     {WORKERS, SELECT, NULL, "", "outbox_delivery"},

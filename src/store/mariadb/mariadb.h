@@ -11,7 +11,7 @@
 #include "store/db/db.h"
 #include "store/pull.h"
 
-#define MDB_SCHEMA_VERSION 2
+#define MDB_SCHEMA_VERSION 3
 #define MDB_TRIGGERS 2 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
@@ -403,6 +403,17 @@ int mdb_handled_put(struct store *st, const struct inbox_key *k, const bool *ski
 
 int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
               struct error *err);
+/* mdb_adopt_renew makes triggers of adopted tables anew that run as an account that is gone, as far
+ * as accounts may be seen: they run as ours then. */
+int mdb_adopt_renew(struct mdb_store *st, struct error *err);
+
+/* ---- adopt_mark.c, inside a transaction that has the consumer's row ---- */
+
+/* mdb_mark_note notes which rows of adopted tables the consumer has had, by what is settled. */
+int mdb_mark_note(struct mdb_store *st, const struct settlement *s, struct error *err);
+/* mdb_mark marks those rows, except such as somebody has locked: nobody is waited for, and a later
+ * turn marks them. What is wrong with a table is written down for `doctor`, and is no failure. */
+int mdb_mark(struct mdb_store *st, const char *consumer, struct error *err);
 
 /* ---- grant.c, doctor.c ---- */
 

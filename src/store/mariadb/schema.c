@@ -209,7 +209,9 @@ static int migrate(struct mdb_store *st, int64_t version, struct error *err)
     functions_hash(hash);
     if (mdb_run(st, err, SQL(put_meta, .name = "functions", .value = hash)) != 0)
         return -1;
-    return mdb_run(st, err, SQL(put_meta, .name = "schema_version", .value = text));
+    if (mdb_run(st, err, SQL(put_meta, .name = "schema_version", .value = text)) != 0)
+        return -1;
+    return mdb_adopt_renew(st, err);
 }
 
 /* init_locked reads the version again: another process may have been first. */

@@ -17,6 +17,7 @@ struct turn {
     struct claiming k;
     bool lost;         /* the claim that is settled was no longer ours */
     int64_t delivered; /* events of it */
+    bool marks;        /* rows are marked once this consumer has had them */
 };
 
 static bool is_claiming(const struct claim_request *req)
@@ -72,6 +73,7 @@ static int read_consumer(struct turn *t, const char *name, struct mdb_rows *q, i
                         "consumer \"%s\" is not registered; it may have been removed", name);
     set_now(t, mdb_int(q, 6));
     *ret_version = mdb_int(q, 7);
+    t->marks = mdb_int(q, 8) != 0;
     k->epoch = mdb_claim_next_epoch(k->st, mdb_int(q, 1));
     if (k->req) {
         k->hint->paused = mdb_int(q, 0) != 0;
@@ -113,6 +115,17 @@ static int settle(struct turn *t, struct error *err)
         return -1;
     mdb_claim_over(k, k->s->b->epoch);
     return 0;
+}
+
+/* mark marks the rows of adopted tables that this turn has settled, or an earlier one. */
+static int mark(const struct turn *t, const char *name, struct error *err)
+{
+    const struct settlement *s = t->k.s;
+    if (!t->marks)
+        return 0;
+    if (s && !t->lost && mdb_mark_note(t->k.st, s, err) != 0)
+        return -1;
+    return mdb_mark(t->k.st, name, err);
 }
 
 /* put_progress writes the consumer's row, if there is anything to write. */
@@ -214,6 +227,8 @@ static int steps(struct turn *t, struct error *err)
     if (fit && mdb_take_over(k, err) != 0)
         return -1;
     if (k->s && settle(t, err) != 0)
+        return -1;
+    if (mark(t, name, err) != 0)
         return -1;
     if (fit && is_claiming(k->req) && claim(k, err) != 0)
         return -1;

@@ -107,7 +107,7 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     struct adopted was;
     if (db_source_map(s, err) != 0)
         return -1;
-    if (sqlite_mark_check(s, err) != 0)
+    if (db_mark_check(s, err) != 0)
         return -1;
     if (s->req->drop_mark)
         return drop_mark(s, ret, err);

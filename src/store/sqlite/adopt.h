@@ -28,9 +28,6 @@ int sqlite_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct 
 
 /* ---- adopt_mark.c ---- */
 
-/* sqlite_mark_check refuses a mark that cannot be: its column is missing, or rows cannot be told
- * apart. */
-int sqlite_mark_check(const struct source *s, struct error *err);
 /* sqlite_mark_stamp gives the SQL expression that marks a row; it is a string constant. */
 int sqlite_mark_stamp(const struct source *s, const char *column, const char **ret,
                       struct error *err);

@@ -2,7 +2,6 @@
  * settles their delivery. */
 #include <string.h>
 
-#include "base/json.h"
 #include "store/sqlite/adopt.h"
 #include "store_sql.h"
 
@@ -71,56 +70,7 @@ int sqlite_mark_stamp(const struct source *s, const char *column, const char **r
     return 0;
 }
 
-int sqlite_mark_check(const struct source *s, struct error *err)
-{
-    const char *mark = s->req->mark, *id = s->of[F_ID];
-    int64_t unique = 0;
-    if (!mark)
-        return 0;
-    if (db_source_column(s, mark) < 0)
-        return err_set(err, ERR_NOTFOUND,
-                       "table %.100s has no column %.100s, which would be marked", s->name, mark);
-    if (!id)
-        return err_set(
-            err, ERR_CONFIG,
-            "rows of %.100s can be marked only by a column that tells them apart: --column id=NAME",
-            s->name);
-    if (db_value(s->st, err, &unique, SQL(is_unique, .source = s->name, .name = id)) != 0)
-        return -1;
-    if (!unique)
-        return err_set(err, ERR_CONFIG,
-                       "rows of %.100s cannot be marked: its column %.100s does not tell its rows "
-                       "apart; name one that does, a primary key or a UNIQUE column: --column "
-                       "id=NAME",
-                       s->name, id);
-    return store_name_check(s->req->consumer, err);
-}
-
 /* ---- marking ---- */
-
-/* add_delivered appends the ids of the events that were delivered, as a JSON array, and returns how
- * many there are. Outcomes stand in the order of the batch. */
-static size_t add_delivered(const struct settlement *s, struct buf *b)
-{
-    size_t n = 0, k = 0;
-    buf_addc(b, '[');
-    for (size_t i = 0; i < s->b->n; i++) {
-        const struct event *ev = &s->b->ev[i];
-        bool named = k < s->n && s->out[k].ev->seq == ev->seq;
-        bool failed = named && s->out[k].kind != OUTCOME_DELIVERED;
-        bool given_back = s->release_from && ev->seq >= s->release_from;
-        if (named)
-            k++;
-        if (failed || given_back)
-            continue;
-        if (n > 0)
-            buf_addc(b, ',');
-        json_quote(b, ev->id);
-        n++;
-    }
-    buf_addc(b, ']');
-    return n;
-}
 
 /* run_mark runs the UPDATE in q, which it frees, for these ids. */
 static int run_mark(struct sqlite_store *st, sqlite3_str *q, const char *ids, struct error *err)
@@ -178,7 +128,7 @@ int sqlite_adopt_mark(struct sqlite_store *st, const struct settlement *s, struc
 
     struct buf ids;
     buf_init(&ids, IDS_MAX);
-    size_t n = add_delivered(s, &ids);
+    size_t n = db_delivered_ids(s, &ids);
     r = 0;
     if (!buf_cstr(&ids))
         r = err_nomem(err);

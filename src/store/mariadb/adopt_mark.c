@@ -1,0 +1,564 @@
+/* adopt_mark.c: marking rows of adopted tables as processed once a consumer has had them, in the
+ * transaction that settles their delivery. The statements name the application's table and columns,
+ * so they are put together here.
+ *
+ * Nobody is waited for: whoever delivered the rows before, and may have them locked, marks them
+ * itself. What could not be marked stays noted, and the next turn tries again. */
+#include <mysqld_error.h>
+#include <string.h>
+
+#include "store/mariadb/adopt.h"
+#include "store_sql.h"
+
+#define IDS_MAX ((size_t)1 << 24)  /* bytes of the ids that one settlement notes */
+#define TEXT_MAX ((size_t)1 << 24) /* bytes of a statement */
+#define KEYS_MAX ((size_t)1 << 20) /* bytes of the keys that one statement names, about */
+#define ROWS_MAX 10000             /* rows of a table that one turn marks */
+#define AT_ONCE "SET STATEMENT lock_wait_timeout = 0"
+#define AT_ONCE_OR_NOT AT_ONCE ", innodb_lock_wait_timeout = 0"
+
+/* ---- how to mark ---- */
+
+/* How a processed row may look. outbox_marking has the name: no SQL, which would run as whoever
+ * relays. */
+enum stamp { STAMP_TIME, STAMP_TRUE, STAMP_SECONDS, STAMP_MS, STAMP_TEXT, STAMP_RFC3339, STAMPS };
+static const struct {
+    const char *name, *sql;
+} stamps[STAMPS] = {
+    [STAMP_TIME] = {"time", "NOW(6)"},
+    [STAMP_TRUE] = {"true", "1"},
+    [STAMP_SECONDS] = {"seconds", "UNIX_TIMESTAMP()"},
+    [STAMP_MS] = {"ms", "FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)"},
+    [STAMP_TEXT] = {"text", "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%d %H:%i:%s')"},
+    [STAMP_RFC3339] = {"rfc3339", "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%dT%H:%i:%sZ')"},
+};
+static const char *const kinds[] = {
+    [MDB_KIND_TEXT] = "text",
+    [MDB_KIND_BYTES] = "bytes",
+    [MDB_KIND_NUMBER] = "number",
+    [MDB_KIND_TIME] = "time",
+};
+
+/* usual_stamp goes by the type of the column alone. */
+static enum stamp usual_stamp(const struct source *s, const char *column)
+{
+    const char *type = s->type[db_source_column(s, column)];
+    bool truth = strcmp(type, "tinyint") == 0 || strcmp(type, "bit") == 0;
+    switch (mdb_adopt_kind(s, column)) {
+    case MDB_KIND_TIME: return STAMP_TIME;
+    case MDB_KIND_NUMBER: return truth ? STAMP_TRUE : STAMP_SECONDS;
+    default: return STAMP_TEXT;
+    }
+}
+
+/* stamp_like gives the stamp that a value of a marked row has. */
+static enum stamp stamp_like(struct str value, enum stamp usual)
+{
+    bool number = usual == STAMP_TRUE || usual == STAMP_SECONDS;
+    if (usual == STAMP_TEXT && memchr(value.p, 'T', value.n))
+        return STAMP_RFC3339;
+    if (!number)
+        return usual;
+    if (str_is(value, "1"))
+        return STAMP_TRUE;
+    return value.n > 11 ? STAMP_MS : STAMP_SECONDS;
+}
+
+/* read_stamp takes a row that is marked already for an example. If there is none, it goes by the
+ * type of the column. */
+static int read_stamp(const struct source *s, const char *column, enum stamp *ret,
+                      struct error *err)
+{
+    struct mdb_store *st = mdb_of(s->st);
+    struct mdb_rows *q = NULL;
+    struct buf b;
+    enum stamp usual = usual_stamp(s, column);
+    enum mdb_kind kind = mdb_adopt_kind(s, column);
+    buf_init(&b, TEXT_MAX);
+    buf_adds(&b, "SELECT ");
+    mdb_adopt_add_text(&b, column, kind, "s");
+    buf_adds(&b, " FROM ");
+    mdb_adopt_add_name(&b, s->name);
+    buf_adds(&b, " s WHERE NOT ");
+    mdb_adopt_add_open(&b, column, usual == STAMP_TEXT, "s");
+    buf_adds(&b, " LIMIT 1");
+    int r = buf_cstr(&b) ? mdb_ask(st, st->db, b.p, b.n, &q, err) : err_nomem(err);
+    buf_release(&b);
+    if (r != 0)
+        return -1;
+
+    *ret = usual;
+    if (mdb_step(&q) == 1)
+        *ret = stamp_like(mdb_text(q, 0), usual);
+    mdb_done(q);
+    return 0;
+}
+
+int mdb_mark_is(const struct source *s, bool *ret, struct error *err)
+{
+    int64_t marked = 0;
+    if (db_value(s->st, err, &marked, SQL(is_marked, .source = s->name)) != 0)
+        return -1;
+    *ret = marked != 0;
+    return 0;
+}
+
+/* same_key refuses to go on with a mark if rows would be found by another column than those were
+ * noted by that are not marked yet. */
+static int same_key(const struct source *s, struct error *err)
+{
+    struct db_rows q;
+    const char *id = s->of[F_ID];
+    int r = db_row(s->st, &q, err, SQL(marked_by, .source = s->name));
+    if (r <= 0)
+        return r;
+    bool same = id && str_is(db_text(&q, 0), id);
+    db_done(&q);
+    if (same)
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "rows of %.100s are marked, and would be told apart by another column now: give "
+                   "--mark and --consumer again, or --drop-mark first",
+                   s->name);
+}
+
+int mdb_mark_check(const struct source *s, struct error *err)
+{
+    const char *mark = s->req->mark;
+    if (!mark)
+        return s->req->drop_mark ? 0 : same_key(s, err);
+    if (db_mark_check(s, err) != 0)
+        return -1;
+    if (mdb_adopt_kind(s, mark) == MDB_KIND_BYTES)
+        return err_set(err, ERR_CONFIG,
+                       "column %.100s of table %.100s holds bytes, and cannot be marked: it has to "
+                       "be a time, a number or a text",
+                       mark, s->name);
+    return 0;
+}
+
+/* mdb_mark_put forgets who had which row: another consumer's deliveries may count now. */
+int mdb_mark_put(const struct source *s, struct error *err)
+{
+    enum stamp stamp;
+    const char *key = s->of[F_ID];
+    bool same = false;
+    if (read_stamp(s, s->req->mark, &stamp, err) != 0)
+        return -1;
+    struct db_rows q;
+    int r = db_row(s->st, &q, err, SQL(marked_by, .source = s->name));
+    if (r < 0)
+        return -1;
+    if (r == 1) {
+        same = str_is(db_text(&q, 0), key);
+        db_done(&q);
+    }
+    if (r == 1 && !same && db_run(s->st, err, SQL(forget_rows, .source = s->name)) != 0)
+        return -1;
+    if (db_run(s->st, err, SQL(forget_had, .source = s->name)) != 0)
+        return -1;
+    return db_run(s->st, err,
+                  SQL(put_marking, .source = s->name, .consumer = s->req->consumer,
+                      .mark = s->req->mark, .stamp = stamps[stamp].name, .key = key,
+                      .kind = kinds[mdb_adopt_kind(s, key)]));
+}
+
+int mdb_mark_forget(const struct source *s, struct error *err)
+{
+    if (db_run(s->st, err, SQL(forget_rows, .source = s->name)) != 0)
+        return -1;
+    return db_run(s->st, err, SQL(forget_mark, .source = s->name));
+}
+
+/* ---- what was delivered ---- */
+
+int mdb_mark_note(struct mdb_store *st, const struct settlement *s, struct error *err)
+{
+    struct buf ids;
+    buf_init(&ids, IDS_MAX);
+    size_t n = db_delivered_ids(s, &ids);
+    int r = 0;
+    if (!buf_cstr(&ids))
+        r = err_nomem(err);
+    else if (n > 0)
+        r = mdb_later(st, err, SQL(note_had, .consumer = s->consumer, .ids = ids.p));
+    buf_release(&ids);
+    return r;
+}
+
+/* ---- marking ---- */
+
+/* What is known of a row that is to be marked. */
+enum seen {
+    UNSEEN, /* somebody has it locked, or it is gone */
+    OURS,   /* locked by us, and not marked */
+    MARKED, /* somebody has marked it */
+    LEFT,   /* there, and somebody has it locked */
+};
+
+struct row {
+    int64_t nr;
+    struct str key;
+    enum seen seen;
+};
+
+/* A table whose rows are marked. Its rows are sorted by their keys. */
+struct table {
+    struct mdb_store *st;
+    struct arena a;
+    const char *source, *mark, *key, *trouble;
+    enum stamp stamp;
+    enum mdb_kind kind;
+    struct row *rows;
+    size_t n;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct row *x = a, *y = b;
+    size_t n = x->key.n < y->key.n ? x->key.n : y->key.n;
+    int order = memcmp(x->key.p, y->key.p, n);
+    if (order != 0)
+        return order;
+    return (x->key.n > y->key.n) - (x->key.n < y->key.n);
+}
+
+/* is_number says whether a text can stand in a statement as it is. */
+static bool is_number(struct str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (!strchr("0123456789.-+e", s.p[i]))
+            return false;
+    return s.n > 0;
+}
+
+static void add_hex(struct buf *b, struct str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        buf_addf(b, "%02x", (unsigned char)s.p[i]);
+    buf_addc(b, '\'');
+}
+
+/* add_key appends a key as a literal. Of bytes the text is hexadecimal digits already. */
+static void add_key(struct buf *b, const struct table *t, struct str key)
+{
+    if (t->kind == MDB_KIND_NUMBER && is_number(key)) {
+        buf_addstr(b, key);
+        return;
+    }
+    if (t->kind == MDB_KIND_BYTES)
+        buf_adds(b, "UNHEX(_utf8mb4 X'");
+    else
+        buf_adds(b, "_utf8mb4 X'");
+    add_hex(b, key);
+    if (t->kind == MDB_KIND_BYTES)
+        buf_addc(b, ')');
+}
+
+/* add_keys appends the condition that a row is one of those that are in a state, and returns how
+ * many those are. */
+static size_t add_keys(struct buf *b, const struct table *t, enum seen seen)
+{
+    size_t n = 0;
+    buf_adds(b, " WHERE s.");
+    mdb_adopt_add_name(b, t->key);
+    buf_adds(b, " IN (");
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->rows[i].seen != seen)
+            continue;
+        if (n > 0)
+            buf_addc(b, ',');
+        add_key(b, t, t->rows[i].key);
+        n++;
+    }
+    buf_adds(b, ")");
+    return n;
+}
+
+static void add_source(struct buf *b, const struct table *t)
+{
+    buf_adds(b, " FROM ");
+    mdb_adopt_add_name(b, t->source);
+    buf_adds(b, " s");
+}
+
+/* ask asks what is in b. */
+static int ask(const struct table *t, struct buf *b, struct mdb_rows **ret, struct error *err)
+{
+    if (!buf_cstr(b))
+        return err_nomem(err);
+    return mdb_ask(t->st, t->st->db, b->p, b->n, ret, err);
+}
+
+/* see notes what an answer says of its rows: their keys, and maybe whether they are open. */
+static void see(struct table *t, struct mdb_rows *q, bool locked)
+{
+    while (mdb_step(&q) == 1) {
+        struct row wanted = {.key = mdb_text(q, 0)};
+        struct row *r = bsearch(&wanted, t->rows, t->n, sizeof *t->rows, by_key);
+        if (!r)
+            continue;
+        r->seen = LEFT;
+        if (locked)
+            r->seen = mdb_int(q, 1) != 0 ? OURS : MARKED;
+    }
+}
+
+/* lock_rows locks the rows that nobody else has. They are found by their key only: with the flag in
+ * the condition, the server might go by an index on that, and lock others. */
+static int lock_rows(struct table *t, struct buf *b, struct error *err)
+{
+    struct mdb_rows *q = NULL;
+    bool text = t->stamp == STAMP_TEXT || t->stamp == STAMP_RFC3339;
+    buf_clear(b);
+    buf_adds(b, AT_ONCE " FOR SELECT ");
+    mdb_adopt_add_text(b, t->key, t->kind, "s");
+    buf_adds(b, ", ");
+    mdb_adopt_add_open(b, t->mark, text, "s");
+    add_source(b, t);
+    add_keys(b, t, UNSEEN);
+    buf_adds(b, " FOR UPDATE SKIP LOCKED");
+    if (ask(t, b, &q, err) != 0)
+        return -1;
+    see(t, q, true);
+    return 0;
+}
+
+/* set_marks marks the rows that are locked by us. An index on the flag may be locked by somebody:
+ * that is not waited for either. */
+static int set_marks(struct table *t, struct buf *b, struct error *err)
+{
+    struct mdb_rows *q = NULL;
+    buf_clear(b);
+    buf_adds(b, AT_ONCE_OR_NOT ", time_zone = @@global.time_zone FOR UPDATE ");
+    mdb_adopt_add_name(b, t->source);
+    buf_adds(b, " s SET s.");
+    mdb_adopt_add_name(b, t->mark);
+    buf_addf(b, " = %s", stamps[t->stamp].sql);
+    if (add_keys(b, t, OURS) == 0)
+        return 0;
+    if (ask(t, b, &q, err) != 0)
+        return -1;
+    mdb_done(q);
+    return 0;
+}
+
+/* look_for_rest tells rows that somebody has locked from those that are gone. */
+static int look_for_rest(struct table *t, struct buf *b, struct error *err)
+{
+    struct mdb_rows *q = NULL;
+    buf_clear(b);
+    buf_adds(b, AT_ONCE " FOR SELECT ");
+    mdb_adopt_add_text(b, t->key, t->kind, "s");
+    add_source(b, t);
+    if (add_keys(b, t, UNSEEN) == 0)
+        return 0;
+    if (ask(t, b, &q, err) != 0)
+        return -1;
+    see(t, q, false);
+    return 0;
+}
+
+/* work_on marks the rows, as far as that goes at once. */
+static int work_on(struct table *t, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, TEXT_MAX);
+    int r = lock_rows(t, &b, err);
+    if (r == 0)
+        r = set_marks(t, &b, err);
+    if (r == 0)
+        r = look_for_rest(t, &b, err);
+    buf_release(&b);
+    return r;
+}
+
+/* forget_rows forgets the rows that are marked, or gone. */
+static int forget_rows(const struct table *t, struct error *err)
+{
+    struct buf ids;
+    size_t n = 0;
+    buf_init(&ids, IDS_MAX);
+    buf_addc(&ids, '[');
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->rows[i].seen == LEFT)
+            continue;
+        if (n > 0)
+            buf_addc(&ids, ',');
+        buf_addi64(&ids, t->rows[i].nr);
+        n++;
+    }
+    buf_addc(&ids, ']');
+    int r = 0;
+    if (!buf_cstr(&ids))
+        r = err_nomem(err);
+    else if (n > 0)
+        r = mdb_run(t->st, err, SQL(forget_marked, .source = t->source, .ids = ids.p));
+    buf_release(&ids);
+    return r;
+}
+
+/* put_trouble writes down what keeps rows from being marked; NULL: nothing. It is written only when
+ * it changes: error_at is when this was first met. */
+static int put_trouble(const struct table *t, const char *trouble, struct error *err)
+{
+    bool same = !trouble && !t->trouble;
+    if (trouble && t->trouble)
+        same = strcmp(trouble, t->trouble) == 0;
+    if (same)
+        return 0;
+    return mdb_run(t->st, err,
+                   SQL(put_trouble, .source = t->source, .error = trouble, .now = mdb_now(t->st)));
+}
+
+/* forget_table ends the marking of a table that was dropped. */
+static int forget_table(const struct table *t, struct error *err)
+{
+    if (mdb_run(t->st, err, SQL(forget_rows, .source = t->source)) != 0)
+        return -1;
+    return mdb_run(t->st, err, SQL(forget_mark, .source = t->source));
+}
+
+/* is_gone says whether the table itself is not there: a trigger of its may miss another. */
+static int is_gone(const struct table *t, bool *ret, struct error *err)
+{
+    int64_t there = 0;
+    if (mdb_value(t->st, err, &there,
+                  SQL(has_table, .schema = t->st->url.database, .name = t->source)) != 0)
+        return -1;
+    *ret = !there;
+    return 0;
+}
+
+static int bear_missing(const struct table *t, const struct error *why, struct error *err)
+{
+    bool gone;
+    if (is_gone(t, &gone, err) != 0)
+        return -1;
+    return gone ? forget_table(t, err) : put_trouble(t, why->text, err);
+}
+
+/* is_over says whether a failure ended the transaction. The server tells: with
+ * innodb_rollback_on_timeout it does so where it only could not wait. */
+static bool is_over(const struct table *t, const struct error *why)
+{
+    int64_t open = 0;
+    if (mdb_is_lost((unsigned)why->native) || why->native == ER_LOCK_DEADLOCK)
+        return true;
+    return mdb_value(t->st, NULL, &open, SQL(in_transaction)) != 0 || !open;
+}
+
+/* bear decides what a failure to mark rows means: only if the transaction is over it is one of the
+ * turn's. */
+static int bear(const struct table *t, const struct error *why, struct error *err)
+{
+    bool ours = why->code == ERR_NOMEM || is_over(t, why);
+    if (ours) {
+        if (err)
+            *err = *why;
+        return -1;
+    }
+    switch (why->native) {
+    case ER_LOCK_WAIT_TIMEOUT:
+    case ER_QUERY_INTERRUPTED:
+    case ER_STATEMENT_TIMEOUT: return 0;
+    case ER_NO_SUCH_TABLE: return bear_missing(t, why, err);
+    default: return put_trouble(t, why->text, err);
+    }
+}
+
+static int add_row(struct table *t, const struct mdb_rows *q, size_t *bytes, struct error *err)
+{
+    bool ok = true;
+    struct row *r = &t->rows[t->n];
+    *r = (struct row){.nr = mdb_int(q, 0), .key = mdb_copy(q, 1, &t->a, &ok)};
+    if (!ok)
+        return err_nomem(err);
+    *bytes += r->key.n;
+    t->n++;
+    return 0;
+}
+
+/* read_rows reads which rows are to be marked. */
+static int read_rows(struct table *t, struct error *err)
+{
+    struct mdb_rows *q = mdb_rows(t->st, err,
+                                  SQL(rows_to_mark, .source = t->source, .max = ROWS_MAX));
+    int r = 0;
+    size_t bytes = 0;
+    if (!q)
+        return -1;
+    t->rows = arena_alloc(&t->a, (mysql_num_rows(q->res) + 1) * sizeof *t->rows);
+    if (!t->rows)
+        r = err_nomem(err);
+    while (r == 0 && bytes < KEYS_MAX && mdb_step(&q) == 1)
+        r = add_row(t, q, &bytes, err);
+    mdb_done(q);
+    if (t->n > 0)
+        qsort(t->rows, t->n, sizeof *t->rows, by_key);
+    return r;
+}
+
+/* mark_rows marks rows of one table. */
+static int mark_rows(struct table *t, struct error *err)
+{
+    struct error why;
+    if (read_rows(t, err) != 0)
+        return -1;
+    if (t->n == 0)
+        return 0;
+    if (work_on(t, &why) != 0)
+        return bear(t, &why, err);
+    if (forget_rows(t, err) != 0)
+        return -1;
+    return put_trouble(t, NULL, err);
+}
+
+/* ---- the tables ---- */
+
+static enum stamp stamp_named(struct str name)
+{
+    for (int i = 0; i < STAMPS; i++)
+        if (str_is(name, stamps[i].name))
+            return (enum stamp)i;
+    return STAMP_TIME;
+}
+
+static enum mdb_kind kind_named(struct str name)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (str_is(name, kinds[i]))
+            return (enum mdb_kind)i;
+    return MDB_KIND_TEXT;
+}
+
+/* mark_table marks rows of the table that q, the rows of marked_tables, is at. */
+static int mark_table(struct mdb_store *st, const struct mdb_rows *q, struct error *err)
+{
+    struct table t = {
+        .st = st,
+        .source = mdb_text(q, 0).p,
+        .mark = mdb_text(q, 1).p,
+        .stamp = stamp_named(mdb_text(q, 2)),
+        .key = mdb_text(q, 3).p,
+        .kind = kind_named(mdb_text(q, 4)),
+        .trouble = mdb_text(q, 5).p,
+    };
+    arena_init(&t.a, 0);
+    int r = mark_rows(&t, err);
+    arena_release(&t.a);
+    return r;
+}
+
+int mdb_mark(struct mdb_store *st, const char *consumer, struct error *err)
+{
+    struct mdb_rows *q = mdb_rows(st, err, SQL(marked_tables, .consumer = consumer));
+    int r;
+    while ((r = mdb_step(&q)) == 1) {
+        if (mark_table(st, q, err) == 0)
+            continue;
+        mdb_done(q);
+        return -1;
+    }
+    return r;
+}
