@@ -116,7 +116,7 @@ static int lock_consumer(struct turn *t, const char *name, int64_t *ret_version,
         [CLAIMS] = {SQL(all_claims, .consumer = name)},
         [FOUND] = {SQL(lane_found, .consumer = name, .lane = claims ? first_lane(req) : 0)},
     };
-    if (mdb_ask_all(t->k.st, ask, claims ? ALL : FOUND, q, err) != 0)
+    if (mdb_ask_beside(t->k.st, ask, claims ? ALL : FOUND, q, err) != 0)
         return -1;
     if (read_consumer(t, name, q[STATE], ret_version, err) != 0) {
         mdb_done(q[CLAIMS]);
@@ -273,6 +273,17 @@ static int steps(struct turn *t, struct error *err)
     return put_progress(t, name, err);
 }
 
+/* read_on has the server read what the next turn will want, if this one got all it wanted. */
+static void read_on(struct mdb_store *st, const struct claim_request *req, const struct batch *b)
+{
+    bool fresh = b->n > 0 && !b->parked, all = b->n == req->max_events;
+    bool in_a_row = req->lanes == 1 && b->to - b->from == (int64_t)b->n;
+    if (!fresh || !all || !in_a_row)
+        return;
+    struct mdb_after next = mdb_fresh_next(req, b->to);
+    mdb_ahead_start(st, &next);
+}
+
 /* make makes the turn in a transaction, which is committed only if anything was written. */
 static int make(struct turn *t, struct error *err)
 {
@@ -282,6 +293,8 @@ static int make(struct turn *t, struct error *err)
     int r = steps(t, err);
     st->turn_now = 0;
     free(t->k.claims);
+    if (r == 0 && t->k.req)
+        read_on(st, t->k.req, t->k.b); /* while the server commits */
     if (r == 0 && st->wrote)
         return mdb_commit(&st->base, err);
     mdb_rollback(&st->base);
@@ -295,17 +308,6 @@ static bool has_enough(struct mdb_store *st)
     bool enough = st->ahead.asked && st->unlooked < UNLOOKED_MAX;
     st->unlooked = enough ? st->unlooked + 1 : 0;
     return enough;
-}
-
-/* read_on has the server read what the next turn will want, if this one got all it wanted. */
-static void read_on(struct mdb_store *st, const struct claim_request *req, const struct batch *b)
-{
-    bool fresh = b->n > 0 && !b->parked, all = b->n == req->max_events;
-    bool in_a_row = req->lanes == 1 && b->to - b->from == (int64_t)b->n;
-    if (!fresh || !all || !in_a_row)
-        return;
-    struct mdb_after next = mdb_fresh_next(req, b->to);
-    mdb_ahead_start(st, &next);
 }
 
 int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
