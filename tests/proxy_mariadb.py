@@ -20,10 +20,10 @@ QUERY = 3
 
 
 class Stop:
-    """What is to happen at the n-th statement. text is that statement, once it came."""
+    """What is to happen at the n-th statement, counting those with `part` in them. text is that statement, once it came."""
 
-    def __init__(self, n, when, act=None):
-        self.n, self.when, self.act = n, when, act
+    def __init__(self, n, when, act=None, part=""):
+        self.n, self.when, self.act, self.part = n, when, act, part
         self.hit, self.over, self.text = threading.Event(), threading.Event(), None
 
     def done(self):
@@ -92,6 +92,7 @@ class Proxy:
     def __init__(self, path):
         self.path, self.deaf = path, None
         self.lock, self.stops, self.count = threading.Lock(), [], 0
+        self.texts = []  # all statements
 
     def __enter__(self):
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -111,18 +112,21 @@ class Proxy:
                 link.ended = threading.Event()
                 link.start()
 
-    def at(self, n, when, act=None):
-        """at stops at the n-th statement from now on, in the way `when`; `act` is called then."""
+    def at(self, n, when, act=None, part=""):
+        """at stops at the n-th statement from now on, of those with `part` in them, in the way `when`; `act` is called then."""
         with self.lock:
-            self.stops.append(Stop(self.count + n, when, act))
+            self.stops.append(Stop(n, when, act, part))
             return self.stops[-1]
 
     def next(self, text):
         if "outbox_wait" in text: return None
+        hit = None
         with self.lock:
             self.count += 1
+            self.texts.append(text)
             for stop in self.stops:
-                if stop.n == self.count:
-                    stop.text = text
-                    return stop
-        return None
+                if stop.part not in text: continue
+                stop.n -= 1
+                if stop.n == 0: hit = stop
+        if hit: hit.text = text
+        return hit

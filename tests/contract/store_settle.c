@@ -305,7 +305,65 @@ static void turn_that_only_settles_needs_no_memory_of_the_callers(void **state)
     assert_int_equal(look(g, "c").delivered, 1);
 }
 
+/* turn_of settles what g->b has, and claims up to max into *ret, which lives in a. */
+static void turn_of(struct store_rig *g, struct settlement s, size_t max, struct arena *a,
+                    struct batch *ret)
+{
+    struct error err;
+    bool lost = true;
+    struct claim_request req = request("c", "me");
+    req.max_events = max;
+    s.consumer = "c";
+    s.owner = "me";
+    s.order = ORDER_KEY;
+    s.b = &g->b;
+    must(g->st->ops->turn(g->st, &s, &lost, &req, a, ret, &g->hint, &err), &err);
+    assert_false(lost);
+}
+
+static void turn_that_parks_an_event_claims_the_next_of_its_key_behind_it(void **state)
+{
+    struct store_rig *g = *state;
+    struct arena a;
+    struct batch next;
+    arena_init(&a, 0);
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "1");
+    struct claim_request one = request("c", "me");
+    one.max_events = 1;
+    assert_int_equal(claim_by(g, one), 1);
+    assert_false(g->b.ev[0].behind);
+
+    struct outcome o = failed(g, 0, 1, 60000);
+    turn_of(g, (struct settlement){.out = &o, .n = 1}, 1, &a, &next);
+    assert_int_equal(next.n, 1);
+    assert_true(next.ev[0].seq > g->b.ev[0].seq);
+    assert_true(next.ev[0].behind);
+    arena_release(&a);
+}
+
+static void turn_that_gives_events_back_claims_them_again(void **state)
+{
+    struct store_rig *g = *state;
+    struct arena a;
+    struct batch next;
+    arena_init(&a, 0);
+    put(g->st, "c");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 3);
+    int64_t second = g->b.ev[1].seq;
+
+    turn_of(g, (struct settlement){.release_from = second}, 100, &a, &next);
+    assert_int_equal(next.n, 2);
+    assert_int_equal(next.ev[0].seq, second);
+    arena_release(&a);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(turn_that_parks_an_event_claims_the_next_of_its_key_behind_it),
+    ON_A_STORE(turn_that_gives_events_back_claims_them_again),
     ON_A_STORE(turn_that_only_settles_needs_no_memory_of_the_callers),
     ON_A_STORE(settled_events_are_never_claimed_again),
     ON_A_STORE(settle_and_claim_share_one_call),

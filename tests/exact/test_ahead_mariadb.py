@@ -1,9 +1,11 @@
 """MariaDB: a backlog is read in ranges and ahead of the claims. Every event comes once, in its place, under its own seq."""
 # build: plain
 import contextlib
+import re
+import threading
 import urllib.parse
 
-from proxy_mariadb import Proxy
+from proxy_mariadb import STALLED, Proxy
 from support import MariaCase, wait_until
 
 FILL = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) SELECT 't.e', 'k', seq % 50, seq FROM seq_1_to_{n}"
@@ -38,12 +40,30 @@ class Ahead(MariaCase):
         self.drain("--store", far, "--consumer", "c", "--sink", f"file:{self.out}", "--batch", batch)
 
     def test_a_turn_takes_few_round_trips(self):
-        """What a turn writes goes with what it asks, or with its commit: 4 packets, where single statements would be 12."""
+        """A turn of which nothing is parked asks once and writes once: 2 packets, where single statements would be 9."""
         turns = 100
         self.sql(FILL.format(n=turns * 20))
         with self.counted() as proxy: self.drain_through(proxy, "20")
         self.assert_exact(turns * 20)
-        self.assertLess(proxy.count, turns * 7)  # a look and the events are two more, and connecting takes some
+        self.assertLess(proxy.count, turns * 5)  # a look and the events are two more, and connecting takes some
+
+    def test_the_next_events_are_read_while_a_turn_commits(self):
+        """The server is asked for the next batch before the claim of this one is committed, and has read it when that is delivered."""
+        self.sql(FILL.format(n=6000))
+        with self.counted() as proxy:
+            commit = proxy.at(6, STALLED, part="SET position")
+            relay = threading.Thread(target=self.drain_through, args=(proxy, "200"))
+            relay.start()
+            try:
+                wait_until(commit.done)
+                self.assertTrue(commit.text.endswith(";COMMIT"), commit.text)
+                position = int(re.search(r"SET position = (\d+)", commit.text)[1])
+                last = proxy.texts.index(commit.text) + 1  # the two come on different connections
+                wait_until(lambda: any(f"BETWEEN {position + 1} AND" in text for text in proxy.texts[:last + 1]))
+            finally:
+                commit.let_go()
+                relay.join()
+        self.assert_exact(6000)
 
     def test_events_are_parked_claimed_again_and_settled_together(self):
         """A batch that has to wait takes no packet per event: neither to be parked, nor to be claimed again, nor to be settled."""

@@ -72,6 +72,20 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
+    def test_many_are_numbered_in_runs_without_waiting_for_the_writer_between_them(self):
+        # The server locks what is behind a range as well, unless it is told how many there are.
+        writer, other = self.writer(), self.session()
+        many = "INSERT INTO outbox_event (type, payload) SELECT 'x', seq FROM seq_1_to_512"
+        other.do(many)
+        late = writer.emit("a/1")
+        other.do(many)
+        early = self.take("c", 2000)
+        self.assertEqual(len(early), 2 * 512)
+        self.assertNotIn(late, early)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_fresh"), [(0,)])  # READ COMMITTED shows none
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [late])
+
     def test_a_savepoint_rolled_back_under_the_eyes_of_a_relay_keeps_no_other_producer_waiting(self):
         """A look that asks for the lock of a marker leaves one on the gap behind it once the marker is rolled back."""
         watcher, writer, other = self.session(), self.writer(), self.session()

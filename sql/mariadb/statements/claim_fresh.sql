@@ -3,6 +3,11 @@
 -- lane_position (consumer text, lane int): events up to here have been handed out.
 SELECT position FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 
+-- lane_found (consumer text, lane int): the same, and whether anything is parked. Where nothing is,
+-- a turn asks no further.
+SELECT position, EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
+  FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
+
 -- @chunk_columns_of_e@: what follows the seq. A payload of more than :most bytes is left out, and
 -- read by itself if its event is wanted: so the size of an answer has a bound.
 e.id, e.type, e.aggregate_type, e.aggregate_id, e.version,

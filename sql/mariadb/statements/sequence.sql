@@ -13,8 +13,18 @@ INSERT INTO outbox_order (seq, nr)
 SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY nr), nr
   FROM (SELECT nr FROM outbox_fresh ORDER BY nr LIMIT :max) fresh;
 
--- drop_markers (next int, after int): exactly those that got a seq. A range of markers would wait
--- for one in it that is not committed, and then swallow it.
+-- runs (next int, after int): which numbers got these seq, as runs without a gap. Within one
+-- give_seq both grow, so what has the same difference is one run.
+SELECT MIN(nr), COUNT(*) FROM outbox_order WHERE seq >= :next AND seq < :after
+ GROUP BY CAST(nr AS SIGNED) - seq;
+
+-- drop_run (first int, last int, n int): the markers of a run: all n numbers from first to last are
+-- ours, so nobody else's is among them. It stops with the last of them: without LIMIT the server
+-- would lock the one behind it, too, and wait if that is not committed.
+DELETE FROM outbox_fresh WHERE nr >= :first AND nr <= :last ORDER BY nr LIMIT :n;
+
+-- drop_markers (next int, after int): exactly those that got a seq, one by one. A range with gaps
+-- would wait for a marker in it that is not committed, and then swallow it.
 DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.nr = o.nr
  WHERE o.seq >= :next AND o.seq < :after;
 

@@ -1,6 +1,7 @@
-/* ahead.c: reading ahead of the claims, on a connection of its own. While a batch is delivered, the
- * server reads the next one. An event that has its seq stays what and where it is, so what was read
- * ahead is what the claim would have read itself. Without it everything goes on, only slower. */
+/* ahead.c: reading ahead of the claims, on a connection of its own. While a batch is committed and
+ * delivered, the server reads the next one. An event that has its seq stays what and where it is,
+ * so what was read ahead is what the claim would have read itself. Without it everything goes on,
+ * only slower. */
 #include <string.h>
 
 #include "store/mariadb/mariadb.h"
@@ -22,6 +23,8 @@ void mdb_ahead_release(struct mdb_store *st)
 {
     struct mdb_ahead *h = &st->ahead;
     forget_places(h);
+    mdb_done(h->rows);
+    h->rows = NULL;
     if (h->db)
         mysql_close(h->db);
     h->db = NULL;
@@ -50,7 +53,9 @@ static bool connect_ahead(struct mdb_store *st)
     return false;
 }
 
-/* find_places sees to it that the max places after the position are known, if there are as many. */
+/* find_places sees to it that the max places after the position are known, if there are as many.
+ * Inside a transaction it asks for none: a question that fails takes with it what waits to be
+ * written. */
 static bool find_places(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
@@ -60,6 +65,8 @@ static bool find_places(struct mdb_store *st, const struct mdb_after *after)
     bool follows = h->at > 0 && h->places[h->at - 1].seq == after->position;
     if (follows && h->n - h->at >= max)
         return true;
+    if (st->in_tx)
+        return false;
 
     forget_places(h);
     struct mdb_after more = *after;
@@ -91,6 +98,8 @@ void mdb_ahead_start(struct mdb_store *st, const struct mdb_after *after)
     struct mdb_ahead *h = &st->ahead;
     int64_t left = st->bell.next - 1 - after->position;
     if (h->asked || after->max < AHEAD_MIN)
+        return;
+    if (st->in_tx && !h->db)
         return;
     if (left < 2 * after->max) {
         mdb_ahead_release(st);
@@ -137,17 +146,25 @@ static bool keep_places(struct mdb_ahead *h, struct mdb_rows *q)
     return true;
 }
 
+void mdb_ahead_fetch(struct mdb_store *st)
+{
+    struct mdb_ahead *h = &st->ahead;
+    if (!h->asked || h->rows)
+        return;
+    h->rows = take_answer(st);
+    if (!h->rows)
+        give_up(st);
+}
+
 struct mdb_rows *mdb_ahead_take(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
+    mdb_ahead_fetch(st);
     if (!h->asked)
         return NULL;
+    struct mdb_rows *q = h->rows;
     h->asked = false;
-    struct mdb_rows *q = take_answer(st);
-    if (!q) {
-        give_up(st);
-        return NULL;
-    }
+    h->rows = NULL;
     bool wanted = h->what.position == after->position && h->what.max == after->max &&
                   h->what.most == after->most;
     if (wanted && keep_places(h, q))

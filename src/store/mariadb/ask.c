@@ -12,7 +12,7 @@
 
 /* ---- one statement, on any connection ---- */
 
-/* send_text sends a text, and waits until the first of its answers has begun. */
+/* send_text sends a text, and does not wait for the answer. */
 static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
                      struct error *err)
 {
@@ -24,7 +24,16 @@ static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, si
                         "max_allowed_packet there (it is %lld)",
                         st->shown, n, (long long)st->packet_max);
     int64_t since = clock_mono(&clock_system);
-    if (mysql_real_query(db, text, n) != 0)
+    if (mysql_send_query(db, text, n) != 0)
+        return mdb_fail_since(st, db, since, err);
+    return 0;
+}
+
+/* await_answer waits until the first answer to what was sent has begun. */
+static int await_answer(const struct mdb_store *st, MYSQL *db, struct error *err)
+{
+    int64_t since = clock_mono(&clock_system);
+    if (mysql_read_query_result(db) != 0)
         return mdb_fail_since(st, db, since, err);
     return 0;
 }
@@ -60,7 +69,9 @@ static void skip_rest(MYSQL *db)
 int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
             struct mdb_rows **ret, struct error *err)
 {
-    if (send_text(st, db, text, n, err) != 0 || take_answer(st, db, ret, err) != 0)
+    if (send_text(st, db, text, n, err) != 0 || await_answer(st, db, err) != 0)
+        return -1;
+    if (take_answer(st, db, ret, err) != 0)
         return -1;
     skip_rest(db);
     return 0;
@@ -145,6 +156,20 @@ static int read_answers(struct mdb_store *st, struct mdb_rows **ret, size_t n, s
     return 0;
 }
 
+/* send_and_read sends the first `size` bytes of the text, and reads the answers. What was read
+ * ahead is fetched while the server is at work on them, if that was asked for. */
+static int send_and_read(struct mdb_store *st, size_t size, struct mdb_rows **ret, size_t n,
+                         struct error *err)
+{
+    if (send_text(st, st->db, st->text.p, size, err) != 0)
+        return -1;
+    if (st->beside)
+        mdb_ahead_fetch(st);
+    if (await_answer(st, st->db, err) != 0)
+        return -1;
+    return read_answers(st, ret, n, err);
+}
+
 /* exchange sends the first `size` bytes of the text: what waits, and n questions. On failure
  * nothing waits any more, and there are no answers. */
 static int exchange(struct mdb_store *st, size_t size, struct mdb_rows **ret, size_t n,
@@ -153,7 +178,7 @@ static int exchange(struct mdb_store *st, size_t size, struct mdb_rows **ret, si
     struct error why;
     for (size_t i = 0; i < n; i++)
         ret[i] = NULL;
-    if (send_text(st, st->db, st->text.p, size, &why) == 0 && read_answers(st, ret, n, &why) == 0)
+    if (send_and_read(st, size, ret, n, &why) == 0)
         return 0;
 
     note_end(st);
@@ -274,6 +299,15 @@ int mdb_ask_all(struct mdb_store *st, const struct mdb_question *ask, size_t n,
         if (add_statement(st, ask[i].sql, ask[i].args, err) != 0)
             return -1;
     return ask_now(st, ret, n, err);
+}
+
+int mdb_ask_beside(struct mdb_store *st, const struct mdb_question *ask, size_t n,
+                   struct mdb_rows **ret, struct error *err)
+{
+    st->beside = true;
+    int r = mdb_ask_all(st, ask, n, ret, err);
+    st->beside = false;
+    return r;
 }
 
 /* ---- one statement, on ours ---- */

@@ -76,6 +76,11 @@ void mdb_claim_over(struct claiming *k, int64_t epoch)
             k->claims[i].over = true;
 }
 
+bool mdb_claim_unparked(const struct claiming *k)
+{
+    return k->found.known && !k->found.parked;
+}
+
 /* ---- making one ---- */
 
 int mdb_claim_record(struct claiming *k, struct error *err)

@@ -27,6 +27,14 @@ struct parked_keys {
     bool known;    /* they were read in this turn */
 };
 
+/* What a turn was told together with the lock: of one lane, and whether anything is parked. */
+struct found {
+    bool known; /* it was asked for, and nothing that the turn did since has changed it */
+    int lane;
+    int64_t position;
+    bool parked;
+};
+
 /* A chunk of events that were read in seq order. */
 struct chunk {
     struct event *ev; /* those that are wanted */
@@ -47,6 +55,7 @@ struct claiming {
     const struct settlement *s; /* what the turn settles; NULL: nothing */
     struct claim *claims;       /* freed at the end of the turn */
     size_t n_claims;
+    struct found found;
     struct parked_keys keys;
 };
 
@@ -58,6 +67,8 @@ bool mdb_claim_is_ours(const struct claiming *k);
 void mdb_claim_over(struct claiming *k, int64_t epoch);
 /* mdb_claim_record writes the claim k->b, whose epoch the turn writes to the consumer's row. */
 int mdb_claim_record(struct claiming *k, struct error *err);
+/* mdb_claim_unparked says whether it is known that nothing of the consumer is parked. */
+bool mdb_claim_unparked(const struct claiming *k);
 /* mdb_claim_next_epoch gives the epoch after last. */
 int64_t mdb_claim_next_epoch(struct mdb_store *st, int64_t last);
 /* mdb_claim_wait has the hint say that it pays to ask again at that time, or earlier. */

@@ -136,6 +136,10 @@ static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *
 static int any_parked(struct claiming *k, bool *ret, struct error *err)
 {
     int64_t parked = 0;
+    if (k->found.known) {
+        *ret = k->found.parked;
+        return 0;
+    }
     if (mdb_value(k->st, err, &parked, SQL(any_parked, .consumer = k->req->consumer)) != 0)
         return -1;
     *ret = parked != 0;
@@ -248,8 +252,8 @@ static int say_lost(const struct claiming *k, int lane, struct error *err)
                     k->st->shown, name, lane, name);
 }
 
-/* read_position reads how far the lane is handed out, and, once in a turn, what is parked. */
-static int read_position(struct claiming *k, int lane, int64_t *ret, struct error *err)
+/* ask_position reads how far the lane is handed out, and, once in a turn, what is parked. */
+static int ask_position(struct claiming *k, int lane, int64_t *ret, struct error *err)
 {
     const char *name = k->req->consumer;
     struct mdb_rows *q[2];
@@ -265,6 +269,19 @@ static int read_position(struct claiming *k, int lane, int64_t *ret, struct erro
         *ret = mdb_int(q[0], 0);
     mdb_done(q[0]);
     return keys ? read_keys(k, q[1], err) : 0;
+}
+
+/* read_position is ask_position, which asks nothing that the turn was told. */
+static int read_position(struct claiming *k, int lane, int64_t *ret, struct error *err)
+{
+    if (mdb_claim_unparked(k))
+        k->keys.known = true; /* there are none */
+    bool keys = k->req->order == ORDER_KEY && !k->keys.known;
+    bool told = k->found.known && k->found.lane == lane;
+    if (!told || keys)
+        return ask_position(k, lane, ret, err);
+    *ret = k->found.position;
+    return 0;
 }
 
 /* claim_lane claims fresh events of one lane. The position moves past skipped events even if none

@@ -280,6 +280,8 @@ static int claim_due(struct claiming *k, struct error *err)
 int mdb_parked_claim(struct claiming *k, struct error *err)
 {
     int64_t due;
+    if (mdb_claim_unparked(k))
+        return 0;
     if (k->req->careful == CAREFUL_SKIP && note_careful(k, err) != 0)
         return -1;
     if (next_due(k, &due, err) != 0)

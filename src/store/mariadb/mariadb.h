@@ -70,8 +70,9 @@ struct mdb_after {
 
 /* A connection on which the next events are read while others are delivered; see ahead.c. */
 struct mdb_ahead {
-    MYSQL *db;  /* NULL: not connected */
-    bool asked; /* an answer is on its way: to `what`, from places[at] on */
+    MYSQL *db;             /* NULL: not connected */
+    bool asked;            /* an answer is on its way: to `what`, from places[at] on */
+    struct mdb_rows *rows; /* the answer, once it was fetched; NULL: not yet */
     struct mdb_after what;
     struct mdb_place *places; /* n of them, in a row; those before `at` were read */
     size_t n, at;
@@ -91,7 +92,7 @@ struct mdb_prepared {
 };
 
 /* (1) in_tx is true between mdb_begin and the commit or rollback. (2) Nothing waits in `later`
- * outside of a transaction. */
+ * outside of a transaction. (3) beside is true within mdb_ask_beside only. */
 struct mdb_store {
     struct store base;
     MYSQL *db; /* NULL: not connected */
@@ -106,6 +107,7 @@ struct mdb_store {
     bool lent;  /* handlers work on this connection: its session is set up anew before each use */
     bool dirty; /* handlers have had the session since it was set up */
     bool grouped; /* the server takes several statements at once, see mdb_group */
+    bool beside;  /* what was read ahead is fetched beside the next question */
     int savepoints;
     int64_t idle_ms;    /* see lend */
     int64_t packet_max; /* bytes of a statement that the server takes; 0: not known */
@@ -195,6 +197,9 @@ struct mdb_question {
 };
 int mdb_ask_all(struct mdb_store *st, const struct mdb_question *ask, size_t n,
                 struct mdb_rows **ret, struct error *err);
+/* mdb_ask_beside is mdb_ask_all, which fetches what was read ahead while it waits. */
+int mdb_ask_beside(struct mdb_store *st, const struct mdb_question *ask, size_t n,
+                   struct mdb_rows **ret, struct error *err);
 
 /* How texts are written into a statement. */
 enum mdb_literals {
@@ -329,10 +334,12 @@ struct mdb_rows *mdb_read_after(struct mdb_store *st, const struct mdb_after *af
 
 /* ---- ahead.c ---- */
 
-/* mdb_ahead_start has the server read these events, outside of a transaction, if there are many
- * more; mdb_ahead_take gives them, NULL if it was not asked for exactly these, or failed.
+/* mdb_ahead_start has the server read these events, if there are many more; inside a transaction
+ * only if it is known where they are. mdb_ahead_fetch waits for them, if any were asked for.
+ * mdb_ahead_take gives them, NULL if it was not asked for exactly these, or failed.
  * mdb_ahead_release closes the connection. */
 void mdb_ahead_start(struct mdb_store *st, const struct mdb_after *after);
+void mdb_ahead_fetch(struct mdb_store *st);
 struct mdb_rows *mdb_ahead_take(struct mdb_store *st, const struct mdb_after *after);
 void mdb_ahead_release(struct mdb_store *st);
 

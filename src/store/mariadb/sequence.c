@@ -8,6 +8,7 @@
 /* Events per transaction. Others wait for the sequencer's row meanwhile, for some 100 ms; and each
  * transaction looks at all markers, among them those that were deleted and not yet cleaned up. */
 #define SEQUENCE_MAX 20000
+#define RUN_LEAST 64 /* events in a run, on average, for which deleting by runs pays */
 #define TRIES 3
 
 /* What a look at the sequencer tells. */
@@ -31,6 +32,51 @@ static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
     return 0;
 }
 
+/* Events that got their seq together: from next to after - 1, in the order of their numbers. */
+struct given {
+    int64_t next, after;
+};
+
+/* drop_runs deletes their markers run by run. *ret_n counts them. It releases q. */
+static int drop_runs(struct mdb_store *st, struct mdb_rows *q, int64_t *ret_n, struct error *err)
+{
+    *ret_n = 0;
+    while (mdb_step(&q) == 1) {
+        int64_t first = mdb_int(q, 0), n = mdb_int(q, 1);
+        if (mdb_run(st, err, SQL(drop_run, .first = first, .last = first + n - 1, .n = n)) != 0) {
+            mdb_done(q);
+            return -1;
+        }
+        *ret_n += st->changed;
+    }
+    return 0;
+}
+
+/* drop_each deletes their markers one by one. */
+static int drop_each(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
+{
+    if (mdb_run(st, err, SQL(drop_markers, .next = g->next, .after = g->after)) != 0)
+        return -1;
+    *ret_n = st->changed;
+    return 0;
+}
+
+/* drop deletes their markers: by runs where those are long, which takes a third of the time. */
+static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
+{
+    int64_t n = g->after - g->next;
+    if (n < RUN_LEAST)
+        return drop_each(st, g, ret_n, err);
+    struct mdb_rows *q = mdb_rows(st, err, SQL(runs, .next = g->next, .after = g->after));
+    if (!q)
+        return -1;
+    bool long_ones = (int64_t)mysql_num_rows(q->res) * RUN_LEAST <= n;
+    if (long_ones)
+        return drop_runs(st, q, ret_n, err);
+    mdb_done(q);
+    return drop_each(st, g, ret_n, err);
+}
+
 /* give gives a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the seq that
  * the next event gets. */
 static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
@@ -45,9 +91,11 @@ static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct 
     *ret_next = next + n;
     if (n == 0)
         return 0;
-    if (mdb_run(st, err, SQL(drop_markers, .next = next, .after = next + n)) != 0)
+    struct given g = {.next = next, .after = next + n};
+    int64_t dropped;
+    if (drop(st, &g, &dropped, err) != 0)
         return -1;
-    if (st->changed != n)
+    if (dropped != n)
         return err_fate(err, ERR_CONFLICT, FATE_RETRY, 0,
                         "%s: markers of outbox_fresh vanished while they were sequenced",
                         st->shown);

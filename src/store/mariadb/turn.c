@@ -83,24 +83,65 @@ static int read_consumer(struct turn *t, const char *name, struct mdb_rows *q, i
     return 0;
 }
 
-/* lock_consumer locks the consumer's row, and reads it and what it has claimed. */
+/* first_lane is the lane that the turn tries first. */
+static int first_lane(const struct claim_request *req)
+{
+    return req->lane_hint % req->lanes;
+}
+
+/* read_found reads the row of lane_found; q is NULL if nothing is to be claimed. */
+static void read_found(struct claiming *k, struct mdb_rows *q)
+{
+    if (!q)
+        return;
+    if (mdb_step(&q) == 1)
+        k->found = (struct found){
+            .known = true,
+            .lane = first_lane(k->req),
+            .position = mdb_int(q, 0),
+            .parked = mdb_int(q, 1) != 0,
+        };
+    mdb_done(q);
+}
+
+/* lock_consumer locks the consumer's row, and reads it, what it has claimed, and where the claim
+ * will begin. The server takes these statements one after the other, each with a read view of its
+ * own: so those behind the first see all that was committed before it got the lock. */
 static int lock_consumer(struct turn *t, const char *name, int64_t *ret_version, struct error *err)
 {
-    struct mdb_rows *q[2];
-    struct mdb_question ask[2] = {
-        {SQL(consumer_state, .consumer = name)},
-        {SQL(all_claims, .consumer = name)},
+    enum { STATE, CLAIMS, FOUND, ALL };
+    const struct claim_request *req = t->k.req;
+    bool claims = is_claiming(req);
+    struct mdb_rows *q[ALL] = {NULL};
+    struct mdb_question ask[ALL] = {
+        [STATE] = {SQL(consumer_state, .consumer = name)},
+        [CLAIMS] = {SQL(all_claims, .consumer = name)},
+        [FOUND] = {SQL(lane_found, .consumer = name, .lane = claims ? first_lane(req) : 0)},
     };
-    if (mdb_ask_all(t->k.st, ask, 2, q, err) != 0)
+    if (mdb_ask_beside(t->k.st, ask, claims ? ALL : FOUND, q, err) != 0)
         return -1;
-    if (read_consumer(t, name, q[0], ret_version, err) != 0) {
-        mdb_done(q[1]);
+    if (read_consumer(t, name, q[STATE], ret_version, err) != 0) {
+        mdb_done(q[CLAIMS]);
+        mdb_done(q[FOUND]);
         return -1;
     }
-    return mdb_claim_list(&t->k, q[1], err);
+    read_found(&t->k, q[FOUND]);
+    return mdb_claim_list(&t->k, q[CLAIMS], err);
 }
 
 /* ---- settling ---- */
+
+/* only_delivers says whether a settlement parks nothing, unparks nothing, and leaves the position
+ * of its lane alone. */
+static bool only_delivers(const struct settlement *s)
+{
+    if (s->release_from || s->b->parked)
+        return false;
+    for (size_t i = 0; i < s->n; i++)
+        if (s->out[i].kind != OUTCOME_DELIVERED)
+            return false;
+    return true;
+}
 
 /* settle records what the turn settles, unless somebody has taken the claim over. */
 static int settle(struct turn *t, struct error *err)
@@ -111,6 +152,7 @@ static int settle(struct turn *t, struct error *err)
     t->lost = !mdb_claim_is_ours(k);
     if (t->lost)
         return 0;
+    k->found.known = k->found.known && only_delivers(k->s);
     if (mdb_settle(k->st, k->s, &t->delivered, err) != 0)
         return -1;
     mdb_claim_over(k, k->s->b->epoch);
@@ -165,7 +207,8 @@ static bool any_claim(const struct claiming *k)
 static int look_through(struct claiming *k, struct error *err)
 {
     int64_t left = 0;
-    if (mdb_value(k->st, err, &left,
+    if (!mdb_claim_unparked(k) &&
+        mdb_value(k->st, err, &left,
                   SQL(anything_parked, .consumer = k->req->consumer, .now = k->now)) != 0)
         return -1;
     k->hint->through = !left && !any_claim(k) && k->hint->skipped == 0;
@@ -212,6 +255,16 @@ static int claim(struct claiming *k, struct error *err)
     return 0;
 }
 
+/* take_over takes over what expired. If there was anything, what the turn was told is old. */
+static int take_over(struct claiming *k, struct error *err)
+{
+    if (mdb_take_over(k, err) != 0)
+        return -1;
+    if (k->st->wrote)
+        k->found.known = false;
+    return 0;
+}
+
 /* steps takes the steps of a turn. Their order matters: what an expired claim held must be parked
  * before what waits behind it. */
 static int steps(struct turn *t, struct error *err)
@@ -224,7 +277,7 @@ static int steps(struct turn *t, struct error *err)
     if (check_version(t, version, err) != 0)
         return -1;
     bool fit = k->req && !k->hint->changed && version == MDB_SCHEMA_VERSION;
-    if (fit && mdb_take_over(k, err) != 0)
+    if (fit && take_over(k, err) != 0)
         return -1;
     if (k->s && settle(t, err) != 0)
         return -1;
@@ -233,6 +286,17 @@ static int steps(struct turn *t, struct error *err)
     if (fit && is_claiming(k->req) && claim(k, err) != 0)
         return -1;
     return put_progress(t, name, err);
+}
+
+/* read_on has the server read what the next turn will want, if this one got all it wanted. */
+static void read_on(struct mdb_store *st, const struct claim_request *req, const struct batch *b)
+{
+    bool fresh = b->n > 0 && !b->parked, all = b->n == req->max_events;
+    bool in_a_row = req->lanes == 1 && b->to - b->from == (int64_t)b->n;
+    if (!fresh || !all || !in_a_row)
+        return;
+    struct mdb_after next = mdb_fresh_next(req, b->to);
+    mdb_ahead_start(st, &next);
 }
 
 /* make makes the turn in a transaction, which is committed only if anything was written. */
@@ -244,6 +308,8 @@ static int make(struct turn *t, struct error *err)
     int r = steps(t, err);
     st->turn_now = 0;
     free(t->k.claims);
+    if (r == 0 && t->k.req)
+        read_on(st, t->k.req, t->k.b); /* while the server commits */
     if (r == 0 && st->wrote)
         return mdb_commit(&st->base, err);
     mdb_rollback(&st->base);
@@ -257,17 +323,6 @@ static bool has_enough(struct mdb_store *st)
     bool enough = st->ahead.asked && st->unlooked < UNLOOKED_MAX;
     st->unlooked = enough ? st->unlooked + 1 : 0;
     return enough;
-}
-
-/* read_on has the server read what the next turn will want, if this one got all it wanted. */
-static void read_on(struct mdb_store *st, const struct claim_request *req, const struct batch *b)
-{
-    bool fresh = b->n > 0 && !b->parked, all = b->n == req->max_events;
-    bool in_a_row = req->lanes == 1 && b->to - b->from == (int64_t)b->n;
-    if (!fresh || !all || !in_a_row)
-        return;
-    struct mdb_after next = mdb_fresh_next(req, b->to);
-    mdb_ahead_start(st, &next);
 }
 
 int mdb_turn(struct store *base, const struct settlement *s, bool *ret_lost,
