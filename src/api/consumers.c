@@ -88,6 +88,7 @@ static int add_runners(outbox_consumer *c, struct consumer *who, const struct ha
         r->handlers = h;
         r->n_handlers = n;
         r->named = c->named;
+        r->sole = c->workers == 1;
         if (append_runner(c, r) != 0) {
             runner_free(r);
             return err_nomem(err);

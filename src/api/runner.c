@@ -110,7 +110,8 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .careful = &w->careful,
                                   .budget = &w->budget,
                                   .sweep_ms = sweep_of(w),
-                                  .stand_by = stand_by};
+                                  .stand_by = stand_by,
+                                  .sole = r->sole};
     if (r->named && w->pool) {
         cfg.lender = (struct work_lender){take_work, give_work, r};
     }

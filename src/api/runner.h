@@ -33,6 +33,7 @@ struct runner {
     const struct handler *handlers; /* for a consumer without a sink URL */
     size_t n_handlers;
     bool named;  /* the handlers have names, and work in transactions on `work` */
+    bool sole;   /* the consumer has no other worker here */
     int wake_fd; /* eventfd; -1: it cannot be woken */
 
     struct runner *next; /* in crew.first */

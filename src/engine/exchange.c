@@ -132,6 +132,7 @@ static void begin(const struct pipeline *p, struct exchange *x)
         .order = p->c->order,
         .lanes = p->c->lanes,
         .lane_hint = p->lane,
+        .sole = p->cfg.sole,
         .parked_first = parked_first,
         .known = x->known,
         .n_known = known_epochs(p, x->known),

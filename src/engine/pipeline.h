@@ -52,6 +52,7 @@ struct pipeline_config {
     /* If somebody gives the consumer newer settings, stand by until ours are in force again,
      * instead of failing. */
     bool stand_by;
+    bool sole; /* the process has no other pipeline for this consumer */
 };
 
 enum pipeline_state {

@@ -57,6 +57,7 @@ struct claim_request {
     enum order order;  /* as registered */
     int lanes;
     int lane_hint;               /* the lane in which to look for fresh events first */
+    bool sole;                   /* no other worker of this process is at the consumer */
     enum careful careful;        /* what to do when a careful event is due */
     bool parked_first;           /* try parked events before fresh ones */
     const struct filter *filter; /* compiled from the next two */

@@ -11,6 +11,7 @@ struct worker {
     const char *name;
     int lanes;
     size_t max;
+    bool sole;
     struct store *st;
     struct arena a;
     struct batch b; /* what it has in hand; n == 0: nothing */
@@ -51,6 +52,7 @@ static size_t step(struct worker *w, int64_t release)
     struct arena next;
     bool lost = false;
     req.max_events = w->max;
+    req.sole = w->sole;
     req.parked_first = true;
     req.known = &done.epoch;
     req.n_known = done.n > 0;
@@ -89,15 +91,20 @@ static bool has_key(const struct batch *b, struct str key)
     return false;
 }
 
-static void fill(struct store_rig *g, int lanes)
+static void insert_events(void)
 {
     PGconn *db = pg_connect();
-    put_as(g->st, "c", ORDER_KEY, lanes);
     pg_do(db,
           "INSERT INTO event (type, aggregate_type, aggregate_id) SELECT 't', 'k', i %% %d "
           "FROM generate_series(1, %d) AS i",
           KEYS, EVENTS);
     PQfinish(db);
+}
+
+static void fill(struct store_rig *g, int lanes)
+{
+    put_as(g->st, "c", ORDER_KEY, lanes);
+    insert_events();
 }
 
 static void many_lanes_take_hardly_more_turns_than_one(void **state)
@@ -116,6 +123,84 @@ static void many_lanes_take_hardly_more_turns_than_one(void **state)
     assert_int_equal(k.n, EVENTS);
     assert_in_range(turns, EVENTS / 150, EVENTS / 150 + 15);
     dismiss(&w);
+}
+
+/* lanes_of counts the lanes that the claims of a worker cover. */
+static int64_t lanes_of(const struct worker *w)
+{
+    PGconn *db = pg_connect();
+    int64_t n = pg_number(db,
+                          "SELECT count(*) FROM generate_series(0, 63) n WHERE EXISTS (SELECT 1 "
+                          "FROM claim k WHERE k.owner = '%s' AND _is_member(k.members, k.lane, n))",
+                          w->name);
+    PQfinish(db);
+    return n;
+}
+
+static void sole_worker_of_a_new_consumer_has_all_lanes_from_its_first_turn(void **state)
+{
+    struct store_rig *g = *state;
+    static struct book k;
+    k = (struct book){0};
+    fill(g, 64);
+    struct worker a = hire(g, "a", 64, 100);
+    struct worker b = hire(g, "b", 64, 100);
+    a.sole = true;
+    b.sole = true;
+    assert_int_equal(step(&a, 0), 100);
+    assert_int_equal(lanes_of(&a), 64);
+    enter(&k, &a.b);
+
+    /* One that comes later gets its part as ever. */
+    assert_int_equal(step(&b, 0), 0);
+    assert_true(b.hint.busy);
+    assert_int_equal(step(&a, 0), 100);
+    enter(&k, &a.b);
+    assert_true(step(&b, 0) > 0);
+    enter(&k, &b.b);
+    assert_int_equal(lanes_of(&a) + lanes_of(&b), 64);
+    for (int i = 0; i < 200 && k.n < EVENTS; i++) {
+        struct worker *w = i % 2 ? &a : &b;
+        step(w, 0);
+        enter(&k, &w->b);
+    }
+    assert_int_equal(k.n, EVENTS);
+    dismiss(&a);
+    dismiss(&b);
+}
+
+/* Two that share the work must not begin with everything in the hands of one. */
+static void workers_that_start_together_take_a_lane_each(void **state)
+{
+    struct store_rig *g = *state;
+    fill(g, 4);
+    struct worker a = hire(g, "a", 4, 100);
+    struct worker b = hire(g, "b", 4, 100);
+    assert_true(step(&a, 0) > 0);
+    assert_true(step(&b, 0) > 0);
+    assert_int_equal(lanes_of(&a), 1);
+    assert_int_equal(lanes_of(&b), 1);
+    dismiss(&a);
+    dismiss(&b);
+}
+
+/* Nor does a relay that wakes up take the lanes that another one has worked on. */
+static void sole_worker_leaves_the_lanes_of_an_older_consumer_as_they_are(void **state)
+{
+    struct store_rig *g = *state;
+    fill(g, 4);
+    struct worker a = hire(g, "a", 4, EVENTS);
+    for (int i = 0; i < 4; i++) { /* each lane by itself */
+        assert_true(step(&a, 0) > 0);
+        a.max = 0;
+        step(&a, 0);
+        a.max = EVENTS;
+    }
+    insert_events();
+    a.sole = true;
+    assert_true(step(&a, 0) > 0);
+    assert_int_equal(lanes_of(&a), 1);
+    dismiss(&a);
 }
 
 static void idle_worker_gets_some_of_the_lanes_of_a_busy_one(void **state)
@@ -183,6 +268,9 @@ static void what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody(void *
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(many_lanes_take_hardly_more_turns_than_one),
+    ON_A_STORE(sole_worker_of_a_new_consumer_has_all_lanes_from_its_first_turn),
+    ON_A_STORE(workers_that_start_together_take_a_lane_each),
+    ON_A_STORE(sole_worker_leaves_the_lanes_of_an_older_consumer_as_they_are),
     ON_A_STORE(idle_worker_gets_some_of_the_lanes_of_a_busy_one),
     ON_A_STORE(what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody),
 };

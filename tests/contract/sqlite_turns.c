@@ -200,6 +200,47 @@ static void doubt_is_told_to_everybody_and_not_more_often_than_needed(void **sta
     store_close(lookout);
 }
 
+/* With many consumers to tell, it is told less often. */
+static void doubt_is_told_the_less_often_the_more_there_are_to_tell(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool all;
+    char name[16];
+    struct store *lookout;
+    for (int i = 0; i < 400; i++) {
+        snprintf(name, sizeof name, "c%d", i);
+        put(g->st, name);
+    }
+    must(g->st->ops->dup(g->st, &lookout, &err), &err);
+    look_at(lookout, &all);
+    emit(g->st, "1");
+    emit(g->st, "2");
+    look_at(lookout, &all);
+    assert_true(all);
+
+    emit(g->st, "3");
+    emit(g->st, "4");
+    store_now.mono += 390 * MS_NS;
+    look_at(lookout, &all);
+    assert_false(all);
+    store_now.mono += 10 * MS_NS;
+    look_at(lookout, &all);
+    assert_true(all);
+
+    /* Those that are gone count no more. */
+    for (int i = 0; i < 400; i++) {
+        snprintf(name, sizeof name, "c%d", i);
+        g->st->ops->consumer_forget(g->st, name);
+    }
+    emit(g->st, "5");
+    emit(g->st, "6");
+    store_now.mono += 250 * MS_NS;
+    look_at(lookout, &all);
+    assert_true(all);
+    store_close(lookout);
+}
+
 static void handle_forgets_a_consumer_that_it_is_no_longer_used_for(void **state)
 {
     struct store_rig *g = *state;
@@ -226,6 +267,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(batch_is_quiet_only_if_nothing_else_is_to_be_had),
     ON_A_STORE(look_shows_what_is_new_once_and_anything_else_is_everybodys),
     ON_A_STORE(doubt_is_told_to_everybody_and_not_more_often_than_needed),
+    ON_A_STORE(doubt_is_told_the_less_often_the_more_there_are_to_tell),
     ON_A_STORE(handle_forgets_a_consumer_that_it_is_no_longer_used_for),
 };
 const struct suite_part sqlite_turns_tests = SUITE_PART(tests);

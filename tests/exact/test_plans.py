@@ -266,3 +266,11 @@ class Costs(ExactAlone):
         before = self.reader.do("SELECT version FROM @.lane WHERE lane = 0")
         self.take("c")
         self.assertEqual(self.reader.do("SELECT version FROM @.lane WHERE lane = 0"), before)
+
+    def test_whether_it_is_still_the_outbox_is_asked_once_for_all_that_stand_at_the_same_place(self):
+        self.reader.do("SELECT count(@.register('c' || i, start_at => 'end')) FROM generate_series(1, 100) i")
+        self.kept(2000)
+        self.reader.do("SELECT * FROM @._trouble()")  # this one reads the catalogs
+        plan = self.reader.do("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM @._trouble()")[0][0][0]["Plan"]
+        pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        self.assertLess(pages, 20 * 100, "a few probes for each of a hundred consumers")

@@ -157,11 +157,7 @@ BEGIN
         astray := claimed.astray;
     END IF;
 
-    FOR i IN 1 .. array_length(ls, 1) LOOP
-        IF dirty[i] THEN
-            PERFORM @schema@._put_lane(ls[i]);
-        END IF;
-    END LOOP;
+    PERFORM @schema@._put_lanes(ls, dirty);
     IF astray IS NOT NULL THEN
         PERFORM @schema@._make_right(astray);
         r.skipped := true;

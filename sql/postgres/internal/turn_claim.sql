@@ -3,6 +3,10 @@
 -- something that it left alone is due. first_due: of the parked events; NULL: there are none.
 -- astray: event numbers began again, and nothing was claimed; the lanes that changed have to be
 -- written before that is put right. Under _lock_consumer.
+--
+-- A worker that has something in hand brings lanes together (see group.sql). One that has nothing
+-- takes a lane by itself, and leaves the others to those that come at the same time. But the only
+-- worker of its process says so (lane_hint -1), and takes all lanes of a consumer that is new.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, owner text, q @schema@._request, a @schema@._ahead, head bigint,
     now timestamptz, first_due timestamptz, claims_from bigint, last_epoch bigint,
@@ -19,6 +23,8 @@ DECLARE
     until timestamptz;
     taken bigint := 0;     -- the lanes that claims of others cover
     at_work boolean := cardinality(q.known) > 0;
+    is_new boolean := claims_from = 0 AND last_epoch IS NULL; -- nobody has claimed anything yet
+    joins boolean := at_work OR (is_new AND q.lane_hint = -1);
     leaders int[] := '{0}';
     meets record;
     promised boolean;
@@ -52,7 +58,7 @@ BEGIN
                   AND (x.epoch = ANY (q.known)) IS NOT TRUE;
             END IF;
             IF c.lanes > 1 THEN
-                leaders := @schema@._behind_first(ls, q.lane_hint);
+                leaders := @schema@._behind_first(ls, greatest(q.lane_hint, 0));
             END IF;
             FOREACH i IN ARRAY leaders LOOP
                 i := i + 2;
@@ -68,11 +74,11 @@ BEGIN
                     CONTINUE;
                 END IF;
                 SELECT NULL::bigint AS upto, NULL::@schema@.lane AS other INTO meets;
-                IF c.lanes > 1 AND at_work THEN
+                IF c.lanes > 1 AND joins THEN
                     SELECT y.ls, y.dirty INTO ls, dirty
                     FROM @schema@._join_lanes(i - 2, taken, owner, now, ls, dirty) y;
                 END IF;
-                IF at_work AND @schema@._members(ls[i].members, i - 2)
+                IF joins AND @schema@._members(ls[i].members, i - 2)
                                <> @schema@._all_lanes(c.lanes) THEN
                     meets := @schema@._meets(i - 2, taken, owner, now, ls);
                 END IF;

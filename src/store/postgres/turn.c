@@ -183,6 +183,14 @@ struct call {
     } ahead;
 };
 
+/* first_lane gives the lane to try first. -1 says that no other worker of this process will come
+ * for the rest, so those of a new consumer are taken together. */
+static int64_t first_lane(const struct claim_request *req)
+{
+    bool takes_all = req->sole && req->n_known == 0;
+    return takes_all ? -1 : req->lane_hint;
+}
+
 /* prepare_call fills in what the turn says. release_call releases it, also after a failure. */
 static int prepare_call(struct turning *t, const struct settlement *s,
                         const struct claim_request *req, struct call *c, struct error *err)
@@ -244,10 +252,9 @@ static int send_call(struct turning *t, const struct settlement *s, const struct
                           c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
                           /* request */
                           (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
-                          (int64_t)q->careful, q->parked_first, c.request.pull_in,
-                          (int64_t)q->lane_hint, c.request.known.p,
-                          req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
-                          c.request.events, c.request.where,
+                          (int64_t)q->careful, q->parked_first, c.request.pull_in, first_lane(q),
+                          c.request.known.p, req ? store_order_names[q->order] : NULL,
+                          (int64_t)q->lanes, c.request.events, c.request.where,
                           /* read ahead */
                           c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n,
                           c.ahead.members, pg_key_sample());
@@ -301,13 +308,6 @@ static void take_hint(const PGresult *r, struct claim_hint *h)
 }
 
 /* ---- events that could not be kept ---- */
-
-int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
-              struct error *err)
-{
-    return pg_exec(st, err, NULL, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii", req->consumer,
-                   req->owner, epoch, last);
-}
 
 /* settlement_of is a settlement of the turn's own claim. */
 static struct settlement settlement_of(const struct turning *t)
@@ -582,18 +582,6 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
     if (!r)
         return -1;
     *ret_lost = pg_true(r, 0, A_lost);
-    PQclear(r);
-    return 0;
-}
-
-int pg_extend(struct store *base, const char *consumer, const char *owner, const struct batch *b,
-              int64_t lease_ms, bool *ret_lost, struct error *err)
-{
-    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.extend($1, $2, $3, $4)", "ssii",
-                           consumer, owner, b->epoch, lease_ms);
-    if (!r)
-        return -1;
-    *ret_lost = !pg_true(r, 0, 0);
     PQclear(r);
     return 0;
 }

@@ -14,9 +14,11 @@
 #define LOOK_EVENTS 64    /* more than that at once are everybody's business */
 #define LOOK_PAYLOAD 8192 /* bytes: larger payloads are not read */
 #define LOOK_UNRUNG 100   /* ms between looks where nobody can ring */
-#define DOUBT_WAIT 250    /* ms from one time that all are told of a doubt to the next */
-#define INDEX_PART 32768  /* bytes: the log's index is mapped in parts of this size */
-#define INDEX_COMMITS 2   /* in words of 32 bits: the counter of commits */
+/* ms from one time that all are told of a doubt to the next, at least, and for each consumer */
+#define DOUBT_WAIT 250
+#define DOUBT_WAIT_EACH 1
+#define INDEX_PART 32768 /* bytes: the log's index is mapped in parts of this size */
+#define INDEX_COMMITS 2  /* in words of 32 bits: the counter of commits */
 
 /* count_commits reads how often anybody has committed. Under the write lock. False: that is not
  * known, because there is no log. */
@@ -67,13 +69,21 @@ static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
     return 0;
 }
 
+/* doubt_wait gives the time from one telling to the next, in ms. The more there are to tell, the
+ * longer it is: a turn takes about a tenth of a millisecond. */
+static int64_t doubt_wait(const struct sqlite_store *st)
+{
+    int64_t ms = (int64_t)atomic_load(&st->family->members) * DOUBT_WAIT_EACH;
+    return ms > DOUBT_WAIT ? ms : DOUBT_WAIT;
+}
+
 /* tell_doubt has all told that a commit may have been anything, but not every time: where producers
  * are busy, nearly every look finds several commits, and a thousand turns take longer than the next
  * ones do to come. */
 static void tell_doubt(const struct sqlite_store *st, struct sqlite_looked *now, struct glance *ret)
 {
     int64_t at = clock_mono(st->opt.clock);
-    int64_t due = now->rung_at + DOUBT_WAIT * MS_NS;
+    int64_t due = now->rung_at + doubt_wait(st) * MS_NS;
     bool early = now->rung_at > 0 && at < due;
     now->doubt = early;
     if (early) {

@@ -49,13 +49,19 @@ void sqlite_members_moved(struct sqlite_store *st)
     sqlite_window_forget(st); /* it was read from the other file */
 }
 
+/* take_out takes the member at a place out of the list, and frees it. */
+static void take_out(struct sqlite_store *st, struct sqlite_member **at)
+{
+    struct sqlite_member *m = *at;
+    *at = m->next;
+    atomic_fetch_sub(&st->family->members, 1);
+    member_free(m);
+}
+
 void sqlite_members_forget(struct sqlite_store *st)
 {
-    while (st->members) {
-        struct sqlite_member *m = st->members;
-        st->members = m->next;
-        member_free(m);
-    }
+    while (st->members)
+        take_out(st, &st->members);
 }
 
 static void member_drop(struct sqlite_store *st, const char *name)
@@ -63,11 +69,8 @@ static void member_drop(struct sqlite_store *st, const char *name)
     struct sqlite_member **at = &st->members;
     while (*at && strcmp((*at)->spec.name, name) != 0)
         at = &(*at)->next;
-    struct sqlite_member *m = *at;
-    if (!m)
-        return;
-    *at = m->next;
-    member_free(m);
+    if (*at)
+        take_out(st, at);
 }
 
 void sqlite_consumer_forget(struct store *base, const char *name)
@@ -87,6 +90,7 @@ static void member_keep(struct sqlite_store *st, const struct consumer_spec *c)
         return;
     m->next = st->members;
     st->members = m;
+    atomic_fetch_add(&st->family->members, 1);
 }
 
 int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created,

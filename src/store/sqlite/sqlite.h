@@ -50,6 +50,7 @@ struct sqlite_family {
     /* Commits that nobody has to be woken for, see look.c. It is changed under the write lock
      * only. */
     atomic_uint quiet_commits;
+    atomic_uint members; /* consumers that its handles remember */
 };
 
 struct sqlite_window;

@@ -6,7 +6,7 @@
 #include "store_sql.h"
 
 #define WINDOW_BYTES ((size_t)4 * 1024 * 1024)
-#define LANE_BYTES ((size_t)128 * 1024) /* more for each lane, so that each gets a batch */
+#define LANE_BYTES ((size_t)256 * 1024) /* more for each lane, so that each gets a batch */
 #define WINDOW_SCAN 50000               /* rows that one claim reads at most */
 #define PIECE_ROWS 1000
 #define WINDOW_FROM 16 /* events that a lane finds: near their end, reading by itself is cheaper */
@@ -16,16 +16,18 @@
 /* An event of the window. */
 struct row {
     struct event ev;
-    int lane;
-    size_t rank; /* rows of the piece up to this one, those that nobody wants included */
+    struct row *next; /* of its lane, in the same piece */
+    size_t rank;      /* rows of the piece up to this one, those that nobody wants included */
 };
 
 /* Rows that were read together. (1) They are those of (from, to] that the filter and one of `lanes`
- * want, in order. */
+ * want, in order. (2) Those of a lane are chained, from `first` on: to look at all rows for each
+ * lane would take longer than to read them. */
 struct piece {
     struct piece *next;
     struct arena a;
     struct row *rows;
+    struct row *first[LANES_MAX], *last[LANES_MAX];
     size_t n, scanned, bytes;
     uint64_t lanes; /* bit n: lane n */
     int64_t from, to;
@@ -83,6 +85,17 @@ static void drop_all(struct sqlite_window *w)
         drop_first(w);
 }
 
+/* chain appends a row to those of its lane. */
+static void chain(struct piece *p, int lane, struct row *row)
+{
+    row->next = NULL;
+    if (p->last[lane])
+        p->last[lane]->next = row;
+    else
+        p->first[lane] = row;
+    p->last[lane] = row;
+}
+
 /* piece_row adds the row of q to a piece, if anybody wants it. */
 static bool piece_row(struct piece *p, const struct claim_request *req, sqlite3_stmt *q)
 {
@@ -98,7 +111,7 @@ static bool piece_row(struct piece *p, const struct claim_request *req, sqlite3_
     struct row *row = &p->rows[p->n];
     if (!sqlite_event_row(q, &p->a, &row->ev))
         return false;
-    row->lane = lane;
+    chain(p, lane, row);
     row->rank = p->scanned;
     p->bytes += event_bytes(&row->ev);
     p->n++;
@@ -307,16 +320,28 @@ static void ends_at(struct chunk *c, int64_t seq, const char *id)
     snprintf(c->to_id, sizeof c->to_id, "%s", id);
 }
 
+/* rank_at returns how many rows of a piece there are up to `seq`, as far as is known: up to the
+ * last one that somebody wants. */
+static size_t rank_at(const struct piece *p, int64_t seq)
+{
+    size_t low = 0, high = p->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (p->rows[mid].ev.seq <= seq)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low > 0 ? p->rows[low - 1].rank : 0;
+}
+
 /* take_piece takes the lane's events of a piece that are after the chunk's end so far. */
 static int take_piece(struct taking *t, const struct piece *p, struct error *err)
 {
-    size_t begun = 0;
-    for (size_t i = 0; i < p->n; i++) {
-        const struct row *row = &p->rows[i];
+    size_t begun = t->c->from > p->from ? rank_at(p, t->c->from) : 0;
+    for (const struct row *row = p->first[t->lane]; row; row = row->next) {
         bool before = row->ev.seq <= t->c->from;
         if (before)
-            begun = row->rank;
-        if (before || row->lane != t->lane)
             continue;
         if (!take_event(t, &row->ev))
             return err_nomem(err);
