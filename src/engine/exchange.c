@@ -6,7 +6,7 @@
 
 #define CAREFUL_AGAIN (20 * MS_NS)    /* pause while another pipeline delivers a careful event */
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
-#define PARKED_PAUSE (50 * MS_NS) /* between claims of few parked events, while others are new */
+#define PARKED_PAUSE (20 * MS_NS) /* between claims of few parked events, while others are new */
 
 /* One exchange with the store: what to settle, what to claim, and the answer. The store does both
  * in one transaction. Everything it needs to know is in here, and so is everything it says. */
@@ -334,7 +334,7 @@ static void found_nothing(struct pipeline *p, const struct exchange *x)
 /* note_turn decides what the next claim starts with: the next lane, and parked events if this one
  * started with fresh ones, and the other way round. But retries become due one by one, and a claim
  * of a few costs as much as one of a full batch. So where fresh events wait, parked ones gather for
- * a while. */
+ * a while. Not for long: meanwhile whatever else comes of their keys has to be parked as well. */
 static void note_turn(struct pipeline *p, const struct live *l)
 {
     bool few = 4 * l->b.n < p->batch_size.n;

@@ -1,6 +1,6 @@
 /* claim.h: what the files share that hand out work: turn.c, claim.c, claim_fresh.c, claim_parked.c
  * and take_over.c. Everything here runs inside the transaction of a turn, except
- * sqlite_fresh_prefetch. */
+ * sqlite_fresh_prefetch and sqlite_parked_due. */
 #ifndef STORE_SQLITE_CLAIM_H
 #define STORE_SQLITE_CLAIM_H
 
@@ -54,6 +54,9 @@ int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max,
  * copied. */
 bool sqlite_fresh_wanted(sqlite3_stmt *q, const struct filter *filter);
 
+/* sqlite_parked_due says whether a parked event is due now. Before the write lock is taken, that is
+ * a guess at what sqlite_parked_claim will find. */
+int sqlite_parked_due(struct claiming *k, bool *ret, struct error *err);
 /* sqlite_parked_claim claims parked events that are due into k->b, if there are any. */
 int sqlite_parked_claim(struct claiming *k, struct error *err);
 

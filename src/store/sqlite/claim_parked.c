@@ -225,6 +225,17 @@ static int claim_due(struct claiming *k, struct error *err)
     return sqlite_claim_record(k, err);
 }
 
+int sqlite_parked_due(struct claiming *k, bool *ret, struct error *err)
+{
+    int64_t due = 0;
+    bool careful = k->req->careful != CAREFUL_SKIP;
+    if (sqlite_value(k->st, err, &due,
+                     SQL(next_due, .consumer = k->req->consumer, .careful = careful)) != 0)
+        return -1;
+    *ret = due != 0 && due <= sqlite_now(k->st);
+    return 0;
+}
+
 int sqlite_parked_claim(struct claiming *k, struct error *err)
 {
     int64_t due;

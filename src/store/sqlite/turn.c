@@ -312,15 +312,30 @@ static int run_steps(struct sqlite_store *st, struct turn *t, size_t n, struct e
     return r;
 }
 
+/* fresh_next says whether the turn will probably claim fresh events: it wants to, and no parked one
+ * comes first. */
+static int fresh_next(struct turn *t, bool *ret, struct error *err)
+{
+    bool parked_due = false;
+    *ret = is_claiming(t->k.req);
+    if (!*ret || !t->k.req->parked_first)
+        return 0;
+    if (sqlite_parked_due(&t->k, &parked_due, err) != 0)
+        return -1;
+    *ret = !parked_due;
+    return 0;
+}
+
 /* prefetch reads what will probably be claimed. */
 static int prefetch(struct sqlite_store *st, struct turn *t, size_t n, struct error *err)
 {
-    bool own = false;
+    bool own = false, fresh;
     int r = 0;
     if (n > 1 && sqlite_snapshot_begin(st, &own, err) != 0)
         return -1;
     for (size_t i = 0; i < n && r == 0; i++) {
-        if (is_claiming(t[i].k.req))
+        r = fresh_next(&t[i], &fresh, err);
+        if (r == 0 && fresh)
             r = sqlite_fresh_prefetch(&t[i].k, err);
     }
     sqlite_snapshot_end(st, own);
