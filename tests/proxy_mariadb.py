@@ -92,6 +92,7 @@ class Proxy:
     def __init__(self, path):
         self.path, self.deaf = path, None
         self.lock, self.stops, self.count = threading.Lock(), [], 0
+        self.texts = []  # of the statements that were counted
 
     def __enter__(self):
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -121,6 +122,7 @@ class Proxy:
         if "outbox_wait" in text: return None
         with self.lock:
             self.count += 1
+            self.texts.append(text)
             for stop in self.stops:
                 if stop.n == self.count:
                     stop.text = text
