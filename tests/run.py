@@ -39,10 +39,12 @@ SOAK_SEEDS, SOAK_PART = 100000, 2000
 # Debian's Python modules are found by Debian's Python, which need not be the first in PATH.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
+# A report of a sanitizer needs lines and the names of functions, no more. The rest of -g costs a quarter of the compiler's time.
+SANITIZED = ["-Db_lundef=false", "-Doptimization=1", "-Ddebug=false", "-Dc_args=-g1"]
 TREES = {
     "build": ["-Dwerror=true"],
-    "build-asan": ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Doptimization=1"],
-    "build-tsan": ["-Db_sanitize=thread", "-Db_lundef=false", "-Doptimization=1"],
+    "build-asan": ["-Db_sanitize=address,undefined", *SANITIZED],
+    "build-tsan": ["-Db_sanitize=thread", *SANITIZED],
 }
 COVERAGE = {"build-coverage": ["-Db_coverage=true", "-Doptimization=0"]}
 SANITIZER_ENV = {
@@ -82,12 +84,21 @@ def in_suite(test, suite):
     return any(name.split(":")[-1] == suite for name in test["suite"])
 
 
+def made(tree, wanted):
+    """made gives the files of those targets that are wanted."""
+    said = subprocess.run(["meson", "introspect", "--targets", tree], cwd=ROOT, check=True, capture_output=True)
+    return [os.path.relpath(name, ROOT / tree) for target in json.loads(said.stdout) if wanted(target) for name in target["filename"]]
+
+
 def needs(tree, suite):
     """needs gives the files that the tests of a suite run, themselves among them."""
-    wanted = {id for test in introspect(tree) if in_suite(test, suite) for id in test["depends"]}
-    said = subprocess.run(["meson", "introspect", "--targets", tree], cwd=ROOT, check=True, capture_output=True)
-    return [os.path.relpath(name, ROOT / tree) for target in json.loads(said.stdout) if target["id"] in wanted
-            for name in target["filename"]]
+    ids = {id for test in introspect(tree) if in_suite(test, suite) for id in test["depends"]}
+    return made(tree, lambda target: target["id"] in ids)
+
+
+def needed(tree):
+    """needed gives what a tree is for that nothing is installed from: the binary and all that belongs to tests."""
+    return made(tree, lambda target: target["name"] == "outbox" or "/tests/" in target["defined_in"])
 
 
 def c_jobs(tree, suite=None, wrapper=()):
@@ -372,7 +383,8 @@ def thread_jobs(tree):
 def tree_jobs(tree, quick=False):
     """tree_jobs builds a tree and gives [the build] + the tests to run in it."""
     if tree == "build-tsan": return thread_jobs(tree)
-    done = build(tree)
+    done = build(tree, ["build.ninja"] if tree == "build-asan" else None)
+    if not done.failed and tree == "build-asan": done = build(tree, needed(tree))
     if done.failed: return [done]
     tests = c_jobs(tree)
     if not tests: return [refuse(done, "meson knows of no test: was cmocka there when it was configured?")]

@@ -5,7 +5,7 @@
     python3 tests/sim/bugs.py WINDOW_EDGE sim --trace       # or another one, or with other arguments
 
 bugs/README.md says how a bug is written down. The sources themselves are never touched. Only what a bug changes is compiled:
-its objects stand before the library when the program is linked again, so the linker takes them in place of the library's."""
+its objects stand before the libraries when the program is linked again, so the linker takes them in place of theirs."""
 import collections
 import functools
 import json
@@ -19,7 +19,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = pathlib.Path(__file__).resolve().parent / "bugs"
-LIBRARY = "src/liboutbox-internal.a.p/"
+LIBRARIES = ("src/liboutbox-internal.a.p/", "tests/librigs.a.p/")
 # What a bug may be seen by, and where a tree has it.
 PROGRAMS = {"sim": "tests/sim/sim", "store_sqlite": "tests/contract/test_store_sqlite"}
 # To compile well takes longer than to run; a bug may leave a function that nobody calls, which is no matter here.
@@ -134,9 +134,9 @@ class Tree:
         return path
 
     def concerned(self, program, paths):
-        """concerned gives the objects, of the library and of a program, that files go into."""
+        """concerned gives the objects, of the libraries and of a program, that files go into."""
         changed = {(ROOT / path).resolve() for path in paths}
-        ours = (LIBRARY, PROGRAMS[program] + ".p/")
+        ours = (*LIBRARIES, PROGRAMS[program] + ".p/")
         return [made for made in self.compilers if made.startswith(ours) and changed & self.includes[made]]
 
     def compile(self, made, folder):
@@ -168,7 +168,7 @@ class Tree:
         ours = {made: str(self.compile(made, folder)) for made in self.concerned(program, changed)}
         if not ours: raise Stale(f"{name}: nothing of {program} is made of {', '.join(texts)}")
         first = next(i for i, word in enumerate(command) if word.endswith(".o"))
-        of_library = [path for made, path in ours.items() if made.startswith(LIBRARY)]
+        of_library = [path for made, path in ours.items() if made.startswith(LIBRARIES)]
         words = [*command[:first], *of_library, *(ours.get(word, word) for word in command[first:])]
         output = folder / program
         words[words.index("-o") + 1] = str(output)
