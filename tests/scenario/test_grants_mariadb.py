@@ -170,6 +170,16 @@ class Grants(MariaCase):
             with self.assertRaisesRegex(pymysql.Error, "not stored .*type"):
                 cursor.execute("CALL outbox_emit(%s, NULL, NULL, '1')", "x" * 300)
 
+    def test_numbers_that_no_signed_one_reaches_are_delivered_like_others(self):
+        many = "INSERT INTO outbox_event (type, payload) SELECT 'a', seq FROM seq_1_to_300"
+        self.sql(many)
+        self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 9223372036854775900)")
+        self.sql(many)
+        out = self.path("out.ndjson")
+        self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}", "--batch", "50")
+        self.assertEqual([e["seq"] for e in self.ndjson(out)], list(range(1, 602)))
+        self.assertEqual([e["payload"] for e in self.ndjson(out)], [*range(1, 301), None, *range(1, 301)])
+
     def test_a_number_that_leaves_none_for_others_is_found_and_what_doctor_advises_helps(self):
         self.emit("a")
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")

@@ -37,44 +37,47 @@ struct given {
     int64_t next, after;
 };
 
-/* drop_runs deletes their markers run by run. *ret_n counts them. It releases q. */
-static int drop_runs(struct mdb_store *st, struct mdb_rows *q, int64_t *ret_n, struct error *err)
+/* drop_runs deletes their markers run by run, and adds their number to *dropped. It releases q. */
+static int drop_runs(struct mdb_store *st, struct mdb_rows *q, int64_t *dropped, struct error *err)
 {
-    *ret_n = 0;
     while (mdb_step(&q) == 1) {
         int64_t first = mdb_int(q, 0), n = mdb_int(q, 1);
         if (mdb_run(st, err, SQL(drop_run, .first = first, .last = first + n - 1, .n = n)) != 0) {
             mdb_done(q);
             return -1;
         }
-        *ret_n += st->changed;
+        *dropped += st->changed;
     }
     return 0;
 }
 
-/* drop_each deletes their markers one by one. */
-static int drop_each(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
+/* drop_long_runs is drop_runs where runs are long: then it takes a third of the time. */
+static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *dropped,
+                          struct error *err)
 {
-    if (mdb_run(st, err, SQL(drop_markers, .next = g->next, .after = g->after)) != 0)
-        return -1;
-    *ret_n = st->changed;
-    return 0;
-}
-
-/* drop deletes their markers: by runs where those are long, which takes a third of the time. */
-static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
-{
-    int64_t n = g->after - g->next;
-    if (n < RUN_LEAST)
-        return drop_each(st, g, ret_n, err);
     struct mdb_rows *q = mdb_rows(st, err, SQL(runs, .next = g->next, .after = g->after));
     if (!q)
         return -1;
-    bool long_ones = (int64_t)mysql_num_rows(q->res) * RUN_LEAST <= n;
+    bool long_ones = (int64_t)mysql_num_rows(q->res) * RUN_LEAST <= g->after - g->next;
     if (long_ones)
-        return drop_runs(st, q, ret_n, err);
+        return drop_runs(st, q, dropped, err);
     mdb_done(q);
-    return drop_each(st, g, ret_n, err);
+    return 0;
+}
+
+/* drop deletes their markers, by runs where that pays, and what is left one by one. */
+static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
+{
+    int64_t n = g->after - g->next, dropped = 0;
+    if (n >= RUN_LEAST && drop_long_runs(st, g, &dropped, err) != 0)
+        return -1;
+    if (dropped < n) {
+        if (mdb_run(st, err, SQL(drop_markers, .next = g->next, .after = g->after)) != 0)
+            return -1;
+        dropped += st->changed;
+    }
+    *ret_n = dropped;
+    return 0;
 }
 
 /* give gives a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the seq that
