@@ -31,6 +31,12 @@ def unrun(jobs):
     return sorted(f"{file}:{test}" for file, test in named if test not in found)
 
 
+def unattacked(jobs):
+    """unattacked gives the guarantees that no test was run against."""
+    found = outcomes(jobs)
+    return [name for name, _, tests in guarantees() if not any(found[test][0] for _, test in tests if test in found)]
+
+
 def select(jobs):
     """select keeps the C programs, and of the Python files the cases that attack a guarantee. Which program a C file is part
     of nobody says, and all of them together take less than a minute."""

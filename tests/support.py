@@ -444,8 +444,8 @@ class MariaCase(Case):
         pass  # a server looks after its own
 
 
-# Who stands for which store. Under a sanitizer PostgreSQL is left to the files that are about it: a second time here tells nothing.
-STORE_CASES = {"OnSqlite": Case} if SANITIZED else {"OnSqlite": Case, "OnPostgres": PgCase, "OnMariadb": MariaCase}
+# Who stands for which store. Under a sanitizer, and with --quick, servers are left to the files and suites that are about them.
+STORE_CASES = {"OnSqlite": Case} if SANITIZED or QUICK else {"OnSqlite": Case, "OnPostgres": PgCase, "OnMariadb": MariaCase}
 
 
 def on_each_store(mixin=None, but=()):

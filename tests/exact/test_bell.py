@@ -1,5 +1,6 @@
 """The doorbell with real relays: whoever sleeps hears of every commit at once, also when another sleeper dies. Nobody looks
 by itself here for longer than a test would wait, but where a holder died: then a listener, after ten seconds."""
+# quick: no
 import random
 import threading
 import time

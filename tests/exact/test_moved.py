@@ -1,6 +1,7 @@
 """The database moves or is changed under the outbox, and nothing is lost: event numbers that begin again, sequences that were not
 carried over, caches of numbers, a cut-over by logical replication, a restore that the application uses before any relay does."""
 # build: plain
+# quick: no
 import json
 import os
 import subprocess

@@ -2,6 +2,7 @@
 promoted though it lagged. What is in the database that is there then is delivered, from where each consumer stood there; what came
 after the copy was made comes again or is gone, with the data it belonged to. And servers on which there can be no outbox."""
 # build: plain
+# quick: no
 import contextlib
 import os
 import socket

@@ -1,6 +1,7 @@
 """A real Kafka in all its bad moods, in front of a relay: nothing lost, the order of a key kept, no attempt counted against an
 event for what a broker does, and what comes twice within its bound."""
 # build: plain
+# quick: no
 import contextlib
 import itertools
 import json

@@ -1,5 +1,6 @@
 """What MariaDB does differently, one trap at a time: each would lose an event, change it, or stop everybody, if it were not known."""
 # build: plain
+# quick: no
 import contextlib
 import itertools
 import os

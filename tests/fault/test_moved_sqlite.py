@@ -1,6 +1,7 @@
 """A SQLite outbox that is replaced, taken away, restored or swapped under running relays and producers: nothing that is in the
 file at the path is lost, nobody goes on in a file that is gone without a word, and two files are never mixed up (G1, G2, G5)."""
 # build: plain
+# quick: no
 import contextlib
 import os
 import pathlib

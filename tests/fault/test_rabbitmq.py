@@ -1,6 +1,7 @@
 """RabbitMQ in all its bad moods, in front of a relay: nothing lost, the order of a key kept, attempts burnt only where an event is
 at fault, and what comes twice has the same id. One node for all cases; test_rabbitmq_cluster.py has three."""
 # build: plain
+# quick: no
 import json
 import signal
 import time

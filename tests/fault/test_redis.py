@@ -2,6 +2,7 @@
 is at fault, and what comes twice has the same event id. And the whole round trip, database to database, with everything
 killed at random."""
 # build: plain
+# quick: no
 import json
 import os
 import pathlib

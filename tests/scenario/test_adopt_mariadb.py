@@ -1,6 +1,7 @@
 """Adopting a table of a MariaDB database: MariaDB commits by itself when a trigger is made, so this is the store where it can break off
 half-way; and what becomes of values of its types."""
 # build: plain
+# quick: no
 import contextlib
 import json
 import threading

@@ -1,4 +1,5 @@
 """Rows of an adopted table are marked once a consumer has had them, so that what delivered before can run beside it, and then go."""
+# quick: no
 import unittest
 import uuid
 

@@ -1,6 +1,7 @@
 """outbox doctor: every finding is made to happen for real, and a healthy outbox has none. On servers of our own: what it
 says about transactions and connections is about the whole server."""
 # build: plain
+# quick: no
 import os
 import re
 

@@ -1,5 +1,6 @@
 """The examples do what they say, in every language, and the languages work together on one outbox."""
 # build: plain
+# quick: no
 import json
 import os
 import pathlib

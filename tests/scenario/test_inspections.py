@@ -1,5 +1,6 @@
 """The five inspections, by name: what they list, in the CLI and in SQL, on each store. Every one of them has something to show."""
 # build: plain
+# quick: no
 import signal
 import sqlite3
 import unittest

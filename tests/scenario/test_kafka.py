@@ -1,6 +1,7 @@
 """Kafka from end to end, through the CLI, on a real broker: what a message looks like to clients nobody here wrote, partitions,
 logging in, TLS, topics that are missing, refused events."""
 # build: plain
+# quick: no
 import json
 import os
 import pathlib

@@ -1,4 +1,5 @@
 """Listings where many events are kept: they look no further than they are told, and say how far that was."""
+# quick: no
 import signal
 import unittest
 

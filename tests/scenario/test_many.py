@@ -1,6 +1,7 @@
 """Many consumers in one relay on PostgreSQL: they share a few connections, a listener and their transactions, and do not touch each
 other all the same. What it costs is counted by the server, never timed."""
 # build: plain
+# quick: no
 import contextlib
 import json
 import pathlib

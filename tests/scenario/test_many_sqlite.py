@@ -1,6 +1,7 @@
 """Many consumers in one relay on SQLite: they share a handle, a bell and their transactions, and do not touch each other all the same.
 What it costs is counted, in the tables and by SQLite, never timed."""
 # build: plain
+# quick: no
 import os
 import pathlib
 import struct

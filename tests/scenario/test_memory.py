@@ -1,5 +1,6 @@
 """The memory of a relay does not grow with its consumers: they share what is there for events in hand, and each gets on."""
 # build: plain
+# quick: no
 import re
 import threading
 import unittest

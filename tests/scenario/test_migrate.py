@@ -1,5 +1,6 @@
 """outbox migrate: bringing a database up to date, telling what is there, comparing, and SQL for other tools."""
 # build: plain
+# quick: no
 import json
 import re
 import sqlite3

@@ -5,6 +5,7 @@ statement that we send, whatever the search_path is.
 The trap: look-alikes of everything in pg_catalog that could be called, in a schema that comes before pg_catalog. Whatever is
 looked up by its bare name finds them, and they tell."""
 # build: plain
+# quick: no
 import io
 import pathlib
 import re

@@ -1,6 +1,7 @@
 """Everything through PgBouncer in transaction mode, where no session is one's own: no LISTEN, no prepared names, no
 session locks, no settings. The relay looks by itself instead of being woken."""
 # build: plain
+# quick: no
 import time
 
 import psycopg2

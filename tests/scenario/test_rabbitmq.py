@@ -1,4 +1,6 @@
 """RabbitMQ from end to end, through the CLI: every format as clients nobody here wrote read it, topology, receive, secrets."""
+# build: plain
+# quick: no
 import contextlib
 import json
 import os

@@ -1,5 +1,6 @@
 """Redis by the several, through the CLI: a cluster whose servers share the streams, and a master that Sentinels name."""
 # build: plain
+# quick: no
 import json
 import pathlib
 import re

@@ -1,5 +1,6 @@
 """./run, and how it gets its packages."""
 # build: plain
+# quick: no
 import os
 import pathlib
 import re

@@ -1,6 +1,6 @@
+"""The runner's own rules: which failures get a second chance, that none of the others does, what a quick run may not leave out, and
+who removes the folder of the servers."""
 # build: plain
-"""The runner's own rules: which failures get a second chance, that none of the others does, and who removes the folder of the
-servers."""
 import contextlib
 import io
 import os
@@ -12,6 +12,7 @@ import textwrap
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import proof
 import run
 
 CASES = {
@@ -21,6 +22,23 @@ CASES = {
     "dies": 'mark = HERE / "mark"\nknown = mark.exists()\nmark.touch()\nif not known: os.kill(os.getpid(), 9)',
     "well": "pass",
 }
+
+
+class Quick(unittest.TestCase):
+    def passed(self, *names):
+        """passed is a file whose cases with these names passed."""
+        job = run.Job("build", "file", [])
+        job.names = list(names)
+        return job
+
+    def test_a_guarantee_that_nothing_attacks_fails_the_run(self):
+        attacks = {name: [test for _, test in tests] for name, _, tests in proof.guarantees()}
+        self.assertEqual(proof.unattacked([self.passed(*(tests[0] for tests in attacks.values()))]), [])
+        others = [test for name, tests in attacks.items() if name != "G5" for test in tests if test not in attacks["G5"]]
+        jobs = [self.passed(*others)]
+        with contextlib.redirect_stdout(io.StringIO()) as out: self.assertTrue(run.spared(jobs))
+        self.assertIn("not attacked: G5", out.getvalue())
+        self.assertTrue(jobs[-1].failed)
 
 
 class SecondChance(unittest.TestCase):

@@ -1,6 +1,7 @@
 """Locks that anybody can take. A role without any right in the outbox can hold any advisory lock there is, and sees in pg_locks
 which are in use: it must cost nobody more than a look now and then, and log and doctor say who it is."""
 # build: plain
+# quick: no
 import re
 import select
 import unittest

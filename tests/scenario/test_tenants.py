@@ -1,6 +1,7 @@
 """Tenants: a connection that works for one has to do with that tenant's events and consumers alone; the platform's, which
 works for none, with all. Everyone here has an ordinary role: the owner of the tables is above row-level security."""
 # build: plain
+# quick: no
 import json
 import unittest
 

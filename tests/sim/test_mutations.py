@@ -16,6 +16,10 @@ from support import BIN, ROOT
 
 TREE = bugs.Tree(pathlib.Path(BIN).parent)
 SEEDS = 1000
+# Where the simulator saw a bug that it sees late. It looks there first, and from the first seed on if the history there is another one
+# by now.
+SEEN_AT = {"LOST_EFFECTS_KEPT": 20, "NO_MEMORY_NO_EVENT": 40, "OLD_SETTINGS_GO_ON": 208, "SETTLED_OUT_OF_ORDER": 45, "STALE_PREFETCH": 137,
+           "UNSURE_IS_SETTLED": 63}
 
 
 def run(program, *args):
@@ -26,14 +30,19 @@ def run(program, *args):
 def seen(bug):
     """seen gives what the program says that must see a bug; "" if it sees nothing."""
     program, *args = bug.seen_by
-    if args == []: args = ["--seeds", str(SEEDS)]
+    tries = [args or ["--seeds", str(SEEDS)]]
+    if bug.name in SEEN_AT: tries.insert(0, ["--seed", str(SEEN_AT[bug.name]), "--seeds", "1"])
     start = time.monotonic()
     made = TREE.make(bug.name, program, bugs.mutate(bug))
     ready = time.monotonic()
-    done = run(made, *args)
-    why = complaint(program, args, done.stdout + done.stderr)
+    why = next(filter(None, (look(made, program, args) for args in tries)), "")
     if why: print(f"{bug.name}: {why} ({ready - start:.1f} s to make, {time.monotonic() - ready:.1f} s to see)", file=sys.stderr)
     return why
+
+
+def look(made, program, args):
+    done = run(made, *args)
+    return complaint(program, args, done.stdout + done.stderr)
 
 
 def complaint(program, args, said):
