@@ -8,7 +8,8 @@
 /* Events per transaction. Others wait for the sequencer's row meanwhile, for some 100 ms; and each
  * transaction looks at all markers, among them those that were deleted and not yet cleaned up. */
 #define SEQUENCE_MAX 20000
-#define RUN_LEAST 64 /* events in a run, on average, for which deleting by runs pays */
+#define RUNS_FROM 1000 /* events at once for which it pays to ask for runs */
+#define RUN_LEAST 64   /* events in a run, on average, for which deleting by runs pays */
 #define TRIES 3
 
 /* What a look at the sequencer tells. */
@@ -65,7 +66,7 @@ static int drop_each(struct mdb_store *st, const struct given *g, int64_t *ret_n
 static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
 {
     int64_t n = g->after - g->next;
-    if (n < RUN_LEAST)
+    if (n < RUNS_FROM)
         return drop_each(st, g, ret_n, err);
     struct mdb_rows *q = mdb_rows(st, err, SQL(runs, .next = g->next, .after = g->after));
     if (!q)
