@@ -183,23 +183,66 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
     return 0;
 }
 
-/* add_followers adds the events that wait behind head, in order, so that a key catches up in one
- * claim. */
-static int add_followers(struct claiming *k, const struct parked_row *head, struct parked_list *to,
-                         struct error *err)
+/* ask_followers asks for what waits behind up to TOGETHER heads, and leaves NULL where nothing
+ * does. */
+static int ask_followers(struct claiming *k, const struct parked_row *heads, size_t n, size_t room,
+                         struct mdb_rows **ret, struct error *err)
+{
+    struct sql_followers args[TOGETHER];
+    struct mdb_question ask[TOGETHER];
+    struct mdb_rows *q[TOGETHER];
+    size_t asked = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!heads[i].followed)
+            continue;
+        args[asked] = (struct sql_followers){.consumer = k->req->consumer,
+                                             .key = heads[i].key,
+                                             .seq = heads[i].seq,
+                                             .max = (int64_t)room};
+        ask[asked] = (struct mdb_question){&sql_followers, &args[asked]};
+        asked++;
+    }
+    if (asked > 0 && mdb_ask_all(k->st, ask, asked, q, err) != 0)
+        return -1;
+    for (size_t i = 0, at = 0; i < n; i++)
+        ret[i] = heads[i].followed ? q[at++] : NULL;
+    return 0;
+}
+
+/* add_followers adds the events that wait behind a head, in order, so that a key catches up in one
+ * claim. It releases q, the answer to the question for them; NULL: there are none. */
+static int add_followers(struct claiming *k, struct mdb_rows *q, struct parked_list *to)
 {
     size_t n, room = k->req->max_events - to->n;
     struct parked_row *rows = &to->row[to->n];
-    if (!head->followed || room == 0)
+    if (!q)
         return 0;
-    struct mdb_rows *q = mdb_rows(k->st, err,
-                                  SQL(followers, .consumer = k->req->consumer, .key = head->key,
-                                      .seq = head->seq, .max = (int64_t)room));
     if (read_parked(q, rows, room, &n) != 0)
         return -1;
     for (size_t i = 0; i < n && !rows[i].stop; i++)
         to->n++;
     return 0;
+}
+
+/* choose_some lists up to TOGETHER heads, each with its followers, as far as they fit into the
+ * batch. */
+static int choose_some(struct claiming *k, const struct parked_row *heads, size_t n,
+                       struct parked_list *to, struct error *err)
+{
+    struct mdb_rows *q[TOGETHER];
+    if (ask_followers(k, heads, n, k->req->max_events - to->n, q, err) != 0)
+        return -1;
+    int r = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool full = to->n >= k->req->max_events;
+        if (r != 0 || full) {
+            mdb_done(q[i]);
+            continue;
+        }
+        to->row[to->n++] = heads[i];
+        r = add_followers(k, q[i], to);
+    }
+    return r;
 }
 
 /* choose lists what fits into the batch. A careful event goes alone, and so only if it is the
@@ -211,12 +254,14 @@ static int choose(struct claiming *k, const struct parked_row *heads, size_t n,
         to->row[to->n++] = heads[0];
         return 0;
     }
-    for (size_t i = 0; i < n; i++) {
-        bool full = to->n >= k->req->max_events;
-        if (full || heads[i].stop)
-            return 0;
-        to->row[to->n++] = heads[i];
-        if (add_followers(k, &heads[i], to, err) != 0)
+    size_t before_careful = 0;
+    while (before_careful < n && !heads[before_careful].stop)
+        before_careful++;
+
+    for (size_t i = 0; i < before_careful && to->n < k->req->max_events; i += TOGETHER) {
+        size_t left = before_careful - i;
+        size_t some = left < TOGETHER ? left : TOGETHER;
+        if (choose_some(k, &heads[i], some, to, err) != 0)
             return -1;
     }
     return 0;

@@ -8,7 +8,8 @@
 /* Events per transaction. Others wait for the sequencer's row meanwhile, for some 100 ms; and each
  * transaction looks at all markers, among them those that were deleted and not yet cleaned up. */
 #define SEQUENCE_MAX 20000
-#define RUN_LEAST 64 /* events in a run, on average, for which deleting by runs pays */
+#define RUNS_FROM 1000 /* events at once for which it pays to ask for runs */
+#define RUN_LEAST 64   /* events in a run, on average, for which deleting by runs pays */
 #define TRIES 3
 
 /* What a look at the sequencer tells. */
@@ -69,7 +70,7 @@ static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *
 static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
 {
     int64_t n = g->after - g->next, dropped = 0;
-    if (n >= RUN_LEAST && drop_long_runs(st, g, &dropped, err) != 0)
+    if (n >= RUNS_FROM && drop_long_runs(st, g, &dropped, err) != 0)
         return -1;
     if (dropped < n) {
         if (mdb_run(st, err, SQL(drop_markers, .next = g->next, .after = g->after)) != 0)
