@@ -81,6 +81,44 @@ static void claim_of_a_parked_event_reads_no_new_ones(void **state)
     assert_int_equal(claimed_again(g, 5), alone);
 }
 
+/* claimed_beside parks events of n keys, claims and settles others for a while, and returns what
+ * claiming ten more took then. */
+static int64_t claimed_beside(struct store_rig *g, const char *consumer, int n)
+{
+    int64_t steps = 0;
+    put(g->st, consumer);
+    while (claim(g, consumer) > 0)
+        assert_true(settle(g, consumer, NULL, 0));
+    for (int i = 0; i < n; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        emit(g->st, key);
+        assert_int_equal(claim(g, consumer), 1);
+        struct outcome o = failed(g, 0, 1, 3600000);
+        assert_true(settle(g, consumer, &o, 1));
+    }
+    for (int i = 0; i <= 20; i++) {
+        for (int k = 0; k < 10; k++)
+            emit(g->st, "another");
+        if (i == 20)
+            sqlite3_progress_handler(sqlite_handle(g->st), STEP, count_step, &steps);
+        assert_int_equal(claim(g, consumer), 10);
+        sqlite3_progress_handler(sqlite_handle(g->st), 0, NULL, NULL);
+        assert_true(settle(g, consumer, NULL, 0));
+    }
+    return steps;
+}
+
+static void claims_cost_the_same_however_many_events_are_parked(void **state)
+{
+    struct store_rig *g = *state;
+    int64_t few = claimed_beside(g, "a", 3);
+    int64_t many = claimed_beside(g, "b", 100);
+    if (many > few + 2)
+        fail_msg("beside 3 parked events: %lld steps, beside 100: %lld", (long long)few,
+                 (long long)many);
+}
+
 enum { LANES = 8, EVENTS = 4000 };
 
 /* emit_many emits events of 50 keys in one transaction. */
@@ -189,6 +227,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(lanes_of_one_worker_read_their_events_once),
     ON_A_STORE(events_with_numbers_that_were_given_again_are_not_taken_for_those_read_before),
     ON_A_STORE(claim_of_a_parked_event_reads_no_new_ones),
+    ON_A_STORE(claims_cost_the_same_however_many_events_are_parked),
     ON_A_STORE(letters_that_are_sent_back_cost_the_same_however_many_there_are),
 };
 const struct suite_part sqlite_work_tests = SUITE_PART(tests);

@@ -283,6 +283,89 @@ static void parked_event_goes_behind_an_earlier_one_that_was_parked_later(void *
     }
 }
 
+/* emit_keys emits an event for each of the keys "0", "1", ... */
+static void emit_keys(struct store_rig *g, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        emit(g->st, key);
+    }
+}
+
+/* park_first claims and settles; the first n events failed, and wait for an hour. */
+static void park_first(struct store_rig *g, size_t n)
+{
+    struct outcome out[10];
+    claim(g, "c");
+    assert_true(n <= g->b.n && n <= COUNT(out));
+    for (size_t i = 0; i < n; i++)
+        out[i] = failed(g, i, 1, 3600000);
+    assert_true(settle(g, "c", out, n));
+}
+
+/* held_keys_are claims an event of each key, and says which of them are held back. */
+static void held_keys_are(struct store_rig *g, const char *held)
+{
+    size_t n = strlen(held);
+    emit_keys(g, (int)n);
+    assert_int_equal(claim(g, "c"), n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(g->b.ev[i].behind, held[i] == 'y');
+    assert_true(settle(g, "c", NULL, 0));
+}
+
+/* A worker may remember which keys are held back, but others park events as well. */
+static void what_others_have_parked_meanwhile_holds_back_its_key(void **state)
+{
+    struct store_rig *g = *state;
+    struct store *mine = g->st, *others;
+    struct error err;
+    put(mine, "c");
+    must(mine->ops->dup(mine, &others, &err), &err);
+    emit_keys(g, 8);
+    park_first(g, 3);
+    held_keys_are(g, "yyynnnnn");
+
+    g->st = others;
+    held_keys_are(g, "yyynnnnn");
+    emit(g->st, "3");
+    park_first(g, 1);
+    g->st = mine;
+    held_keys_are(g, "yyyynnnn");
+
+    emit(g->st, "7");
+    claim(g, "c");
+    struct outcome buried = dead(g, 0, 1);
+    assert_true(settle(g, "c", &buried, 1));
+    held_keys_are(g, "yyyynnnn");
+    g->st = others;
+    assert_int_equal(retry_dead(g, (struct dead_query){.consumer = "c"}), 1);
+    g->st = mine;
+    emit_keys(g, 8);
+    struct claim_request req = request("c", "me");
+    assert_int_equal(claim_by(g, req), 8);
+    assert_true(g->b.ev[7].behind);
+    others->ops->close(others);
+}
+
+static void what_is_no_longer_parked_holds_back_nothing(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit_keys(g, 8);
+    park_first(g, 4);
+    held_keys_are(g, "yyyynnnn");
+    pass(3600001);
+    req.parked_first = true;
+    req.max_events = 3;
+    assert_int_equal(claim_by(g, req), 3);
+    assert_true(g->b.parked);
+    assert_true(settle(g, "c", NULL, 0));
+    held_keys_are(g, "nnnynnnn");
+}
+
 static void delayed_event_waits_for_its_time(void **state)
 {
     struct store_rig *g = *state;
@@ -385,6 +468,8 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
     ON_A_STORE(claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once),
     ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),
+    ON_A_STORE(what_others_have_parked_meanwhile_holds_back_its_key),
+    ON_A_STORE(what_is_no_longer_parked_holds_back_nothing),
     ON_A_STORE(delayed_event_waits_for_its_time),
     ON_A_STORE(delayed_event_that_is_due_is_not_through),
 };

@@ -293,8 +293,8 @@ static void a_long_chain_of_one_key_is_held_back_without_recursion(void **state)
 
 enum { RETRIED = 1000 };
 
-/* fail_every_tenth_once takes a millisecond for four events. m->answer_ctx is the longest time in ns
- * that an event had to wait for its retry. */
+/* fail_every_tenth_once takes a millisecond for four events. m->answer_ctx is the longest time in
+ * ns that an event had to wait for its retry. */
 static enum sink_status fail_every_tenth_once(struct model *m, const struct delivery *d)
 {
     static int64_t failed_at[RETRIED + 1];

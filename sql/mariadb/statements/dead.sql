@@ -14,6 +14,9 @@ SELECT ordering FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 INSERT IGNORE INTO outbox_parked (consumer, seq, key_hash, attempts, due_at)
 VALUES (:consumer, :seq, :key, 0, :now);
 
+-- note_parked (consumer text): nobody remembers what is parked.
+NONE;
+
 -- mark_retrying (consumer text, seq int): the letter stays until its event is delivered or dies
 -- again.
 UPDATE outbox_dead SET retrying = 1 WHERE consumer = :consumer AND seq = :seq;

@@ -18,6 +18,14 @@ VALUES (:consumer, :seq, :key, :attempts, nullif(:due_at, 0), :careful, :delayed
        failing_since = coalesce(failing_since, excluded.failing_since),
        proven = max(proven, excluded.proven);
 
+-- note_parked (consumer text): whoever parks events says so, in the same transaction: others have
+-- to read again which keys are held up. A random number does not come again, not even in a file
+-- that was set back.
+UPDATE outbox_consumer SET parked_stamp = random() WHERE name = :consumer;
+
+-- parked_stamp (consumer text): tells whether somebody did so.
+SELECT parked_stamp FROM outbox_consumer WHERE name = :consumer;
+
 -- go_behind (consumer text, seq int): an event that was due found one of its key before it, parked
 -- later by whoever took a claim over.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;

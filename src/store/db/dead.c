@@ -59,6 +59,7 @@ struct picked {
         char consumer[STORE_NAME_MAX + 1];
         int64_t seq;
         uint64_t key;
+        bool first; /* of its consumer */
     } * p;
     size_t n, cap;
     bool failed; /* there was no memory for one */
@@ -87,7 +88,9 @@ static int pick(void *ctx, const struct dead_letter *d)
         l->failed = true;
         return 1;
     }
-    struct dead_pick *k = &l->p[l->n++];
+    struct dead_pick *k = &l->p[l->n];
+    k->first = l->n == 0 || strcmp(k[-1].consumer, d->consumer) != 0;
+    l->n++;
     snprintf(k->consumer, sizeof k->consumer, "%s", d->consumer);
     k->seq = d->ev.seq;
     k->key = d->ev.key;
@@ -110,6 +113,8 @@ static int retry_one(struct store *st, const struct dead_pick *k, struct error *
         db_done(&q);
     }
 
+    if (k->first && db_run(st, err, SQL(note_parked, .consumer = k->consumer)) != 0)
+        return -1;
     if (db_run(st, err,
                SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key,
                    .now = now)) != 0)

@@ -54,8 +54,8 @@ int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max,
  * copied. */
 bool sqlite_fresh_wanted(sqlite3_stmt *q, const struct filter *filter);
 
-/* sqlite_parked_due says whether a parked event is due now. Asked before the write lock is taken, it
- * is a guess what sqlite_parked_claim will find. */
+/* sqlite_parked_due says whether a parked event is due now. Before the write lock is taken, that is
+ * a guess at what sqlite_parked_claim will find. */
 int sqlite_parked_due(struct claiming *k, bool *ret, struct error *err);
 /* sqlite_parked_claim claims parked events that are due into k->b, if there are any. */
 int sqlite_parked_claim(struct claiming *k, struct error *err);

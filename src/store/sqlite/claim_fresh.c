@@ -135,7 +135,7 @@ static int mark_behind(struct claiming *k, const struct held_keys *h, struct eve
     int64_t held = 0, key = (int64_t)ev->key;
     if (key == 0)
         return 0;
-    if (h->whole) {
+    if (h && h->whole) {
         ev->behind = held_keys_may(h, key);
         return 0;
     }
@@ -159,11 +159,10 @@ static int mark_held(struct claiming *k, struct error *err)
         return -1;
     if (!any)
         return 0;
-    struct held_keys held;
+    struct held_keys *held;
     int r = held_keys_read(k->st, k->req->consumer, k->b->n, &held, err);
     for (size_t i = 0; i < k->b->n && r == 0; i++)
-        r = mark_behind(k, &held, &k->b->ev[i], err);
-    held_keys_release(&held);
+        r = mark_behind(k, held, &k->b->ev[i], err);
     return r;
 }
 

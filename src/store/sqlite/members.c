@@ -2,6 +2,7 @@
  * another file takes the place of ours. */
 #include <stdlib.h>
 
+#include "store/sqlite/held_keys.h"
 #include "store/sqlite/sqlite.h"
 #include "store/sqlite/window.h"
 
@@ -46,7 +47,8 @@ void sqlite_members_moved(struct sqlite_store *st)
 {
     for (struct sqlite_member *m = st->members; m; m = m->next)
         m->epoch_seen = 0;
-    sqlite_window_forget(st); /* it was read from the other file */
+    sqlite_window_forget(st); /* it was read from the other file, as the keys were */
+    held_keys_release(st);
 }
 
 void sqlite_members_forget(struct sqlite_store *st)

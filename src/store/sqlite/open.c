@@ -10,6 +10,7 @@
 
 #include "base/place.h"
 #include "store/sqlite/handle.h"
+#include "store/sqlite/held_keys.h"
 #include "store/sqlite/sqlite.h"
 #include "store/sqlite/window.h"
 
@@ -249,6 +250,7 @@ static void sqlite_close_store(struct store *base)
     sqlite_disconnect(st);
     sqlite_members_forget(st);
     sqlite_window_forget(st);
+    held_keys_release(st);
     leave_family(st);
     free(st->path);
     free(st->shown);

@@ -25,10 +25,10 @@ static int waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
 static int is_behind(struct sqlite_store *st, const struct parking *p, int64_t key, bool *ret,
                      struct error *err)
 {
-    bool alone = p->held && !held_keys_may(p->held, key);
+    struct held_keys *held = held_keys_known(st, p->consumer);
+    bool alone = !held_keys_may(held, key);
     *ret = false;
-    if (p->held)
-        held_keys_add(p->held, key);
+    held_keys_add(held, key);
     if (alone)
         return 0;
     return waits_behind(st, p->consumer, key, p->ev->seq, ret, err);
@@ -106,11 +106,10 @@ static int put_receipt(struct sqlite_store *st, const struct settlement *s, cons
 /* apply records one outcome. What was delivered needs no record beyond the receipt: the claim is
  * dropped in the end. */
 static int apply(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
-                 struct held_keys *held, struct error *err)
+                 struct error *err)
 {
     struct parking p = {
         .consumer = s->consumer,
-        .held = held,
         .order = s->order,
         .ev = o->ev,
         .attempts = o->attempts,
@@ -136,19 +135,26 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
     return err_set(err, ERR_INTERNAL, "unknown outcome %d", (int)o->kind);
 }
 
-/* apply_all applies the outcomes, and counts those that are not deliveries. */
-static int apply_all(struct sqlite_store *st, const struct settlement *s, int64_t *ret_failed,
-                     struct error *err)
+/* count_failed counts the outcomes that are not deliveries. */
+static int64_t count_failed(const struct settlement *s)
 {
-    *ret_failed = 0;
+    int64_t n = 0;
     for (size_t i = 0; i < s->n; i++)
         if (s->out[i].kind != OUTCOME_DELIVERED)
-            ++*ret_failed;
-    struct held_keys held;
-    int r = held_keys_read(st, s->consumer, (size_t)*ret_failed, &held, err);
+            n++;
+    return n;
+}
+
+/* apply_all applies the outcomes, of which so many are not deliveries. */
+static int apply_all(struct sqlite_store *st, const struct settlement *s, int64_t failed,
+                     struct error *err)
+{
+    struct held_keys *held;
+    if (s->n == 0)
+        return 0;
+    int r = held_keys_read(st, s->consumer, (size_t)failed, &held, err);
     for (size_t i = 0; i < s->n && r == 0; i++)
-        r = apply(st, s, &s->out[i], &held, err);
-    held_keys_release(&held);
+        r = apply(st, s, &s->out[i], err);
     return r;
 }
 
@@ -212,14 +218,14 @@ static int finish_parked(struct sqlite_store *st, const struct settlement *s, st
         return -1;
     if (sqlite_run(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0)
         return -1;
-    struct held_keys held;
+    struct held_keys *held;
+    held_keys_forget(st, s->consumer);
     int r = held_keys_read(st, s->consumer, s->b->n, &held, err);
     for (size_t i = 0; i < s->b->n && r == 0; i++) {
         int64_t key = (int64_t)store_order_key(s->order, s->b->ev[i].key);
-        if (held_keys_may(&held, key))
+        if (held_keys_may(held, key))
             r = sqlite_promote(st, s->consumer, key, err);
     }
-    held_keys_release(&held);
     return r;
 }
 
@@ -249,7 +255,7 @@ static int finish_delivered(struct sqlite_store *st, const struct settlement *s,
 int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost,
                   struct error *err)
 {
-    int64_t alive = 0, released, failed, epoch = s->b->epoch;
+    int64_t alive = 0, released, failed = count_failed(s), epoch = s->b->epoch;
     if (keep_marks(st, s, err) != 0)
         return -1;
     if (sqlite_value(st, err, &alive,
@@ -260,7 +266,10 @@ int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret
     if (!alive)
         return 0;
 
-    if (apply_all(st, s, &failed, err) != 0)
+    bool parks = failed > 0 || s->release_from || s->b->parked;
+    if (parks && held_keys_change(st, s->consumer, err) != 0)
+        return -1;
+    if (apply_all(st, s, failed, err) != 0)
         return -1;
     if (release(st, s, &released, err) != 0)
         return -1;

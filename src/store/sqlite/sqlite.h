@@ -53,6 +53,7 @@ struct sqlite_family {
 };
 
 struct sqlite_window;
+struct held_keys;
 
 /* Up to where a handle has looked, see look.c. */
 struct sqlite_looked {
@@ -76,6 +77,7 @@ struct sqlite_store {
     struct sqlite_family *family;
     struct sqlite_looked looked;
     struct sqlite_window *window;            /* see window.h; NULL: none */
+    struct held_keys *held;                  /* see held_keys.h; one of each consumer */
     bool lent;                               /* handlers work on this connection; see effects.c */
     bool synced;                             /* the database file was, in this life of the log */
     unsigned char log_life[SQLITE_LOG_LIFE]; /* see durable.c */
@@ -269,7 +271,6 @@ int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret
 struct held_keys;
 struct parking {
     const char *consumer;
-    struct held_keys *held; /* keys of which something is parked; NULL: that is asked */
     enum order order;
     const struct event *ev;
     int attempts;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "store/sqlite/claim.h"
+#include "store/sqlite/held_keys.h"
 #include "store_sql.h"
 
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
@@ -156,6 +157,8 @@ static int next_expired(struct claiming *k, const char *known, struct expired *r
 static int dissolve(struct claiming *k, const struct expired *e, struct error *err)
 {
     int r;
+    if (held_keys_change(k->st, k->req->consumer, err) != 0)
+        return -1;
     if (e->parked)
         r = unpark_claim(k, e->epoch, err);
     else
