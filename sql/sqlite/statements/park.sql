@@ -18,9 +18,9 @@ VALUES (:consumer, :seq, :key, :attempts, nullif(:due_at, 0), :careful, :delayed
        failing_since = coalesce(failing_since, excluded.failing_since),
        proven = max(proven, excluded.proven);
 
--- note_parked (consumer text): whoever parks events says so, in the same transaction: others have to
--- read again which keys are held up. Random numbers are not used again, not even by a file that was
--- set back.
+-- note_parked (consumer text): whoever parks events says so, in the same transaction: others have
+-- to read again which keys are held up. A random number does not come again, not even in a file
+-- that was set back.
 UPDATE outbox_consumer SET parked_stamp = random() WHERE name = :consumer;
 
 -- parked_stamp (consumer text): tells whether somebody did so.

@@ -2,8 +2,8 @@
  *
  * A batch asks for each of its events whether the key is held. One query for all parked keys costs
  * less than one for each event, unless there are far more of them than events. So a handle keeps
- * what it has read until somebody else parks events, which changes the consumer's parked_stamp; what
- * it parks itself, it adds. When events are parked no longer, it reads anew.
+ * what it has read until somebody else parks events, which changes the consumer's parked_stamp.
+ * What it parks itself, it adds. When events are parked no longer, it reads anew.
  *
  * Everything here runs inside a transaction that has the write lock. If that is rolled back, the
  * stamp is no longer the one that was noted, and nothing is known. */
@@ -13,8 +13,8 @@
 #include "store/sqlite/sqlite.h"
 
 /* (1) Without `whole` nothing is known: any key may be held. (2) slot has a power of two of places,
- * at least twice as many as there are keys; 0 is an empty one, and no key. (3) What is known is true
- * if the consumer has this stamp. */
+ * at least twice as many as there are keys; 0 is an empty one, and no key. (3) What is known is
+ * true if the consumer has this stamp. */
 struct held_keys {
     bool whole;
     int64_t *slot;
@@ -25,9 +25,9 @@ struct held_keys {
     struct held_keys *next;
 };
 
-/* held_keys_read gives what is known of a consumer, and reads it if that pays for a batch of so many
- * events. Without memory, or if there are too many, nothing is known. *ret lives as long as the
- * handle; NULL: without memory. */
+/* held_keys_read gives what is known of a consumer, and reads it if that pays for a batch of so
+ * many events. Without memory, or if there are too many, nothing is known. *ret lives as long as
+ * the handle; NULL: without memory. */
 int held_keys_read(struct sqlite_store *st, const char *consumer, size_t events,
                    struct held_keys **ret, struct error *err);
 /* held_keys_known gives the same without reading or asking anything; NULL: nothing is known. */
