@@ -252,7 +252,51 @@ static void listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up(v
     sleepers_release(&s);
 }
 
+/* ---- looks of a relay ---- */
+
+static void ignore(void *ctx, const struct event *ev)
+{
+    (void)ctx;
+    (void)ev;
+}
+
+static struct glance glance(struct store *st)
+{
+    struct error err;
+    struct glance found;
+    st->ops->bell_clear(st);
+    must(st->ops->look(st, false, false, ignore, NULL, &found, &err), &err);
+    return found;
+}
+
+static void where_producers_are_busy_looks_are_rarer_and_the_lock_is_not_asked_for_at_once(
+    void **state)
+{
+    struct store_rig *g = *state;
+    PGconn *db = pg_connect();
+    while (glance(g->st).wait_ms >= 0)
+        pass(10);
+    assert_int_equal(bell_locks(db), 1);
+
+    pg_do(db, "INSERT INTO event (type) SELECT 'x' FROM generate_series(1, 9)");
+    struct glance many = glance(g->st);
+    assert_int_equal(many.n, 9);
+    assert_int_equal(many.wait_ms, 6);
+    pg_do(db, "INSERT INTO event (type) VALUES ('y')");
+    assert_int_equal(glance(g->st).wait_ms, 2);
+
+    pass(9);
+    assert_int_equal(glance(g->st).wait_ms, 2);
+    assert_int_equal(bell_locks(db), 0);
+    pass(1);
+    glance(g->st);
+    assert_int_equal(glance(g->st).wait_ms, -1);
+    assert_int_equal(bell_locks(db), 1);
+    PQfinish(db);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(where_producers_are_busy_looks_are_rarer_and_the_lock_is_not_asked_for_at_once),
     ON_A_STORE(sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake),
     ON_A_STORE(sleeper_that_finds_a_few_events_has_producers_ring_on),
     ON_A_STORE(one_who_would_sleep_while_somebody_is_about_to_commit_looks_again_soon),

@@ -11,6 +11,13 @@
 #define LOOK_EVENTS 64 /* more than that at once are everybody's business */
 /* ms between looks while producers need not ring: events come faster than one would get up for */
 #define LOOK_AWAKE 2
+/* the same while a look finds more than so many: each look leads to a turn, and both take time of
+ * the server that producers need */
+#define LOOK_BUSY 6
+#define BUSY_EVENTS 8
+/* Where producers need not ring, and a look finds nothing, they may just be waiting for the disk.
+ * To ask for the lock in vain, because one of them shares it, costs more than a few looks. */
+#define STAY_AWAKE (10 * MS_NS)
 /* rings within this time are many if there are more than a worker gets up for */
 #define RINGS_TOGETHER (10 * MS_NS)
 /* ms between looks where nobody can ring. Half of it is what a commit waits on average. The longer
@@ -125,6 +132,19 @@ static int64_t unrung_wait(const struct pg_store *st)
     return idle ? LOOK_UNRUNG_IDLE : LOOK_UNRUNG;
 }
 
+/* awake_wait returns how long to wait after a look that found n events, in ms. */
+static int64_t awake_wait(size_t n)
+{
+    return n > BUSY_EVENTS ? LOOK_BUSY : LOOK_AWAKE;
+}
+
+/* stays_awake says whether to look again before asking to sleep. */
+static bool stays_awake(const struct pg_store *st)
+{
+    bool unrung = st->bell == BELL_AWAKE && st->listening && st->bell_works && !st->pooled;
+    return unrung && clock_mono(st->opt.clock) - st->found_at < STAY_AWAKE;
+}
+
 /* rest decides when the next look is due. */
 static int rest(struct pg_store *st, struct glance *ret, struct error *err)
 {
@@ -132,7 +152,11 @@ static int rest(struct pg_store *st, struct glance *ret, struct error *err)
     if (ret->n > 0) {
         if (pg_bell_found(st, ret->n, true, &quiet, err) != 0)
             return -1;
-        ret->wait_ms = quiet ? -1 : LOOK_AWAKE;
+        ret->wait_ms = quiet ? -1 : awake_wait(ret->n);
+        return 0;
+    }
+    if (stays_awake(st)) {
+        ret->wait_ms = LOOK_AWAKE;
         return 0;
     }
 
