@@ -13,12 +13,21 @@ from low_rates import through_relay
 from on_postgres import backlog, bare, emitted, fresh_db, handled, psql, url_of
 
 
+def handled_large(b, db, small, n):
+    """handled_large leaves out what starting and ending the program takes, which is seen by running it on ten small events: the
+    time of bare loops begins when they have connected, and of so few events, however large, a good part would be the start."""
+    idle = handled(b, small, 10)["seconds"]
+    found = handled(b, db, n)
+    return {**found, "whole": found["rate"], "rate": n / (found["seconds"] - idle)}
+
+
 def section_payload(b):
     """Events of 100 KB, by the bytes."""
     n, size = (1_000, 100_000) if b.quick else (5_000, 100_000)
-    db = backlog(b, n, size)
-    m = compete(b, {"ours": lambda: handled(b, db, n), **{mode: bare(b, db, mode, n) for mode in ("cursor", "single-row")}})
+    db, small = backlog(b, n, size), backlog(b, 10)
+    m = compete(b, {"ours": lambda: handled_large(b, db, small, n), **{mode: bare(b, db, mode, n) for mode in ("cursor", "single-row")}})
     b.row("ours, 100 KB each", median(m["ours"], "rate") * size / 1e6, "MB/s")
+    b.row("    with its start and end", median(m["ours"], "whole") * size / 1e6, "MB/s")
     best = max(("cursor", "single-row"), key=lambda mode: median(m[mode], "rate"))
     for mode in ("cursor", "single-row"):
         share, top = ratio(m["ours"], m[mode], "rate"), mode == best
