@@ -11,10 +11,10 @@
 #define LOOK_EVENTS 64 /* more than that at once are everybody's business */
 /* ms between looks while producers need not ring: events come faster than one would get up for */
 #define LOOK_AWAKE 2
-/* the same while a look finds more than so many: each look leads to a turn, and both take time of
- * the server that producers need */
+/* the same while more than so many events come in a millisecond: each look leads to a turn, and
+ * both take time of the server that producers need */
 #define LOOK_BUSY 6
-#define BUSY_EVENTS 8
+#define BUSY_PER_MS 4
 /* Where producers need not ring, and a look finds nothing, they may just be waiting for the disk.
  * To ask for the lock in vain, because one of them shares it, costs more than a few looks. */
 #define STAY_AWAKE (10 * MS_NS)
@@ -132,10 +132,13 @@ static int64_t unrung_wait(const struct pg_store *st)
     return idle ? LOOK_UNRUNG_IDLE : LOOK_UNRUNG;
 }
 
-/* awake_wait returns how long to wait after a look that found n events, in ms. */
-static int64_t awake_wait(size_t n)
+/* awake_wait returns how long to wait after a look that found n events, in ms. It goes by the time
+ * since events were found before: what came together after a pause is not many. */
+static int64_t awake_wait(const struct pg_store *st, size_t n)
 {
-    return n > BUSY_EVENTS ? LOOK_BUSY : LOOK_AWAKE;
+    int64_t since = clock_mono(st->opt.clock) - st->found_at;
+    bool busy = (int64_t)n * MS_NS > BUSY_PER_MS * since;
+    return busy ? LOOK_BUSY : LOOK_AWAKE;
 }
 
 /* stays_awake says whether to look again before asking to sleep. */
@@ -150,9 +153,10 @@ static int rest(struct pg_store *st, struct glance *ret, struct error *err)
 {
     bool quiet = false;
     if (ret->n > 0) {
+        int64_t wait_ms = awake_wait(st, ret->n);
         if (pg_bell_found(st, ret->n, true, &quiet, err) != 0)
             return -1;
-        ret->wait_ms = quiet ? -1 : awake_wait(ret->n);
+        ret->wait_ms = quiet ? -1 : wait_ms;
         return 0;
     }
     if (stays_awake(st)) {
