@@ -69,6 +69,7 @@ NOT_IN_THE_MODEL = {
     "LOST_EFFECTS_KEPT": "effects", "OUTAGE_COUNTS": "outages",
     "CHAIN_OVERTAKES": "chains, which a sink takes whole",
     "HELD_KEY_MISSED": "how a held key is found; BUG_NO_BEHIND is the same mistake",
+    "HELD_KEYS_STALE": "what a worker remembers; BUG_NO_BEHIND is the same mistake",
 }
 NUMBERS = dict(re.findall(r"^#define (BUG_\w+) (\d+)$", MODEL.read_text(), re.M))
 SHORT_WAYS = 300  # steps; there is a short way to each mistake, which a search for long ones finds late

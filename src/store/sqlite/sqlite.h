@@ -12,7 +12,7 @@
 #include "store/db/db.h"
 #include "store/pull.h"
 
-#define SQLITE_SCHEMA_VERSION 4
+#define SQLITE_SCHEMA_VERSION 5
 #define STATEMENTS_MAX 200 /* all of sql_all, and a dozen for transactions and pragmas */
 #define SQLITE_IDENTITY 33 /* 32 digits and the NUL */
 #define SQLITE_LOG_LIFE 12 /* bytes */
