@@ -168,7 +168,7 @@ class OnPostgres(Older, PgCase):
 
 
 class OnSqlite(Older, Case):
-    LATEST = "4"
+    LATEST = "5"
     kind = "sqlite"
 
     def table(self, name): return f"outbox_{name}"

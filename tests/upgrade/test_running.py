@@ -59,7 +59,7 @@ class Bumped:
 
 
 class BumpedSqlite(Bumped, Case):
-    LATEST = "4"
+    LATEST = "5"
     def table(self, name): return f"outbox_{name}"
 
 
