@@ -220,7 +220,7 @@ static int held(struct mdb_store *st, const char *role, unsigned *ret, struct er
 {
     char user[NAME_MAX_];
     struct mdb_rows *q;
-    struct error why;
+    struct error why = {0};
     const char *at = strrchr(role, '@');
     const char *host = at ? at + 1 : "%";
     int n = at ? (int)(at - role) : (int)strlen(role);
