@@ -1,5 +1,8 @@
 """What is delivered is on disk first, whatever the database's settings; and settings of a role or database stop nobody."""
 # build: plain
+import os
+import signal
+
 import psycopg2
 
 import servers
@@ -37,6 +40,72 @@ class Durable(PgCase):
         self.postgres.kill()
         self.postgres.start()
         self.assertEqual(self.sql("SELECT id FROM outbox.event"), got)
+
+    def mode(self, on_disk, showing="pg_current_snapshot()"):
+        """How a turn commits that found on_disk on disk at its beginning; None: as its session does."""
+        return self.sql(f"SELECT outbox._commit_mode(%s, {showing})", on_disk)[0][0]
+
+    def test_a_commit_need_not_wait_only_if_all_that_it_hands_out_is_on_disk(self):
+        self.sql("SELECT outbox.emit('t', 'k', '1', '{}')")
+        on_disk = self.sql("SELECT outbox._on_disk()")[0][0]
+        self.assertEqual(self.mode(on_disk), "off")
+        self.sql("SELECT outbox.emit('t', 'k', '2', '{}')")
+        self.assertIsNone(self.mode(on_disk), "a transaction has ended since")
+        self.assertIsNone(self.mode(None))
+
+        self.sql("SET synchronous_commit = off; SELECT outbox.emit('t', 'k', '3', '{}')")
+        self.assertEqual(self.sql("SELECT outbox._on_disk()"), [(None,)], "the last commit is not on disk")
+        self.assertEqual(self.mode(None), "on")
+        self.sql("RESET synchronous_commit; SELECT outbox.emit('t', 'k', '4', '{}')")
+        self.assertEqual(self.mode(self.sql("SELECT outbox._on_disk()")[0][0]), "off", "and this one took it along")
+
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = 'another'")
+        self.sql("SELECT pg_reload_conf()")
+        wait_until(lambda: self.sql("SHOW synchronous_standby_names") == [("another",)])
+        self.assertIsNone(self.mode(self.sql("SELECT outbox._on_disk()")[0][0]), "a standby may not have it")
+
+    def stand_still(self):
+        """A relay whose sink stands still with event 1 in hand: nothing is settled, and nobody writes the log but who commits. Returns what
+        the sink got from then on, how it goes on, and the relay."""
+        out, go = self.path("out"), self.path("go")
+        got = lambda: out.read_text().split() if out.exists() else []
+        go.touch()
+        relay = self.relay("--consumer", "c", "--lease", "1s", "--sink",
+                           f"exec:echo $OUTBOX_AGGREGATE_ID >>{out}; until [ -e {go} ]; do sleep 0.01; done")
+        for n in range(1, 9):  # the first turns of a consumer are no simple ones
+            self.sql("SELECT outbox.emit('t', 'k', '0', '{}')")
+            wait_until(lambda: len(got()) == n)
+        wait_until(lambda: self.sql("SELECT count(*) FROM outbox.claim") == [(0,)])
+        go.unlink()
+        [(writer,)] = self.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+        os.kill(writer, signal.SIGSTOP)
+        self.sql("SELECT outbox.emit('t', 'k', '1', '{}')")
+        wait_until(lambda: got()[8:] == ["1"])
+        return lambda: got()[8:], go.touch, relay
+
+    def test_a_turn_that_did_not_wait_for_the_disk_is_lost_whole_in_a_crash_and_its_events_come_again(self):
+        got, go_on, relay = self.stand_still()
+        self.assertEqual(self.sql("SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()"), [(True,)], "the turn has waited")
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.claim"), [(1,)])
+
+        self.postgres.kill()
+        self.postgres.start()
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.claim"), [(0,)], "it was on disk")
+        self.sql("SELECT outbox.emit('t', 'k', '2', '{}')")
+        go_on()
+        wait_until(lambda: got()[-1] == "2" and self.sql("SELECT count(*) FROM outbox.claim") == [(0,)], what=relay.output)
+        self.assertEqual(got(), ["1", "1", "2"])
+        relay.stop()
+
+    def test_a_turn_waits_for_the_disk_if_what_it_hands_out_is_not_there(self):
+        self.sql("ALTER DATABASE shop SET synchronous_commit = off")
+        self.sql("SET synchronous_commit = off")
+        _, go_on, relay = self.stand_still()
+        self.postgres.kill()
+        self.postgres.start()
+        self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event ORDER BY seq"), [*8 * [("0",)], ("1",)], "delivered, and gone")
+        go_on()
+        relay.stop()
 
     def test_doctor_does_not_call_durable_what_is_not(self):
         self.assertIn("fsync is off", self.outbox("doctor", status=None).stdout)

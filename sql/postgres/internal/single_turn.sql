@@ -60,6 +60,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 #variable_conflict use_column
 DECLARE
+    on_disk text := @schema@._on_disk();
     head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     likes text[];
     start_floor bigint;
@@ -71,6 +72,7 @@ DECLARE
     all_named boolean;   -- all that are running are named in the snapshot
     had_running boolean; -- some were when the last window ended
     lowest bigint;       -- the first of their events
+    mode text;           -- assigned, since PERFORM would be a statement
 BEGIN
     SELECT c.type_like, CASE WHEN c.start_seen::text = '1:1:' THEN c.start_floor END
     INTO likes, start_floor
@@ -145,6 +147,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    mode := @schema@._commit_mode(on_disk, target);
     IF NOT all_named THEN
         target := @schema@._name_running(target);
     END IF;
@@ -215,9 +218,6 @@ BEGIN
     END IF;
     IF q.marks IS NOT NULL THEN
         PERFORM @schema@._put_marks(q.consumer, q.marks);
-    END IF;
-    IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true); -- as in _turn
     END IF;
     made := true;
 END

@@ -19,6 +19,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
     few int := 256;           -- events that a simple turn hands out to a consumer at most
+    on_disk text;
     head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     begun boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
     wanted @schema@._simple[];
@@ -27,6 +28,7 @@ DECLARE
     showing pg_snapshot;      -- what the window ends with
     ending bigint;            -- no event that it shows is past this
     answers @schema@._simple_answer[];
+    mode text;                -- assigned, since PERFORM would be a statement
     fenced boolean;           -- every new epoch is past those that its consumer knows
     q @schema@._simple;
 BEGIN
@@ -44,12 +46,11 @@ BEGIN
                   WHERE r.srrelid = '@schema@.event'::regclass) THEN
         RETURN;
     END IF;
-    IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true); -- as in _turn
-    END IF;
     IF current_user <> @schema@._caller() THEN
         PERFORM set_config('outbox.cluster', '', true); -- as in _turn_home
     END IF;
+
+    on_disk := @schema@._on_disk();
 
     -- By itself for each: a join may compare each turn with each consumer, because nobody tells the
     -- planner how many there are.
@@ -69,6 +70,7 @@ BEGIN
     moment := @schema@._clock();
     here := @schema@._here();
     showing := pg_current_snapshot();
+    mode := @schema@._commit_mode(on_disk, showing);
     ending := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     showing := @schema@._name_running(showing);
     IF showing IS NULL THEN
