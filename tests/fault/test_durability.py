@@ -71,7 +71,7 @@ class Durable(PgCase):
         got = lambda: out.read_text().split() if out.exists() else []
         go.touch()
         relay = self.relay("--consumer", "c", "--lease", "1s", "--sink",
-                           f"exec:echo $OUTBOX_AGGREGATE_ID >>{out}; until [ -e {go} ]; do sleep 0.01; done")
+                           f"exec:echo $OUTBOX_AGGREGATE_ID >>{out}; until [ -e {go} ] || [ ! -e {out} ]; do sleep 0.01; done")
         for n in range(1, 9):  # the first turns of a consumer are no simple ones
             self.sql("SELECT outbox.emit('t', 'k', '0', '{}')")
             wait_until(lambda: len(got()) == n)
