@@ -125,6 +125,37 @@ class Crash(Crowd):
         self.assertEqual(list(dict.fromkeys(self.got())), [0, 1, 2, 3])
 
 
+class Trickle(Numbers, ServerCase):
+    """The server dies while one event comes after the other: the turns of a relay don't wait for the disk then, and nobody else writes
+    the log for it."""
+    PREFIX = "outbox."
+    settings = {"wal_writer_delay": "10s"}
+
+    def dies(self, relay):
+        """A few events, and death in the moment in which the last one is claimed, delivered or settled."""
+        for _ in range(self.random.randrange(3, 12)): self.send(1)
+        time.sleep(self.random.uniform(0, 0.01))
+        self.server.kill()
+        self.server.start()
+        self.fault("server killed")
+        self.wait_all(relay)
+
+    def trickle(self, seconds):
+        self.init()
+        with self.mail() as relay:
+            end = time.monotonic() + seconds
+            for n in range(1 << 20):
+                self.dies(relay)
+                if time.monotonic() > end and n >= 4: break
+            self.send(1)
+            self.heal(relay)
+            self.wait_let_go()
+        self.reckon(2 * self.faults["server killed"])
+
+    def test_a_server_that_dies_while_one_event_comes_after_the_other_repeats_the_last_ones_and_loses_nothing(self):
+        self.rounds(self.trickle, STORM)
+
+
 class Pooled(Crowd):
     """Everybody goes through a PgBouncer, which is killed and comes back."""
     lease = "1s"
