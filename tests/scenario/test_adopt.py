@@ -296,8 +296,9 @@ class Adoption(Rows, PgCase):
                 (["odd", "--column", "kind=type"], CONFIG, "no field of an event is called kind"),
                 (["odd", "--column", "type"], USAGE, "is not FIELD=COLUMN"),
                 (["odd", "--shape", "debezum"], USAGE, "did you mean debezium?"),
-                (["seen"], CONFIG, "seen is not a table that can be adopted"),
-                (["outbox.event"], CONFIG, "outbox.event is not a table that can be adopted"),
+                (["seen"], CONFIG, "seen is not a table that can be adopted: it is a view"),
+                (["outbox.event"], CONFIG, "outbox.event is not a table that can be adopted: it is the outbox's own"),
+                (["outbox.dead", "--column", "processed_at=dead_at", "--column", "type=type"], CONFIG, "outbox.dead is not a table that can be adopted"),
                 (["odd", "--undo", "--existing", "copy"], USAGE, "--undo takes no"),
                 (["odd", "--store", self.role("operator")], UNAVAILABLE, "permission denied")):
             with self.subTest(args=args):

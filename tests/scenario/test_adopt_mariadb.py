@@ -114,9 +114,9 @@ class Adoption(Rows, MariaCase):
                 (["nowhere"], DATA, "no table nowhere"),
                 (["odd"], DATA, "neither a column processed_at nor aggregatetype; its columns are id, kind, payload, done"),
                 (["odd", "--column", "processed_at=done"], DATA, "no column event_type, which would be the type"),
-                (["seen"], CONFIG, "seen is not a table that can be adopted"),
-                (["loose"], CONFIG, "loose is not a table that can be adopted"),
-                (["outbox_event"], CONFIG, "outbox_event is not a table that can be adopted"),
+                (["seen"], CONFIG, "seen is not a table that can be adopted: it is a view"),
+                (["loose"], CONFIG, "loose is not a table that can be adopted: its engine is MyISAM"),
+                (["outbox_event"], CONFIG, "outbox_event is not a table that can be adopted: it is the outbox's own"),
                 (["odd", *columns, "--column", "created_at=said"], CONFIG, "neither a time nor a number"),
                 (["odd", *columns, "--column", "payload=id"], CONFIG, "cannot be the payload"),
                 (["odd", *columns, "--mark", "done", "--consumer", "x"], CONFIG, "does not tell its rows apart")):

@@ -1,9 +1,16 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
 -- are put together in src/store/mariadb/adopt_rows.c.
 
--- find_table (schema text, name text): the table as MariaDB spells it, and whether a row of it and
--- its event are one transaction.
-SELECT table_name, table_type = 'BASE TABLE' AND engine = 'InnoDB' FROM information_schema.tables
+-- find_table (schema text, name text): the table as MariaDB spells it, and why it cannot be
+-- adopted: a row of it and its event must be one transaction.
+SELECT table_name,
+       CASE WHEN table_type <> 'BASE TABLE' THEN CONCAT('it is a ', LOWER(table_type))
+            WHEN engine = 'InnoDB' THEN NULL
+            ELSE CONCAT('its engine is ', COALESCE(engine, 'unknown'),
+                        ', and with an event a row is one transaction only in InnoDB',
+                        ' (ALTER TABLE ... ENGINE = InnoDB)')
+       END
+  FROM information_schema.tables
  WHERE table_schema = :schema AND table_name = :name;
 
 -- table_columns (schema text, source text): the columns in their order.

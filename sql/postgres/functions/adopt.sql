@@ -30,10 +30,7 @@ BEGIN
 
     -- _adopt_source has looked at the table, but before the lock.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
-    IF (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c
-        WHERE c.oid = tab) IS NOT FALSE THEN
-        RAISE EXCEPTION '% is not a table that can be adopted', tab USING ERRCODE = 'OB004';
-    END IF;
+    PERFORM @schema@._adopt_refuse(tab);
 
     -- Everything is checked before anything is done.
     copied := 0;

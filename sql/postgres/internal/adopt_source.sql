@@ -47,11 +47,29 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'name one with its schema';
     END IF;
     -- Views and foreign tables were found as well, so that the error can name them.
-    IF found = '@schema@.event'::regclass
-       OR (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c WHERE c.oid = found) THEN
-        RAISE EXCEPTION '% is not a table that can be adopted', found USING ERRCODE = 'OB004';
-    END IF;
+    PERFORM @schema@._adopt_refuse(found);
     RETURN found;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._adopt_source(text) IS 'the table to adopt';
+
+-- _adopt_refuse raises an error if this is nothing that can be adopted, or is no more.
+CREATE OR REPLACE FUNCTION @schema@._adopt_refuse(tab regclass) RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    kind "char";
+    space oid;
+    why text;
+BEGIN
+    SELECT c.relkind, c.relnamespace INTO kind, space FROM pg_catalog.pg_class c WHERE c.oid = tab;
+    why := CASE WHEN kind IS NULL THEN 'it is gone'
+                WHEN space = '@schema@'::regnamespace THEN 'it is the outbox''s own'
+                WHEN kind IN ('v', 'm') THEN 'it is a view'
+                WHEN kind = 'f' THEN 'it is a foreign table'
+                WHEN kind NOT IN ('r', 'p') THEN 'it is no table' END;
+    IF why IS NOT NULL THEN
+        RAISE EXCEPTION '% is not a table that can be adopted: %', tab, why USING ERRCODE = 'OB004';
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._adopt_refuse(regclass) IS 'refuses what cannot be adopted';

@@ -1,8 +1,12 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
 -- are put together in src/store/sqlite/adopt_*.c.
 
--- find_table (name text): the table as SQLite spells it, and whether it can have a trigger.
-SELECT name, type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' FROM main.sqlite_master
+-- find_table (name text): the table as SQLite spells it, and why it cannot be adopted: it takes a
+-- trigger.
+SELECT name,
+       CASE WHEN type = 'view' THEN 'it is a view'
+            WHEN sql LIKE 'CREATE VIRTUAL%' THEN 'it is a virtual table' END
+  FROM main.sqlite_master
  WHERE type IN ('table', 'view') AND name = :name COLLATE NOCASE;
 
 -- table_columns (source text): the columns in their order.

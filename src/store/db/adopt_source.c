@@ -97,12 +97,15 @@ static int find_table(struct source *s, struct error *err)
     if (r == 0)
         return err_set(err, ERR_NOTFOUND, "there is no table %.200s", s->req->table);
     s->name = db_copy(&q, 0, &s->a, &ok).p;
-    bool plain = db_int(&q, 1) != 0;
+    const char *why = db_copy(&q, 1, &s->a, &ok).p;
     db_done(&q);
     if (!ok)
         return err_nomem(err);
-    if (!plain || is_ours(s->name))
-        return err_set(err, ERR_CONFIG, "%.200s is not a table that can be adopted", s->name);
+    if (is_ours(s->name))
+        why = "it is the outbox's own";
+    if (why)
+        return err_set(err, ERR_CONFIG, "%.200s is not a table that can be adopted: %.300s",
+                       s->name, why);
     return 0;
 }
 
