@@ -64,8 +64,8 @@ BEGIN
         WHERE p.ctid = ANY (_take_due.rows)
         RETURNING p.seq, p.attempts, p.failing_since, p.proven)
     SELECT array_agg(t.seq), array_agg(
-               least(greatest(floor(extract(epoch FROM now - t.failing_since) * 1000), 0),
-                     549755813887)::bigint << 24 | t.attempts << 1 | t.proven::int)
+               (least(greatest(floor(extract(epoch FROM now - t.failing_since) * 1000), 0),
+                      549755813887)::bigint << 24) | (t.attempts << 1) | t.proven::int)
     INTO seqs, past
     FROM (SELECT x.seq, x.attempts::bigint, x.failing_since, x.proven
           FROM taken x ORDER BY x.seq) t;

@@ -38,7 +38,7 @@ static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
 /* What an event has been through comes as a number, see sql/postgres/internal/retried.sql. A nested
  * loop, as nothing else can be made of it, gives the events in the order of the array. */
 static const char listed_sql[] =
-    "SELECT " PG_EVENT_COLUMNS ", o.past >> 1 & 8388607, 0::bigint, o.past >> 24, o.past & 1 "
+    "SELECT " PG_EVENT_COLUMNS ", (o.past >> 1) & 8388607, 0::bigint, o.past >> 24, o.past & 1 "
     "FROM unnest($1::bigint[], $2::bigint[]) AS o (seq, past), "
     "LATERAL (SELECT x.* FROM @schema@.event x WHERE x.seq = o.seq LIMIT 1) e";
 
