@@ -57,10 +57,9 @@ static void let_fail(struct worker *w, size_t i, int attempts)
 /* no_long_turn lets every turn fail that does not take the short way. */
 static void no_long_turn(struct worker *w)
 {
-    pg_do(w->db,
-          "CREATE OR REPLACE FUNCTION _long_turn(consumer text, owner text, s _settlement, "
-          "q _request, a _ahead, head bigint) RETURNS _answer LANGUAGE plpgsql AS "
-          "'BEGIN RAISE EXCEPTION ''this turn takes the long way''; END'");
+    pg_do(w->db, "CREATE OR REPLACE FUNCTION _long_turn(consumer text, owner text, s _settlement, "
+                 "q _request, a _ahead, head bigint) RETURNS _answer LANGUAGE plpgsql AS "
+                 "'BEGIN RAISE EXCEPTION ''this turn takes the long way''; END'");
 }
 
 /* start gives each key an event in a thousand, and claims the second batch, of which the next
@@ -168,9 +167,8 @@ static void outcome_of_an_event_outside_the_claim_is_refused(void **state)
                            .n = 1};
     struct batch none;
     bool lost;
-    assert_int_equal(w->g->st->ops->turn(w->g->st, &s, &lost, &w->req, &w->g->a, &none, &w->g->hint,
-                                         &err),
-                     -1);
+    assert_int_equal(
+        w->g->st->ops->turn(w->g->st, &s, &lost, &w->req, &w->g->a, &none, &w->g->hint, &err), -1);
     assert_non_null(strstr(err.text, "is not in claim"));
     assert_int_equal(pg_number(w->db, "SELECT count(*) FROM parked"), 0);
     end(w);
@@ -257,8 +255,9 @@ static void parked_event_does_not_overtake_one_that_fails_now(void **state)
     let_fail(w, 0, 1);
     turn(w, true);
     assert_false(w->g->b.parked);
-    assert_int_equal(pg_number(w->db, "SELECT count(*) FROM parked WHERE seq = %lld "
-                                      "AND claim IS NULL AND due_at IS NULL",
+    assert_int_equal(pg_number(w->db,
+                               "SELECT count(*) FROM parked WHERE seq = %lld "
+                               "AND claim IS NULL AND due_at IS NULL",
                                (long long)later),
                      1);
     end(w);

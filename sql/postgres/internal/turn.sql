@@ -229,7 +229,10 @@ BEGIN
 
     IF k.lane = -1 THEN
         SELECT d.seqs, d.past INTO held, keys FROM @schema@._take_due(k, rows, now) d;
-    ELSIF c.ordering = 'key' THEN
+    ELSIF c.ordering = 'key' AND @schema@._knows_keys(a.sample) THEN
+        keys := @schema@._held_keys(l.consumer, l.due_from, 4 * a.n + 1); -- as in _held
+    END IF;
+    IF k.lane >= 0 AND c.ordering = 'key' AND (cardinality(keys) <= 4 * a.n) IS NOT TRUE THEN
         SELECT h.held, h.keys INTO held, keys
         FROM @schema@._held(c, l, a.from_seq, a.to_seq, a.n, l.due_from, a.sample) h;
     END IF;
