@@ -1,5 +1,5 @@
-/* pg_retried.c: events that failed, parked as sets and tried again in turns that take the short way.
- */
+/* pg_retried.c: events that failed, parked as sets, and tried again in turns that take the short
+ * way. */
 #include "pg.h"
 #include "pg_tests.h"
 #include "store/postgres/postgres.h"

@@ -1,5 +1,6 @@
--- Parked events that are tried again, where there is little to consider: what the short way of _turn
--- does about them. _claim_parked and _settle_claim are for all cases. Under the consumer's lock.
+-- Parked events that are tried again, where there is little to consider: what the short way of
+-- _turn does about them. _claim_parked and _settle_claim are for all cases. Under the consumer's
+-- lock.
 
 -- _due_together finds the parked events that are due, each with what waits behind it, and where
 -- their rows are. seqs is NULL if one of them has something about it that _claim_parked has to

@@ -35,7 +35,8 @@ BEGIN
                      CASE WHEN c.ordering = 'key' THEN o.key ELSE 0 END AS key, alike.attempts,
                      CASE WHEN alike.kind = 'retry' THEN greatest(o.delay_ms, 1) ELSE 0 END
                          * interval '1 millisecond' AS wait,
-                     CASE WHEN alike.kind = 'retry' THEN coalesce(alike.error, 'failed') END AS error,
+                     CASE WHEN alike.kind = 'retry' THEN coalesce(alike.error, 'failed') END
+                         AS error,
                      CASE WHEN alike.kind = 'retry' THEN now END AS failed_at,
                      coalesce(alike.proven, false) AS proven,
                      row_number() OVER (PARTITION BY o.key ORDER BY o.seq) AS nth

@@ -1,5 +1,5 @@
-/* outcomes.c: the outcomes of a settlement as JSON, see sql/postgres/functions/settle.sql. Events of
- * a new batch that failed alike, or wait behind those, go as a set with their keys: then the server
+/* outcomes.c: the outcomes of a settlement as JSON, see sql/postgres/functions/settle.sql. New
+ * events that failed alike, or wait behind those, go as a set with their keys: then the server
  * looks nothing up to park them (sql/postgres/internal/settle_outcomes.sql). */
 #include "base/json.h"
 #include "base/text.h"
@@ -105,7 +105,7 @@ static bool sort_out(const struct settlement *s, struct sets *all)
     return true;
 }
 
-/* What of each outcome goes into an array. */
+/* seq_of, key_of and delay_of give what of an outcome goes into the arrays of its set. */
 static int64_t seq_of(const struct settlement *s, const struct outcome *o)
 {
     (void)s;
