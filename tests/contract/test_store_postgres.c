@@ -108,6 +108,6 @@ int main(void)
     };
     const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests,
                                      pg_turns_tests,    pg_ahead_tests,  pg_lanes_tests,
-                                     pg_waiting_tests};
+                                     pg_waiting_tests,  pg_retried_tests};
     return store_suite_run(&postgres, own, COUNT(own));
 }

@@ -4,8 +4,12 @@
 -- An outcome that comes second for its event has a round of its own. Of a claim of parked events it
 -- is refused if the first one took the event out of the claim.
 --
--- Usually new events have failed, each has one outcome, and none of them is parked. Then they are
--- parked by one statement, which has nothing to sort.
+-- A relay sends the outcomes of new events as sets, if they failed or wait behind others:
+--     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
+--       "seqs": "{5,7}", "keys": "{48252,-9321}", "delays": "{1000,1000}"}, ...]
+-- It has these events and knows what their keys are, if the sample says so (see _knows_keys). So
+-- one statement parks them, and looks up nothing but what waits already. That none of them is
+-- parked is made sure of before: events of a new claim seldom are.
 CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -13,28 +17,44 @@ DECLARE
     g record;
     failed bigint := 0;
 BEGIN
-    IF k.lane >= 0 AND c.tenant = '' THEN
+    IF k.lane >= 0 AND c.tenant = '' AND c.ordering <> 'global'
+       AND @schema@._knows_keys((outcomes -> 0 ->> 'sample')::bigint) THEN
         INSERT INTO @schema@.parked
-        SELECT p.*
-        FROM (SELECT array_agg(o.seq) AS seqs, array_agg(o.kind) AS kinds,
-                     array_agg(coalesce(o.attempts, (o.kind = 'retry')::int)) AS attempts,
-                     array_agg(o.delay_ms) AS delays_ms, array_agg(o.error) AS errors,
-                     array_agg(o.proven) AS proven, min(o.seq) AS first, max(o.seq) AS last
-              FROM (SELECT r.*, lag(r.seq, 1, k.from_seq) OVER () AS before
-                    FROM jsonb_to_recordset(outcomes) AS r (
-                             seq bigint, kind text, attempts int, delay_ms bigint, error text,
-                             proven boolean)) o
-              HAVING bool_and(o.kind IN ('retry', 'behind', 'delay') AND o.seq > o.before
-                              AND o.seq <= k.to_seq)) n,
-             LATERAL @schema@._as_parked(c, n.seqs, n.kinds, n.attempts, n.delays_ms, n.errors,
-                                         n.proven, now) p
-        WHERE (SELECT y.seq FROM @schema@.parked y -- by this index: see _parked_rows
-               WHERE y.consumer = c.name AND y.seq BETWEEN n.first AND n.last
+        SELECT k.consumer, w.seq, w.key, w.attempts,
+               CASE WHEN w.key <> 0
+                         AND (w.nth > 1
+                              OR (SELECT true FROM @schema@.parked x -- as in _parked_rows
+                                  WHERE x.consumer = k.consumer AND x.key BETWEEN w.key AND w.key
+                                    AND x.seq < w.seq
+                                  ORDER BY x.key, x.seq LIMIT 1)) THEN NULL
+                    ELSE now + w.wait END,
+               w.wait, false, false, NULL, w.error, w.failed_at, w.failed_at, w.proven
+        FROM (SELECT CASE WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
+                               AND alike.kind IN ('retry', 'behind') THEN o.seq
+                          ELSE @schema@._refuse_outcome(k.epoch, o.seq, alike.kind) END AS seq,
+                     CASE WHEN c.ordering = 'key' THEN o.key ELSE 0 END AS key, alike.attempts,
+                     CASE WHEN alike.kind = 'retry' THEN greatest(o.delay_ms, 1) ELSE 0 END
+                         * interval '1 millisecond' AS wait,
+                     CASE WHEN alike.kind = 'retry' THEN coalesce(alike.error, 'failed') END
+                         AS error,
+                     CASE WHEN alike.kind = 'retry' THEN now END AS failed_at,
+                     coalesce(alike.proven, false) AS proven,
+                     row_number() OVER (PARTITION BY o.key ORDER BY o.seq) AS nth
+              FROM jsonb_to_recordset(outcomes) AS alike (
+                       seqs text, keys text, delays text, kind text, attempts int, error text,
+                       proven boolean),
+                   unnest(alike.seqs::bigint[], alike.keys::bigint[], alike.delays::bigint[])
+                       AS o (seq, key, delay_ms)) w
+        WHERE (SELECT y.seq FROM @schema@.parked y -- as in _parked_rows
+               WHERE y.consumer = k.consumer AND y.seq BETWEEN k.from_seq + 1 AND k.to_seq
                ORDER BY y.seq LIMIT 1) IS NULL;
         GET DIAGNOSTICS failed = ROW_COUNT;
         IF failed > 0 THEN
             RETURN failed;
         END IF;
+    END IF;
+    IF outcomes -> 0 ? 'seqs' THEN
+        outcomes := @schema@._one_by_one(outcomes);
     END IF;
     FOR g IN
         -- They come sorted by nth, so that it is done once and not for each array.
@@ -99,12 +119,9 @@ BEGIN
         ELSIF g.act = 'park' THEN
             PERFORM @schema@._park(c, g.seqs, g.kinds, g.attempts, g.delays_ms, g.errors, g.proven,
                                    now);
-        ELSIF g.act = 'refuse' THEN
-            RAISE EXCEPTION 'event % is not in claim %', g.seqs[1], k.epoch USING ERRCODE = 'OB004';
         ELSE
-            RAISE EXCEPTION 'unknown outcome "%" for event %', g.kinds[1], g.seqs[1]
-                USING ERRCODE = 'OB004',
-                      HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
+            PERFORM @schema@._refuse_outcome(
+                k.epoch, g.seqs[1], CASE WHEN g.act = 'unknown' THEN g.kinds[1] END);
         END IF;
     END LOOP;
     RETURN failed;
@@ -112,3 +129,30 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._settle_outcomes(@schema@.consumer, @schema@.claim, jsonb, timestamptz)
     IS 'parks, buries and writes receipts';
+
+-- _one_by_one makes outcomes as settle takes them of those that come as sets.
+CREATE OR REPLACE FUNCTION @schema@._one_by_one(outcomes jsonb) RETURNS jsonb
+LANGUAGE sql STABLE
+RETURN (SELECT jsonb_agg(g.alike - '{sample,seqs,keys,delays}'::text[]
+                         || jsonb_build_object('seq', o.seq, 'delay_ms', o.delay_ms) ORDER BY o.seq)
+        FROM jsonb_array_elements(outcomes) AS g (alike),
+             unnest((g.alike ->> 'seqs')::bigint[], (g.alike ->> 'delays')::bigint[])
+                 AS o (seq, delay_ms));
+COMMENT ON FUNCTION @schema@._one_by_one(jsonb) IS 'outcomes that come as sets, one by one';
+
+-- _refuse_outcome raises the error for an outcome that cannot be recorded: its event is not in the
+-- claim, or nobody knows its kind.
+CREATE OR REPLACE FUNCTION @schema@._refuse_outcome(epoch bigint, seq bigint, kind text)
+RETURNS bigint
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    IF kind IS NULL OR kind IN ('delivered', 'skip', 'retry', 'dead', 'behind', 'delay') THEN
+        RAISE EXCEPTION 'event % is not in claim %', seq, epoch USING ERRCODE = 'OB004';
+    END IF;
+    RAISE EXCEPTION 'unknown outcome "%" for event %', kind, seq
+        USING ERRCODE = 'OB004',
+              HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._refuse_outcome(bigint, bigint, text) IS
+    'refuses an outcome';

@@ -21,7 +21,8 @@
 -- Usually there is little to consider: what comes next was read ahead, no row of an adopted table
 -- is to be marked, nobody else is at work, and no parked event has to come first. Then the claim
 -- becomes the next claim and the lane moves on: a few statements, and some more for events that
--- failed or have to wait (_turn_exceptions). _long_turn does the rest.
+-- failed, have to wait or are tried again (_turn_exceptions). If parked events are due and come
+-- first, the claim becomes one of those, and the lane stays where it is. _long_turn does the rest.
 CREATE OR REPLACE FUNCTION @schema@._turn(
     consumer text, owner text, knows int,
     s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
@@ -35,8 +36,12 @@ DECLARE
     last bigint;
     locked boolean := false;
     simple boolean;
-    first_due timestamptz; -- of the parked events; NULL: there are none
+    first_due timestamptz;  -- of the parked events; NULL: there are none
+    again boolean := false; -- they come first
+    due_seqs bigint[];
+    due_rows tid[];
     was @schema@.claim;
+    new @schema@.claim;
     exceptions record;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
@@ -91,26 +96,37 @@ BEGIN
         simple := FOUND;
         IF simple THEN
             first_due := @schema@._first_due(l.consumer, l.due_from);
+            again := coalesce(q.parked_first AND first_due <= now, false);
             simple := first_due IS NULL
-                      OR (q.ordering <> 'global'
-                          AND NOT (q.parked_first AND (q.pull_in OR first_due <= now)));
+                      OR (q.ordering <> 'global' AND (again OR NOT (q.parked_first AND q.pull_in)));
         END IF;
-        IF simple AND s.outcomes <> '[]' THEN
+        IF simple AND (s.outcomes <> '[]' OR first_due IS NOT NULL) THEN
             SELECT * INTO was FROM @schema@.claim k
             WHERE k.consumer = l.consumer AND k.epoch = s.epoch;
+            simple := was.lane >= 0 OR NOT again;
+        END IF;
+        new := ROW(l.consumer, s.epoch, l.lane, l.seen, l.floor, l.target, l.next_floor,
+                   l.window_end, a.from_seq, a.to_seq, owner,
+                   now + q.lease_ms * interval '1 millisecond',
+                   q.lease_ms * interval '1 millisecond', l.members, NULL);
+        IF simple AND again THEN
+            SELECT d.seqs, d.rows INTO due_seqs, due_rows
+            FROM @schema@._due_together(l, was, q.max_events, first_due, now) d;
+            simple := due_seqs IS NOT NULL;
+            new := ROW(l.consumer, s.epoch, -1, NULL, 0, NULL, NULL, NULL, 0, 0, owner,
+                       new.locked_until, new.lease, NULL, due_seqs);
         END IF;
 
         -- The claim is still the worker's, and every other claim is alive and known to it.
         UPDATE @schema@.claim k
-        SET epoch = @schema@._next_epoch(), lane = l.lane, members = l.members,
-            seen = l.seen, floor = l.floor, target = l.target,
-            next_floor = l.next_floor, window_end = l.window_end,
-            from_seq = a.from_seq, to_seq = a.to_seq,
-            locked_until = now + q.lease_ms * interval '1 millisecond',
-            lease = q.lease_ms * interval '1 millisecond'
+        SET epoch = @schema@._next_epoch(), lane = new.lane, members = new.members,
+            seen = new.seen, floor = new.floor, target = new.target,
+            next_floor = new.next_floor, window_end = new.window_end,
+            from_seq = new.from_seq, to_seq = new.to_seq, locked_until = new.locked_until,
+            lease = new.lease, seqs = new.seqs
         WHERE simple
           AND k.consumer = l.consumer AND k.epoch = s.epoch AND k.owner = _turn.owner
-          AND k.locked_until > now AND k.lane >= 0
+          AND k.locked_until > now AND (k.lane >= 0 OR was.lane = -1)
           AND NOT EXISTS (SELECT 1 FROM @schema@.claim o
                           WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
                             AND o.epoch <> s.epoch
@@ -134,21 +150,29 @@ BEGIN
                     r.epoch := @schema@._refence(l.consumer, r.epoch, greatest(s.epoch, last));
                 END IF;
             END IF;
+            new.epoch := r.epoch;
             IF s.outcomes <> '[]' OR first_due IS NOT NULL THEN
                 l.due_from := least(first_due, now);
                 SELECT * INTO exceptions
-                FROM @schema@._turn_exceptions(was, l, s.outcomes, a, now);
+                FROM @schema@._turn_exceptions(was, new, l, s, a, due_rows, now);
                 r.held := exceptions.held;
                 r.keys := exceptions.keys;
-                s.tried := greatest(s.tried - exceptions.failed, 0);
+                s.tried := exceptions.delivered;
             END IF;
             UPDATE @schema@.lane x
-            SET version = l.version + 1, pos = a.to_seq, delivered = l.delivered + s.tried,
+            SET version = l.version + 1, pos = CASE WHEN again THEN l.pos ELSE a.to_seq END,
+                delivered = l.delivered + s.tried,
                 claims_from = (SELECT min(k.epoch) FROM @schema@.claim k
                                WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
             WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
             IF s.marks IS NOT NULL THEN
                 PERFORM @schema@._put_marks(l.consumer, s.marks);
+            END IF;
+            IF again THEN
+                RETURN ROW(false, false, false, false, false, false, false, 0, 0, -1,
+                           floor(extract(epoch FROM now) * 1000), r.epoch, -1,
+                           cardinality(r.held), false, r.held, NULL, NULL, NULL, 0, 0, NULL,
+                           false, NULL, r.keys)::@schema@._answer;
             END IF;
             r := ROW(false, false, false, false, false, false, false, 0, 0, -1,
                      floor(extract(epoch FROM now) * 1000), r.epoch, l.lane, a.n, false, r.held,
@@ -175,29 +199,45 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._turn(text, text, int, @schema@._settlement, @schema@._request,
     @schema@._ahead) IS 'one transaction of a worker: take over, settle, claim';
 
--- _turn_exceptions does for the short way of _turn what is to be done about exceptions: it records
--- the outcomes of claim k, and finds the events of the next one, a of lane l, that have to wait
--- behind parked ones of their key (see _held). l.due_from: no parked event has an earlier time.
+-- _turn_exceptions does for the short way of _turn what is to be done about exceptions. It records
+-- how claim `was` ended. Then, if the next claim k is one of parked events, it takes those, which
+-- are at `rows`, and gives what they have been through (see _take_due). Otherwise it finds the
+-- events of k, a of lane l, that have to wait behind parked ones of their key (see _held).
+-- delivered: how many events lane l has delivered. l.due_from: no parked event has an earlier time.
 -- Under the consumer's lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
-    k @schema@.claim, l @schema@.lane, outcomes jsonb, a @schema@._ahead, now timestamptz,
-    OUT failed bigint, OUT held bigint[], OUT keys bigint[])
+    was @schema@.claim, k @schema@.claim, l @schema@.lane, s @schema@._settlement,
+    a @schema@._ahead, rows tid[], now timestamptz,
+    OUT delivered bigint, OUT held bigint[], OUT keys bigint[])
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
     c @schema@.consumer;
 BEGIN
-    failed := 0;
-    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = l.consumer;
-    IF outcomes <> '[]' THEN
-        failed := @schema@._settle_outcomes(c, k, outcomes, now);
+    IF k.lane >= 0 OR s.outcomes <> '[]' THEN
+        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = l.consumer;
     END IF;
-    IF c.ordering = 'key' THEN
+    IF was.lane = -1 THEN
+        PERFORM @schema@._settle_retried(c, was, s, l.due_from, now);
+        delivered := 0; -- by this lane
+    ELSIF s.outcomes <> '[]' THEN
+        delivered := greatest(s.tried - @schema@._settle_outcomes(c, was, s.outcomes, now), 0);
+    ELSE
+        delivered := s.tried;
+    END IF;
+
+    IF k.lane = -1 THEN
+        SELECT d.seqs, d.past INTO held, keys FROM @schema@._take_due(k, rows, now) d;
+    ELSIF c.ordering = 'key' AND @schema@._knows_keys(a.sample) THEN
+        keys := @schema@._held_keys(l.consumer, l.due_from, 4 * a.n + 1); -- as in _held
+    END IF;
+    IF k.lane >= 0 AND c.ordering = 'key' AND (cardinality(keys) <= 4 * a.n) IS NOT TRUE THEN
         SELECT h.held, h.keys INTO held, keys
         FROM @schema@._held(c, l, a.from_seq, a.to_seq, a.n, l.due_from, a.sample) h;
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._turn_exceptions(@schema@.claim, @schema@.lane, jsonb, @schema@._ahead,
-    timestamptz) IS 'what a short turn does about exceptions';
+COMMENT ON FUNCTION @schema@._turn_exceptions(@schema@.claim, @schema@.claim, @schema@.lane,
+    @schema@._settlement, @schema@._ahead, tid[], timestamptz) IS
+    'what a short turn does about exceptions';

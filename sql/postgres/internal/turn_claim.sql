@@ -176,9 +176,7 @@ DECLARE
     dense boolean := to_seq - from_seq <= most;
     few boolean;
 BEGIN
-    keys := ARRAY(SELECT x.key FROM @schema@.parked x
-                  WHERE x.consumer = c.name AND x.due_at >= coalesce(since, '-infinity')
-                  ORDER BY x.due_at, x.seq LIMIT most + 1); -- by this index: see _parked_rows
+    keys := @schema@._held_keys(c.name, since, most + 1);
     few := cardinality(keys) <= most;
     IF keys = '{}' OR few AND @schema@._knows_keys(sample) THEN
         RETURN;
@@ -206,6 +204,19 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._held(@schema@.consumer, @schema@.lane, bigint, bigint, int,
     timestamptz, bigint) IS
     'the events of a claim that have to wait behind parked ones';
+
+-- _held_keys gives the keys of the parked events that have a time, and none before `since`: every
+-- key that is held up is among them. It gives max_keys at most.
+CREATE OR REPLACE FUNCTION @schema@._held_keys(consumer text, since timestamptz, max_keys bigint)
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    RETURN ARRAY(SELECT x.key FROM @schema@.parked x
+                 WHERE x.consumer = $1 AND x.due_at >= coalesce(since, '-infinity')
+                 ORDER BY x.due_at, x.seq LIMIT max_keys); -- by this index: see _parked_rows
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._held_keys(text, timestamptz, bigint) IS 'the keys that are held up';
 
 -- _knows_keys says whether a worker makes of a key what _key makes of it. It shows that with a
 -- sample. It also needs the bytes that are hashed here: texts come to it in UTF-8.

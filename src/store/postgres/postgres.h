@@ -358,6 +358,8 @@ struct turn_memo *pg_memo(struct pg_store *st, const struct claim_request *req);
 /* pg_unread makes an answer say that the settlement was recorded, and the claim could not be read.
  * An error would say that nothing was done. */
 void pg_unread(struct batch *b, struct claim_hint *hint);
+/* pg_add_outcomes adds the outcomes of a settlement, as JSON; outcomes.c. */
+void pg_add_outcomes(struct buf *b, const struct settlement *s);
 /* pg_add_marks adds the marks of a settlement, as JSON. */
 void pg_add_marks(struct buf *b, const struct settlement *s);
 /* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
@@ -413,6 +415,15 @@ int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t
                    struct error *err);
 int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
                    struct arena *a, struct pg_chunk *ret, struct error *err);
+/* Parked events that the answer to a turn lists: their seqs, and what each has been through. Both
+ * are arrays, as text. */
+struct pg_listed {
+    const char *seqs, *past;
+};
+/* pg_read_listed reads such events. An event that was trimmed is left out. */
+int pg_read_listed(struct pg_store *st, const struct claim_request *req,
+                   const struct pg_listed *listed, struct arena *a, struct pg_chunk *ret,
+                   struct error *err);
 /* pg_window_send asks for the events of a window, at most max of them. members are the lanes that
  * are meant, bit n for lane n; pg_all_lanes says whether that is all of them. */
 int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,

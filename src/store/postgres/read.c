@@ -35,6 +35,13 @@ static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
                                  "coalesce(e.failing_ms, 0), e.proven::int::bigint "
                                  "FROM @schema@._claimed($1, $2::bigint) e ORDER BY e.seq";
 
+/* What an event has been through comes as a number, see sql/postgres/internal/retried.sql. A nested
+ * loop, as nothing else can be made of it, gives the events in the order of the array. */
+static const char listed_sql[] =
+    "SELECT " PG_EVENT_COLUMNS ", (o.past >> 1) & 8388607, 0::bigint, o.past >> 24, o.past & 1 "
+    "FROM unnest($1::bigint[], $2::bigint[]) AS o (seq, past), "
+    "LATERAL (SELECT x.* FROM @schema@.event x WHERE x.seq = o.seq LIMIT 1) e";
+
 /* had_running says whether a snapshot, as text, lists transactions that were running:
  * xmin:xmax:xip,xip,... */
 static bool had_running(const char *snapshot)
@@ -211,6 +218,15 @@ int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t
                    struct arena *a, struct pg_chunk *c, struct error *err)
 {
     if (pg_send(st, PG_MAIN, err, parked_sql, "si", req->consumer, epoch) != 0)
+        return -1;
+    return read_claim(st, req, a, c, err);
+}
+
+int pg_read_listed(struct pg_store *st, const struct claim_request *req,
+                   const struct pg_listed *listed, struct arena *a, struct pg_chunk *c,
+                   struct error *err)
+{
+    if (pg_send(st, PG_MAIN, err, listed_sql, "ss", listed->seqs, listed->past) != 0)
         return -1;
     return read_claim(st, req, a, c, err);
 }

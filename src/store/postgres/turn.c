@@ -5,7 +5,6 @@
 
 #include "base/buf.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
@@ -30,42 +29,13 @@ struct turning {
 
 /* ---- the settlement as JSON ---- */
 
-/* add_text adds a text that a sink said. It need not be UTF-8, nor short; what is stored must be
- * both. */
-static void add_text(struct buf *b, const char *name, const char *text)
-{
-    char kept[TEXT_KEPT_MAX];
-    if (!text)
-        return;
-    buf_addf(b, ",\"%s\":", name);
-    json_quote(b, str_of(text_kept(text, kept)));
-}
-
-static void add_outcome(struct buf *b, const struct outcome *o)
-{
-    static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
-    buf_addf(b, "{\"seq\":%lld,\"kind\":\"%s\",\"attempts\":%d,\"delay_ms\":%lld",
-             (long long)o->ev->seq, kinds[o->kind], o->attempts, (long long)o->delay_ms);
-    if (o->proven)
-        buf_adds(b, ",\"proven\":true");
-    add_text(b, "error", o->error);
-    if (o->kind == OUTCOME_DELIVERED) {
-        add_text(b, "receipt", o->receipt);
-        add_text(b, "id", o->ev->id.p);
-    }
-    buf_addc(b, '}');
-}
-
 static void add_outcomes(struct buf *b, const struct turning *t, const struct settlement *s)
 {
     buf_addc(b, '[');
     if (t->passed_over)
         buf_addf(b, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
-    for (size_t i = 0; s && i < s->n; i++) {
-        if (i > 0)
-            buf_addc(b, ',');
-        add_outcome(b, &s->out[i]);
-    }
+    else if (s)
+        pg_add_outcomes(b, s);
     buf_addc(b, ']');
 }
 
@@ -364,12 +334,34 @@ static void put_back(struct turning *t)
 
 /* ---- from the answer to a batch ---- */
 
-static int read_events(struct turning *t, const struct pg_window *w, int64_t members, size_t n,
-                       struct error *err)
+/* listed_up_to counts the numbers up to `last` in {seq,seq,...}, which is in order. */
+static size_t listed_up_to(const char *seqs, int64_t last)
 {
-    if (t->b->parked)
-        return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
-    return pg_read_window(t->st, t->req, members, w, n, t->a, &t->c, err);
+    size_t n = 0;
+    const char *p = seqs;
+    while (*p == '{' || *p == ',') {
+        char *end;
+        if (strtoll(p + 1, &end, 10) > last)
+            break;
+        n++;
+        p = end;
+    }
+    return n;
+}
+
+/* read_parked reads parked events, by the answer's list if there is one. A dead letter that was
+ * sent back may have been trimmed, and is found only by the claim. */
+static int read_parked(struct turning *t, const PGresult *r, size_t n, struct error *err)
+{
+    struct pg_listed listed = {pg_str(r, 0, A_held), pg_str(r, 0, A_keys)};
+    if (listed.seqs) {
+        if (pg_read_listed(t->st, t->req, &listed, t->a, &t->c, err) != 0)
+            return -1;
+        size_t there = t->c.cut ? listed_up_to(listed.seqs, t->c.last) : n;
+        if (t->c.scanned == there)
+            return 0;
+    }
+    return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
 }
 
 /* fetch reads the events of a claim that was not read ahead. */
@@ -377,7 +369,12 @@ static int fetch(struct turning *t, const PGresult *r, const struct pg_window *w
 {
     int64_t members = pg_int(r, 0, A_members);
     size_t n = (size_t)pg_int(r, 0, A_n);
-    if (read_events(t, w, members, n, err) != 0)
+    int result;
+    if (t->b->parked)
+        result = read_parked(t, r, n, err);
+    else
+        result = pg_read_window(t->st, t->req, members, w, n, t->a, &t->c, err);
+    if (result != 0)
         return -1;
     if (!t->c.cut)
         return 0;
@@ -418,6 +415,15 @@ static struct batch batch_of(const PGresult *r)
                           .to = pg_int(r, 0, A_to_seq)};
 }
 
+/* mark_waiting marks the events that may not be delivered now. Nothing holds up parked ones. */
+static int mark_waiting(struct batch *b, const PGresult *r, struct error *err)
+{
+    int64_t now = pg_int(r, 0, A_now_ms);
+    if (b->parked)
+        return pg_mark_waiting(b, NULL, NULL, now, err);
+    return pg_mark_waiting(b, pg_str(r, 0, A_held), pg_str(r, 0, A_keys), now, err);
+}
+
 /* take_batch makes a batch of an answer that has one. */
 static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 {
@@ -447,8 +453,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     if (b->n == 0)
         return forget(t, err);
 
-    if (pg_mark_waiting(b, pg_str(r, 0, A_held), pg_str(r, 0, A_keys), pg_int(r, 0, A_now_ms),
-                        err) != 0) {
+    if (mark_waiting(b, r, err) != 0) {
         put_back(t);
         return -1;
     }

@@ -1,0 +1,173 @@
+/* outcomes.c: the outcomes of a settlement as JSON, see sql/postgres/functions/settle.sql. New
+ * events that failed alike, or wait behind those, go as a set with their keys: then the server
+ * looks nothing up to park them (sql/postgres/internal/settle_outcomes.sql). */
+#include "base/json.h"
+#include "base/text.h"
+#include "store/postgres/postgres.h"
+
+#define SETS_MAX 8
+
+/* add_text adds a text that a sink said. It need not be UTF-8, nor short; what is stored must be
+ * both. */
+static void add_text(struct buf *b, const char *name, const char *text)
+{
+    char kept[TEXT_KEPT_MAX];
+    if (!text)
+        return;
+    buf_addf(b, ",\"%s\":", name);
+    json_quote(b, str_of(text_kept(text, kept)));
+}
+
+/* ---- one by one ---- */
+
+/* add_how adds what outcomes of a set have in common. */
+static void add_how(struct buf *b, const struct outcome *o)
+{
+    static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
+    buf_addf(b, "{\"kind\":\"%s\",\"attempts\":%d", kinds[o->kind], o->attempts);
+    if (o->proven)
+        buf_adds(b, ",\"proven\":true");
+    add_text(b, "error", o->error);
+}
+
+static void add_outcome(struct buf *b, const struct outcome *o)
+{
+    add_how(b, o);
+    buf_addf(b, ",\"seq\":%lld,\"delay_ms\":%lld", (long long)o->ev->seq, (long long)o->delay_ms);
+    if (o->kind == OUTCOME_DELIVERED) {
+        add_text(b, "receipt", o->receipt);
+        add_text(b, "id", o->ev->id.p);
+    }
+    buf_addc(b, '}');
+}
+
+static void add_each(struct buf *b, const struct settlement *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        if (i > 0)
+            buf_addc(b, ',');
+        add_outcome(b, &s->out[i]);
+    }
+}
+
+/* ---- as sets ---- */
+
+/* A set of outcomes that differ only in their events and delays. */
+struct set {
+    const struct outcome *first;
+    size_t n;
+};
+
+struct sets {
+    struct set set[SETS_MAX];
+    size_t n;
+};
+
+static bool alike(const struct outcome *a, const struct outcome *b)
+{
+    if (a->kind != b->kind || a->attempts != b->attempts || a->proven != b->proven)
+        return false;
+    if (!a->error || !b->error)
+        return a->error == b->error;
+    return strcmp(a->error, b->error) == 0;
+}
+
+/* set_of finds the set of an outcome; NULL: there is none. */
+static struct set *set_of(struct sets *all, const struct outcome *o)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        if (alike(all->set[i].first, o))
+            return &all->set[i];
+    }
+    return NULL;
+}
+
+/* sort_out finds out which sets the outcomes make. Returns false if they have to go one by one. */
+static bool sort_out(const struct settlement *s, struct sets *all)
+{
+    all->n = 0;
+    if (s->b->parked || s->order == ORDER_GLOBAL || s->n == 0)
+        return false;
+    for (size_t i = 0; i < s->n; i++) {
+        const struct outcome *o = &s->out[i];
+        bool waits = o->kind == OUTCOME_RETRY || o->kind == OUTCOME_BEHIND;
+        if (!waits)
+            return false;
+        struct set *set = set_of(all, o);
+        if (!set && all->n == SETS_MAX)
+            return false;
+        if (!set) {
+            set = &all->set[all->n++];
+            *set = (struct set){.first = o};
+        }
+        set->n++;
+    }
+    return true;
+}
+
+/* seq_of, key_of and delay_of give what of an outcome goes into the arrays of its set. */
+static int64_t seq_of(const struct settlement *s, const struct outcome *o)
+{
+    (void)s;
+    return o->ev->seq;
+}
+
+static int64_t key_of(const struct settlement *s, const struct outcome *o)
+{
+    bool keyed = s->order == ORDER_KEY;
+    return keyed ? pg_key(o->ev->aggregate_type, o->ev->aggregate_id) : 0;
+}
+
+static int64_t delay_of(const struct settlement *s, const struct outcome *o)
+{
+    (void)s;
+    return o->delay_ms;
+}
+
+static const struct column {
+    const char *name;
+    int64_t (*value)(const struct settlement *, const struct outcome *);
+} columns[] = {{"seqs", seq_of}, {"keys", key_of}, {"delays", delay_of}};
+
+/* add_column adds an array of numbers, in the notation of the server. */
+static void add_column(struct buf *b, const struct settlement *s, const struct set *set,
+                       const struct column *c)
+{
+    char before = '{';
+    size_t left = set->n;
+    buf_addf(b, ",\"%s\":\"", c->name);
+    for (const struct outcome *o = set->first; left > 0; o++) {
+        if (!alike(set->first, o))
+            continue;
+        buf_addc(b, before);
+        buf_addi64(b, c->value(s, o));
+        before = ',';
+        left--;
+    }
+    buf_adds(b, "}\"");
+}
+
+static void add_sets(struct buf *b, const struct settlement *s, const struct sets *all)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        const struct set *set = &all->set[i];
+        if (i > 0)
+            buf_addc(b, ',');
+        add_how(b, set->first);
+        buf_addf(b, ",\"sample\":%lld", (long long)pg_key_sample());
+        for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
+            add_column(b, s, set, &columns[k]);
+        buf_addc(b, '}');
+    }
+}
+
+/* ---- the whole ---- */
+
+void pg_add_outcomes(struct buf *b, const struct settlement *s)
+{
+    struct sets all;
+    if (sort_out(s, &all))
+        add_sets(b, s, &all);
+    else
+        add_each(b, s);
+}
