@@ -129,7 +129,7 @@ class Trickle(Numbers, ServerCase):
     """The server dies while one event comes after the other: the turns of a relay don't wait for the disk then, and nobody else writes
     the log for it."""
     PREFIX = "outbox."
-    settings = {"wal_writer_delay": "10s"}
+    settings = {"wal_writer_delay": "10s", "wal_level": "minimal", "max_wal_senders": 0}
 
     def dies(self, relay):
         """A few events, and death in the moment in which the last one is claimed, delivered or settled."""
