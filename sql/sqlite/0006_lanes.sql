@@ -1,8 +1,17 @@
--- The outbox in a SQLite database, version 6: a worker that has all lanes claims from them as from one.
+-- The outbox in a SQLite database, version 6: a worker that has all lanes claims from them as from one, and a claim
+-- lists its parked events.
 
 -- The lane of such a claim is -1. A relay of an earlier version would take its lanes for free ones: it claims nothing any more. In
 -- outbox_lane, the highest number that was handed out is that of the lane that has the highest. A claim without events
 -- (from_seq = to_seq) sets a lane aside for a worker that found all of them taken.
+
+-- Which parked events a claim has, as a JSON array of their numbers. It takes the place of an index, into which each event that failed
+-- went and out of which it came again.
+ALTER TABLE outbox_claim ADD COLUMN seqs TEXT;
+UPDATE outbox_claim SET seqs = (SELECT json_group_array(p.seq) FROM outbox_parked p
+                                WHERE p.consumer = outbox_claim.consumer AND p.claim = outbox_claim.epoch)
+WHERE parked;
+DROP INDEX outbox_parked_claim;
 
 -- As before, for claims of all lanes as well.
 DROP VIEW outbox_delivery;

@@ -30,12 +30,15 @@ UPDATE outbox_lane SET position = :position
 
 -- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
 DELETE FROM outbox_dead
- WHERE consumer = :consumer AND retrying = 1
-   AND seq IN (SELECT seq FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch);
+ WHERE EXISTS (SELECT 1 FROM outbox_dead WHERE consumer = :consumer)
+   AND consumer = :consumer AND retrying = 1 AND seq IN (@taken@)
+   AND EXISTS (SELECT 1 FROM outbox_parked p
+                WHERE p.consumer = :consumer AND p.seq = outbox_dead.seq AND p.claim = :epoch);
 
 -- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
 -- delivered.
-DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch;
+DELETE FROM outbox_parked
+ WHERE consumer = :consumer AND claim = :epoch AND seq IN (@taken@);
 
 -- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
 -- goes back.

@@ -27,10 +27,12 @@ SELECT @event_columns@ FROM outbox_event WHERE seq > :from_seq AND seq <= :to_se
 
 -- poison_of (consumer text, epoch int, max_attempts int): a careful event that crashed its last
 -- attempt as well. A careful event is always alone in its claim.
-SELECT seq, attempts, key FROM outbox_parked INDEXED BY outbox_parked_claim
- WHERE consumer = :consumer AND claim = :epoch AND careful = 1 AND attempts >= :max_attempts
+SELECT seq, attempts, key FROM outbox_parked
+ WHERE consumer = :consumer AND claim = :epoch AND seq IN (@taken@)
+   AND careful = 1 AND attempts >= :max_attempts
  LIMIT 1;
 
 -- unpark_claim (consumer text, epoch int): the events of a parked claim wait again, as careful
 -- ones: any of them may have killed the process.
-UPDATE outbox_parked SET claim = NULL, careful = 1 WHERE consumer = :consumer AND claim = :epoch;
+UPDATE outbox_parked SET claim = NULL, careful = 1
+ WHERE consumer = :consumer AND claim = :epoch AND seq IN (@taken@);

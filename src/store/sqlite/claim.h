@@ -54,9 +54,9 @@ int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max,
 /* sqlite_lanes_together finds where all lanes of the consumer stand, if this worker may claim from
  * them as from one; -1 if not. Whether somebody else has one of them is another question. */
 int sqlite_lanes_together(struct claiming *k, int64_t *ret, struct error *err);
-/* sqlite_lanes_ask is for a worker that has found nothing. If another one has claimed from all lanes
- * at once and there is more to do, a lane is set aside for this one, and the other claims from
- * single lanes from then on. */
+/* sqlite_lanes_ask is for a worker that has found nothing. If another one has claimed from all
+ * lanes at once and there is more to do, a lane is set aside for this one, and the other claims
+ * from single lanes from then on. */
 int sqlite_lanes_ask(struct claiming *k, struct error *err);
 /* sqlite_lanes_asked forgets what was set aside, once the worker has found something to do, or
  * nobody is in its way. */

@@ -100,10 +100,10 @@ int sqlite_fresh_prefetch(struct claiming *k, struct error *err)
 
 /* ---- claiming ---- */
 
-/* lane_free says whether the caller may take fresh events of the lane, or of all lanes, now. Where order matters, a
- * lane belongs to one worker at a time. That worker may hold several claims of it if it knows of
- * all of them: a claim whose answer got lost, or that ran out and could not be taken over yet,
- * holds events that must go first. With a global order nothing may be parked, either. */
+/* lane_free says whether the caller may take fresh events of the lane now, or of all lanes. Where
+ * order matters, a lane belongs to one worker at a time. That worker may hold several claims of it
+ * if it knows of all of them: a claim whose answer got lost, or that ran out and could not be taken
+ * over yet, holds events that must go first. With a global order nothing may be parked, either. */
 static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
 {
     *ret = true;

@@ -1,7 +1,8 @@
 /* lanes.c: lanes that stand together. A worker that is alone and whose lanes all stand at one place
  * claims from all of them at once: many lanes then cost as much as one. Another worker that comes
  * and finds all lanes taken has one set aside. From then on each claims from single lanes, until
- * the others are gone and the lanes stand together again, at the end of the events at the latest. */
+ * the others are gone and the lanes stand together again: at the end of the events at the
+ * latest. */
 #include "store/sqlite/claim.h"
 #include "store_sql.h"
 
