@@ -161,6 +161,28 @@ static void idle_worker_gets_some_of_the_lanes_of_a_busy_one(void **state)
     dismiss(&b);
 }
 
+/* Several relays start while the first has all lanes: none is left without until the next look. */
+static void workers_that_come_at_once_all_get_lanes_of_the_first(void **state)
+{
+    struct store_rig *g = *state;
+    static const char *const names[] = {"a", "b", "c", "d"};
+    struct worker w[4];
+    fill(g, 4);
+    for (size_t i = 0; i < COUNT(w); i++) {
+        w[i] = hire(g, names[i], 4, 8);
+        w[i].sole = true;
+        assert_int_equal(step(&w[i], 0), i == 0 ? 8 : 0);
+        if (i > 0)
+            assert_in_range(w[i].hint.wait_ms, 1, 50);
+    }
+    for (size_t i = 0; i < COUNT(w); i++) {
+        assert_true(step(&w[i], 0) > 0);
+        assert_int_equal(lanes_of(&w[i]), 1);
+    }
+    for (size_t i = 0; i < COUNT(w); i++)
+        dismiss(&w[i]);
+}
+
 static void what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody(void **state)
 {
     struct store_rig *g = *state;
@@ -197,6 +219,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(workers_that_start_together_take_a_lane_each),
     ON_A_STORE(sole_worker_leaves_the_lanes_of_an_older_consumer_as_they_are),
     ON_A_STORE(idle_worker_gets_some_of_the_lanes_of_a_busy_one),
+    ON_A_STORE(workers_that_come_at_once_all_get_lanes_of_the_first),
     ON_A_STORE(what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody),
 };
 const struct suite_part pg_lanes_tests = SUITE_PART(tests);
