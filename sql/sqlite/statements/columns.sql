@@ -1,5 +1,5 @@
--- columns.sql: column lists, and a query, that several statements share. It comes first in the list of
--- sql/sqlite/meson.build because the other files name what stands here.
+-- columns.sql: column lists, and a query, that several statements share. It comes first in the list
+-- of sql/sqlite/meson.build because the other files name what stands here.
 
 -- @event_columns@: a whole event, in the order in which sqlite_event_row reads it.
 seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
