@@ -175,19 +175,42 @@ static void what_is_given_back_of_lanes_that_went_on_is_parked(void **state)
     dismiss(&b);
 }
 
-static void claim_of_all_lanes_that_expires_is_taken_over_before_later_ones(void **state)
+static void claim_of_all_lanes_that_expires_is_taken_over(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
     struct worker a = hire_sole(g, "a", 4), b = hire_sole(g, "b", 4);
     assert_int_equal(step(&a, 0), 100);
-    assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_claim WHERE lane = -1"), 1);
     pass(LEASE + 1);
     assert_int_equal(step(&b, 0), 1); /* careful, alone */
     assert_true(b.b.careful);
     assert_int_equal(b.hint.crashed, 100);
     assert_int_equal(
         lite_count(g->st, "SELECT count(*) FROM outbox_parked WHERE careful AND seq <= 100"), 100);
+    dismiss(&a);
+    dismiss(&b);
+}
+
+static void claim_of_a_lane_that_expires_waits_for_an_earlier_one_of_all_lanes(void **state)
+{
+    struct store_rig *g = *state;
+    fill(g, 4);
+    struct worker a = hire_sole(g, "a", 4), b = hire_sole(g, "b", 4);
+    assert_int_equal(step(&a, 0), 100);
+    assert_int_equal(step(&b, 0), 0);
+    struct claim_request req = request_as("c", "a", ORDER_KEY, 4);
+    req.max_events = 10;
+    req.lease_ms = 1000;
+    req.known = &a.b.epoch;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 10);
+    assert_true(g->b.lane >= 0);
+    pass(1001);
+    step(&b, 0);
+    assert_int_equal(b.hint.crashed, 0);
+    pass(LEASE);
+    step(&b, 0);
+    assert_int_equal(b.hint.crashed, 110);
     dismiss(&a);
     dismiss(&b);
 }
@@ -219,7 +242,8 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(lane_that_nobody_comes_for_is_free_again_and_lanes_come_together),
     ON_A_STORE(what_is_given_back_of_all_lanes_comes_again_in_all_of_them),
     ON_A_STORE(what_is_given_back_of_lanes_that_went_on_is_parked),
-    ON_A_STORE(claim_of_all_lanes_that_expires_is_taken_over_before_later_ones),
+    ON_A_STORE(claim_of_all_lanes_that_expires_is_taken_over),
+    ON_A_STORE(claim_of_a_lane_that_expires_waits_for_an_earlier_one_of_all_lanes),
     ON_A_STORE(event_in_a_claim_of_all_lanes_is_in_flight),
 };
 const struct suite_part sqlite_lanes_tests = SUITE_PART(tests);
