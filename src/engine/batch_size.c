@@ -5,6 +5,7 @@
 #include "base/clock.h"
 
 #define START 64
+#define START_SMALL 8
 #define START_BYTES ((size_t)64 * 1024)
 #define QUICK (100 * MS_NS) /* a full batch that took less: double the next */
 #define SLOW (1000 * MS_NS) /* one that took more: halve it */
@@ -23,6 +24,12 @@ static void hold(struct batch_size *b)
 void batch_size_init(struct batch_size *b, size_t in_flight, size_t most)
 {
     *b = (struct batch_size){.n = START, .least = in_flight, .most = most, .bytes = START_BYTES};
+    hold(b);
+}
+
+void batch_size_start_small(struct batch_size *b)
+{
+    b->n = START_SMALL;
     hold(b);
 }
 

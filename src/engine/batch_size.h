@@ -22,6 +22,9 @@ struct batch_size {
 
 /* batch_size_init starts with 64, within the bounds of in_flight and most. */
 void batch_size_init(struct batch_size *b, size_t in_flight, size_t most);
+/* batch_size_start_small is for a worker whose first batch may be of all lanes: it starts with 8,
+ * because others that come to share the lanes wait for that batch. */
+void batch_size_start_small(struct batch_size *b);
 /* batch_size_tune learns from a batch of `got` events that was settled `took` ns after it was
  * claimed. */
 void batch_size_tune(struct batch_size *b, size_t got, int64_t took);

@@ -30,6 +30,9 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     p->c = cfg->consumer;
     set_intervals(p);
     batch_size_init(&p->batch_size, (size_t)p->c->concurrency, (size_t)p->c->batch);
+    bool takes_all_lanes = cfg->sole && p->c->lanes > 1;
+    if (takes_all_lanes)
+        batch_size_start_small(&p->batch_size);
     p->memory = (struct budget_part){.b = cfg->budget};
     careful_init(&p->careful, cfg->careful);
     schedule_init(&p->schedule);

@@ -30,15 +30,17 @@
 
 struct db_driver;
 
+#define STORE_ALL_LANES (-1) /* in place of a lane: all of the consumer's are meant */
+
 /* A batch of events leased to one owner. (1) Events of one key are in seq order. (2) Everything in
  * it lives in the arena it was claimed with. (3) A claim without events is never recorded: epoch is
  * 0 if n is. */
 struct batch {
     struct event *ev;
     size_t n;
-    bool parked;  /* parked events; otherwise a fresh range */
-    bool careful; /* one event, whose attempt is recorded already: a crash counts against it */
-    int lane;
+    bool parked;      /* parked events; otherwise a fresh range */
+    bool careful;     /* one event, whose attempt is recorded already: a crash counts against it */
+    int lane;         /* of a fresh range; STORE_ALL_LANES: of all of them */
     int64_t epoch;    /* the fence: grows with every claim of the consumer */
     int64_t from, to; /* the fresh range (from, to], by seq */
 };

@@ -1,85 +1,10 @@
 /* pg_lanes.c: lanes that stand at the same place are claimed as a group, and a worker that has
  * nothing to do gets a part of it. */
+#include "lane_workers.h"
 #include "pg.h"
 #include "pg_tests.h"
 
-#define EVENTS 3000
-#define KEYS 100
 #define ALONE 20 /* turns of a worker, until its lanes have met */
-
-struct worker {
-    const char *name;
-    int lanes;
-    size_t max;
-    bool sole;
-    struct store *st;
-    struct arena a;
-    struct batch b; /* what it has in hand; n == 0: nothing */
-    struct claim_hint hint;
-};
-
-/* What has come of the events, by all workers. */
-struct book {
-    int64_t last[KEYS]; /* seq of the last event of each key */
-    bool seen[EVENTS + 1];
-    size_t n;
-};
-
-static struct worker hire(struct store_rig *g, const char *name, int lanes, size_t max)
-{
-    struct error err;
-    struct worker w = {.name = name, .lanes = lanes, .max = max};
-    must(g->st->ops->dup(g->st, &w.st, &err), &err);
-    arena_init(&w.a, 0);
-    return w;
-}
-
-static void dismiss(struct worker *w)
-{
-    arena_release(&w->a);
-    store_close(w->st);
-}
-
-/* step settles what the worker has in hand, from `release` on as not tried (0: all of it was
- * delivered), and claims. Returns how many events it has then. */
-static size_t step(struct worker *w, int64_t release)
-{
-    struct error err;
-    struct claim_request req = request_as("c", w->name, ORDER_KEY, w->lanes);
-    struct batch done = w->b;
-    struct settlement s = {
-        .consumer = "c", .owner = w->name, .order = ORDER_KEY, .b = &done, .release_from = release};
-    struct arena next;
-    bool lost = false;
-    req.max_events = w->max;
-    req.sole = w->sole;
-    req.parked_first = true;
-    req.known = &done.epoch;
-    req.n_known = done.n > 0;
-    arena_init(&next, 0);
-    must(w->st->ops->turn(w->st, done.n > 0 ? &s : NULL, &lost, &req, &next, &w->b, &w->hint, &err),
-         &err);
-    assert_false(lost);
-    arena_release(&w->a);
-    w->a = next;
-    return w->b.n;
-}
-
-/* enter notes a batch that will be settled as delivered: nothing comes twice, and each key in
- * order. */
-static void enter(struct book *k, const struct batch *b)
-{
-    for (size_t i = 0; i < b->n; i++) {
-        const struct event *ev = &b->ev[i];
-        int key = atoi(ev->aggregate_id.p);
-        assert_in_range(ev->seq, 1, EVENTS);
-        assert_false(k->seen[ev->seq]);
-        assert_true(ev->seq > k->last[key]);
-        k->seen[ev->seq] = true;
-        k->last[key] = ev->seq;
-        k->n++;
-    }
-}
 
 /* has_key says whether a batch has an event of this key. */
 static bool has_key(const struct batch *b, struct str key)
@@ -236,6 +161,28 @@ static void idle_worker_gets_some_of_the_lanes_of_a_busy_one(void **state)
     dismiss(&b);
 }
 
+/* Several relays start while the first has all lanes: none is left without until the next look. */
+static void workers_that_come_at_once_all_get_lanes_of_the_first(void **state)
+{
+    struct store_rig *g = *state;
+    static const char *const names[] = {"a", "b", "c", "d"};
+    struct worker w[4];
+    fill(g, 4);
+    for (size_t i = 0; i < COUNT(w); i++) {
+        w[i] = hire(g, names[i], 4, 8);
+        w[i].sole = true;
+        assert_int_equal(step(&w[i], 0), i == 0 ? 8 : 0);
+        if (i > 0)
+            assert_in_range(w[i].hint.wait_ms, 1, 50);
+    }
+    for (size_t i = 0; i < COUNT(w); i++) {
+        assert_true(step(&w[i], 0) > 0);
+        assert_int_equal(lanes_of(&w[i]), 1);
+    }
+    for (size_t i = 0; i < COUNT(w); i++)
+        dismiss(&w[i]);
+}
+
 static void what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody(void **state)
 {
     struct store_rig *g = *state;
@@ -272,6 +219,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(workers_that_start_together_take_a_lane_each),
     ON_A_STORE(sole_worker_leaves_the_lanes_of_an_older_consumer_as_they_are),
     ON_A_STORE(idle_worker_gets_some_of_the_lanes_of_a_busy_one),
+    ON_A_STORE(workers_that_come_at_once_all_get_lanes_of_the_first),
     ON_A_STORE(what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody),
 };
 const struct suite_part pg_lanes_tests = SUITE_PART(tests);

@@ -6,6 +6,6 @@
 #include "../suite.h"
 
 extern const struct suite_part sqlite_emit_tests, sqlite_moved_tests, sqlite_disk_tests,
-    sqlite_turns_tests, sqlite_work_tests;
+    sqlite_lanes_tests, sqlite_turns_tests, sqlite_work_tests;
 
 #endif

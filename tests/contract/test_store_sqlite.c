@@ -164,7 +164,8 @@ int main(int argc, char **argv)
         ON_A_STORE(every_statement_fits_the_schema_and_has_its_parameters_in_order),
     };
     const struct suite_part own[] = {SUITE_PART(tests), sqlite_emit_tests,  sqlite_moved_tests,
-                                     sqlite_disk_tests, sqlite_turns_tests, sqlite_work_tests};
+                                     sqlite_disk_tests, sqlite_lanes_tests, sqlite_turns_tests,
+                                     sqlite_work_tests};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     int failures = store_suite_run(&file, own, COUNT(own));

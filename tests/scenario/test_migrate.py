@@ -335,22 +335,24 @@ class Sqlite(Case):
     def test_up_and_status(self):
         self.assertIn("no such file", self.outbox("migrate", "status", status=DATA).stderr)
         self.assertFalse(self.db.exists())
-        self.assertIn("created an outbox of version 5", self.outbox("migrate", "up").stdout)
+        self.assertIn("created an outbox of version 6", self.outbox("migrate", "up").stdout)
         self.assertFalse(self.json("migrate", "up")["changed"])
         self.assertEqual(self.json("migrate", "status")["pending"], [])
         self.sql("UPDATE outbox_meta SET value = '99' WHERE name = 'schema_version'")
         self.assertIn("newer", self.outbox("migrate", "up", status=DATA).stderr)
         self.assertIn("newer", self.outbox("migrate", "status").stdout)
 
-    def test_a_file_of_the_version_before_goes_on_with_what_is_parked(self):
+    def test_a_file_of_an_earlier_version_goes_on_with_what_is_parked(self):
         self.outbox("init")
         first, _ = (self.emit("a", "k/1", n) for n in (1, 2))
         with self.relay("--consumer", "c", "--sink", "exec:exit 1", "--retry", "base=1h,outage=0s"):
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox_parked WHERE claim IS NULL") == [(2,)])
         self.sql("ALTER TABLE outbox_consumer DROP COLUMN parked_stamp")
+        self.sql("ALTER TABLE outbox_claim DROP COLUMN seqs")
+        self.sql("CREATE INDEX outbox_parked_claim ON outbox_parked (consumer, claim) WHERE claim IS NOT NULL")
         self.sql("UPDATE outbox_meta SET value = '4' WHERE name = 'schema_version'")
         self.assertIn("older version 4", self.outbox("status", status=DATA).stderr)
-        self.assertEqual(self.json("migrate", "status")["pending"], [5])
+        self.assertEqual(self.json("migrate", "status")["pending"], [5, 6])
         self.outbox("init")
         self.emit("a", "k/1", 3)
         self.outbox("events", "retry", first, "--consumer", "c")

@@ -111,6 +111,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .work = q->work,
                                   .handlers = handlers ? q->h : NULL,
                                   .n_handlers = handlers ? SIM_HANDLERS : 0,
+                                  .sole = r->id % 2 == 0,
                                   .settle_wait_ms = rng_below(&w->rng, 2) ? 20 : 0,
                                   .poll_ms = 20};
     if (pipeline_new(&cfg, &q->p, err) != 0 || open_sink(w, r, c, err) != 0)

@@ -25,6 +25,21 @@ static void starts_with_64_or_what_may_be_in_flight_within_the_most(void **state
     assert_int_equal(b.n, 10);
 }
 
+static void starts_small_with_8_or_what_may_be_in_flight_within_the_most(void **state)
+{
+    (void)state;
+    struct batch_size b;
+    batch_size_init(&b, 1, 2000);
+    batch_size_start_small(&b);
+    assert_int_equal(b.n, 8);
+    batch_size_init(&b, 20, 2000);
+    batch_size_start_small(&b);
+    assert_int_equal(b.n, 20);
+    batch_size_init(&b, 1, 5);
+    batch_size_start_small(&b);
+    assert_int_equal(b.n, 5);
+}
+
 static void full_and_quick_doubles_up_to_the_most(void **state)
 {
     (void)state;
@@ -99,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starts_with_64_or_what_may_be_in_flight_within_the_most),
+        cmocka_unit_test(starts_small_with_8_or_what_may_be_in_flight_within_the_most),
         cmocka_unit_test(full_and_quick_doubles_up_to_the_most),
         cmocka_unit_test(slow_halves_down_to_what_may_be_in_flight),
         cmocka_unit_test(halving_ends_at_one),

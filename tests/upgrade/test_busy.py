@@ -168,7 +168,7 @@ class OnPostgres(Older, PgCase):
 
 
 class OnSqlite(Older, Case):
-    LATEST = "5"
+    LATEST = "6"
     kind = "sqlite"
 
     def table(self, name): return f"outbox_{name}"

@@ -59,7 +59,7 @@ class Bumped:
 
 
 class BumpedSqlite(Bumped, Case):
-    LATEST = "5"
+    LATEST = "6"
     def table(self, name): return f"outbox_{name}"
 
 

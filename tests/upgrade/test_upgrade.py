@@ -61,6 +61,22 @@ class FromSqlite(Upgrade, Case):
                 db.close()
                 self.whole(version, "sqlite")
 
+    def test_parked_events_that_a_worker_had_in_hand_are_delivered(self):
+        """A claim lists them since version 6. The worker is gone, and its claim has expired."""
+        db = sqlite3.connect(self.db)
+        db.executescript(HERE.joinpath("0.1.0.sqlite.sql").read_text())
+        held = [seq for seq, in db.execute("SELECT seq FROM outbox_parked WHERE consumer = 'flaky' AND due_at IS NOT NULL")]
+        self.assertGreater(len(held), 0)
+        db.executescript("""UPDATE outbox_parked SET claim = 7 WHERE consumer = 'flaky' AND due_at IS NOT NULL;
+                            INSERT INTO outbox_claim VALUES ('flaky', 7, 0, 1, 0, 0, 'gone', 1, 30000);
+                            UPDATE outbox_consumer SET epoch = 7 WHERE name = 'flaky';""")
+        db.close()
+        self.outbox("init")
+        self.sql("UPDATE outbox_parked SET due_at = 1 WHERE due_at IS NOT NULL")
+        self.drain("--consumer", "flaky", "--retry", "base=1ms,attempts=5", "--sink", f"file:{self.path('flaky.ndjson')}")
+        self.assertLessEqual(set(held), {e["seq"] for e in read_ndjson(self.path("flaky.ndjson"))})
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_parked WHERE claim IS NOT NULL"), [(0,)])
+
     def test_triggers_and_indexes_of_the_application_are_kept(self):
         made = ["CREATE TRIGGER told AFTER INSERT ON outbox_event BEGIN INSERT INTO told VALUES (new.type); END",
                 "CREATE INDEX by_type ON outbox_event (type)"]

@@ -91,8 +91,9 @@ COMMENT ON FUNCTION @schema@._join_lanes(int, bigint, text, timestamptz, @schema
 
 -- _split_lanes is for a worker that finds nothing to do because another has the lanes. Half of the
 -- largest group that still has something to claim gets a row of its own, which is kept for the
--- worker: it can claim there once the claims that cover these lanes are settled. promised: some are
--- kept for it, and it should come again soon.
+-- worker: it can claim there once the claims that cover these lanes are settled. A group that is
+-- kept for somebody else is shared as well: of several workers that come at once, none gets
+-- nothing. promised: some are kept for it, and it should come again soon.
 CREATE OR REPLACE FUNCTION @schema@._split_lanes(
     c @schema@.consumer, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[], OUT promised boolean)
@@ -112,8 +113,8 @@ BEGIN
         l := ls[i];
         CONTINUE WHEN l.leader IS NOT NULL;
         promised := promised OR coalesce(l.kept_for = owner AND l.kept_until > now, false);
-        CONTINUE WHEN l.members IS NULL OR l.members & busy = 0 OR l.target IS NULL
-                   OR @schema@._is_kept(l, owner, now);
+        CONTINUE WHEN l.members IS NULL OR l.target IS NULL
+                   OR (l.members & busy = 0 AND NOT @schema@._is_kept(l, owner, now));
         size := length(replace(l.members::bit(64)::text, '0', ''));
         IF size > largest AND @schema@._window_next(l.seen, l.floor, l.target, l.pos, l.window_end,
                                                     c.tenant) IS NOT NULL THEN

@@ -138,7 +138,7 @@ BEGIN
         SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
         FROM @schema@._split_lanes(c, taken, owner, now, ls, dirty) y;
         IF promised THEN
-            due := least(due, now + interval '200 milliseconds');
+            due := least(due, now + interval '50 milliseconds');
         END IF;
     END IF;
 

@@ -22,8 +22,9 @@ SELECT epoch, lane, from_seq, to_seq, locked_until > :now FROM outbox_claim
 
 -- count_parked_in_flight (consumer text, now int): parked events that a live claim holds.
 SELECT count(*)
-  FROM outbox_parked p JOIN outbox_claim c ON c.consumer = p.consumer AND c.epoch = p.claim
- WHERE p.consumer = :consumer AND c.locked_until > :now;
+  FROM outbox_claim c, json_each(c.seqs) s
+  JOIN outbox_parked p ON p.consumer = c.consumer AND p.seq = s.value AND p.claim = c.epoch
+ WHERE c.consumer = :consumer AND c.parked AND c.locked_until > :now;
 
 -- consumer_health (consumer text): what a gauge shows of the consumer itself.
 SELECT events, paused, lanes, report, report_at FROM outbox_consumer WHERE name = :consumer;

@@ -5,9 +5,9 @@
 UPDATE outbox_consumer SET epoch = :epoch WHERE name = :consumer;
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
--- now int, lease int, knows int): grants the lease. A fresh claim holds the events of its lane
--- after from_seq, up to and including to_seq; a parked claim holds the parked rows that name its
--- epoch. knows is the schema version its owner was built for.
+-- now int, lease int, knows int): grants the lease. A fresh claim holds the events of its lane,
+-- or of all lanes (-1), after from_seq, up to and including to_seq; a parked claim holds the parked
+-- rows that it lists and that name its epoch. knows is the schema version its owner was built for.
 INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
                           lease, knows)
 VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease,

@@ -10,9 +10,36 @@ SELECT @event_columns@ FROM outbox_event WHERE seq > :position ORDER BY seq LIMI
 -- event_id (seq int): whether a number is still that of the event that was read under it.
 SELECT id FROM outbox_event WHERE seq = :seq;
 
--- lane_claims (consumer text, lane int): the fresh claims of a lane, whoever owns them.
+-- lanes_together (consumer text, lanes int): where all lanes stand, if that is one place.
+SELECT min(position) FROM outbox_lane WHERE consumer = :consumer
+HAVING min(position) = max(position) AND count(*) = :lanes;
+
+-- lane_claims (consumer text, lane int, owner text): the fresh claims of a lane, whoever owns them,
+-- those of all lanes (-1) among them. With -1 for a lane those of any lane. What is set aside for
+-- the owner is not in its way.
 SELECT epoch, locked_until FROM outbox_claim
- WHERE consumer = :consumer AND lane = :lane AND parked = 0;
+ WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0 OR :lane < 0)
+   AND (from_seq < to_seq OR owner <> :owner);
+
+-- set_aside (consumer text, epoch int, owner text, now int, lease int, knows int): a claim without
+-- events keeps a lane for its owner, if another worker has claimed from all lanes at once, and
+-- there is more to claim.
+INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
+                          lease, knows)
+SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :lease, :knows
+  FROM outbox_lane l
+ WHERE consumer = :consumer AND position < (SELECT max(seq) FROM outbox_event)
+   AND EXISTS (SELECT 1 FROM outbox_claim
+                WHERE consumer = :consumer AND parked = 0 AND lane < 0 AND owner <> :owner)
+   AND NOT EXISTS (SELECT 1 FROM outbox_claim k
+                    WHERE k.consumer = :consumer AND k.parked = 0
+                      AND (k.owner = :owner OR k.lane = l.lane))
+ ORDER BY lane LIMIT 1;
+
+-- drop_aside (consumer text, owner text): the owner has found something else, or nobody is in its
+-- way.
+DELETE FROM outbox_claim
+ WHERE consumer = :consumer AND owner = :owner AND parked = 0 AND from_seq = to_seq;
 
 -- any_parked (consumer text): spares the question per key where nothing is parked at all.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer LIMIT 1;
@@ -33,3 +60,7 @@ UPDATE outbox_lane
        high_id = CASE WHEN :position > high THEN (SELECT id FROM outbox_event WHERE seq = :position)
                       ELSE high_id END
  WHERE consumer = :consumer AND lane = :lane;
+
+-- move_others (consumer text, position int): the lanes after the first follow it. The highest
+-- position is known by the first.
+UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane > 0;

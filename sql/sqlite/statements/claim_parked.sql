@@ -17,11 +17,14 @@ UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND delayed = 0 AND due_at > :now + wait;
 
 -- due_heads (consumer text, now int, careful int, max int): what is due, longest overdue first. The
--- last column says whether another event of its key is parked before it.
+-- last two columns say whether another event of its key is parked before it, and behind it.
 SELECT @parked_columns@, careful,
        key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b INDEXED BY outbox_parked_key
                              WHERE b.consumer = :consumer AND b.key = outbox_parked.key
-                               AND b.seq < outbox_parked.seq)
+                               AND b.seq < outbox_parked.seq),
+       key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b INDEXED BY outbox_parked_key
+                             WHERE b.consumer = :consumer AND b.key = outbox_parked.key
+                               AND b.seq > outbox_parked.seq)
   FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND careful <= :careful
  ORDER BY due_at, seq LIMIT :max;
@@ -40,7 +43,11 @@ SELECT @event_columns@ FROM outbox_event WHERE seq = :seq;
 -- the whole event.
 SELECT @event_columns@ FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
 
--- take_parked (consumer text, seq int, epoch int): makes a row part of a claim. The attempt of a
--- careful event is counted now, because the delivery may kill the process.
+-- list_taken (consumer text, epoch int, seqs text): which parked events a claim has, as a JSON
+-- array.
+UPDATE outbox_claim SET seqs = :seqs WHERE consumer = :consumer AND epoch = :epoch;
+
+-- take_listed (consumer text, epoch int): the rows it lists become part of a claim. The attempt of
+-- a careful event is counted now, because the delivery may kill the process.
 UPDATE outbox_parked SET claim = :epoch, attempts = attempts + careful
- WHERE consumer = :consumer AND seq = :seq;
+ WHERE consumer = :consumer AND seq IN (@taken@);

@@ -86,4 +86,5 @@ SELECT state FROM outbox_ended WHERE seq = :seq AND consumer = :consumer;
 -- claim_over (consumer text, lane int, seq int, now int, live int, expired int): live or expired,
 -- whichever the fresh claim over this event is; NULL if no claim spans it.
 SELECT max(CASE WHEN locked_until > :now THEN :live ELSE :expired END) FROM outbox_claim
- WHERE consumer = :consumer AND parked = 0 AND lane = :lane AND from_seq < :seq AND to_seq >= :seq;
+ WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0)
+   AND from_seq < :seq AND to_seq >= :seq;

@@ -13,25 +13,32 @@ UPDATE outbox_parked SET claim = NULL, attempts = :attempts
 
 -- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
 -- this range. The position may have moved on over events that were only skipped; where order
--- matters, nobody else can have claimed from the lane meanwhile.
-SELECT position = :to_seq
-       OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
-                                     WHERE consumer = :consumer AND lane = :lane AND parked = 0
-                                       AND from_seq >= :to_seq))
+-- matters, nobody else can have claimed from the lane meanwhile. All lanes (-1) must still stand
+-- together.
+SELECT min(position) = max(position)
+       AND (min(position) = :to_seq
+            OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
+                                          WHERE consumer = :consumer AND parked = 0
+                                            AND (lane = :lane OR lane < 0 OR :lane < 0)
+                                            AND from_seq >= :to_seq AND to_seq > from_seq)))
   FROM outbox_lane
- WHERE consumer = :consumer AND lane = :lane;
+ WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
 
 -- release (consumer text, lane int, position int): gives back the end of the last range.
-UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
+UPDATE outbox_lane SET position = :position
+ WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
 
 -- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
 DELETE FROM outbox_dead
- WHERE consumer = :consumer AND retrying = 1
-   AND seq IN (SELECT seq FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch);
+ WHERE EXISTS (SELECT 1 FROM outbox_dead WHERE consumer = :consumer)
+   AND consumer = :consumer AND retrying = 1 AND seq IN (@taken@)
+   AND EXISTS (SELECT 1 FROM outbox_parked p
+                WHERE p.consumer = :consumer AND p.seq = outbox_dead.seq AND p.claim = :epoch);
 
 -- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
 -- delivered.
-DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch;
+DELETE FROM outbox_parked
+ WHERE consumer = :consumer AND claim = :epoch AND seq IN (@taken@);
 
 -- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
 -- goes back.

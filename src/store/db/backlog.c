@@ -122,8 +122,8 @@ static int count_range(struct counting *k, const struct range *c, struct error *
     struct db_rows q = db_rows(
         k->st, err, SQL(claimed_events, .from_seq = c->from, .to_seq = c->to, .payload = payload));
     while ((r = db_step(&q, err)) == 1) {
-        bool its_own = lane_of(k, &q) == c->lane && wants(k, &q);
-        if (!its_own)
+        bool its_own = c->lane == STORE_ALL_LANES || lane_of(k, &q) == c->lane;
+        if (!its_own || !wants(k, &q))
             continue;
         if (c->live) {
             k->b->inflight++;

@@ -29,7 +29,8 @@ static const char *end_of(const struct taken_over *t, const struct filter *forme
                           const struct db_rows *q)
 {
     uint64_t key = event_key(db_text(q, 3), db_text(q, 4));
-    if (event_lane(key, db_int(q, 0), t->lanes) != t->lane)
+    bool its_own = t->lane == STORE_ALL_LANES || event_lane(key, db_int(q, 0), t->lanes) == t->lane;
+    if (!its_own)
         return NULL;
     if (wants(t->filter, q))
         return "delivered";

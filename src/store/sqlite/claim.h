@@ -1,5 +1,5 @@
-/* claim.h: what the files share that hand out work: turn.c, claim.c, claim_fresh.c, claim_parked.c
- * and take_over.c. Everything here runs inside the transaction of a turn, except
+/* claim.h: what the files share that hand out work: turn.c, claim.c, claim_fresh.c, claim_parked.c,
+ * lanes.c and take_over.c. Everything here runs inside the transaction of a turn, except
  * sqlite_fresh_prefetch and sqlite_parked_due. */
 #ifndef STORE_SQLITE_CLAIM_H
 #define STORE_SQLITE_CLAIM_H
@@ -13,6 +13,7 @@
 struct chunk {
     struct event *ev; /* those that are wanted */
     size_t n, scanned;
+    int lane;         /* or STORE_ALL_LANES */
     int64_t from, to; /* looked at (from, to], by seq */
     /* of the event `to`, if this was read some time ago: see window.h; "": it was read just now */
     char to_id[UUID_TEXT + 1];
@@ -27,7 +28,7 @@ struct claiming {
     struct claim_hint *hint;
     int64_t now;
     int64_t epoch;      /* of the claim that is being made */
-    struct chunk ahead; /* prefetched from the lane of req->lane_hint; scanned == 0: nothing */
+    struct chunk ahead; /* prefetched; scanned == 0: nothing */
 };
 
 /* sqlite_claim_record writes the claim k->b with its new epoch. */
@@ -49,6 +50,17 @@ int sqlite_fresh_claim(struct claiming *k, struct error *err);
  * in k->a, which may have grown even on failure. */
 int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max, struct chunk *c,
                       struct error *err);
+
+/* sqlite_lanes_together finds where all lanes of the consumer stand, if this worker may claim from
+ * them as from one; -1 if not. Whether somebody else has one of them is another question. */
+int sqlite_lanes_together(struct claiming *k, int64_t *ret, struct error *err);
+/* sqlite_lanes_ask is for a worker that has found nothing. If another one has claimed from all
+ * lanes at once and there is more to do, a lane is set aside for this one, and the other claims
+ * from single lanes from then on. */
+int sqlite_lanes_ask(struct claiming *k, struct error *err);
+/* sqlite_lanes_asked forgets what was set aside, once the worker has found something to do, or
+ * nobody is in its way. */
+int sqlite_lanes_asked(struct claiming *k, struct error *err);
 
 /* sqlite_fresh_wanted says whether the filter wants the event of the row, of which nothing is
  * copied. */

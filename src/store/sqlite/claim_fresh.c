@@ -16,7 +16,8 @@ bool sqlite_fresh_wanted(sqlite3_stmt *q, const struct filter *filter)
 /* wanted looks at the row in place, so that events that are skipped are never copied. */
 static bool wanted(sqlite3_stmt *q, const struct claim_request *req, int lane)
 {
-    if (req->lanes > 1) {
+    bool one_of_several = req->lanes > 1 && lane != STORE_ALL_LANES;
+    if (one_of_several) {
         uint64_t key = event_key(sqlite_text(q, 3), sqlite_text(q, 4));
         if (event_lane(key, sqlite3_column_int64(q, 0), req->lanes) != lane)
             return false;
@@ -57,7 +58,7 @@ static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *
 {
     size_t most = k->req->max_events;
     size_t scan = most > SQLITE_SCAN_MIN ? most : SQLITE_SCAN_MIN;
-    *ret = (struct chunk){.from = from, .to = from};
+    *ret = (struct chunk){.lane = lane, .from = from, .to = from};
     sqlite3_stmt *q = sqlite_rows(k->st, err,
                                   SQL(fresh_events, .position = from, .max = (int64_t)scan));
     return sqlite_fresh_read(k, q, lane, k->req->max_events, ret, err);
@@ -77,6 +78,10 @@ static int lane_position(struct claiming *k, int lane, int64_t *ret, struct erro
 int sqlite_fresh_prefetch(struct claiming *k, struct error *err)
 {
     int64_t position;
+    if (sqlite_lanes_together(k, &position, err) != 0)
+        return -1;
+    if (position >= 0)
+        return read_after(k, STORE_ALL_LANES, position, &k->ahead, err);
     if (lane_position(k, k->req->lane_hint, &position, err) != 0)
         return -1;
     if (position < 0)
@@ -95,10 +100,10 @@ int sqlite_fresh_prefetch(struct claiming *k, struct error *err)
 
 /* ---- claiming ---- */
 
-/* lane_free says whether the caller may take fresh events of the lane now. Where order matters, a
- * lane belongs to one worker at a time. That worker may hold several claims of it if it knows of
- * all of them: a claim whose answer got lost, or that ran out and could not be taken over yet,
- * holds events that must go first. With a global order nothing may be parked, either. */
+/* lane_free says whether the caller may take fresh events of the lane now, or of all lanes. Where
+ * order matters, a lane belongs to one worker at a time. That worker may hold several claims of it
+ * if it knows of all of them: a claim whose answer got lost, or that ran out and could not be taken
+ * over yet, holds events that must go first. With a global order nothing may be parked, either. */
 static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
 {
     *ret = true;
@@ -106,8 +111,9 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
         return 0;
 
     int r;
-    sqlite3_stmt *q = sqlite_rows(k->st, err,
-                                  SQL(lane_claims, .consumer = k->req->consumer, .lane = lane));
+    sqlite3_stmt *q = sqlite_rows(
+        k->st, err,
+        SQL(lane_claims, .consumer = k->req->consumer, .lane = lane, .owner = k->req->owner));
     while ((r = sqlite_step(k->st, q, err)) == 1) {
         if (sqlite_claim_known(k->req, sqlite3_column_int64(q, 0)))
             continue;
@@ -200,6 +206,8 @@ static int read_now(struct claiming *k, int lane, int64_t position, struct chunk
                     struct error *err)
 {
     bool read, right = false;
+    if (lane == STORE_ALL_LANES)
+        return read_after(k, lane, position, ret, err);
     if (sqlite_window_read(k, lane, position, ret, &read, err) != 0)
         return -1;
     if (read && is_right(k, ret, position, &right, err) != 0)
@@ -209,9 +217,49 @@ static int read_now(struct claiming *k, int lane, int64_t position, struct chunk
     return read_after(k, lane, position, ret, err);
 }
 
-/* claim_lane claims fresh events of one lane. The position moves past skipped events even if none
- * is wanted. */
-static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, struct error *err)
+/* move moves a lane, or all of them, past what was looked at. */
+static int move(struct claiming *k, const struct chunk *c, struct error *err)
+{
+    const char *consumer = k->req->consumer;
+    bool all = c->lane == STORE_ALL_LANES;
+    int lane = all ? 0 : c->lane;
+    if (sqlite_run(k->st, err,
+                   SQL(move_position, .consumer = consumer, .lane = lane, .position = c->to)) != 0)
+        return -1;
+    if (!all)
+        return 0;
+    return sqlite_run(k->st, err, SQL(move_others, .consumer = consumer, .position = c->to));
+}
+
+/* claim_after claims fresh events of a lane, or of all of them, after the position where it stands.
+ * That moves past skipped events even if none is wanted. */
+static int claim_after(struct claiming *k, int lane, int64_t position, struct error *err)
+{
+    struct chunk c;
+    bool still_right = false;
+    if (k->ahead.lane == lane && is_right(k, &k->ahead, position, &still_right, err) != 0)
+        return -1;
+    if (still_right)
+        c = k->ahead;
+    else if (read_now(k, lane, position, &c, err) != 0)
+        return -1;
+    if (c.scanned == 0)
+        return 0;
+
+    if (move(k, &c, err) != 0)
+        return -1;
+    k->hint->skipped += c.scanned - c.n;
+    if (c.n == 0)
+        return 0;
+
+    *k->b = (struct batch){.ev = c.ev, .n = c.n, .lane = lane, .from = position, .to = c.to};
+    if (mark_held(k, err) != 0)
+        return -1;
+    return sqlite_claim_record(k, err);
+}
+
+/* claim_lane claims fresh events of one lane. */
+static int claim_lane(struct claiming *k, int lane, struct error *err)
 {
     bool ours;
     int64_t position;
@@ -224,40 +272,38 @@ static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, s
         return -1;
     if (position < 0)
         return say_lost(k, lane, err);
+    return claim_after(k, lane, position, err);
+}
 
-    struct chunk c;
-    bool still_right = false;
-    if (ahead && is_right(k, ahead, position, &still_right, err) != 0)
+/* claim_together claims fresh events of all lanes at once. *ret_may is false, and nothing is
+ * claimed, if they don't stand together, or another worker has one of them. */
+static int claim_together(struct claiming *k, bool *ret_may, struct error *err)
+{
+    int64_t position;
+    *ret_may = false;
+    if (sqlite_lanes_together(k, &position, err) != 0)
         return -1;
-    if (still_right)
-        c = *ahead;
-    else if (read_now(k, lane, position, &c, err) != 0)
-        return -1;
-    if (c.scanned == 0)
+    if (position < 0)
         return 0;
-
-    if (sqlite_run(
-            k->st, err,
-            SQL(move_position, .consumer = k->req->consumer, .lane = lane, .position = c.to)) != 0)
+    if (lane_free(k, STORE_ALL_LANES, ret_may, err) != 0)
         return -1;
-    k->hint->skipped += c.scanned - c.n;
-    if (c.n == 0)
+    if (!*ret_may)
         return 0;
-
-    *k->b = (struct batch){.ev = c.ev, .n = c.n, .lane = lane, .from = position, .to = c.to};
-    if (mark_held(k, err) != 0)
-        return -1;
-    return sqlite_claim_record(k, err);
+    sqlite_window_forget(k->st);
+    return claim_after(k, STORE_ALL_LANES, position, err);
 }
 
 int sqlite_fresh_claim(struct claiming *k, struct error *err)
 {
-    const struct chunk *ahead = &k->ahead;
+    bool together;
+    if (claim_together(k, &together, err) != 0)
+        return -1;
+    if (together)
+        return 0;
     for (int i = 0; i < k->req->lanes && k->b->n == 0; i++) {
         int lane = (k->req->lane_hint + i) % k->req->lanes;
-        if (claim_lane(k, lane, ahead, err) != 0)
+        if (claim_lane(k, lane, err) != 0)
             return -1;
-        ahead = NULL; /* it was read for the first lane */
     }
     return 0;
 }

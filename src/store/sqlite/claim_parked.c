@@ -1,12 +1,17 @@
 /* claim_parked.c: handing out parked events that are due, with those of their key behind them. */
+#include <stdio.h>
+
 #include "store/sqlite/claim.h"
 #include "store_sql.h"
+
+#define SEQ_DIGITS 20 /* of a number, with its sign */
 
 struct parked_row {
     int64_t seq, key, failing_since;
     int attempts;
-    bool stop;   /* a head: it is careful; a follower: it may not be taken along */
-    bool behind; /* a head: another of its key is parked before it */
+    bool stop;     /* a head: it is careful; a follower: it may not be taken along */
+    bool behind;   /* a head: another of its key is parked before it */
+    bool followed; /* a head: another of its key is parked behind it */
     bool proven;
 };
 
@@ -18,6 +23,7 @@ static int read_parked(struct sqlite_store *st, sqlite3_stmt *q, struct parked_r
 {
     size_t n = 0;
     int r = 0;
+    bool heads = sqlite3_column_count(q) > 6;
     while (n < max) {
         r = sqlite_step(st, q, err);
         if (r != 1)
@@ -29,7 +35,8 @@ static int read_parked(struct sqlite_store *st, sqlite3_stmt *q, struct parked_r
             .key = sqlite3_column_int64(q, 3),
             .seq = sqlite3_column_int64(q, 4),
             .stop = sqlite3_column_int(q, 5) != 0,
-            .behind = sqlite3_column_count(q) > 6 && sqlite3_column_int(q, 6) != 0,
+            .behind = heads && sqlite3_column_int(q, 6) != 0,
+            .followed = heads && sqlite3_column_int(q, 7) != 0,
         };
     }
     sqlite3_reset(q);
@@ -55,7 +62,7 @@ static int forget_row(struct claiming *k, const struct parked_row *p, struct err
     return sqlite_promote(k->st, k->req->consumer, p->key, err);
 }
 
-/* take_parked adds the event of a row to the batch, and the row to the claim. */
+/* take_parked adds the event of a row to the batch. */
 static int take_parked(struct claiming *k, const struct parked_row *p, size_t *bytes,
                        struct error *err)
 {
@@ -79,9 +86,37 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
     ev->delayed = ev->not_before > k->now; /* it waited behind another, and now for its time */
     *bytes += event_bytes(ev);
     k->b->n++;
-    return sqlite_run(
-        k->st, err,
-        SQL(take_parked, .consumer = k->req->consumer, .seq = p->seq, .epoch = k->epoch));
+    return 0;
+}
+
+/* list_of writes the numbers of the batch's events as a JSON array into k->a; NULL: there is no
+ * memory. */
+static const char *list_of(struct claiming *k)
+{
+    size_t size = k->b->n * (SEQ_DIGITS + 1) + 3, at = 1;
+    char *list = arena_alloc(k->a, size);
+    if (!list)
+        return NULL;
+    list[0] = '[';
+    for (size_t i = 0; i < k->b->n; i++)
+        at += (size_t)snprintf(list + at, size - at, i ? ",%lld" : "%lld",
+                               (long long)k->b->ev[i].seq);
+    snprintf(list + at, size - at, "]");
+    return list;
+}
+
+/* record writes the claim, and makes the rows of the batch part of it. */
+static int record(struct claiming *k, struct error *err)
+{
+    const char *consumer = k->req->consumer, *seqs = list_of(k);
+    if (!seqs)
+        return err_nomem(err);
+    if (sqlite_claim_record(k, err) != 0)
+        return -1;
+    if (sqlite_run(k->st, err,
+                   SQL(list_taken, .consumer = consumer, .epoch = k->epoch, .seqs = seqs)) != 0)
+        return -1;
+    return sqlite_run(k->st, err, SQL(take_listed, .consumer = consumer, .epoch = k->epoch));
 }
 
 /* ---- when something is due ---- */
@@ -163,7 +198,7 @@ static int take_followers(struct claiming *k, const struct parked_row *head,
                           struct parked_row *rows, size_t *bytes, struct error *err)
 {
     size_t n, room = k->req->max_events - k->b->n;
-    if (head->key == 0 || room == 0)
+    if (!head->followed || room == 0)
         return 0;
     sqlite3_stmt *q = sqlite_rows(k->st, err,
                                   SQL(followers, .consumer = k->req->consumer, .key = head->key,
@@ -222,7 +257,7 @@ static int claim_due(struct claiming *k, struct error *err)
         return -1;
     if (k->b->n == 0)
         return 0;
-    return sqlite_claim_record(k, err);
+    return record(k, err);
 }
 
 int sqlite_parked_due(struct claiming *k, bool *ret, struct error *err)

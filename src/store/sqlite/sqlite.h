@@ -12,7 +12,7 @@
 #include "store/db/db.h"
 #include "store/pull.h"
 
-#define SQLITE_SCHEMA_VERSION 5
+#define SQLITE_SCHEMA_VERSION 6
 #define STATEMENTS_MAX 200 /* all of sql_all, and a dozen for transactions and pragmas */
 #define SQLITE_IDENTITY 33 /* 32 digits and the NUL */
 #define SQLITE_LOG_LIFE 12 /* bytes */
@@ -41,6 +41,7 @@ struct sqlite_home {
 struct sqlite_member {
     struct consumer_spec spec; /* owns its strings */
     int64_t epoch_seen;        /* of the last claim; 0: none */
+    bool asked;                /* a lane may be set aside for it, see lanes.c */
     struct sqlite_member *next;
 };
 

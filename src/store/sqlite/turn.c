@@ -190,6 +190,14 @@ static int claim_fresh(struct claiming *k, struct error *err)
     return sqlite_fresh_claim(k, err);
 }
 
+/* ask_or_not asks for a lane if others have them all. */
+static int ask_or_not(struct claiming *k, struct error *err)
+{
+    if (k->hint->busy)
+        return sqlite_lanes_ask(k, err);
+    return sqlite_lanes_asked(k, err);
+}
+
 /* claim_next claims parked or fresh events. It tries first what the request wants first. */
 static int claim_next(struct claiming *k, struct error *err)
 {
@@ -204,7 +212,9 @@ static int claim_next(struct claiming *k, struct error *err)
         if (kinds[i](k, err) != 0)
             return -1;
     if (k->b->n > 0)
-        return 0;
+        return sqlite_lanes_asked(k, err);
+    if (ask_or_not(k, err) != 0)
+        return -1;
     return look_through(k, err);
 }
 

@@ -426,7 +426,7 @@ int sqlite_window_read(struct claiming *k, int lane, int64_t from, struct chunk 
     if (ahead)
         drop_all(w);
 
-    *ret = (struct chunk){.from = from, .to = from};
+    *ret = (struct chunk){.lane = lane, .from = from, .to = from};
     ret->ev = arena_alloc(k->a, k->req->max_events * sizeof *ret->ev);
     if (!ret->ev)
         return err_nomem(err);

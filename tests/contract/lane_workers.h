@@ -1,0 +1,39 @@
+/* lane_workers.h: workers that share the lanes of consumer "c", for tests that drive each of them
+ * turn by turn. */
+#ifndef TESTS_CONTRACT_LANE_WORKERS_H
+#define TESTS_CONTRACT_LANE_WORKERS_H
+
+#include "store_impl.h"
+
+#define EVENTS 3000
+#define KEYS 100
+
+struct worker {
+    const char *name;
+    int lanes;
+    size_t max;
+    bool sole;
+    struct store *st;
+    struct arena a;
+    struct batch b; /* what it has in hand; n == 0: nothing */
+    struct claim_hint hint;
+};
+
+/* What has come of the events, by all workers. */
+struct book {
+    int64_t last[KEYS]; /* seq of the last event of each key */
+    bool seen[EVENTS + 1];
+    size_t n;
+};
+
+/* hire makes a worker with a handle of its own, dismiss ends it. */
+struct worker hire(struct store_rig *g, const char *name, int lanes, size_t max);
+void dismiss(struct worker *w);
+/* step settles what the worker has in hand, from `release` on as not tried (0: all of it was
+ * delivered), and claims. Returns how many events it has then. */
+size_t step(struct worker *w, int64_t release);
+/* enter notes a batch that will be settled as delivered: nothing comes twice, and each key in
+ * order. */
+void enter(struct book *k, const struct batch *b);
+
+#endif
