@@ -1,7 +1,8 @@
-/* follow URL: the bare loop beside which a relay stands at low rates, with none of our code. It
+/* follow URL [MS]: the bare loop beside which a relay stands at low rates, with none of our code. It
  * waits until something is new, reads what is behind its position, writes the payloads to standard
  * output, a line each, and commits its position.
- *   postgres:...  waits for the NOTIFY of bench_notify, and reads that
+ *   postgres:...  waits for the NOTIFY of bench_notify, and reads that; with MS it waits so many
+ *                 milliseconds instead, and reads bench_event
  *   sqlite:FILE   waits until the log of the file grows, and reads bench_event
  * It would lose what commits late, and has no leases, no retries and no second reader in mind. */
 #include <inttypes.h>
@@ -54,22 +55,36 @@ static void wait_for_ring(PGconn *db)
         PQfreemem(more);
 }
 
-static void follow_postgres(const char *url)
+#define READ(table) \
+    "SELECT seq, payload, id, type, aggregate_type, aggregate_id, version, headers, " \
+    "tenant, created_at, not_before FROM " table " WHERE seq > $1 ORDER BY seq LIMIT 1000"
+
+/* last_event returns where bench_event ends: whoever polls follows what is new. */
+static int64_t last_event(PGconn *db)
+{
+    pg_prepare(db, "last", "SELECT coalesce(max(seq), 0) FROM bench_event");
+    pg_send(db, "last", NULL, 0);
+    PGresult *r = pg_take(db);
+    int64_t last = pg_int8(r, 0, 0);
+    PQclear(r);
+    return last;
+}
+
+static void follow_postgres(const char *url, int every_ms)
 {
     PGconn *db = pg_open(url);
-    int64_t position = 0;
+    int64_t position = every_ms > 0 ? last_event(db) : 0;
     pg_sql(db, "LISTEN bench");
     pg_sql(db, "INSERT INTO bench_position VALUES ('follow', 0) ON CONFLICT (consumer) DO UPDATE "
                "SET position = 0");
-    pg_prepare(db, "read",
-               "SELECT seq, payload, id, type, aggregate_type, aggregate_id, version, headers, "
-               "tenant, created_at, not_before FROM bench_notify WHERE seq > $1 ORDER BY seq "
-               "LIMIT 1000");
+    pg_prepare(db, "read", every_ms > 0 ? READ("bench_event") : READ("bench_notify"));
     pg_prepare(db, "position", "UPDATE bench_position SET position = $1 WHERE consumer = 'follow'");
     for (;;) {
-        while (read_new(db, &position))
-            continue;
-        wait_for_ring(db);
+        bool more = read_new(db, &position);
+        if (every_ms > 0)
+            poll(NULL, 0, every_ms);
+        else if (!more)
+            wait_for_ring(db);
     }
 }
 
@@ -134,11 +149,11 @@ static void follow_sqlite(const char *file)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2)
-        bench_die("usage: %s URL", argv[0]);
+    if (argc != 2 && argc != 3)
+        bench_die("usage: %s URL [MS]", argv[0]);
     if (strncmp(argv[1], "sqlite:", 7) == 0)
         follow_sqlite(argv[1] + 7);
     else
-        follow_postgres(argv[1]);
+        follow_postgres(argv[1], argc == 3 ? atoi(argv[2]) : 0);
     return 0;
 }

@@ -2,13 +2,14 @@
 PostgreSQL."""
 import contextlib
 import copy
+import subprocess
 import time
 
 import on_postgres
 import on_redis
 import servers
 import stores
-from harness import Relay, compete, consumer_args, median, plural, ratio, run_ns
+from harness import Relay, compete, consumer_args, end, median, plural, ratio, run_ns
 from low_rates import through_relay
 from on_postgres import backlog, bare, emitted, fresh_db, handled, psql, url_of
 
@@ -99,22 +100,42 @@ def section_nobell(b):
 
 # ---- emitting beside a relay ----
 
+@contextlib.contextmanager
+def follower(b, db, every_ms):
+    """A bare consumer: it reads what is new in bench_event, commits its position, and waits. It loses what commits late."""
+    loop = subprocess.Popen([b.build / "bench/follow", url_of(b, db), str(every_ms)], stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        end(loop)
+
+
 def section_beside(b):
-    """Beside a relay that has come to rest, and is woken again and again."""
+    """Beside a relay that has come to rest, and is woken again and again; and, to tell what consuming takes at all, a bare
+    INSERT beside a bare consumer."""
     db = fresh_db(b, "beside")
     for producers, n in ((1, 1_500), (16, 8_000), (32, 8_000)) if b.quick else ((1, 5_000), (16, 30_000), (32, 30_000)):
         def with_relay():
             with Relay(b, url_of(b, db), *consumer_args(b.name("bench"), "/dev/null", "--from", "end")):
                 time.sleep(0.5)  # until it has come to rest
                 return emitted(b, db, "insert", producers, n)()
+
+        def with_follower():
+            with follower(b, db, 20):
+                time.sleep(0.5)
+                return emitted(b, db, "bare", producers, n)()
         m = compete(b, {"bare": emitted(b, db, "bare", producers, n), "alone": emitted(b, db, "insert", producers, n),
-                        "beside": with_relay})
+                        "beside": with_relay, "followed": with_follower})
         b.row(f"bare INSERT, {plural(producers, 'producer')}", median(m["bare"], "rate"), "events/s")
         b.row("    INSERT INTO outbox.event, no relay", median(m["alone"], "rate"), "events/s", "of bare",
               ratio(m["alone"], m["bare"], "rate"))
         share = ratio(m["beside"], m["bare"], "rate")
         b.row("    the same beside a relay", median(m["beside"], "rate"), "events/s", "of bare", share, ">= 0.85",
               share >= 0.85)
+        b.row("    bare INSERT beside a bare consumer", median(m["followed"], "rate"), "events/s", "of bare",
+              ratio(m["followed"], m["bare"], "rate"))
+        b.row("        ours beside a relay, of that", median(m["beside"], "rate"), "events/s", "of it",
+              ratio(m["beside"], m["followed"], "rate"))
         b.point("postgres-beside", "no relay", producers, ratio(m["alone"], m["bare"], "rate"))
         b.point("postgres-beside", "beside a relay", producers, share)
     psql(b, "postgres", "DROP DATABASE beside WITH (FORCE)")
