@@ -1,6 +1,6 @@
-/* follow URL [MS]: the bare loop beside which a relay stands at low rates, with none of our code. It
- * waits until something is new, reads what is behind its position, writes the payloads to standard
- * output, a line each, and commits its position.
+/* follow URL [MS]: the bare loop beside which a relay stands at low rates, with none of our code.
+ * It waits until something is new, reads what is behind its position, writes the payloads to
+ * standard output, a line each, and commits its position.
  *   postgres:...  waits for the NOTIFY of bench_notify, and reads that; with MS it waits so many
  *                 milliseconds instead, and reads bench_event
  *   sqlite:FILE   waits until the log of the file grows, and reads bench_event

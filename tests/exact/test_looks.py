@@ -108,6 +108,7 @@ class Looks(Exact):
         self.reader.settle("all", epoch, outcomes=[{"seq": events[i][0], "error": "no", **f} for i, f in enumerate(fails)])
         self.assertTrue(self.reader.claim("all", max_events=50)[1])
         self.assertTrue(self.reader.claim("some", worker="gone", max_events=1, lease_ms=1)[1])
+        wait_until(lambda: self.reader.do("SELECT 1 FROM @.claim WHERE consumer = 'some' AND locked_until < @._clock()"))
 
     def truth(self, states, target):
         """truth: what the view delivery says."""
