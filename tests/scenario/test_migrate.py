@@ -15,9 +15,9 @@ FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
 class Up(PgCase):
     def test_says_from_which_version_to_which(self):
-        self.assertIn("created an outbox of version 5", self.outbox("migrate", "up").stdout)
-        self.assertIn("already at version 5; nothing to do", self.outbox("migrate", "up").stdout)
-        self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 5, "to": 5, "changed": False})
+        self.assertIn("created an outbox of version 6", self.outbox("migrate", "up").stdout)
+        self.assertIn("already at version 6; nothing to do", self.outbox("migrate", "up").stdout)
+        self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 6, "to": 6, "changed": False})
         self.emit("order.paid")
 
     def test_several_at_once_migrate_once(self):
@@ -43,11 +43,11 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "status")["pending"], [])
 
     def test_status_before_and_after(self):
-        self.assertIn("no outbox, this program needs 5: 5 steps pending", self.outbox("migrate", "status").stdout)
-        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 5, "pending": [1, 2, 3, 4, 5]})
+        self.assertIn("no outbox, this program needs 6: 6 steps pending", self.outbox("migrate", "status").stdout)
+        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 6, "pending": [1, 2, 3, 4, 5, 6]})
         self.assertEqual(self.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"), [(0,)])
         self.outbox("migrate", "up")
-        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 5, "known": 5, "pending": [],
+        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 6, "known": 6, "pending": [],
                                                           "functions": "same"})
 
 

@@ -64,7 +64,7 @@ class Older:
 
 
 class OnPostgres(Older, PgCase):
-    LATEST = "5"
+    LATEST = "6"
     kind = "postgres"
 
     def table(self, name): return f"outbox.{name}"

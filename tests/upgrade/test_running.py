@@ -64,7 +64,7 @@ class BumpedSqlite(Bumped, Case):
 
 
 class BumpedPostgres(Bumped, PgCase):
-    LATEST = "5"
+    LATEST = "6"
     def table(self, name): return f"outbox.{name}"
 
     def test_a_worker_in_plain_sql_is_told(self):

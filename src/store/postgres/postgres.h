@@ -44,7 +44,7 @@
 #include "base/uuid7.h"
 #include "store/store.h"
 
-#define PG_SCHEMA_VERSION 5
+#define PG_SCHEMA_VERSION 6
 #define PG_SCHEMA "outbox" /* unless the URL names another */
 #define PG_STATEMENTS_MAX 64
 
