@@ -210,7 +210,7 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
     struct live *l = p->hand.live[i];
     marks_kept(p);
     if (lost)
-        lease_lose(p, l, "another worker has taken it over, or its lease ran out");
+        lease_lose(p, l, "another worker has it, its lease ran out, or the store was set back");
     else
         live_settled(l, p->sk);
 

@@ -234,7 +234,19 @@ static void event_in_a_claim_of_all_lanes_is_in_flight(void **state)
     dismiss(&a);
 }
 
+static void lane_that_is_set_aside_keeps_nobody_from_another_number_of_lanes(void **state)
+{
+    struct store_rig *g = *state;
+    put_as(g->st, "c", ORDER_KEY, 4);
+    sqlite3 *db = lite_connect();
+    lite_do(db, "INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, "
+                "locked_until, lease, knows) VALUES ('c', 1, 0, 0, 0, 0, 'gone', 1, 1, 6)");
+    sqlite3_close(db);
+    put_as(g->st, "c", ORDER_KEY, 8);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(lane_that_is_set_aside_keeps_nobody_from_another_number_of_lanes),
     ON_A_STORE(sole_worker_claims_from_many_lanes_as_from_one),
     ON_A_STORE(one_of_several_workers_takes_a_single_lane),
     ON_A_STORE(worker_that_finds_all_lanes_taken_has_one_with_the_next_turn_of_the_other),

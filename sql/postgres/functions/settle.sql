@@ -25,6 +25,10 @@ BEGIN
         RAISE EXCEPTION 'settle takes a worker, an epoch and an array of outcomes'
             USING ERRCODE = 'OB004';
     END IF;
+    IF EXISTS (SELECT 1 FROM jsonb_array_elements(outcomes) o
+               WHERE jsonb_typeof(o) <> 'object' OR o ? 'seqs') THEN -- sets are for relays
+        RAISE EXCEPTION 'an outcome is an object with a seq and a kind' USING ERRCODE = 'OB004';
+    END IF;
     SELECT min(o.seq) INTO wrong
     FROM jsonb_to_recordset(outcomes) AS o (seq bigint)
     WHERE o.seq >= nullif(release_from, 0);

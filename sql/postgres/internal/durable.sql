@@ -9,10 +9,12 @@
 -- _on_disk returns the snapshot of this moment, as text, if all that it shows is on disk; NULL if
 -- something may not be. The snapshot is taken before the end of the log is read, and that before it
 -- is asked how much of the log was flushed. It has to be called before the transaction writes
--- anything, which would be in the log and not be flushed.
+-- anything, which would be in the log and not be flushed. A standby writes no log: there the turn
+-- fails in its own way.
 CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text
 LANGUAGE sql VOLATILE
-RETURN CASE WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()
+RETURN CASE WHEN pg_is_in_recovery() THEN NULL
+            WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()
             THEN pg_current_snapshot()::text END;
 COMMENT ON FUNCTION @schema@._on_disk() IS 'what is known to be on disk';
 

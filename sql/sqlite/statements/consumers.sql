@@ -31,8 +31,9 @@ SELECT :consumer, :lane, :position, min(:position, :head),
        (SELECT id FROM outbox_event WHERE seq = min(:position, :head));
 
 -- unfinished (consumer text, head int): while any event is on its way, changing order or lanes
--- would let one overtake another.
-SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = :consumer)
+-- would let one overtake another. A lane that was set aside has none.
+SELECT EXISTS (SELECT 1 FROM outbox_claim
+                WHERE consumer = :consumer AND (parked OR from_seq < to_seq))
     OR EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
     OR EXISTS (SELECT 1 FROM outbox_lane WHERE consumer = :consumer AND position < :head)
     OR (SELECT count(*) FROM outbox_lane WHERE consumer = :consumer)
@@ -69,7 +70,8 @@ SELECT count(*) FROM outbox_dead WHERE consumer = :consumer;
 SELECT count(*) FROM outbox_parked WHERE consumer = :consumer;
 
 -- count_live_claims (consumer text, now int): workers that are delivering right now.
-SELECT count(*) FROM outbox_claim WHERE consumer = :consumer AND locked_until > :now;
+SELECT count(*) FROM outbox_claim
+ WHERE consumer = :consumer AND locked_until > :now AND (parked OR from_seq < to_seq);
 
 -- remove_lanes (consumer text): each of these forgets one kind of row that belongs to a consumer.
 DELETE FROM outbox_lane WHERE consumer = :consumer;

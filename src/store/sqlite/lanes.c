@@ -45,7 +45,11 @@ int sqlite_lanes_asked(struct claiming *k, struct error *err)
     struct sqlite_member *m = sqlite_member(k->st, k->req->consumer);
     if (!m || !m->asked)
         return 0;
-    m->asked = false;
-    return sqlite_run(k->st, err,
-                      SQL(drop_aside, .consumer = k->req->consumer, .owner = k->req->owner));
+    if (sqlite_run(k->st, err,
+                   SQL(drop_aside, .consumer = k->req->consumer, .owner = k->req->owner)) != 0)
+        return -1;
+    /* What is left may be another worker's, on the same handle. */
+    if (sqlite3_changes(k->st->db) > 0)
+        m->asked = false;
+    return 0;
 }
