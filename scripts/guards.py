@@ -7,6 +7,7 @@ keeps them; otherwise one line per breach on the standard error output, `file:li
     comments   a comment right above a function in src/**/*.c is a sentence whose subject is the function's name
     exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
     named      a file that src or sql names, in a comment or a message, exists
+    printed    only output.c prints text that is not a literal: it shows what comes from outside; help is our own text
 """
 import pathlib
 import re
@@ -25,8 +26,8 @@ FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "sr
                  "src/rabbit": "rabbit_", "src/rows": "rows_",
                  "src/admin": "admin_", "src/api": "api_"}
 
-# Dumps, and migrations, which are never edited once they are released.
-FOREIGN_SQL = re.compile(r"tests/upgrade/|sql/\w+/\d{4}_\w+\.sql$")
+# Migrations, which are never edited once they are released.
+FOREIGN_SQL = re.compile(r"sql/\w+/\d{4}_\w+\.sql$")
 
 
 def files(folders, *patterns):
@@ -169,7 +170,21 @@ def named():
                     yield path, number, f"names {name}, which is not there; name the file that is meant"
 
 
-GUARDS = {guard.__name__: guard for guard in (includes, width, comments, exports, named)}
+# ---- printed ----
+
+PRINTS = re.compile(r'\b(?:v?f?printf|fwrite|dprintf|vdprintf)\(|\b(?:puts|fputs)\((?!")')
+PRINTERS = {"output.c", "cmd_help.c"}
+
+
+def printed():
+    for path in files(["src/cli"], "*.c"):
+        if path.name in PRINTERS: continue
+        for number, line in enumerate(lines(path), 1):
+            if PRINTS.search(re.sub(r'"(?:[^"\\]|\\.)*"', '"', line)):
+                yield path, number, "prints what output.c has not shown; use output_addf and output_flush, or output_note"
+
+
+GUARDS = {guard.__name__: guard for guard in (includes, width, comments, exports, named, printed)}
 
 
 def main(parts):

@@ -95,6 +95,8 @@ def main(path, names):
     os.environ["OUTBOX_TAP"] = str(out.fileno())  # for tests that have figures to tell, as comments
     sys.path[:0] = [str(HERE), str(pathlib.Path(path).resolve().parent)]
     suite = load(pathlib.Path(path))
+    if os.environ.get("OUTBOX_TEST_PG_BIN"):  # another version of PostgreSQL than the installed one
+        suite = unittest.TestSuite(case for case in flatten(suite) if getattr(case, "postgres", True))
     if names:
         suite = unittest.TestSuite(case for case in flatten(suite) if any(name in case.id() for name in names))
     result = Tap(out)

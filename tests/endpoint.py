@@ -129,20 +129,22 @@ class Endpoint:
         return True
 
 
-def certificates(folder):
-    """certificates makes a certificate authority, and a certificate signed by it for 127.0.0.1 and localhost. It returns the paths
-    (authority, certificate, key)."""
+def certificates(folder, authority=None, days=2):
+    """certificates makes a certificate authority, or uses that of another folder, and a certificate signed by it for 127.0.0.1 and
+    localhost, for so many days; one for -1 has run out. It returns the paths (authority, certificate, key)."""
     folder = pathlib.Path(folder)
     new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
     def run(*argv):
         subprocess.run([str(a) for a in argv], check=True, capture_output=True)
-    run(*new, "-x509", "-days", 2, "-subj", "/CN=test authority", "-keyout", folder / "ca.key", "-out", folder / "ca.pem")
+    if authority is None:
+        authority = folder
+        run(*new, "-x509", "-days", 2, "-subj", "/CN=test authority", "-keyout", folder / "ca.key", "-out", folder / "ca.pem")
     run(*new, "-subj", "/CN=endpoint", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
         "-keyout", folder / "end.key", "-out", folder / "end.csr")
-    run("openssl", "x509", "-req", "-in", folder / "end.csr", "-CA", folder / "ca.pem", "-CAkey", folder / "ca.key",
-        "-CAcreateserial", "-days", 2, "-copy_extensions", "copy", "-out", folder / "end.pem")
-    return folder / "ca.pem", folder / "end.pem", folder / "end.key"
+    run("openssl", "x509", "-req", "-in", folder / "end.csr", "-CA", authority / "ca.pem", "-CAkey", authority / "ca.key",
+        "-CAcreateserial", "-days", days, "-copy_extensions", "copy", "-out", folder / "end.pem")
+    return authority / "ca.pem", folder / "end.pem", folder / "end.key"
 
 
 def server_context(certificate, key):

@@ -4,7 +4,8 @@ A test is an executable that meson knows of (TAP on its output), a file tests/*/
 TAP too), or a part of scripts/lint. Each runs in a process group of its own, five at a time; what a test leaves behind
 is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one
 that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
-servers of a kind and breaks them.
+servers of a kind and breaks them. What is about PostgreSQL runs on the versions that versions.py has, too: all of it with --versions,
+a part of it on the newest in every whole run.
 
 The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
 `&dbname=NAME` to it, makes a database of its own through `&dbname=postgres`, and drops it. $OUTBOX_TEST_MARIADB is the same for
@@ -12,6 +13,7 @@ MariaDB.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -29,6 +31,7 @@ import mariadb_server
 import proof
 import rows
 import servers
+import versions
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKERS = 5  # more than there are cores: most tests wait, for leases, servers and the like
@@ -72,6 +75,11 @@ class Job:
         self.unsteady = []  # those that failed, and passed when they were run again
         self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
         self.seconds, self.cpu = 0.0, 0.0  # how long it took, and what it and its children computed
+        self.version = None  # of PostgreSQL, where that is not the installed one
+
+    @property
+    def title(self):
+        return f"{self.label} on PostgreSQL {self.version}" if self.version else self.label
 
 
 # ---- finding them ----
@@ -126,6 +134,22 @@ def python_jobs(tree, plain, quick):
         if quick and "\n# quick: no\n" in marks: continue
         if "\n# clusters: yes\n" in marks and not os.environ.get("OUTBOX_TEST_CLUSTERS"): continue
         jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [PYTHON, "tests/cases.py", str(path)]))
+    return jobs
+
+
+def version_jobs(tree, args):
+    """version_jobs gives what runs on other versions of PostgreSQL than the installed one; one that cannot be had is skipped."""
+    jobs = []
+    for major, env in args.others.items():
+        wanted = lambda label: versions.about_postgres(ROOT, label) if args.versions else label in versions.IN_EVERY_RUN
+        if env is None:
+            jobs.append(Job(tree, "all of it", ["sh", "-c", f"echo 'ok 1 - all # SKIP it is not in {versions.CACHE}'"]))
+            jobs[-1].version = major
+            continue
+        for job in filter(lambda job: wanted(job.label), [*c_jobs(tree), *python_jobs(tree, True, False)]):
+            job.env |= env
+            job.version = major
+            jobs.append(job)
     return jobs
 
 
@@ -263,7 +287,7 @@ def report(job):
     if job.failed and job.label != "build": counts += f", {len(job.failed)} failed"
     if job.skipped: counts += f", {len(job.skipped)} skipped"
     verdict = "FAIL" if job.failed else "ok  "
-    print(f"{verdict} {job.tree:10} {job.label:36} {counts:32} {job.seconds:6.1f} s", flush=True)
+    print(f"{verdict} {job.tree:10} {job.title:36} {counts:32} {job.seconds:6.1f} s", flush=True)
     for name in job.skipped: print(f"     skipped {name}")
     for name in job.failed: print(f"     FAILED  {name}")
     if job.failed:
@@ -283,13 +307,13 @@ def longest_first(jobs):
     long one is left alone at the end. One that nobody knows may be long."""
     elsewhere = read_seconds(ROOT / "tests" / "seconds.json")
     known = {tree: {**elsewhere.get(tree, {}), **read_seconds(ROOT / tree / ".seconds")} for tree in {job.tree for job in jobs}}
-    return sorted(jobs, key=lambda job: -known[job.tree].get(job.label, UNKNOWN))
+    return sorted(jobs, key=lambda job: -known[job.tree].get(job.title, UNKNOWN))
 
 
 def remember_seconds(jobs):
     for tree in {job.tree for job in jobs}:
         path = ROOT / tree / ".seconds"
-        took = {job.label: round(job.seconds, 1) for job in jobs if job.tree == tree}
+        took = {job.title: round(job.seconds, 1) for job in jobs if job.tree == tree}
         try:
             path.write_text(json.dumps({**read_seconds(path), **took}))
         except OSError:
@@ -339,13 +363,13 @@ def second_chance(jobs, limit):
 def show_unsteady(jobs):
     for job in jobs:
         for name in job.unsteady:
-            print(f"UNSTEADY {job.tree} {job.label} {name}: failed, then passed when it was run again alone", flush=True)
+            print(f"UNSTEADY {job.tree} {job.title} {name}: failed, then passed when it was run again alone", flush=True)
 
 
 def show_failed(jobs):
     """show_failed names once more, at the end of a long run, what went wrong on the way."""
     for job in jobs:
-        for name in job.failed: print(f"FAILED {job.tree} {job.label} {name}", flush=True)
+        for name in job.failed: print(f"FAILED {job.tree} {job.title} {name}", flush=True)
 
 
 # ---- the whole ----
@@ -426,16 +450,19 @@ def choose(jobs, args):
 
 def run_trees(args):
     """run_trees builds every tree before the first test runs: both cores have work until the last test of all."""
-    trees = COVERAGE if args.coverage else ["build"] if args.quick or args.names or args.proof or args.rows else TREES
+    only_build = args.quick or args.names or args.proof or args.rows or args.versions
+    trees = COVERAGE if args.coverage else ["build"] if only_build else TREES
     builds, tests = [], []
     for tree in trees:
         made, *jobs = tree_jobs(tree, args.quick and not args.names)
         builds.append(made)
+        if args.versions: jobs = []
+        if not made.failed and tree == "build": jobs += version_jobs(tree, args)
         tests += choose(jobs, args)
     limit = SOAK_LIMIT if args.soak else LIMIT
     run_all(longest_first(tests), limit)
     if not args.names: second_chance(tests, limit)
-    if not (args.names or args.soak or args.quick or args.rows): remember_seconds(tests)
+    if not (args.names or args.soak or args.quick or args.rows or args.versions): remember_seconds(tests)
     if args.times: show_times(builds + tests)
     return [made for made in builds if made.failed] + tests
 
@@ -449,8 +476,8 @@ def show_times(jobs):
     not start itself is nobody's; the last line has all of it."""
     print("\n  wall s   cpu s  file")
     for job in sorted(jobs, key=lambda job: -job.seconds):
-        print(f"  {job.seconds:6.1f}  {job.cpu:6.1f}  {job.tree} {job.label}")
-    cases = [(float(wall), float(cpu), f"{job.tree} {job.label} {name}")
+        print(f"  {job.seconds:6.1f}  {job.cpu:6.1f}  {job.tree} {job.title}")
+    cases = [(float(wall), float(cpu), f"{job.tree} {job.title} {name}")
              for job in jobs for wall, cpu, name in CASE_TIME.findall(job.output)]
     print("\n  wall s   cpu s  case")
     for wall, cpu, name in sorted(cases, reverse=True)[:DEAREST]: print(f"  {wall:6.1f}  {cpu:6.1f}  {name}")
@@ -477,6 +504,14 @@ def simulate(args):
     return subprocess.run(argv, cwd=ROOT).returncode
 
 
+def start_others(args, stack):
+    """start_others starts a server of each other version of PostgreSQL that this run is about: {version: what the environment of its
+    tests has, None if the version is not there}."""
+    part = args.quick or args.names or args.proof or args.rows or args.coverage or args.sim
+    majors = versions.MAJORS if args.versions else () if part else versions.MAJORS[-1:]
+    return {major: stack.enter_context(versions.server(major)) if versions.cached(major) else None for major in majors}
+
+
 def rows_of(parser, names):
     """rows_of gives the rows that were asked for, and refuses a name that is none."""
     wanted = rows.rows(names)
@@ -492,7 +527,7 @@ def well(jobs, args):
         if args.write: rows.write(args.rows, jobs)
         return rows.show(args.rows, jobs)
     if args.proof: return proof.show(jobs)
-    if args.names or args.coverage: return True
+    if args.names or args.coverage or args.versions: return True
     return not spared(jobs) if args.quick else not forgotten(jobs)
 
 
@@ -502,6 +537,8 @@ def main():
                         "sanitizers")
     parser.add_argument("--soak", action="store_true", help="everything that can go on for longer does")
     parser.add_argument("--clusters", action="store_true", help="also what takes several servers of a broker: clusters, and their faults")
+    parser.add_argument("--versions", action="store_true", help="only what is about PostgreSQL (the store's contract, exact and fault), on "
+                        f"each of {', '.join(map(str, versions.MAJORS))} instead of the installed version")
     parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
     parser.add_argument("--rows", action="store_true", help="the rows of the contract, the tests that docs/conformance.md names for "
                         "them, the stores they ran on, and what came of it; NAME is then a row (C2.11) or a part (C2)")
@@ -528,9 +565,11 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     start = time.monotonic()
-    with servers.folder_for_all(), servers.Postgres() as postgres, mariadb_server.MariaDB() as mariadb:
-        os.environ["OUTBOX_TEST_PG"] = postgres.url("")
-        os.environ["OUTBOX_TEST_MARIADB"] = mariadb.url("")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(servers.folder_for_all())
+        os.environ["OUTBOX_TEST_PG"] = stack.enter_context(servers.Postgres()).url("")
+        os.environ["OUTBOX_TEST_MARIADB"] = stack.enter_context(mariadb_server.MariaDB()).url("")
+        args.others = start_others(args, stack)
         if args.sim: return simulate(args)
         done = run_trees(args)
     if args.times: show_whole_time(start)

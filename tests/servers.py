@@ -236,13 +236,13 @@ class Postgres(Server):
     prefix, death = "obpg", "INT"  # INT ends it though clients are connected
     MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-    def __init__(self, settings=None, password=None, cluster="first"):
+    def __init__(self, settings=None, password=None, cluster="first", programs=None):
         super().__init__()
         self.password, self.cluster = password, cluster
         self.port, self.tcp_port = 5432, None
         self.settings = {"listen_addresses": "", "fsync": "off", "jit": "off", "max_connections": 100, "shared_buffers": "64MB",
                          "log_line_prefix": "%m [%p] ", **(settings or {})}
-        self.bin = newest_postgres()
+        self.bin = programs or postgres_programs()
 
     def prepare(self):
         more = []
@@ -266,10 +266,16 @@ class Postgres(Server):
         folder = pathlib.Path(os.environ["OUTBOX_TEST_PG_DATA"])
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / self.cluster).exists():
+            made = folder / f"{self.cluster}-{self.major()}"
+            if not made.exists():
                 self.make_cluster(folder / "draft")
-                (folder / "draft").rename(folder / self.cluster)
-        return folder / self.cluster
+                (folder / "draft").rename(made)
+        return made
+
+    def major(self):
+        """major is the version of the programs, such as 15."""
+        said = subprocess.run([str(self.bin / "postgres"), "--version"], check=True, capture_output=True, text=True).stdout
+        return re.search(r"\d+", said)[0]
 
     def command(self):
         argv = [str(self.bin / "postgres"), "-D", str(self.dir / "data")]
@@ -311,6 +317,31 @@ class Postgres(Server):
         return self.url(name)
 
 
+class Copy(Postgres):
+    """A server on a copy of another's files, which is taken while that one runs; with standby, it streams from that one and is
+    known to it by the name `standby`. As pg_basebackup does it, which not every PostgreSQL of the tests comes with."""
+
+    def __init__(self, primary, settings=None, standby=None):
+        super().__init__({**primary.settings, **(settings or {})}, programs=primary.bin)
+        self.primary, self.standby = primary, standby
+
+    def prepare(self):
+        data = self.dir / "data"
+        with contextlib.closing(_connect(self.primary.url("postgres"))) as db:
+            _run(db, "SELECT pg_backup_start('copy', fast => true)", None)
+            # A file that goes while we copy is one that the log tells of.
+            self.run("sh", "-c", 'cp -a "$0" "$1" 2>/dev/null; rm -f "$1"/postmaster.pid; test -e "$1"/PG_VERSION',
+                     str(self.primary.dir / "data"), str(data))
+            label, = _run(db, "SELECT labelfile FROM pg_backup_stop(wait_for_archive => false)", None)[0]
+            self.write("data/backup_label", label)
+            self.run("sh", "-c", 'cp -a "$0"/pg_wal/0* "$1"/pg_wal/', str(self.primary.dir / "data"), str(data))
+        if self.standby:
+            self.write("data/standby.signal", "")
+            source = f"host={self.primary.dir} port={self.primary.port} user={USER} application_name={self.standby}"
+            with open(data / "postgresql.auto.conf", "a") as conf: conf.write(f"primary_conninfo = '{source}'\n")
+        self.settings |= {"unix_socket_directories": str(self.dir), "port": self.port}
+
+
 class PgBouncer(Server):
     """A pgbouncer in transaction mode in front of a Postgres, reached through a unix socket in its own folder.
     settings overrides what stands in its section [pgbouncer]."""
@@ -345,11 +376,27 @@ class PgBouncer(Server):
         return _url(dbname, self.dir, self.port)
 
 
-def newest_postgres():
-    """newest_postgres is the folder of the newest PostgreSQL's programs; the tests are written against 15."""
+def installed_postgres():
+    """installed_postgres is the folder of the programs of Debian's PostgreSQL, the newest if there are several."""
     found = [p for p in pathlib.Path("/usr/lib/postgresql").glob("*/bin") if (p / "initdb").exists()]
     if not found: raise RuntimeError("no PostgreSQL in /usr/lib/postgresql: install the package postgresql-15")
     return max(found, key=lambda p: float(p.parent.name))
+
+
+def postgres_programs():
+    """postgres_programs is the folder of the programs that the run is about: $OUTBOX_TEST_PG_BIN where it is about another version
+    than the installed one."""
+    return pathlib.Path(os.environ.get("OUTBOX_TEST_PG_BIN") or installed_postgres())
+
+
+def postgres_tool(name):
+    """postgres_tool is the path of one of PostgreSQL's other programs, and skips the test where the version that the run is about
+    has none. psql is the installed one then: it speaks to all versions."""
+    import unittest
+    path = postgres_programs() / name
+    if not path.exists() and name == "psql": path = installed_postgres() / name
+    if not path.exists(): raise unittest.SkipTest(f"this PostgreSQL comes without {name}")
+    return str(path)
 
 
 def _url(dbname, folder, port):

@@ -39,6 +39,13 @@ class Session:
                 if not by_itself or not statement.startswith(("TRUNCATE", "DROP SCHEMA")): raise
         return self.cursor.fetchall() if self.cursor.description else []
 
+    def force(self, statement, *params):
+        """force is do for a statement that changes or deletes events, which are insert-only."""
+        self.cursor.execute("SET outbox.change_events = 'on'")
+        rows = self.do(statement, *params)
+        self.cursor.execute("RESET outbox.change_events")
+        return rows
+
     def emit(self, key=None, type="t.e", payload="{}"):
         """emit inserts an event, with a key as "aggregate/id", and gives its seq."""
         aggregate, _, name = key.partition("/") if key else (None, None, None)

@@ -184,10 +184,14 @@ def made_sqlite():
     return _made[0]
 
 
+CHANGES = ("UPDATE @event", "DELETE FROM @event")  # what an outbox refuses
+
+
 class Case(unittest.TestCase):
     """A test with a folder of its own (self.dir), a store in it (self.store), and children that end with it."""
 
     maxDiff = None
+    postgres = False  # whether it is about PostgreSQL, and so is run on each version of it
 
     def setUp(self):
         self.stores = set()  # that were used, by the names of docs/conformance.md
@@ -300,10 +304,22 @@ class Case(unittest.TestCase):
         finally:
             db.close()
 
+    def alter_events(self, *statements, params=()):
+        """alter_events runs statements that change or delete events, which are insert-only, in one transaction."""
+        db = sqlite3.connect(self.db, timeout=TIMEOUT)
+        try:
+            with db:
+                db.execute("INSERT INTO outbox_meta (name, value) VALUES ('change_events', '')")
+                for statement in statements: db.execute(statement, params)
+                db.execute("DELETE FROM outbox_meta WHERE name = 'change_events'")
+        finally:
+            db.close()
 
     def ask(self, statement, *params):
-        """ask is sql in the words of every store: @event is a table of the outbox, ? a parameter."""
-        return self.sql(re.sub(r"@(\w+)", r"outbox_\1", statement), *params)
+        """ask is sql in the words of every store: @event is a table of the outbox, ? a parameter. It may change events."""
+        named = re.sub(r"@(\w+)", r"outbox_\1", statement)
+        if statement.startswith(CHANGES): return self.alter_events(named, params=params)
+        return self.sql(named, *params)
 
     def millis(self, column):
         """millis is the expression for a time in milliseconds since 1970."""
@@ -328,6 +344,8 @@ def postgres_server():
 class PgCase(Case):
     """A Case whose store is a PostgreSQL database of its own, which is made when it is first asked for: empty, or, by init(), as
     a copy of one with an outbox."""
+
+    postgres = True
 
     def setUp(self):
         super().setUp()
@@ -362,8 +380,17 @@ class PgCase(Case):
         a test sets for its database are not for the test itself."""
         return servers.execute(servers.patient(self.store), statement, *params)
 
+    def alter_events(self, *statements, params=()):
+        self.sql("SET outbox.change_events = 'on'")
+        try:
+            for statement in statements: self.sql(statement, *params)
+        finally:
+            self.sql("RESET outbox.change_events")
+
     def ask(self, statement, *params):
-        return self.sql(re.sub(r"@(\w+)", r"outbox.\1", statement).replace("?", "%s"), *params)
+        named = re.sub(r"@(\w+)", r"outbox.\1", statement).replace("?", "%s")
+        if statement.startswith(CHANGES): return self.alter_events(named, params=params)
+        return self.sql(named, *params)
 
     def millis(self, column):
         return f"(extract(epoch FROM {column}) * 1000)::float8"
@@ -421,6 +448,13 @@ class MariaCase(Case):
         """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""
         return mariadb_server.execute(self.store, statement, *params)
 
+    def alter_events(self, *statements, params=()):
+        self.sql("SET @outbox_change_events = 'on', foreign_key_checks = 0")
+        try:
+            for statement in statements: self.sql(statement, *params)
+        finally:
+            self.sql("SET @outbox_change_events = NULL, foreign_key_checks = 1")
+
     def connect(self, **more):
         """connect gives a connection of the test's own, closed at its end."""
         db = mariadb_server.connect(self.store, **more)
@@ -438,7 +472,9 @@ class MariaCase(Case):
         if statement.startswith("DELETE FROM @event"): statement = statement.replace("WHERE seq", "WHERE nr")
         named = re.sub(r"@(\w+)", lambda found: names.get(found[1], f"outbox_{found[1]}"), statement)
         named = re.sub(r"(?i)\bAS text\)", "AS CHAR)", named)
-        return self.sql(named.replace("%", "%%").replace("?", "%s") if params else named, *params)
+        if params: named = named.replace("%", "%%").replace("?", "%s")
+        if statement.startswith(CHANGES): return self.alter_events(named, params=params)
+        return self.sql(named, *params)
 
     def assert_sound(self):
         pass  # a server looks after its own

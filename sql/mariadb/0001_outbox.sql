@@ -1,9 +1,11 @@
--- The outbox in a MariaDB database, version 1. It shares the database with the application's own tables, because an event commits
--- with the application's data.
+-- The outbox in a MariaDB database. It shares the database with the application's own tables, because an event commits with the
+-- application's data. Times are milliseconds since 1970.
 --
--- To change anything here: add a file 0002_*.sql that alters what this one made, list it in sql/mariadb/meson.build, and never edit
--- a migration that was released. A statement of MariaDB's that defines something commits by itself, so each one here can be run
--- again: a migration that broke off is finished by the next `outbox init`. Times are milliseconds since 1970.
+-- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one made,
+-- list it in meson.build beside this one, and raise MDB_SCHEMA_VERSION, which init writes into outbox_meta; never edit a
+-- migration that was released. A statement of MariaDB's that defines something commits by itself, so each one here can be run
+-- again: a migration that broke off is finished by the next `outbox init`. Triggers, procedures and views are no migrations:
+-- functions.sql has them, and init puts them in place anew.
 --
 -- Texts compare byte by byte (utf8mb4_nopad_bin): in the others of MariaDB's collations 'a' = 'a ', or letters with and without an
 -- accent are the same. Columns are one character longer than what they may hold, so that a session without strict mode, which cuts
@@ -14,10 +16,13 @@ CREATE TABLE IF NOT EXISTS outbox_meta (
     value VARCHAR(255) NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Events are only ever inserted, and trimmed from the old end. nr is the order of the inserts, not that of the commits: outbox_order
--- has the latter. Any language may produce with a plain
+-- Events are only ever inserted, and trimmed from the old end. nr tells them apart and where they lie, not their order, which
+-- outbox_order has. Any language may produce with a plain
 --     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
--- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too.
+-- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too. The
+-- one other id is that of an adopted row, which headers name as source_id.
+-- Keys are in descending order so that NULLs come last: an INSERT that meets a known key locks the gap before it, and new NULLs must
+-- not go there, else every producer without a key would wait for that transaction.
 -- A constraint's name is what a producer reads when it is refused: which column, and what the limit is.
 CREATE TABLE IF NOT EXISTS outbox_event (
     nr              BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -35,9 +40,10 @@ CREATE TABLE IF NOT EXISTS outbox_event (
     created_at      BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
     idempotency_key VARBINARY(1025),
     UNIQUE KEY id (id),
-    UNIQUE KEY idempotency_key (idempotency_key),
-    CONSTRAINT `id: a UUID in 36 characters`
-        CHECK (id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$'),
+    UNIQUE KEY idempotency_key (idempotency_key DESC),
+    CONSTRAINT `id: a UUIDv7 in 36 characters (an adopted row keeps its UUID)`
+        CHECK (id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$' AND (id REGEXP '^.{14}7.{4}[89abAB]'
+            OR JSON_VALUE(headers, '$.source_id') <=> id)),
     CONSTRAINT `type: 1 to 255 bytes, no white space, no control character`
         CHECK (OCTET_LENGTH(type) BETWEEN 1 AND 255 AND type NOT REGEXP
             '[\\x{0}-\\x{20}\\x{7f}-\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]'),
@@ -65,17 +71,28 @@ CREATE TABLE IF NOT EXISTS outbox_event (
             AND CONVERT(idempotency_key USING utf8mb4) NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]')
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- A marker for each event that has no seq yet: a trigger writes it, in the producer's transaction.
-CREATE TABLE IF NOT EXISTS outbox_fresh (
-    nr BIGINT UNSIGNED NOT NULL PRIMARY KEY
+-- Always empty. Because it refers to events, TRUNCATE is refused, which would run no trigger (see outbox_event_deleted in
+-- functions.sql).
+CREATE TABLE IF NOT EXISTS outbox_guard (
+    nr BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+    CONSTRAINT `events are insert-only: old ones go with outbox trim` FOREIGN KEY (nr) REFERENCES outbox_event (nr)
 ) ENGINE = InnoDB;
 
--- The order in which events are handed out. Whoever holds the row of outbox_sequencer gives the markers that it sees a seq each, by nr,
--- and deletes those markers. If A was committed before B was inserted, A.nr < B.nr, and who sees B sees A: so A.seq < B.seq. An event that
--- commits late gets a late seq, and what has a seq stays in its place: nothing appears before what was read.
+-- A marker for each event that has no seq yet: a trigger writes it, in the producer's transaction. marker is the order of the inserts.
+-- nr is not: the server may give a statement the numbers of all its rows in advance, or a row its number before it waits for a lock.
+-- The trigger runs when the row is in the table, and inserts one row, so this number is taken then, in every innodb_autoinc_lock_mode.
+CREATE TABLE IF NOT EXISTS outbox_fresh (
+    marker BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    nr     BIGINT UNSIGNED NOT NULL
+) ENGINE = InnoDB;
+
+-- The order in which events are handed out. Whoever holds the row of outbox_sequencer gives the markers that it sees a seq each, in
+-- their order, and deletes them. If A was committed before B was inserted, A's marker is lower, and who sees B sees A: so A.seq < B.seq.
+-- An event that commits late gets a late seq, and what has a seq stays in its place: nothing appears before what was read.
 CREATE TABLE IF NOT EXISTS outbox_order (
-    seq BIGINT NOT NULL PRIMARY KEY,
-    nr  BIGINT UNSIGNED NOT NULL,
+    seq    BIGINT NOT NULL PRIMARY KEY,
+    nr     BIGINT UNSIGNED NOT NULL,
+    marker BIGINT UNSIGNED NOT NULL,
     UNIQUE KEY nr (nr)
 ) ENGINE = InnoDB;
 
@@ -122,6 +139,7 @@ CREATE TABLE IF NOT EXISTS outbox_claim (
     owner        VARCHAR(255) NOT NULL,
     locked_until BIGINT NOT NULL,
     lease        BIGINT NOT NULL,           -- its length: locked_until is never further ahead, whatever the clock did
+    blamed       TINYINT NOT NULL DEFAULT 0, -- it has one event, and if the worker vanishes, that counts as an attempt
     PRIMARY KEY (consumer, epoch)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
@@ -133,7 +151,7 @@ CREATE TABLE IF NOT EXISTS outbox_parked (
     attempts      INT NOT NULL,
     due_at        BIGINT,
     wait          BIGINT NOT NULL DEFAULT 0,    -- what it was told to wait: due_at is never further ahead
-    careful       TINYINT NOT NULL DEFAULT 0,   -- was in flight when a worker vanished: alone, attempt counted first
+    crashes       INT NOT NULL DEFAULT 0,       -- how many workers vanished that had it in flight, since it last came back
     is_delayed    TINYINT NOT NULL DEFAULT 0,   -- waits for its not_before
     claim         BIGINT,                       -- epoch of the claim that holds it
     error         TEXT,
@@ -246,4 +264,41 @@ CREATE TABLE IF NOT EXISTS outbox_passed (
     PRIMARY KEY (consumer, seq)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
+-- ---- adopted tables ----
+
+-- Tables of the application whose rows become events, by a trigger. The trigger is made first, and makes nothing of a row until the
+-- row here is active. It locks that row until the end of its transaction, to read it: so whoever sets it to active has every row
+-- that was inserted before in sight, committed, and every later one is made an event.
+CREATE TABLE IF NOT EXISTS outbox_adopted (
+    source  VARCHAR(64) NOT NULL PRIMARY KEY,
+    mapping TEXT NOT NULL,              -- which column is what, as JSON
+    active  TINYINT NOT NULL DEFAULT 0,
+    at      BIGINT                      -- when it first became active
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Adopted tables whose rows are marked as processed once a consumer has had them. A table apart from outbox_adopted: producers lock
+-- their row there for as long as they like, and a turn writes here what kept it from marking.
+CREATE TABLE IF NOT EXISTS outbox_marking (
+    source   VARCHAR(64) NOT NULL PRIMARY KEY,
+    consumer VARCHAR(63) NOT NULL,
+    mark     VARCHAR(64) NOT NULL,      -- the column that is set; '': marking is about to end
+    stamp    VARCHAR(16) NOT NULL,      -- what it is set to, see stamps in src/store/mariadb/adopt_mark.c
+    row_key  VARCHAR(64) NOT NULL,      -- the column that tells rows apart
+    key_kind VARCHAR(16) NOT NULL,      -- how its values are written
+    error    TEXT,                      -- why rows are not marked
+    error_at BIGINT,                    -- since when
+    KEY consumer (consumer)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- Of these tables: which row became which event, until it is marked, or the event is trimmed.
+CREATE TABLE IF NOT EXISTS outbox_adopted_row (
+    nr     BIGINT UNSIGNED NOT NULL,    -- of the event
+    source VARCHAR(64) NOT NULL,
+    value  LONGTEXT NOT NULL,           -- of the row's key
+    had    TINYINT NOT NULL DEFAULT 0,  -- the consumer has had it, and it is not marked yet
+    PRIMARY KEY (nr, source),
+    KEY had (source, had, nr)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
+
+-- identity: which outbox this is; a copy of it has the same, another one never.
 INSERT IGNORE INTO outbox_meta (name, value) VALUES ('trim', ''), ('identity', LOWER(HEX(RANDOM_BYTES(16))));

@@ -30,15 +30,49 @@ BEGIN
     END IF;
 END//
 
--- An event gets its marker with the statement that inserts it. In a session without strict mode the
--- server changes what does not fit, and only warns: then nothing is stored. The trigger declares
--- nothing: the server would set that up for each event, which takes longer than the marker.
+-- An event gets its marker once it is in the table: see outbox_fresh for why not before. In a
+-- session without strict mode the server changes what does not fit, and only warns: then nothing is
+-- stored. The trigger declares nothing: the server would set that up for each event, which takes
+-- longer than the marker.
 CREATE OR REPLACE TRIGGER outbox_event_inserted AFTER INSERT ON outbox_event FOR EACH ROW
 BEGIN
     IF @@warning_count > 0 OR @@max_error_count = 0 OR NOT @@check_constraint_checks THEN
         CALL outbox_refuse_changed();
     END IF;
     INSERT INTO outbox_fresh (nr) VALUES (NEW.nr);
+END//
+
+-- Any session can set insert_id, and so choose the number of its next event, or of its marker. That
+-- is how a log of statements is replayed, so ordinary numbers are accepted. One that brings the end
+-- near is refused before the row is written: a rollback does not set the table's counter back. 2^62
+-- is half of where doctor reports a problem (NUMBERS_ENOUGH), so no producer gets there.
+CREATE OR REPLACE TRIGGER outbox_event_numbered BEFORE INSERT ON outbox_event FOR EACH ROW
+IF @@insert_id > 4611686018427387904 THEN
+    SIGNAL SQLSTATE '22003' SET MYSQL_ERRNO = 1264, MESSAGE_TEXT =
+        'outbox_event: not stored: insert_id is above 4611686018427387904 (2^62), and would leave '
+        'too few numbers';
+END IF//
+
+-- Events stay as they were inserted: a statement that would change, delete or replace one is
+-- refused as a whole. REPLACE deletes, and ON DUPLICATE KEY UPDATE changes. trim sets the variable
+-- for its DELETE; an owner who has to erase an event does the same (docs/operations.md). TRUNCATE
+-- runs no trigger: outbox_guard is against that.
+CREATE OR REPLACE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event FOR EACH ROW
+BEGIN
+    IF NOT @outbox_change_events <=> 'on' THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+            'outbox_event: events are insert-only, none is deleted or replaced: see outbox trim, '
+            'idempotency_key';
+    END IF;
+END//
+
+CREATE OR REPLACE TRIGGER outbox_event_updated BEFORE UPDATE ON outbox_event FOR EACH ROW
+BEGIN
+    IF NOT @outbox_change_events <=> 'on' THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+            'outbox_event: events are insert-only, none is changed: give an idempotency_key and '
+            'use INSERT IGNORE';
+    END IF;
 END//
 
 -- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is
@@ -134,17 +168,209 @@ BEGIN
     END IF;
 END//
 
+-- Predicates, evaluated exactly as a relay does: src/event/filter.h has the grammar, and a test
+-- compares the two. outbox_json_text gives the characters of a JSON string, which stands in its
+-- quotes; half of a surrogate pair becomes U+FFFD.
+CREATE OR REPLACE FUNCTION outbox_json_text(
+    quoted LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
+    RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL
+    SQL SECURITY INVOKER
+BEGIN
+    DECLARE text LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DEFAULT '';
+    DECLARE rest LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+        DEFAULT SUBSTR(quoted, 2, CHAR_LENGTH(quoted) - 2);
+    DECLARE place, code INT;
+    IF quoted IS NULL THEN
+        RETURN NULL;
+    END IF;
+    LOOP
+        SET place = LOCATE('\\', rest);
+        IF place = 0 THEN
+            RETURN CONCAT(text, rest);
+        END IF;
+        SET text = CONCAT(text, LEFT(rest, place - 1));
+        SET code = CASE SUBSTR(rest, place + 1, 1)
+                       WHEN 'u' THEN CONV(SUBSTR(rest, place + 2, 4), 16, 10)
+                       WHEN 'b' THEN 8 WHEN 'f' THEN 12 WHEN 'n' THEN 10 WHEN 'r' THEN 13
+                       WHEN 't' THEN 9 ELSE ORD(SUBSTR(rest, place + 1, 1)) END;
+        SET rest = SUBSTR(rest, place + IF(SUBSTR(rest, place + 1, 1) = 'u', 6, 2));
+        IF code BETWEEN 0xD800 AND 0xDBFF AND rest REGEXP '^\\\\u[dD][c-fC-F]' THEN
+            SET code = 0x10000 + (code - 0xD800) * 1024 + CONV(SUBSTR(rest, 3, 4), 16, 10) - 0xDC00;
+            SET rest = SUBSTR(rest, 7);
+        ELSEIF code BETWEEN 0xD800 AND 0xDFFF THEN
+            SET code = 0xFFFD;
+        END IF;
+        SET text = CONCAT(text, CONVERT(CONVERT(UNHEX(LPAD(HEX(code), 8, '0')) USING utf32)
+                                        USING utf8mb4));
+    END LOOP;
+END//
+
+-- outbox_json_number writes a JSON number as digits without a zero at either end and an exponent,
+-- so that equal numbers are equal texts. Of an exponent 16 digits count, as in src/base/decimal.c.
+CREATE OR REPLACE FUNCTION outbox_json_number(
+    number LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
+    RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL
+    SQL SECURITY INVOKER
+BEGIN
+    DECLARE mantissa LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+        DEFAULT REGEXP_SUBSTR(number, '[0-9.]+');
+    DECLARE digits, bare LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+    DECLARE exponent BIGINT DEFAULT 0;
+    IF number REGEXP '[eE]' THEN
+        SET exponent = CAST(CONCAT('0', LEFT(REGEXP_SUBSTR(number, '[eE][-+]?0*\\K[0-9]*'), 16))
+                            AS SIGNED) * IF(number REGEXP '[eE]-', -1, 1);
+    END IF;
+    SET digits = TRIM(LEADING '0' FROM REPLACE(mantissa, '.', ''));
+    SET bare = TRIM(TRAILING '0' FROM digits);
+    IF CHAR_LENGTH(bare) = 0 THEN
+        RETURN '0';
+    END IF;
+    IF LOCATE('.', mantissa) > 0 THEN
+        SET exponent = exponent - CHAR_LENGTH(mantissa) + LOCATE('.', mantissa);
+    END IF;
+    RETURN CONCAT(IF(LEFT(number, 1) = '-', '-', ''), bare, 'e',
+                  exponent + CHAR_LENGTH(digits) - CHAR_LENGTH(bare));
+END//
+
+-- outbox_json_at gives the text of the value at a path of a predicate; NULL: there is none. The
+-- last of several members of a name counts, and only a bare name of digits indexes an array.
+CREATE OR REPLACE FUNCTION outbox_json_at(
+    payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    path LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
+    RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL
+    SQL SECURITY INVOKER
+BEGIN
+    DECLARE value, rest, segment, name, one LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+    DECLARE n, wanted INT;
+    SET value = REGEXP_REPLACE(payload, '^[ \\t\\n\\r]+', '');
+    WHILE CHAR_LENGTH(path) > 0 AND value IS NOT NULL DO
+        SET segment = REGEXP_SUBSTR(path, '^(?:[A-Za-z0-9_-]+|"(?:[^"\\\\]++|\\\\.)*+")');
+        SET path = SUBSTR(path, CHAR_LENGTH(segment) + 2);
+        SET wanted = IF(segment REGEXP '^[0-9]{1,9}$', segment, -1);
+        IF LEFT(segment, 1) = '"' THEN
+            SET segment = outbox_json_text(segment);
+        END IF;
+
+        SET rest = IF(LEFT(value, 1) IN ('{', '['), SUBSTR(value, 2), '');
+        SET wanted = IF(LEFT(value, 1) = '[', wanted, NULL);
+        SET value = NULL, n = 0;
+        walk: LOOP
+            SET rest = REGEXP_REPLACE(rest, '^[ \\t\\n\\r,]+', '');
+            IF rest REGEXP '^(?:[]}]|$)' THEN
+                LEAVE walk;
+            END IF;
+            IF wanted IS NULL THEN
+                SET name = REGEXP_SUBSTR(rest, '^"(?:[^"\\\\]++|\\\\.)*+"');
+                SET rest = REGEXP_REPLACE(SUBSTR(rest, CHAR_LENGTH(name) + 1),
+                                          '^[ \\t\\n\\r]*:[ \\t\\n\\r]*', '');
+            END IF;
+            SET one = REGEXP_SUBSTR(rest, CONCAT(
+                '^(?:"(?:[^"\\\\]++|\\\\.)*+"|[-+.0-9A-Za-z]++|',
+                '(?<b>[[{](?:[^][{}"]++|"(?:[^"\\\\]++|\\\\.)*+"|(?&b))*+[]}]))'));
+            IF CHAR_LENGTH(one) = 0 OR one IS NULL THEN
+                SIGNAL SQLSTATE '22000'
+                    SET MESSAGE_TEXT = 'outbox_json_at: cannot read the payload';
+            END IF;
+            SET rest = SUBSTR(rest, CHAR_LENGTH(one) + 1);
+            IF n = wanted OR wanted IS NULL AND BINARY outbox_json_text(name) = BINARY segment THEN
+                SET value = one;
+            END IF;
+            SET n = n + 1;
+        END LOOP;
+    END WHILE;
+    RETURN value;
+END//
+
+-- outbox_wants says whether a payload passes a predicate that was registered, so it is one. Each
+-- open parenthesis has a digit at the front of three texts: whether an alternative before the last
+-- "or" holds, whether all factors since then hold, and whether a "not" is waiting for its factor.
+CREATE OR REPLACE FUNCTION outbox_wants(
+    predicate LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
+    RETURNS BOOLEAN DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+    DECLARE rest, token, found LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+    DECLARE any_before, all_since, negated VARCHAR(80) DEFAULT '';
+    DECLARE factor, asks, differs BOOLEAN;
+    SET rest = CONCAT('(', predicate, ')');
+    WHILE CHAR_LENGTH(rest) > 0 DO
+        SET factor = NULL;
+        SET token = REGEXP_SUBSTR(rest, '^(?:(?:and|or|not|exists)(?![A-Za-z0-9_-])|[()])');
+        SET rest = REGEXP_REPLACE(SUBSTR(rest, CHAR_LENGTH(token) + 1), '^[ \\t-\\r]+', '');
+        CASE token
+        WHEN '(' THEN
+            SET any_before = CONCAT('0', any_before), all_since = CONCAT('1', all_since),
+                negated = CONCAT('0', negated);
+        WHEN ')' THEN
+            SET factor = LEFT(any_before, 1) = '1' OR LEFT(all_since, 1) = '1';
+            SET any_before = SUBSTR(any_before, 2), all_since = SUBSTR(all_since, 2),
+                negated = SUBSTR(negated, 2);
+        WHEN 'and' THEN
+            DO 0;
+        WHEN 'or' THEN
+            IF LEFT(all_since, 1) = '1' THEN
+                SET any_before = CONCAT('1', SUBSTR(any_before, 2));
+            END IF;
+            SET all_since = CONCAT('1', SUBSTR(all_since, 2));
+        WHEN 'not' THEN
+            SET negated = CONCAT(IF(LEFT(negated, 1) = '1', '0', '1'), SUBSTR(negated, 2));
+        ELSE
+            SET asks = token = 'exists';
+            SET token = REGEXP_SUBSTR(rest, CONCAT(
+                '^(?:[A-Za-z0-9_-]+|"(?:[^"\\\\]++|\\\\.)*+")',
+                '(?:\\.(?:[A-Za-z0-9_-]+|"(?:[^"\\\\]++|\\\\.)*+"))*'));
+            IF CHAR_LENGTH(token) = 0 THEN
+                RETURN NULL; -- no predicate
+            END IF;
+            SET rest = REGEXP_REPLACE(SUBSTR(rest, CHAR_LENGTH(token) + 1), '^[ \\t-\\r]+', '');
+            SET found = outbox_json_at(payload, token);
+            IF NOT asks AND rest REGEXP '^exists(?![A-Za-z0-9_-])' THEN
+                SET asks = TRUE, rest = SUBSTR(rest, 7);
+            END IF;
+            IF asks THEN
+                SET factor = found IS NOT NULL;
+            ELSE
+                SET differs = LEFT(rest, 1) = '!';
+                SET rest = REGEXP_REPLACE(rest, '^!?=[ \\t-\\r]*', '');
+                SET token = REGEXP_SUBSTR(
+                    rest, '^(?:''[^'']*''|"(?:[^"\\\\]++|\\\\.)*+"|[A-Za-z0-9_.+-]+)');
+                SET rest = SUBSTR(rest, CHAR_LENGTH(token) + 1);
+                SET factor = IFNULL(CASE
+                    WHEN LEFT(token, 1) IN ('"', '''') THEN
+                        LEFT(found, 1) = '"' AND BINARY outbox_json_text(found) = BINARY
+                        IF(LEFT(token, 1) = '"', outbox_json_text(token),
+                           SUBSTR(token, 2, CHAR_LENGTH(token) - 2))
+                    WHEN token IN ('true', 'false', 'null') THEN BINARY found = BINARY token
+                    ELSE found REGEXP '^[-0-9]'
+                         AND outbox_json_number(found) = outbox_json_number(token) END,
+                    FALSE) <> differs;
+            END IF;
+            SET rest = REGEXP_REPLACE(rest, '^[ \\t-\\r]+', '');
+        END CASE;
+        IF factor IS NOT NULL AND CHAR_LENGTH(negated) = 0 THEN
+            RETURN factor;
+        END IF;
+        IF factor IS NOT NULL THEN
+            SET all_since = CONCAT(
+                    IF(LEFT(all_since, 1) = '1' AND factor <> (LEFT(negated, 1) = '1'), '1', '0'),
+                    SUBSTR(all_since, 2)),
+                negated = CONCAT('0', SUBSTR(negated, 2));
+        END IF;
+    END WHILE;
+    RETURN NULL;
+END//
+
 -- Functions that make what an event is made of from the columns of a table that was adopted.
 -- outbox_row_uuid gives an id that is a UUID, NULL for any other; outbox_row_headers keeps the
--- other.
+-- other, and says of a UUID that is no UUIDv7 that it is the row's.
 CREATE OR REPLACE FUNCTION outbox_row_uuid(id LONGTEXT CHARACTER SET utf8mb4)
     RETURNS CHAR(36) CHARACTER SET ascii DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN IF(id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$', LOWER(id), NULL)//
 
 CREATE OR REPLACE FUNCTION outbox_row_headers(id LONGTEXT CHARACTER SET utf8mb4)
     RETURNS TEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
-RETURN IF(id IS NULL OR outbox_row_uuid(id) IS NOT NULL, NULL,
-          JSON_OBJECT('source_id', LEFT(id, 1000)))//
+RETURN IF(id IS NULL OR outbox_row_uuid(id) REGEXP '^.{14}7.{4}[89ab]', NULL,
+          JSON_OBJECT('source_id', COALESCE(outbox_row_uuid(id), LEFT(id, 1000))))//
 
 -- outbox_row_type makes a type fit: white space becomes _, and what is too long is cut, by bytes
 -- where it is ASCII.
@@ -204,11 +430,11 @@ wait: BEGIN
     LOOP
         SET looking = SYSDATE(6);
         SELECT next <> known_next OR news <> known_news,
-               (SELECT nr FROM outbox_fresh ORDER BY nr DESC LIMIT 1)
+               (SELECT marker FROM outbox_fresh ORDER BY marker DESC LIMIT 1)
           INTO changed, newest FROM outbox_sequencer WHERE one = 1;
         IF newest IS NOT NULL THEN
             SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-            SELECT nr INTO committed FROM outbox_fresh LIMIT 1;
+            SELECT marker INTO committed FROM outbox_fresh LIMIT 1;
         END IF;
         IF changed OR committed IS NOT NULL THEN
             LEAVE wait;
@@ -246,27 +472,30 @@ SELECT CONVERT(idempotency_key USING utf8mb4) AS idempotency_key, id AS event_id
   FROM outbox_event WHERE idempotency_key IS NOT NULL;
 
 -- The state of every kept event for every consumer whose type patterns match it, or did when it was
--- handed out. SQL alone cannot look into a payload as predicates do, nor tell the lane of a key.
--- Where it would have to, it says `unknown`: of an event that a consumer with a predicate is past
--- (delivered or skipped), and, with several lanes, of one that some lanes are past and others are
--- not, or that a claim of some lane spans. `outbox events` is exact in both. An expired claim
--- counts as none: its events are pending, or failed if they had failed before.
+-- handed out. SQL cannot tell the lane of a key. Where it would have to, it says `unknown`: with
+-- several lanes, of an event that some lanes are past and others are not, or that a claim of some
+-- lane spans; `outbox events` can always tell. An expired claim counts as none: its events are
+-- pending, or failed if they had failed before.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_delivery AS
 SELECT v.seq, v.event_id, v.type, v.consumer,
        CASE
            WHEN v.retrying = 0 THEN 'expired'
            WHEN v.parked AND v.parked_live THEN 'in-flight'
            WHEN v.parked_attempts > 0 OR v.failing_since IS NOT NULL THEN 'failed'
-           WHEN v.parked OR v.seq > v.high THEN 'pending'
+           WHEN v.parked THEN 'pending'
+           WHEN v.seq > v.high AND v.now_predicate <> ''
+                AND NOT outbox_wants(v.now_predicate, v.payload) THEN 'skipped'
+           WHEN v.seq > v.high THEN 'pending'
            WHEN v.seq <= v.start THEN 'before-start'
            WHEN v.seq > v.low THEN 'unknown'
            WHEN v.ended IS NULL AND v.seq > v.former_low THEN 'unknown'
            WHEN v.ended IS NULL AND NOT v.was_wanted THEN 'skipped'
+           WHEN v.ended IS NULL AND v.predicate <> ''
+                AND NOT outbox_wants(v.predicate, v.payload) THEN 'skipped'
            WHEN v.claim_live IS NOT NULL AND NOT v.lane_known THEN 'unknown'
            WHEN v.claim_live = 1 THEN 'in-flight'
            WHEN v.claim_live = 0 THEN 'pending'
            WHEN v.ended IS NOT NULL THEN v.ended
-           WHEN v.predicate <> '' THEN 'unknown'
            ELSE 'delivered'
        END AS state,
        v.attempts, v.due_at, v.error
@@ -294,6 +523,7 @@ SELECT v.seq, v.event_id, v.type, v.consumer,
                    AND (c.lanes = 1 OR e.aggregate_id IS NOT NULL OR k.lane = o.seq % c.lanes))
                    AS claim_live,
                h.low AS former_low, coalesce(h.predicate, c.predicate) AS predicate,
+               c.predicate AS now_predicate, e.payload,
                c.events = '' OR e.type REGEXP
                    CONCAT('^(?:\\Q', REPLACE(REPLACE(c.events, '*', '\\E.*\\Q'), ',', '\\E|\\Q'),
                           '\\E)$') AS wanted,
@@ -349,8 +579,7 @@ SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts,
        created_at
   FROM outbox_dead WHERE retrying = 0;
 
--- What was delivered, as long as the event is kept. Where a predicate decides, which SQL cannot
--- ask, a receipt tells.
+-- What was delivered, as long as the event is kept. Where SQL cannot tell the lane, a receipt does.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_published AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
   FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq

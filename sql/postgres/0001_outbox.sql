@@ -1,9 +1,24 @@
--- The outbox in a PostgreSQL database, version 1: the tables. It may share the database with the application's own.
+-- The outbox in a PostgreSQL database: types and tables. It may share the database with the application's own.
 --
 -- @schema@ stands for the schema, quoted as an identifier; right after a single quote it is quoted for a literal as well.
--- To change anything here: add a file 0002_*.sql that alters what this one made, list it in meson.build beside it,
--- and never edit a migration that was released. Functions and views are no migrations: they are in files of their own,
--- and are put in place anew whenever the schema is brought up to date.
+--
+-- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one
+-- made and ends with UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version', list it in meson.build beside this
+-- one, and raise PG_SCHEMA_VERSION; never edit a migration that was released. It runs while the tables are locked, but for what
+-- stands before a line `-- @locked@`. Columns stay in their order: functions build rows of these types by position.
+-- Functions and views are no migrations: they are in files of their own, and are put in place anew by every `outbox init`,
+-- which also gives every role its part again (internal/rights.sql).
+
+-- Events are UTF-8. In another encoding some could not be stored, and neither could the error of one that failed.
+DO $outbox$
+BEGIN
+    IF current_setting('server_encoding') <> 'UTF8' THEN
+        RAISE EXCEPTION 'database "%" has the encoding %, and an outbox needs UTF8', current_database(),
+            current_setting('server_encoding') USING ERRCODE = 'OB004',
+            HINT = 'make one with CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0';
+    END IF;
+END
+$outbox$;
 
 CREATE TABLE @schema@.meta (
     name  text PRIMARY KEY,
@@ -11,75 +26,229 @@ CREATE TABLE @schema@.meta (
 );
 COMMENT ON TABLE @schema@.meta IS 'what the outbox knows of itself: schema version, and the cluster it lives in';
 
--- What time it is: the one clock that everything here goes by, the database''s. For a procedure that commits the statement is
--- the whole CALL, and goes on for as long as that: there each transaction's beginning is the later one.
-CREATE FUNCTION @schema@.clock() RETURNS timestamptz
-LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT greatest(statement_timestamp(), transaction_timestamp())';
-COMMENT ON FUNCTION @schema@.clock() IS 'the clock leases and retries go by';
+-- ---- functions that a default or a policy is bound to ----
+
+-- Their bodies are put in place by init: internal/clock.sql, acting_for.sql, sees.sql, inherits.sql.
+CREATE FUNCTION @schema@._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT now()';
+CREATE FUNCTION @schema@._acting_for(who name) RETURNS text LANGUAGE sql STABLE AS 'SELECT NULL::text';
+CREATE FUNCTION @schema@._sees(who name) RETURNS text[] LANGUAGE sql STABLE AS 'SELECT ''{}''::text[]';
+CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE sql STABLE AS 'SELECT false';
+
+-- ---- limits: what an event may be, on every way in (docs/limits.md) ----
 
 -- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
--- costs more than the row itself.
--- One condition in each: what takes time is not to check, but to get ready for it.
-CREATE DOMAIN @schema@.event_type AS varchar(255) CHECK (VALUE ~ '^[^[:space:][:cntrl:]]+$');
-CREATE DOMAIN @schema@.event_headers AS json CHECK (json_typeof(VALUE) = 'object');
+-- costs more than the row itself. Preparing takes as long as a call for each call in a check. What is seldom given is checked
+-- by functions of ours: they are called only if it is there, and one is prepared sooner than a condition. Names are written
+-- out in them, because a SET of the search_path takes longer than all the rest.
+CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb: of a name that comes twice it has the last only
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
+BEGIN -- Every name has its schema.
+    IF pg_catalog.json_typeof(headers) OPERATOR(pg_catalog.<>) 'object'
+       OR pg_catalog.octet_length(headers::pg_catalog.text) OPERATOR(pg_catalog.>) 65536 THEN
+        RETURN false;
+    END IF;
+    RETURN (SELECT pg_catalog.count(*) OPERATOR(pg_catalog.<=) 64
+                   AND pg_catalog.count(*) FILTER (WHERE pg_catalog.json_typeof(h.value) OPERATOR(pg_catalog.<>) 'string'
+                       OR h.key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$') OPERATOR(pg_catalog.=) 0
+            FROM pg_catalog.json_each(headers) AS h);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._headers_fit(json) IS 'whether headers are an object of strings, and not too many';
+
+CREATE FUNCTION @schema@._payload_fits(payload json) RETURNS boolean
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $outbox$
+DECLARE -- Every name has its schema.
+    size pg_catalog.int8 := pg_catalog.octet_length(pg_catalog.json_send(payload));
+    allowed pg_catalog.text;
+BEGIN
+    IF size OPERATOR(pg_catalog.<=) 1048576 THEN
+        RETURN true;
+    END IF;
+    allowed := pg_catalog.current_setting('outbox.max_payload', true);
+    IF allowed IS NULL OR allowed OPERATOR(pg_catalog.=) '' THEN
+        RETURN false;
+    END IF;
+    RETURN size OPERATOR(pg_catalog.<=) LEAST(pg_catalog.pg_size_bytes(allowed), 67108864);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._payload_fits(json) IS 'whether a payload is within 1 MiB, or outbox.max_payload, or 64 MiB';
+
+CREATE FUNCTION @schema@._tenant_fits(tenant text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
+BEGIN -- Every name has its schema.
+    RETURN pg_catalog.octet_length(tenant) OPERATOR(pg_catalog.<=) 1024
+       AND tenant OPERATOR(pg_catalog.~) '^[^\u0001-\u001f\u007f-\u009f]+$';
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._tenant_fits(text) IS 'whether it can be the name of a tenant';
+
+CREATE FUNCTION @schema@._not_before_fits(not_before timestamptz) RETURNS boolean
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL SAFE AS $outbox$
+BEGIN -- Every name has its schema.
+    RETURN not_before OPERATOR(pg_catalog.>=) pg_catalog.timestamptz 'epoch' AND not_before OPERATOR(pg_catalog.<=)
+           (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) interval '87672 hours');
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._not_before_fits(timestamptz) IS 'whether an event can wait until then';
+
+CREATE FUNCTION @schema@._keeps_id() RETURNS boolean
+LANGUAGE plpgsql STABLE PARALLEL SAFE AS $outbox$
+BEGIN -- Every name has its schema.
+    RETURN coalesce(pg_catalog.current_setting('outbox.keep_ids', true), '') OPERATOR(pg_catalog.=) 'on';
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._keeps_id() IS 'whether an id may be any UUID: that of an adopted row';
+
+-- A constraint's name is what a producer reads when it is refused: it says which column, and what the limit is. They are NOT
+-- VALID so that pg_dump puts them behind the data: what was accepted once, under whatever outbox.max_payload, is restored.
+-- The characters that are white space, or control something, are named: a class would depend on the database's locale.
+CREATE DOMAIN @schema@.event_id AS uuid;
+ALTER DOMAIN @schema@.event_id ADD CONSTRAINT "id: a UUIDv7 (an adopted row keeps its UUID)"
+    CHECK (get_byte(uuid_send(VALUE), 6) >> 4 = 7 AND get_byte(uuid_send(VALUE), 8) >> 6 = 2 OR @schema@._keeps_id()) NOT VALID;
+CREATE DOMAIN @schema@.event_type AS text;
+ALTER DOMAIN @schema@.event_type ADD CONSTRAINT "type: 1 to 255 bytes, no white space, no control character"
+    CHECK (octet_length(VALUE) <= 255 AND
+           VALUE ~ '^[^\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+$') NOT VALID;
+CREATE DOMAIN @schema@.event_aggregate_type AS text;
+ALTER DOMAIN @schema@.event_aggregate_type
+    ADD CONSTRAINT "aggregate_type: 1 to 1024 bytes, no '/', no control character"
+    CHECK (octet_length(VALUE) <= 1024 AND VALUE ~ '^[^\u0001-\u001f\u007f-\u009f/]+$') NOT VALID;
+CREATE DOMAIN @schema@.event_aggregate_id AS text;
+ALTER DOMAIN @schema@.event_aggregate_id ADD CONSTRAINT "aggregate_id: 1 to 1024 bytes, no control character"
+    CHECK (octet_length(VALUE) <= 1024 AND VALUE ~ '^[^\u0001-\u001f\u007f-\u009f]+$') NOT VALID;
+CREATE DOMAIN @schema@.event_tenant AS text;
+ALTER DOMAIN @schema@.event_tenant ADD CONSTRAINT "tenant: 1 to 1024 bytes, no control character"
+    CHECK (@schema@._tenant_fits(VALUE)) NOT VALID;
+-- What is kept in 4 KiB is at most 1 MiB, also if it is compressed: LZ4 makes 255 bytes of one, and pglz fewer.
+CREATE DOMAIN @schema@.event_payload AS json; -- not jsonb: it comes out byte for byte
+ALTER DOMAIN @schema@.event_payload ADD CONSTRAINT "payload: at most 1 MiB, or outbox.max_payload, or 64 MiB"
+    CHECK (pg_column_size(VALUE) <= 4096 OR @schema@._payload_fits(VALUE)) NOT VALID;
+CREATE DOMAIN @schema@.event_headers AS json;
+ALTER DOMAIN @schema@.event_headers ADD CONSTRAINT "headers: an object of at most 64 strings, at most 64 KiB"
+    CHECK (@schema@._headers_fit(VALUE)) NOT VALID;
+CREATE DOMAIN @schema@.event_not_before AS timestamptz;
+ALTER DOMAIN @schema@.event_not_before ADD CONSTRAINT "not_before: from 1970 to ten years ahead"
+    CHECK (@schema@._not_before_fits(VALUE)) NOT VALID;
+-- Hours, because a day's length depends on the time zone, which takes time to find out.
+CREATE DOMAIN @schema@.event_created_at AS timestamptz;
+ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to one day ahead"
+    CHECK (VALUE BETWEEN 'epoch' AND clock_timestamp() + interval '24 hours') NOT VALID;
+
+-- ---- events ----
 
 -- Events are only ever inserted, and trimmed from the old end. Any language may produce with a plain
 --     INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) VALUES (...)
--- xid is the transaction's own, so that a reader can tell by snapshots what it has seen. It stands before seq, so that a
--- transaction has it before it takes its first seq: the reader relies on that (see functions/window_events.sql).
--- payload is json, not jsonb: it comes out byte for byte.
+-- xid stands before seq, so that a transaction has it before it takes its first seq: the reader relies on that (see
+-- internal/window_events.sql).
+-- id is a UUIDv7: the clock in parts of 1/4096 ms, of which a microsecond has four, so that ids grow within a millisecond, too:
+-- 12 digits of milliseconds and 3 of their fraction, with the version between them (RFC 9562, 6.2, method 3), in place of the
+-- first 15 of a random UUID. See internal/uuid7.sql.
+-- A trigger takes the idempotency key, and leaves the row out if it is known (internal/take_key.sql). It checks the key as well:
+-- a constraint would be prepared for every INSERT.
 CREATE TABLE @schema@.event (
-    xid            xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    seq            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    version        bigint,
-    created_at     timestamptz NOT NULL DEFAULT @schema@.clock(),
-    not_before     timestamptz,
-    id             uuid NOT NULL DEFAULT (encode(
-                       int8send((date_part('epoch', clock_timestamp()) * 1000)::bigint << 16 | 28672 | (random() * 4095)::int)
-                       || substring(uuid_send(gen_random_uuid()) FROM 9), 'hex')::uuid),
-    type           @schema@.event_type NOT NULL,
-    aggregate_type text,
-    aggregate_id   text,                     -- the key, with aggregate_type; NULL: none
-    payload        json NOT NULL DEFAULT 'null',
-    headers        @schema@.event_headers,
-    tenant         text DEFAULT nullif(current_setting('outbox.tenant', true), '')
+    xid             xid8 NOT NULL DEFAULT pg_current_xact_id(), -- by which a reader tells from snapshots what it has seen
+    seq             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    version         bigint,                                     -- of the aggregate, if the producer counts it
+    created_at      @schema@.event_created_at NOT NULL DEFAULT @schema@._clock(),
+    not_before      @schema@.event_not_before,                  -- not delivered earlier; NULL: at once
+    id              @schema@.event_id NOT NULL DEFAULT overlay(gen_random_uuid()::text, overlay(
+                        lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint), 15, '0'), '7', 13, 0), 1, 18)::uuid,
+    type            @schema@.event_type NOT NULL,
+    aggregate_type  @schema@.event_aggregate_type,
+    aggregate_id    @schema@.event_aggregate_id,                -- the key, with aggregate_type; NULL: none
+    payload         @schema@.event_payload NOT NULL DEFAULT 'null',
+    headers         @schema@.event_headers,
+    tenant          @schema@.event_tenant DEFAULT nullif(current_setting('outbox.tenant', true), ''),
+    idempotency_key text,
+    -- The one rule about two columns, so no domain can say it.
+    CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
 COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by nobody';
+COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a key that is known stores no second event; NULL: none';
 
 -- Keys under which events were emitted, so that emitting again gives no second event. Each tenant has its own keys.
 CREATE TABLE @schema@.idempotency (
     tenant   text NOT NULL,                   -- the event's; '' for none
     key      text NOT NULL,
     event_id uuid NOT NULL,
-    hash     bigint NOT NULL,
-    at       timestamptz NOT NULL DEFAULT @schema@.clock(),
+    hash     bigint NOT NULL,                 -- of what was emitted
+    at       timestamptz NOT NULL DEFAULT @schema@._clock(),
     PRIMARY KEY (key, tenant)
 );
 CREATE INDEX idempotency_at ON @schema@.idempotency (at);
 COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 
+-- ---- consumers, and how far they have got ----
+
+-- start_seen, start_floor: where it started; what these show came before it, and was never its own. start_also: seqs besides,
+-- named one by one where a snapshot no longer can (see internal/rebase_shown.sql).
 CREATE TABLE @schema@.consumer (
-    name       text PRIMARY KEY,
-    events     text NOT NULL,                 -- type patterns, '' for all
-    type_like  text[],                        -- the same for LIKE; NULL for all
-    predicate  text NOT NULL,                 -- on the payload, '' for none; looked at by the worker
-    ordering   text NOT NULL CHECK (ordering IN ('none', 'key', 'global')),
-    lanes      int NOT NULL CHECK (lanes BETWEEN 1 AND 64),
-    retry      text NOT NULL,
-    paused     boolean NOT NULL DEFAULT false,
-    created_at timestamptz NOT NULL DEFAULT @schema@.clock(),
-    report     text,                          -- what its relay last had to say
-    report_at  timestamptz,
-    tenant     text NOT NULL DEFAULT coalesce(current_setting('outbox.tenant', true), '') -- whose; '': the platform's
+    name        text PRIMARY KEY,
+    events      text NOT NULL,                 -- type patterns, '' for all
+    type_like   text[],                        -- the same for LIKE; NULL for all
+    predicate   text NOT NULL,                 -- on the payload, '' for none; looked at by the worker
+    ordering    text NOT NULL CHECK (ordering IN ('none', 'key', 'global')),
+    lanes       int NOT NULL CHECK (lanes BETWEEN 1 AND 64),
+    retry       text NOT NULL,
+    paused      boolean NOT NULL DEFAULT false,
+    created_at  timestamptz NOT NULL DEFAULT @schema@._clock(),
+    report      text,                          -- what its relay last had to say
+    report_at   timestamptz,
+    tenant      text NOT NULL DEFAULT coalesce(current_setting('outbox.tenant', true), ''), -- whose; '': the platform's
+    start_seen  pg_snapshot NOT NULL,
+    start_floor bigint NOT NULL,
+    start_also  bigint[],
+    marks       boolean NOT NULL DEFAULT false -- rows of an adopted table are marked when it has had them (see marking)
 );
 COMMENT ON TABLE @schema@.consumer IS 'who reads the outbox';
+
+-- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count. A
+-- worker may not bring back what was replaced, or one that was restarted with its old file would pass over events that the
+-- newer filter lets through. Rows come with the first change; of one that never changed there is nothing to remember.
+CREATE TABLE @schema@.setting (
+    consumer   text NOT NULL,
+    generation int NOT NULL,
+    events     text NOT NULL,
+    predicate  text NOT NULL,
+    ordering   text NOT NULL,
+    lanes      int NOT NULL,
+    since      timestamptz NOT NULL,
+    by_whom    text,                          -- NULL: nobody wrote it down
+    PRIMARY KEY (consumer, generation)
+);
+COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
+
+-- Filters that a consumer had, each with how far its lanes had got when it was replaced: what was handed out by then was judged
+-- by it. n grows; of those that cover an event the first counts. epoch: claims up to it were made under this filter. No event
+-- past head was handed out under it, so trimming knows when nobody can ask any more.
+CREATE TABLE @schema@.former_filter (
+    consumer  text NOT NULL,
+    n         bigint NOT NULL,
+    lane      int NOT NULL,
+    lanes     int NOT NULL,
+    events    text NOT NULL,
+    type_like text[],
+    predicate text NOT NULL,
+    epoch     bigint NOT NULL,
+    seen      pg_snapshot NOT NULL,
+    floor     bigint NOT NULL,
+    target    pg_snapshot,
+    pos       bigint NOT NULL,
+    also      bigint[],                       -- as consumer.start_also
+    head      bigint NOT NULL,
+    PRIMARY KEY (consumer, n, lane)
+);
+COMMENT ON TABLE @schema@.former_filter IS 'filters that consumers had, and how far they had got with them';
 
 -- How far a consumer has got. What `seen` shows is done with. If a window is open, what `target` shows besides goes out
 -- in seq order, and up to pos it has. No event of a transaction begun after `seen` has a seq up to `floor`; none that
 -- `target` shows is past window_end. Lane -1 stands for the parked events.
 -- Each change is a new row with the next version, and the old one is deleted: the newest is found at the end of the index
 -- however many dead rows a long transaction keeps alive. No live claim of the consumer has an epoch below claims_from.
+-- Lanes that stand at the same place share a row (leader, members; see internal/group.sql). home: the cluster, the sequence of
+-- event numbers, and the file that is in (see internal/home.sql). due_from only grows, as epochs do: what was tried again and is
+-- gone lies before those that wait.
 CREATE TABLE @schema@.lane (
     consumer    text NOT NULL,
     lane        int NOT NULL,
@@ -92,20 +261,33 @@ CREATE TABLE @schema@.lane (
     pos         bigint NOT NULL,
     claims_from bigint NOT NULL,
     delivered   bigint NOT NULL,              -- events, since the consumer was created
+    home        text,
+    due_from    timestamptz,
+    leader      int,
+    members     bigint,
+    kept_for    text,
+    kept_until  timestamptz,
     PRIMARY KEY (consumer, lane, version)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has got; the highest version counts';
+COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
+COMMENT ON COLUMN @schema@.lane.due_from IS
+    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: nobody knows';
+COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row says where';
+COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for lane n; NULL: only this one';
+COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
 
 -- The fence: every claim gets the next one, in the upper bits; random lower ones tell apart what a lost server gave out.
 CREATE SEQUENCE @schema@.epoch;
 
--- A lease: the events of the window with a seq in (from_seq, to_seq] that belong to the lane, or (lane -1) the parked
--- events that carry this epoch.
+-- A lease: the events of the window with a seq in (from_seq, to_seq] that belong to the lane, or (lane -1) parked events. Those
+-- carry its epoch, but no index has it: so claiming them changes no index, as long as there is room for the new row beside the
+-- old one.
 CREATE TABLE @schema@.claim (
     consumer     text NOT NULL,
     epoch        bigint NOT NULL,
     lane         int NOT NULL,
-    seen         pg_snapshot,
+    seen         pg_snapshot,                 -- the window, as in lane
     floor        bigint NOT NULL,
     target       pg_snapshot,
     next_floor   bigint,
@@ -115,62 +297,86 @@ CREATE TABLE @schema@.claim (
     owner        text NOT NULL,
     locked_until timestamptz NOT NULL,
     lease        interval NOT NULL,           -- locked_until is never further ahead, whatever the clock did
+    members      bigint,
+    seqs         bigint[],
+    blamed       boolean NOT NULL DEFAULT false, -- it has one event, and if the worker vanishes, that counts as an attempt
     PRIMARY KEY (consumer, epoch)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @schema@.claim IS 'batches being delivered, each leased to one worker';
+COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
+COMMENT ON COLUMN @schema@.claim.seqs IS
+    'of lane -1: the parked events that were claimed; those that still carry its epoch are held';
 
--- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL).
+-- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). Of the parked events of a
+-- key, the first has a time (due_at), whether it is in a claim or not; so parked_due leads to all that are due, and to every key
+-- that is held up. A failure uses up no attempt until it is known to be the event's own, because others got through beside
+-- it: see src/engine/evidence.h.
 CREATE TABLE @schema@.parked (
-    consumer  text NOT NULL,
-    seq       bigint NOT NULL,
-    key       bigint NOT NULL,                -- what order goes by; 0: nothing
-    attempts  int NOT NULL,
-    due_at    timestamptz,
-    wait      interval NOT NULL DEFAULT '0',  -- what it was told to wait: due_at is never further ahead
-    careful   boolean NOT NULL DEFAULT false, -- was in flight when a worker vanished: alone, attempt counted first
-    delayed   boolean NOT NULL DEFAULT false, -- waits for its not_before
-    claim     bigint,                         -- epoch of the claim that holds it
-    error     text,
-    failed_at timestamptz,
+    consumer      text NOT NULL,
+    seq           bigint NOT NULL,
+    key           bigint NOT NULL,                -- what order goes by; 0: nothing
+    attempts      int NOT NULL,
+    due_at        timestamptz,
+    wait          interval NOT NULL DEFAULT '0',  -- what it was told to wait: due_at is never further ahead
+    crashes       int NOT NULL DEFAULT 0,     -- how many workers vanished that had it in flight, since it last came back
+    delayed       boolean NOT NULL DEFAULT false, -- waits for its not_before
+    claim         bigint,                         -- epoch of the claim that holds it
+    error         text,
+    failed_at     timestamptz,
+    failing_since timestamptz,                    -- it has failed ever since
+    proven        boolean NOT NULL DEFAULT false, -- the failure is known to be the event's own
     PRIMARY KEY (consumer, seq)
-);
-CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE claim IS NULL AND due_at IS NOT NULL;
+) WITH (fillfactor = 45);
+CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at IS NOT NULL;
 CREATE INDEX parked_key ON @schema@.parked (consumer, key, seq);
-CREATE INDEX parked_claim ON @schema@.parked (consumer, claim) WHERE claim IS NOT NULL;
 COMMENT ON TABLE @schema@.parked IS 'events that failed and wait, or wait behind one that did';
 
--- Dead letters: the whole event, so that trimming takes nothing away from it.
+-- Dead letters: the whole event, so that trimming takes nothing away from it. A trigger records those that are deleted
+-- (internal/note_drop.sql).
 CREATE TABLE @schema@.dead (
-    consumer       text NOT NULL,
-    seq            bigint NOT NULL,
-    version        bigint,
-    created_at     timestamptz NOT NULL,
-    not_before     timestamptz,
-    id             uuid NOT NULL,
-    type           text NOT NULL,
-    aggregate_type text,
-    aggregate_id   text,
-    payload        json NOT NULL,
-    headers        json,
-    tenant         text,
-    attempts       int NOT NULL,
-    error          text,
-    dead_at        timestamptz NOT NULL,
-    retrying       boolean NOT NULL DEFAULT false,
+    consumer        text NOT NULL,
+    seq             bigint NOT NULL,
+    version         bigint,
+    created_at      timestamptz NOT NULL,
+    not_before      timestamptz,
+    id              uuid NOT NULL,
+    type            text NOT NULL,
+    aggregate_type  text,
+    aggregate_id    text,
+    payload         json NOT NULL,
+    headers         json,
+    tenant          text,
+    attempts        int NOT NULL,
+    error           text,
+    dead_at         timestamptz NOT NULL,
+    retrying        boolean NOT NULL DEFAULT false, -- it was sent back, and is parked
+    idempotency_key text,
     PRIMARY KEY (consumer, seq)
 );
 COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
--- The inbox: what a handler has taken effect for.
-CREATE TABLE @schema@.handled (
-    handler text COLLATE "C" NOT NULL,
-    key     text COLLATE "C" NOT NULL,
-    hash    bigint NOT NULL,
-    at      timestamptz NOT NULL DEFAULT @schema@.clock(),
-    PRIMARY KEY (handler, key)
+-- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, or per event
+-- that a worker passed over and said so. Both are rare, and the row goes with its event (see trim).
+CREATE TABLE @schema@.ended (
+    seq      bigint NOT NULL,
+    consumer text NOT NULL,
+    state    text NOT NULL CHECK (state IN ('dropped', 'skipped', 'delivered')),
+    PRIMARY KEY (seq, consumer)
 );
-CREATE INDEX handled_at ON @schema@.handled (at);
-COMMENT ON TABLE @schema@.handled IS 'the inbox: what each handler has taken effect for';
+COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not tell';
+
+-- When a consumer got past an event is told by samples: at that time it was done with every event up to seq that `seen` shows,
+-- and with all before it. trim takes one now and then (internal/note_passed.sql), and forgets those nobody asks for any more, so
+-- there are about 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet:
+-- to lose samples keeps events longer, and deletes none too early. The samples of the consumer '' are of all consumers.
+CREATE TABLE @schema@.passed (
+    consumer text NOT NULL,
+    seq      bigint NOT NULL,
+    seen     pg_snapshot NOT NULL,
+    at       timestamptz NOT NULL,
+    PRIMARY KEY (consumer, seq, at)
+);
+COMMENT ON TABLE @schema@.passed IS 'samples of when each consumer was done with which events: retention goes by them';
 
 -- Optional record of deliveries, with the sink's own id.
 CREATE TABLE @schema@.receipt (
@@ -196,40 +402,226 @@ CREATE TABLE @schema@.mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE @schema@.mark IS 'how far each consumer has written each stream';
 
--- Tenants: a connection that says which tenant it works for (SET outbox.tenant) has to do with that tenant's events
--- alone, and with that tenant's consumers; one that says nothing is the platform's, which has to do with all. Not so for
--- a role above row-level security: the owner of the tables, a superuser.
+-- The inbox: what a handler has taken effect for. It goes by the idempotency key of an event that has one, else by its id. Each
+-- tenant has its own.
+CREATE TABLE @schema@.handled (
+    handler text COLLATE "C" NOT NULL,
+    key     text COLLATE "C" NOT NULL,
+    hash    bigint NOT NULL,
+    at      timestamptz NOT NULL DEFAULT @schema@._clock(),
+    tenant  text NOT NULL DEFAULT '',
+    PRIMARY KEY (handler, key, tenant)
+);
+CREATE INDEX handled_at ON @schema@.handled (at);
+COMMENT ON TABLE @schema@.handled IS 'the inbox: what each handler has taken effect for';
+
+-- ---- adopted tables whose rows are marked (C4.9) ----
+
+-- A table of the application's own whose rows are marked as processed once `consumer` has had them: its column col is set. keys tell
+-- rows apart. The id is what rows and triggers call it by, since a name changes, and an oid in a restore. error: why its
+-- rows could not be marked the last time, since error_at.
+CREATE TABLE @schema@.marking (
+    id       int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tab      regclass NOT NULL UNIQUE,
+    consumer text NOT NULL,
+    col      name NOT NULL,
+    keys     name[] NOT NULL,
+    error    text,
+    error_at timestamptz
+);
+COMMENT ON TABLE @schema@.marking IS 'adopted tables whose rows are marked when a consumer has had them';
+
+-- Which row of such a table became which event, until it is marked: never many more than wait for delivery.
+CREATE TABLE @schema@.adopted_row (
+    marking int NOT NULL,
+    seq     bigint NOT NULL,
+    key     text[] NOT NULL,                  -- its keys, as text
+    PRIMARY KEY (marking, seq)
+);
+COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became which event, until it is marked';
+
+-- ---- roles and tenants: nobody but the owner writes to the tables; workers and operators go through functions that check ----
+
+-- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; one that ends in * stands for all
+-- that begin so. Roles go by their names, which are what a dump has; that a role has the part is told by its rights, so one that is
+-- made anew under an old name has nothing. See internal/admit.sql.
+CREATE TABLE @schema@.worker (
+    role     text NOT NULL,
+    consumer text NOT NULL,
+    PRIMARY KEY (role, consumer)
+);
+COMMENT ON TABLE @schema@.worker IS 'which consumers a role may work on';
+
+-- Roles that act for one tenant, whatever their connection says.
+CREATE TABLE @schema@.held (
+    role   text PRIMARY KEY,
+    tenant text NOT NULL CHECK (tenant <> '')
+);
+COMMENT ON TABLE @schema@.held IS 'roles that are held to a tenant';
+
+-- A connection that says which tenant it works for (SET outbox.tenant) has to do with that tenant's events alone, and with that
+-- tenant's consumers; one that says nothing is the platform's, which has to do with all. Not so for a role above row-level
+-- security: the owner of the tables, a superuser. Whom a row is for is asked once for a statement.
 ALTER TABLE @schema@.event ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.idempotency ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
-CREATE POLICY tenant ON @schema@.event
-    USING (coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant));
-CREATE POLICY tenant ON @schema@.idempotency
-    USING (coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant));
-CREATE POLICY tenant ON @schema@.consumer
-    USING (coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant));
+ALTER TABLE @schema@.handled ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.event FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
+CREATE POLICY tenant ON @schema@.idempotency FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
+CREATE POLICY given ON @schema@.idempotency FOR UPDATE USING ((SELECT @schema@._acting_for(current_user)) = tenant);
+CREATE POLICY tenant ON @schema@.handled USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
+-- An emit asks nothing of a table: who is held to a tenant has no right to choose ids, and is known by that.
+CREATE POLICY emit ON @schema@.event FOR INSERT WITH CHECK (
+    CASE WHEN has_column_privilege('@schema@.event'::regclass, 'id', 'INSERT')
+         THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
+         ELSE @schema@._acting_for(current_user) = tenant END);
+CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
+    CASE WHEN has_column_privilege('@schema@.event'::regclass, 'id', 'INSERT')
+         THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
+         ELSE @schema@._acting_for(current_user) = tenant END);
 
--- What there is about a consumer is its tenant's, too: of one that cannot be seen, nothing can. That goes for dead letters as
--- well: the platform's consumers have theirs to themselves, or a tenant could mark them as sent back, and send nothing.
+-- A consumer is seen by its tenant, and by workers that may work on it. What there is about a consumer is seen by whoever sees the
+-- consumer. That goes for dead letters as well: the platform's consumers have theirs to themselves, or a tenant could mark
+-- them as sent back, and send nothing.
+ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
+    AND ((SELECT @schema@._sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@._sees(current_user))::text[])));
+ALTER TABLE @schema@.setting ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.former_filter ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.lane ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.claim ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.parked ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.dead ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.ended ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.receipt ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.mark ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.marking ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.setting USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.former_filter USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.lane USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.claim USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.parked USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.dead USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.ended USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.receipt USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.mark USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.marking USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+ALTER TABLE @schema@.passed ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.passed USING (
+    consumer IN (SELECT c.name FROM @schema@.consumer c)
+    OR consumer = '' AND (SELECT @schema@._acting_for(current_user)) = ''); -- '': for those who see all consumers
+ALTER TABLE @schema@.adopted_row ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.adopted_row USING (marking IN (SELECT m.id FROM @schema@.marking m));
 
--- Dead letters are an operator's to send back and to drop, which is who may delete events. A consumer's own part is to
--- bury, and to delete those that were sent back and delivered.
-CREATE POLICY redrive ON @schema@.dead AS RESTRICTIVE FOR UPDATE USING (true)
-    WITH CHECK (NOT retrying OR has_table_privilege('@schema@.event'::regclass, 'DELETE'));
-CREATE POLICY remove ON @schema@.dead AS RESTRICTIVE FOR DELETE
-    USING (retrying OR has_table_privilege('@schema@.event'::regclass, 'DELETE'));
+-- Who was given what is for those it was given to, and for operators, who may be held to a tenant themselves.
+ALTER TABLE @schema@.worker ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.held ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON @schema@.worker USING (@schema@._inherits(current_user, role)
+    OR ((SELECT @schema@._sees(current_user)) IS NULL AND (SELECT @schema@._acting_for(current_user)) = ''));
+CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
+
+-- ---- what a turn of a worker takes and gives, see internal/turn.sql ----
+
+-- How a claim ended. epoch 0: there is nothing to settle. tried is the number of its events that
+-- were not given back. For outcomes and release_from see settle, for marks internal/put_marks.sql.
+CREATE TYPE @schema@._settlement AS (
+    epoch        bigint,
+    tried        bigint,
+    outcomes     jsonb,
+    release_from bigint,
+    marks        jsonb
+);
+
+-- What a worker asks for.
+CREATE TYPE @schema@._request AS (
+    max_events   int,      -- 0: claim nothing
+    lease_ms     bigint,
+    max_attempts int,      -- an event that was in flight this often when its worker vanished is buried;
+                           -- 0: take over nothing
+    careful_mode int,      -- see internal/claim_parked.sql
+    parked_first boolean,  -- try parked events before new ones
+    pull_in      boolean,  -- see internal/claim_parked.sql
+    lane_hint    int,      -- the lane to try first
+    known        bigint[], -- epochs of the claims that the worker has in hand
+    ordering     text,     -- the settings it works with; NULL: it does not say
+    lanes        int,
+    events       text,
+    predicate    text
+);
+
+-- Events that the worker has read already, and would like to claim. to_seq 0: none.
+CREATE TYPE @schema@._ahead AS (
+    lane     int,
+    target   text,         -- the window they were read in
+    from_seq bigint,       -- they are in (from_seq, to_seq]
+    to_seq   bigint,
+    n        int,
+    members  bigint,       -- the lanes whose events they are, see lane.members
+    sample   bigint        -- what the worker makes of a key, see _knows_keys; NULL: nothing
+);
+
+CREATE TYPE @schema@._answer AS (
+    lost        boolean,   -- the claim to be settled is no longer the worker's
+    paused      boolean,
+    changed     boolean,   -- the consumer has other settings now: nothing was claimed
+    busy        boolean,   -- another worker has a lane
+    through     boolean,   -- there is nothing left to do
+    skipped     boolean,   -- it got further without finding anything: ask again at once
+    careful_due boolean,   -- a careful event is due that careful_mode left alone
+    crashed     bigint,    -- events taken over from workers that vanished
+    buried      bigint,    -- those of them that became dead letters
+    wait_ms     bigint,    -- ask again after this time at the latest; -1: nothing is due
+    now_ms      bigint,    -- the database's clock
+    epoch       bigint,    -- the claim, if n > 0:
+    lane        int,       -- -1: parked events
+    n           int,
+    careful     boolean,
+    held        bigint[],  -- events of it that have to wait behind others of their key
+    seen        text,      -- its window
+    floor       bigint,
+    target      text,
+    from_seq    bigint,
+    to_seq      bigint,
+    window_end  bigint,
+    quiet       boolean,   -- the claim took all there was, and nothing is parked
+    members     bigint,    -- the lanes that it covers
+    keys        bigint[]   -- in place of held: every event of these keys has to wait
+);
+
+-- ---- what several turns take and give that are made together, see internal/turns.sql ----
+
+-- A turn that settles a claim which was delivered whole, and asks for the next. place is its number
+-- in the call. The rest is as in _settlement and _request.
+CREATE TYPE @schema@._simple AS (
+    place      int,
+    consumer   text,
+    owner      text,
+    epoch      bigint,
+    tried      bigint,
+    marks      jsonb,
+    max_events int,
+    lease_ms   bigint,
+    pull_in    boolean,
+    known      bigint[],
+    ordering   text,
+    events     text,
+    predicate  text
+);
+
+-- What became of it. The claim has the events of the window from seen to target, with a seq in
+-- (from_seq, to_seq], that the consumer wants, all of them.
+CREATE TYPE @schema@._simple_answer AS (
+    place      int,
+    epoch      bigint,  -- of the new claim
+    n          int,     -- its events; 0: there is no claim
+    more       boolean, -- the consumer has other claims
+    seen       text,
+    floor      bigint,
+    target     text,
+    from_seq   bigint,
+    to_seq     bigint,
+    quiet      boolean, -- nothing was new beyond them
+    now_ms     bigint   -- the database's clock
+);
 
 INSERT INTO @schema@.meta (name, value) VALUES ('schema_version', '1');
 DO $outbox$

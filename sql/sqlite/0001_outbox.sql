@@ -1,36 +1,114 @@
--- The outbox in a SQLite database, version 1. It may share the file with the application's own tables.
+-- The outbox in a SQLite database. It may share the file with the application's own tables. Times are milliseconds since 1970.
 --
--- To change anything here: add a file 0002_*.sql that alters what this one made, list it in src/meson.build,
--- and never edit a migration that was released. Times are milliseconds since 1970.
+-- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one
+-- made and ends with UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version', list it in meson.build beside this
+-- one, and raise SQLITE_SCHEMA_VERSION; never edit a migration that was released.
 
 CREATE TABLE outbox_meta (
     name  TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- ---- events ----
+
 -- Events are only ever inserted, and trimmed from the old end. seq is commit order, because SQLite has one writer at a
 -- time; AUTOINCREMENT, so that a number is never used again. Any language may produce with a plain
 --     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
+--
+-- The id is a UUIDv7: the time, then 24 bits of how much was changed on this connection, which grows with every event, so that
+-- ids grow within a millisecond, too, then 50 random bits; src/base/uuid7.c does the same. The clock is rounded as the
+-- program does it: its fractions are lost in a day's. The one other id is that of an adopted row, which headers name as source_id.
+--
+-- With an idempotency key that is known a plain INSERT fails ("UNIQUE constraint failed: outbox_event.idempotency_key"); INSERT OR
+-- IGNORE stores nothing then, changes 0 rows, and RETURNING gives none. A key is known for as long as its event is kept: for
+-- retention after its delivery at least.
+--
+-- The limits are those of docs/limits.md. A constraint's name is what a producer reads when it is refused: which column, and what
+-- the limit is. SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no
+-- UTF-8: those no CHECK can find, and a relay makes dead letters of them. The checks are compiled with every INSERT that is
+-- prepared, which takes longer than to run them, and goes by the number of terms. So there are few, and each does much:
+--   x BETWEEN ' ' AND printf('%.99s', x)   text, not empty, at most 99 bytes, no NUL: printf makes text of bytes, ends at NUL, and
+--                                          cuts off what is longer, and then x is past it; and all before ' ' are control characters
+--   x NOT GLOB CAST(x'...' AS TEXT)        '*[...]*' with the control characters, and '/', or white space. Types are mostly ASCII,
+--                                          where white space is found sooner
+--   ':"' to ',"', '{' to '[', '}' to ']'   make a JSON array of an object, if its values are strings; else, what is no JSON
+--   ',"' to '},{"'                         makes as many objects of it as it has strings
 CREATE TABLE outbox_event (
-    seq            INTEGER PRIMARY KEY AUTOINCREMENT,
-    id             TEXT NOT NULL UNIQUE DEFAULT (lower(
-        substr(printf('%012x', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), 1, 8) || '-' ||
-        substr(printf('%012x', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), 9, 4) || '-7' ||
-        substr(hex(randomblob(2)), 2) || '-' || substr('89ab', 1 + (random() & 3), 1) ||
-        substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))),
-    -- x'...' is '*[^A- ^?]*': any control character or space. A literal, because it is looked at for every event.
-    type           TEXT NOT NULL CHECK (length(type) BETWEEN 1 AND 255 AND
-                       type NOT GLOB CAST(x'2a5b012d207f5d2a' AS TEXT)),
-    aggregate_type TEXT,
-    aggregate_id   TEXT,
-    version        INTEGER,
-    payload        TEXT NOT NULL DEFAULT 'null' CHECK (json_valid(payload) AND length(payload) <= 67108864),
-    headers        TEXT CHECK (headers IS NULL OR json_type(headers) = 'object'),
-    tenant         TEXT,
-    not_before     INTEGER,
-    created_at     INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
-    CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
+    seq             INTEGER PRIMARY KEY AUTOINCREMENT,
+    id              TEXT NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
+                        (julianday() - 2440587.5) * 86400000 + 0.5 >> 16, (julianday() - 2440587.5) * 86400000 + 0.5 & 65535,
+                        total_changes() >> 12 & 4095, ((total_changes() & 4095 | 8192) << 2) + (random() & 3),
+                        random() & 281474976710655)),
+    type            TEXT NOT NULL,
+    aggregate_type  TEXT,
+    aggregate_id    TEXT,                     -- the key, with aggregate_type; NULL: none
+    version         INTEGER,                  -- of the aggregate, if the producer counts it
+    payload         TEXT NOT NULL DEFAULT 'null',
+    headers         TEXT,
+    tenant          TEXT,
+    not_before      INTEGER,                  -- not delivered earlier; NULL: at once
+    created_at      INTEGER NOT NULL DEFAULT (CAST((julianday() - 2440587.5) * 86400000 AS INTEGER)),
+    idempotency_key TEXT,
+    CONSTRAINT "seq: positive" CHECK (seq > 0), -- what is not past 0 nobody would get
+    CONSTRAINT "id: a UUIDv7 in 36 characters (an adopted row keeps its UUID)" CHECK (id = printf('%.36s', id) AND id GLOB
+        '[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]'
+        AND (id GLOB '??????????????7????[89abAB]*' OR json_extract(headers, '$.source_id') IS id)),
+    CONSTRAINT "type: 1 to 255 bytes, no white space, no control character" CHECK (
+        type BETWEEN '!' AND printf('%.255s', type) AND (type NOT GLOB '*[^!-~]*' OR type NOT GLOB
+        CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT))),
+    CONSTRAINT "aggregate_type: 1 to 1024 bytes, no '/', no control character" CHECK (
+        aggregate_type BETWEEN ' ' AND printf('%.1024s', aggregate_type) AND aggregate_type NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f2f5d2a' AS TEXT)),
+    CONSTRAINT "aggregate_id: 1 to 1024 bytes, no control character" CHECK (
+        aggregate_id BETWEEN ' ' AND printf('%.1024s', aggregate_id) AND aggregate_id NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
+    CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL)),
+    CONSTRAINT "version: a whole number of 64 bits" CHECK (version = CAST(version AS INTEGER)),
+    CONSTRAINT "payload: JSON without NUL, at most 64 MiB" CHECK (payload = printf('%.67108864s', payload) AND json_valid(payload)),
+    CONSTRAINT "headers: an object of at most 64 strings, at most 64 KiB" CHECK (headers IS NULL OR
+        headers = printf('%.65536s', headers) AND
+        json_valid(rtrim(replace(replace(json(headers), ':"', ',"'), '{', '['), '}') || ']') AND
+        json_array_length(replace(json_array(json(headers)), ',"', '},{"')) <= 64),
+    CONSTRAINT "tenant: 1 to 1024 bytes, no control character" CHECK (tenant IS NULL OR
+        tenant BETWEEN ' ' AND printf('%.1024s', tenant) AND tenant NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
+    CONSTRAINT "not_before: milliseconds, from 1970 to ten years ahead" CHECK (
+        not_before BETWEEN 0 AND CAST(not_before AS INTEGER) AND not_before <= created_at + 315619200000),
+    CONSTRAINT "created_at: milliseconds, from 1970 to 9999" CHECK (
+        created_at BETWEEN 0 AND CAST(created_at AS INTEGER) AND created_at <= 253402300799999),
+    CONSTRAINT "idempotency_key: 1 to 1024 bytes, no control character" CHECK (idempotency_key IS NULL OR
+        idempotency_key BETWEEN ' ' AND printf('%.1024s', idempotency_key) AND idempotency_key NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT))
 );
+CREATE UNIQUE INDEX outbox_event_idempotency ON outbox_event (idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- Events stay as they were inserted: a statement that would change, delete or replace one is refused as a whole. What deletes
+-- or renumbers events for a reason (trim, src/store/sqlite/numbers.c) puts the row 'change_events' into outbox_meta and takes it
+-- out in the same transaction, so nobody else ever sees it. An owner who has to erase an event does the same
+-- (docs/operations.md).
+CREATE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event
+WHEN NOT EXISTS (SELECT 1 FROM outbox_meta WHERE name = 'change_events')
+BEGIN
+    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, this one is not deleted: old events go with `outbox trim`; to take something back, emit another event');
+END;
+CREATE TRIGGER outbox_event_updated BEFORE UPDATE ON outbox_event
+WHEN NOT EXISTS (SELECT 1 FROM outbox_meta WHERE name = 'change_events')
+BEGIN
+    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, this one is not changed: to insert once, give an idempotency_key and use INSERT OR IGNORE; to correct something, emit another event');
+END;
+
+-- INSERT OR REPLACE deletes the event that is there, and no trigger for DELETE runs then (but with PRAGMA recursive_triggers).
+-- Inside a trigger the conflict policy of the statement that fired it counts, if it has one: so with OR REPLACE, and only then, the
+-- row 'replaced' is replaced. A plain INSERT, and one with OR IGNORE or ON CONFLICT, go on as without the trigger.
+CREATE TRIGGER outbox_event_inserted BEFORE INSERT ON outbox_event
+WHEN EXISTS (SELECT 1 FROM outbox_event WHERE id = NEW.id)
+  OR NEW.seq > 0 AND EXISTS (SELECT 1 FROM outbox_event WHERE seq = NEW.seq) -- -1: it is yet to get one
+  OR NEW.idempotency_key IS NOT NULL AND EXISTS (SELECT 1 FROM outbox_event WHERE idempotency_key = NEW.idempotency_key)
+BEGIN
+    INSERT OR IGNORE INTO outbox_meta (name, value) VALUES ('replaced', 'yes');
+    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, none is replaced: to insert once, give an idempotency_key and use INSERT OR IGNORE')
+    FROM outbox_meta WHERE name = 'replaced' AND value = 'yes';
+END;
 
 -- Keys under which events were emitted, so that emitting again gives no second event.
 CREATE TABLE outbox_idempotency (
@@ -41,92 +119,158 @@ CREATE TABLE outbox_idempotency (
 ) WITHOUT ROWID;
 CREATE INDEX outbox_idempotency_at ON outbox_idempotency (at);
 
+-- ---- consumers, and how far they have got ----
+
+-- parked_stamp changes whenever events of the consumer are parked or are parked no longer: a worker that has read which keys are
+-- held up need not read them again while it is the same.
 CREATE TABLE outbox_consumer (
-    name       TEXT PRIMARY KEY,
-    events     TEXT NOT NULL,      -- type patterns, '' for all
-    predicate  TEXT NOT NULL,      -- on the payload, '' for none
-    ordering   TEXT NOT NULL CHECK (ordering IN ('none', 'key', 'global')),
-    lanes      INTEGER NOT NULL,
-    retry      TEXT NOT NULL,
-    paused     INTEGER NOT NULL DEFAULT 0,
-    epoch      INTEGER NOT NULL DEFAULT 0,      -- grows with every claim: the fence
-    delivered  INTEGER NOT NULL DEFAULT 0,
-    created_at INTEGER NOT NULL,
-    report     TEXT,                            -- what its relay last had to say
-    report_at  INTEGER
+    name         TEXT PRIMARY KEY,
+    events       TEXT NOT NULL,                 -- type patterns, '' for all
+    predicate    TEXT NOT NULL,                 -- on the payload, '' for none
+    ordering     TEXT NOT NULL CHECK (ordering IN ('none', 'key', 'global')),
+    lanes        INTEGER NOT NULL,
+    retry        TEXT NOT NULL,
+    paused       INTEGER NOT NULL DEFAULT 0,
+    epoch        INTEGER NOT NULL DEFAULT 0,    -- grows with every claim: the fence
+    delivered    INTEGER NOT NULL DEFAULT 0,
+    created_at   INTEGER NOT NULL,
+    report       TEXT,                          -- what its relay last had to say
+    report_at    INTEGER,
+    start        INTEGER NOT NULL,              -- events up to here came before it, and were never its own
+    parked_stamp INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- Everything up to position has been handed out: it is in a claim, parked, dead, or delivered.
+-- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count. A
+-- worker may not bring back what was replaced, or one that was restarted with its old file would pass over events that the
+-- newer filter lets through. Rows come with the first change; of one that never changed there is nothing to remember.
+CREATE TABLE outbox_setting (
+    consumer   TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    events     TEXT NOT NULL,
+    predicate  TEXT NOT NULL,
+    ordering   TEXT NOT NULL,
+    lanes      INTEGER NOT NULL,
+    since      INTEGER NOT NULL,   -- ms
+    by_whom    TEXT,               -- NULL: nobody wrote it down
+    PRIMARY KEY (consumer, generation)
+) WITHOUT ROWID;
+
+-- Filters that a consumer had, each with the position of every lane when it was replaced: what was handed out by then was judged
+-- by it. n grows; of those that cover an event the first counts. low and high: the least and the greatest of the positions.
+-- epoch: claims up to it were made under this filter.
+CREATE TABLE outbox_former_filter (
+    consumer  TEXT NOT NULL,
+    n         INTEGER NOT NULL,
+    lane      INTEGER NOT NULL,
+    lanes     INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    low       INTEGER NOT NULL,
+    high      INTEGER NOT NULL,
+    epoch     INTEGER NOT NULL,
+    events    TEXT NOT NULL,
+    predicate TEXT NOT NULL,
+    PRIMARY KEY (consumer, n, lane)
+) WITHOUT ROWID;
+
+-- Everything up to position has been handed out: it is in a claim, parked, dead, or delivered. By high and high_id it is found out
+-- that numbers began again.
 CREATE TABLE outbox_lane (
     consumer TEXT NOT NULL,
     lane     INTEGER NOT NULL,
     position INTEGER NOT NULL,
+    high     INTEGER NOT NULL DEFAULT 0,        -- the highest number it was handed; of a claim of all lanes, one lane has it
+    high_id  TEXT,                              -- the id of that event
     PRIMARY KEY (consumer, lane)
 ) WITHOUT ROWID;
 
--- A lease: the events of (from_seq, to_seq] in that lane, or the parked events that carry this epoch.
+-- A lease: the events of (from_seq, to_seq] in that lane, or parked events (seqs), which carry this epoch. Lane -1: of all lanes, for
+-- a worker that has all of them. A claim without events (from_seq = to_seq) sets a lane aside for a worker that found all
+-- of them taken.
 CREATE TABLE outbox_claim (
     consumer     TEXT NOT NULL,
     epoch        INTEGER NOT NULL,
     lane         INTEGER NOT NULL,
-    parked       INTEGER NOT NULL,
+    parked       INTEGER NOT NULL,              -- 1: parked events
     from_seq     INTEGER NOT NULL,
     to_seq       INTEGER NOT NULL,
     owner        TEXT NOT NULL,
     locked_until INTEGER NOT NULL,
-    lease        INTEGER NOT NULL,          -- its length: locked_until is never further ahead, whatever the clock did
+    lease        INTEGER NOT NULL,              -- its length: locked_until is never further ahead, whatever the clock did
+    boot         INTEGER,                       -- the start of the machine its owner runs on; NULL: not known
+    ahead        INTEGER NOT NULL DEFAULT 0,    -- by how many ms its owner's wall clock, that of locked_until, was ahead of that machine's
+    seqs         TEXT,                          -- the parked events it has, as a JSON array of their numbers
+    blamed       INTEGER NOT NULL DEFAULT 0,    -- it has one event, and if the worker vanishes, that counts as an attempt
     PRIMARY KEY (consumer, epoch)
 ) WITHOUT ROWID;
 
--- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL).
+-- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). A failure uses up no attempt
+-- until it is known to be the event's own, because others got through beside it: see src/engine/evidence.h.
 CREATE TABLE outbox_parked (
-    consumer  TEXT NOT NULL,
-    seq       INTEGER NOT NULL,
-    key       INTEGER NOT NULL,             -- what order goes by; 0: nothing
-    attempts  INTEGER NOT NULL,
-    due_at    INTEGER,
-    wait      INTEGER NOT NULL DEFAULT 0,   -- what it was told to wait: due_at is never further ahead
-    careful   INTEGER NOT NULL DEFAULT 0,   -- was in flight when a worker vanished: alone, attempt counted first
-    delayed   INTEGER NOT NULL DEFAULT 0,   -- waits for its not_before
-    claim     INTEGER,                      -- epoch of the claim that holds it
-    error     TEXT,
-    failed_at INTEGER,
+    consumer      TEXT NOT NULL,
+    seq           INTEGER NOT NULL,
+    key           INTEGER NOT NULL,             -- what order goes by; 0: nothing
+    attempts      INTEGER NOT NULL,
+    due_at        INTEGER,
+    wait          INTEGER NOT NULL DEFAULT 0,   -- what it was told to wait: due_at is never further ahead
+    crashes       INTEGER NOT NULL DEFAULT 0,   -- how many workers vanished that had it in flight, since it last came back
+    delayed       INTEGER NOT NULL DEFAULT 0,   -- waits for its not_before
+    claim         INTEGER,                      -- epoch of the claim that holds it
+    error         TEXT,
+    failed_at     INTEGER,
+    failing_since INTEGER,                      -- it has failed ever since
+    proven        INTEGER NOT NULL DEFAULT 0,   -- the failure is known to be the event's own
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 CREATE INDEX outbox_parked_due ON outbox_parked (consumer, due_at, seq) WHERE claim IS NULL AND due_at IS NOT NULL;
 CREATE INDEX outbox_parked_key ON outbox_parked (consumer, key, seq);
-CREATE INDEX outbox_parked_claim ON outbox_parked (consumer, claim) WHERE claim IS NOT NULL;
 
 -- Dead letters: the whole event, so that trimming takes nothing away from it.
 CREATE TABLE outbox_dead (
-    consumer       TEXT NOT NULL,
-    seq            INTEGER NOT NULL,
-    id             TEXT NOT NULL,
-    type           TEXT NOT NULL,
-    aggregate_type TEXT,
-    aggregate_id   TEXT,
-    version        INTEGER,
-    payload        TEXT NOT NULL,
-    headers        TEXT,
-    tenant         TEXT,
-    not_before     INTEGER,
-    created_at     INTEGER NOT NULL,
-    attempts       INTEGER NOT NULL,
-    error          TEXT,
-    dead_at        INTEGER NOT NULL,
-    retrying       INTEGER NOT NULL DEFAULT 0,
+    consumer        TEXT NOT NULL,
+    seq             INTEGER NOT NULL,
+    id              TEXT NOT NULL,
+    type            TEXT NOT NULL,
+    aggregate_type  TEXT,
+    aggregate_id    TEXT,
+    version         INTEGER,
+    payload         TEXT NOT NULL,
+    headers         TEXT,
+    tenant          TEXT,
+    not_before      INTEGER,
+    created_at      INTEGER NOT NULL,
+    attempts        INTEGER NOT NULL,
+    error           TEXT,
+    dead_at         INTEGER NOT NULL,
+    retrying        INTEGER NOT NULL DEFAULT 0, -- it was sent back, and is parked
+    idempotency_key TEXT,
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 
--- The inbox: what a handler has taken effect for.
-CREATE TABLE outbox_handled (
-    handler TEXT NOT NULL,
-    key     TEXT NOT NULL,
-    hash    INTEGER NOT NULL,
-    at      INTEGER NOT NULL,
-    PRIMARY KEY (handler, key)
+-- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, and the few
+-- that a worker left which vanished while the filter changed. Both are rare, and the row goes with its event.
+CREATE TABLE outbox_ended (
+    seq      INTEGER NOT NULL,
+    consumer TEXT NOT NULL,
+    state    TEXT NOT NULL CHECK (state IN ('dropped', 'skipped', 'delivered')),
+    PRIMARY KEY (seq, consumer)
 ) WITHOUT ROWID;
-CREATE INDEX outbox_handled_at ON outbox_handled (at);
+
+-- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is being settled.
+CREATE TRIGGER outbox_note_drop AFTER DELETE ON outbox_dead WHEN OLD.retrying = 0
+BEGIN
+    INSERT OR REPLACE INTO outbox_ended (seq, consumer, state)
+    SELECT OLD.seq, OLD.consumer, 'dropped' WHERE EXISTS (SELECT 1 FROM outbox_event WHERE seq = OLD.seq);
+END;
+
+-- When a consumer got past an event is told by samples: at that time it was done with every event up to seq. Trimming takes one
+-- now and then, and forgets those nobody asks for any more (src/store/db/trim.c), so there are about 170 for a consumer,
+-- however many events there are. To lose samples keeps events longer, and deletes none too early.
+CREATE TABLE outbox_passed (
+    consumer TEXT NOT NULL,
+    seq      INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (consumer, seq)
+) WITHOUT ROWID;
 
 -- Optional record of deliveries, with the sink's own id.
 CREATE TABLE outbox_receipt (
@@ -150,30 +294,164 @@ CREATE TABLE outbox_mark (
     PRIMARY KEY (stream, consumer)
 ) WITHOUT ROWID;
 
--- The state of every kept event for every consumer whose type patterns match it. The payload predicate is not looked at:
--- an event it excludes shows as delivered once the position is past it. With several lanes an event shows as pending
--- until all lanes are past it. `outbox events` is exact in both.
-CREATE VIEW outbox_delivery AS
-SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer,
-       CASE
-           WHEN d.seq IS NOT NULL AND d.retrying = 0 THEN 'expired'
-           WHEN p.claim IS NOT NULL THEN 'in-flight'
-           WHEN p.attempts > 0 THEN 'failed'
-           WHEN p.seq IS NOT NULL THEN 'pending'
-           WHEN EXISTS (SELECT 1 FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0
-                        AND e.seq > k.from_seq AND e.seq <= k.to_seq) THEN 'in-flight'
-           WHEN e.seq <= (SELECT min(position) FROM outbox_lane l WHERE l.consumer = c.name) THEN 'delivered'
-           ELSE 'pending'
-       END AS state,
-       coalesce(p.attempts, d.attempts, 0) AS attempts,
-       p.due_at,
-       coalesce(p.error, d.error) AS error
-FROM outbox_event e
-CROSS JOIN outbox_consumer c
-LEFT JOIN outbox_parked p ON p.consumer = c.name AND p.seq = e.seq
-LEFT JOIN outbox_dead d ON d.consumer = c.name AND d.seq = e.seq
-WHERE c.events = ''
-   OR EXISTS (SELECT 1 FROM json_each('[' || replace(json_quote(c.events), ',', '","') || ']') AS w
-              WHERE e.type GLOB trim(w.value));
+-- The inbox: what a handler has taken effect for. It goes by the idempotency key of an event that has one, else by its id.
+CREATE TABLE outbox_handled (
+    handler TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    hash    INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    PRIMARY KEY (handler, key)
+) WITHOUT ROWID;
+CREATE INDEX outbox_handled_at ON outbox_handled (at);
 
-INSERT INTO outbox_meta (name, value) VALUES ('schema_version', '1');
+-- ---- adopted tables ----
+
+-- Tables of the application's own whose rows become events: by a trigger on the table, outbox_adopted_<name>, while it is adopted; the
+-- row stays when that is undone. mark: the column that is set when `consumer` has had a row; key tells rows apart; stamp is the
+-- SQL of what it is set to.
+CREATE TABLE outbox_adopted (
+    source   TEXT PRIMARY KEY COLLATE NOCASE,
+    mapping  TEXT NOT NULL,
+    mark     TEXT,
+    consumer TEXT,
+    key      TEXT,
+    stamp    TEXT,
+    at       INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Of tables whose rows are marked: which row became which event, until it is marked. Never many more than wait for delivery.
+CREATE TABLE outbox_adopted_row (
+    event_id TEXT PRIMARY KEY,
+    source   TEXT NOT NULL COLLATE NOCASE,
+    row                                     -- its key, of whatever type
+) WITHOUT ROWID;
+
+-- ---- what is shown: views, in SQL alone ----
+
+-- The state of every kept event for every consumer whose type patterns match it, or did when it was handed out. SQL alone cannot
+-- look into a payload as predicates do, nor tell the lane of a key. Where it would have to, it says `unknown`: of an event that
+-- a consumer with a predicate is past (delivered or skipped), and, with several lanes, of one that some lanes are past and
+-- others are not, or that a claim of some lane spans. `outbox events` is exact in both.
+-- An expired claim counts as none: its events are pending, or failed if they had failed before.
+CREATE VIEW outbox_delivery AS
+SELECT seq, event_id, type, consumer,
+       CASE
+           WHEN retrying = 0 THEN 'expired'
+           WHEN parked AND parked_live THEN 'in-flight'
+           WHEN parked_attempts > 0 OR failing_since IS NOT NULL THEN 'failed'
+           WHEN parked OR seq > high THEN 'pending'
+           WHEN seq <= start THEN 'before-start'
+           WHEN seq > low THEN 'unknown'
+           WHEN ended IS NULL AND seq > former_low THEN 'unknown'
+           WHEN ended IS NULL AND NOT was_wanted THEN 'skipped'
+           WHEN claim_live IS NOT NULL AND NOT lane_known THEN 'unknown'
+           WHEN claim_live = 1 THEN 'in-flight'
+           WHEN claim_live = 0 THEN 'pending'
+           WHEN ended IS NOT NULL THEN ended
+           WHEN predicate <> '' THEN 'unknown'
+           ELSE 'delivered'
+       END AS state,
+       attempts, due_at, error
+FROM (SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, c.start, d.retrying, x.state AS ended,
+             p.seq IS NOT NULL AS parked, p.attempts AS parked_attempts, p.failing_since, p.due_at,
+             coalesce(p.attempts, d.attempts, 0) AS attempts, coalesce(p.error, d.error) AS error,
+             EXISTS (SELECT 1 FROM outbox_claim k WHERE k.consumer = c.name AND k.epoch = p.claim
+                     AND k.locked_until > t.now) AS parked_live,
+             c.lanes = 1 OR e.aggregate_id IS NULL AS lane_known,
+             (SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name
+              AND (e.aggregate_id IS NOT NULL OR l.lane = e.seq % c.lanes)) AS low,
+             (SELECT max(l.position) FROM outbox_lane l WHERE l.consumer = c.name
+              AND (e.aggregate_id IS NOT NULL OR l.lane = e.seq % c.lanes)) AS high,
+             (SELECT max(k.locked_until > t.now) FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0
+              AND e.seq > k.from_seq AND e.seq <= k.to_seq
+              AND (c.lanes = 1 OR e.aggregate_id IS NOT NULL OR k.lane < 0 OR k.lane = e.seq % c.lanes)) AS claim_live,
+             h.low AS former_low, coalesce(h.predicate, c.predicate) AS predicate,
+             c.events = '' OR EXISTS (
+                 SELECT 1 FROM json_each('[' || replace(json_quote(c.events), ',', '","') || ']') AS w
+                 WHERE e.type GLOB trim(w.value)) AS wanted,
+             coalesce(h.events, c.events) = '' OR EXISTS (
+                 SELECT 1 FROM json_each('[' || replace(json_quote(coalesce(h.events, c.events)), ',', '","') || ']') AS w
+                 WHERE e.type GLOB trim(w.value)) AS was_wanted
+      FROM outbox_event e
+      CROSS JOIN outbox_consumer c
+      CROSS JOIN (SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) AS now) t
+      LEFT JOIN outbox_parked p ON p.consumer = c.name AND p.seq = e.seq
+      LEFT JOIN outbox_dead d ON d.consumer = c.name AND d.seq = e.seq
+      LEFT JOIN outbox_ended x ON x.consumer = c.name AND x.seq = e.seq
+      LEFT JOIN outbox_former_filter h ON h.consumer = c.name AND h.lane = 0 AND h.n =
+                (SELECT min(g.n) FROM outbox_former_filter g WHERE g.consumer = c.name AND g.lane = 0 AND e.seq <= g.high))
+WHERE wanted OR (seq <= high AND was_wanted) OR parked OR retrying IS NOT NULL OR ended IS NOT NULL;
+
+-- ---- the five inspections (C1.9): a row for each event and consumer, as the functions of these names in PostgreSQL have ----
+
+-- What a worker would get: pending, those of an expired claim among them, or failed and due again.
+CREATE VIEW outbox_find_unprocessed AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error, e.created_at
+FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
+WHERE d.state = 'pending' OR d.state = 'failed' AND d.due_at <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
+
+-- What a worker has in hand: in a live claim.
+CREATE VIEW outbox_find_processing AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, k.owner AS worker, k.epoch,
+       k.locked_until, e.created_at
+FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
+JOIN outbox_consumer c ON c.name = d.consumer
+LEFT JOIN outbox_parked p ON p.consumer = d.consumer AND p.seq = d.seq
+JOIN outbox_claim k ON k.consumer = d.consumer AND k.epoch = coalesce(p.claim,
+     (SELECT max(x.epoch) FROM outbox_claim x WHERE x.consumer = d.consumer AND x.parked = 0
+      AND d.seq > x.from_seq AND d.seq <= x.to_seq AND (c.lanes = 1 OR x.lane < 0 OR x.lane = d.seq % c.lanes)))
+WHERE d.state = 'in-flight';
+
+-- What failed, and will be tried again at due_at; NULL: once what it waits behind is through.
+CREATE VIEW outbox_find_failed AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error, e.created_at
+FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq WHERE d.state = 'failed';
+
+-- What was given up: dead letters that were not sent back.
+CREATE VIEW outbox_find_abandoned AS
+SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at, created_at
+FROM outbox_dead WHERE retrying = 0;
+
+-- What was delivered, as long as the event is kept. Where a predicate decides, which SQL cannot ask, a receipt tells.
+CREATE VIEW outbox_find_published AS
+SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
+FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
+WHERE d.state = 'delivered' OR d.state = 'unknown' AND EXISTS
+      (SELECT 1 FROM outbox_receipt r WHERE r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = e.id);
+
+-- ---- names that people bring along from another outbox (docs/coming-from.md) ----
+
+-- They cost nothing while nobody reads them. A table of the application's that has such a name already is left alone.
+-- last_processed_id: everything up to it is done with. The retry is that of the first event that failed and waits.
+-- last_processed_at is known where receipts are kept.
+CREATE VIEW IF NOT EXISTS outbox_listeners AS
+SELECT c.name AS listener_id,
+       min((SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name),
+           coalesce((SELECT min(k.from_seq) FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0), 9223372036854775807),
+           coalesce((SELECT min(w.seq) - 1 FROM outbox_parked w WHERE w.consumer = c.name AND NOT EXISTS
+                     (SELECT 1 FROM outbox_dead d WHERE d.consumer = w.consumer AND d.seq = w.seq)), 9223372036854775807))
+           AS last_processed_id,
+       r.at AS last_processed_at, coalesce(p.attempts, 0) AS retry_count, p.due_at AS retry_after, p.error AS last_error, c.created_at,
+       max(c.created_at, coalesce(r.at, 0), coalesce(p.failed_at, 0), coalesce(c.report_at, 0)) AS updated_at
+FROM outbox_consumer c
+LEFT JOIN outbox_receipt r ON r.consumer = c.name AND r.seq = (SELECT max(x.seq) FROM outbox_receipt x WHERE x.consumer = c.name)
+LEFT JOIN outbox_parked p ON p.consumer = c.name AND p.seq = (SELECT min(x.seq) FROM outbox_parked x
+                                                              WHERE x.consumer = c.name AND x.failed_at IS NOT NULL);
+
+CREATE VIEW IF NOT EXISTS outbox_dead_letters AS
+SELECT consumer AS listener_id, seq AS outbox_event_id, error, dead_at AS failed_at FROM outbox_dead WHERE retrying = 0;
+
+CREATE VIEW IF NOT EXISTS outbox_dlq AS
+SELECT consumer, id AS original_outbox_id, type AS topic, aggregate_type AS aggregate_kind, aggregate_id,
+       version AS source_entity_version, payload, headers AS telemetry_envelope, tenant AS tenant_id,
+       attempts AS publish_attempts, error AS final_error, created_at, dead_at AS failed_at
+FROM outbox_dead WHERE retrying = 0;
+
+CREATE VIEW IF NOT EXISTS outbox_event_handled AS
+SELECT handler AS handler_name, key AS idempotency_key, at AS handled_at FROM outbox_handled;
+
+CREATE VIEW IF NOT EXISTS outbox_consumed_events AS
+SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handled;
+
+-- identity: which outbox this is; a copy of it has the same, another one never. replaced: see outbox_event_inserted.
+INSERT INTO outbox_meta (name, value) VALUES ('schema_version', '1'), ('identity', lower(hex(randomblob(16)))), ('replaced', 'no');

@@ -190,7 +190,7 @@ static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
     return (double)ms / 1e3;
 }
 
-/* lag is the age of the oldest event that waits or is in flight here, by type. */
+/* lag is the age of the oldest event that is not delivered, by type. */
 static void lag(struct buf *b, const char *name, const struct metrics *m)
 {
     struct by_types t;
@@ -203,6 +203,16 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
             if (t.type[i].name)
                 add_seconds(b, name, LABELS2(c, "topic", t.type[i].name),
                             seconds_since(c, t.type[i].oldest_at));
+    }
+}
+
+/* overdue is the same for all types, without events whose time has not come. */
+static void overdue(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        if (c->has_gauge)
+            add_seconds(b, name, LABELS(c), seconds_since(c, c->gauge.overdue_at));
     }
 }
 
@@ -283,7 +293,8 @@ static void failures(struct buf *b, const char *name, const struct metrics *m)
 {
     static const char *const reasons[] = {
         [SINK_RETRY] = "retry",       [SINK_REJECT] = "reject", [SINK_DOWN] = "down",
-        [SINK_NOT_MINE] = "not-mine", [SINK_LATER] = "later",   [SINK_FATAL] = "fatal"};
+        [SINK_NOT_MINE] = "not-mine", [SINK_LATER] = "later",   [SINK_REFUSED] = "refused",
+        [SINK_FATAL] = "fatal"};
     EACH(m, c)
     {
         const struct meter *t = &c->view.stats.meter;
@@ -452,9 +463,13 @@ static const struct {
     {"outbox_consumer_paused", "gauge", "Whether an operator has paused the consumer.", paused},
     {"outbox_consumer_stalled_seconds", "gauge",
      "How long the consumer has had work without completing any.", stalled},
-    {"outbox_depth", "gauge", "Events not claimed yet.", depth},
-    {"outbox_lag_seconds", "gauge",
-     "Age of the oldest undelivered event, not counting parked ones.", lag},
+    {"outbox_depth", "gauge",
+     "Events not delivered yet: those that wait to be claimed, are in flight, or are parked.",
+     depth},
+    {"outbox_lag_seconds", "gauge", "Age of the oldest event not delivered yet.", lag},
+    {"outbox_overdue_seconds", "gauge",
+     "How long the oldest event not delivered yet could have been, its not_before considered.",
+     overdue},
     {"outbox_in_flight", "gauge", "Events that this relay has claimed and not completed.",
      in_flight},
     {"outbox_memory_held_bytes", "gauge", "Memory for the events that this relay holds.",

@@ -158,7 +158,9 @@ OUTBOX_API int outbox_batch_extend(outbox_batch *b, int64_t lease_ms, outbox_err
         return -1;
     for (struct part *p = b->first; p && r == 0; p = p->next) {
         bool lost = false;
-        r = st->ops->extend(st, p->consumer, b->worker, &p->b, lease_ms, &lost, err);
+        struct claim_lease l = {
+            .consumer = p->consumer, .owner = b->worker, .epoch = p->b.epoch, .lease_ms = lease_ms};
+        r = st->ops->extend(st, &l, &lost, err);
         if (r == 0 && lost)
             gone = p;
     }

@@ -135,9 +135,10 @@ static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, 
     return p;
 }
 
-/* claim_for adds what one consumer has to the batch. A careful event must be alone in it. */
+/* claim_for adds what one consumer has to the batch, one of several that are asked if crowded. A
+ * careful event must be alone in it. */
 static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
-                     struct error *err)
+                     bool crowded, struct error *err)
 {
     struct filter *filter = NULL;
     struct part *p = new_part(b, spec, err);
@@ -162,6 +163,7 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
         .lease_ms = c->lease_ms,
         .max_attempts = p->retry.attempts,
         .once = true,
+        .crowded = crowded,
     };
 
     int r = 0;
@@ -206,7 +208,7 @@ static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
     shuffle(list, n, &b->rng);
     for (size_t i = 0; i < n && !is_full(b, c); i++) {
         struct error why = {0};
-        bool failed = claim_for(b, c, &list[i], &why) != 0;
+        bool failed = claim_for(b, c, &list[i], n > 1, &why) != 0;
         if (failed && !first.code)
             first = why;
     }

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/option.h"
 #include "engine/budget.h"
+#include "engine/suspect.h"
 #include "store/store.h"
 
 struct pool;
@@ -27,7 +28,7 @@ struct crew {
     const struct log *log;
     const struct clock *clock;
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
-    atomic_flag careful; /* see pipeline_config */
+    struct suspects suspects; /* see pipeline_config */
     atomic_bool stop;
     int stop_fd; /* eventfd: readable once stop is set */
 

@@ -38,14 +38,22 @@ static bool given_up(struct heart *h, struct runner *r, int64_t started, int64_t
     return true;
 }
 
+static int extend_lease(struct heart *h, const struct claim_lease *l, bool *ret_lost,
+                        struct error *err)
+{
+    if (!h->st && crew_handle(h->crew, &h->st, err) != 0)
+        return -1;
+    return h->st->ops->extend(h->st, l, ret_lost, err);
+}
+
 static int extend(struct heart *h, const struct runner *r, int64_t epoch, bool *ret_lost,
                   struct error *err)
 {
-    struct batch b = {.epoch = epoch};
-    if (!h->st && crew_handle(h->crew, &h->st, err) != 0)
-        return -1;
-    return h->st->ops->extend(h->st, r->consumer->name, r->owner, &b, r->consumer->lease_ms,
-                              ret_lost, err);
+    struct claim_lease l = {.consumer = r->consumer->name,
+                            .owner = r->owner,
+                            .epoch = epoch,
+                            .lease_ms = r->consumer->lease_ms};
+    return extend_lease(h, &l, ret_lost, err);
 }
 
 /* beat extends the claim of a runner that is in a call, once half of the lease is over. It does no
@@ -103,11 +111,27 @@ static bool rest(struct heart *h, int64_t period)
     return !stop;
 }
 
+/* absolve tells the store that the event which is being handled is not to blame if the process is
+ * killed now: it is being stopped, and whoever stops it may lose patience. */
+static void absolve(struct heart *h)
+{
+    struct suspect_claim c;
+    struct error err;
+    bool lost;
+    if (!suspect_all_absolve(&h->crew->suspects, &c))
+        return;
+    struct claim_lease l = suspect_lease(&c);
+    if (extend_lease(h, &l, &lost, &err) != 0)
+        log_at(h->crew->log, LOG_WARN_, c.consumer, "store: %s", err.text);
+}
+
 static void *heart_main(void *arg)
 {
     struct heart *h = arg;
     int64_t period = period_of(h);
     while (rest(h, period)) {
+        if (atomic_load(&h->crew->stop))
+            absolve(h);
         for (size_t i = 0; i < h->n; i++)
             beat(h, h->r[i], clock_mono(h->crew->clock));
     }

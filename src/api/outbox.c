@@ -72,6 +72,7 @@ static void init_locks(outbox *ob)
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&ob->crew.lock, NULL);
     pthread_mutex_init(&ob->turns, NULL);
+    suspect_all_init(&ob->crew.suspects);
 }
 
 static int init_crew(outbox *ob, struct error *err)
@@ -83,7 +84,6 @@ static int init_crew(outbox *ob, struct error *err)
     if (option_defaults(crew_options, w, err) != 0)
         return -1;
     atomic_init(&w->stop, false);
-    atomic_flag_clear(&w->careful);
     w->stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (w->stop_fd < 0)
         return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
@@ -189,6 +189,7 @@ OUTBOX_API void outbox_close(outbox *ob)
     pthread_cond_destroy(&ob->crew.changed);
     pthread_mutex_destroy(&ob->crew.lock);
     pthread_mutex_destroy(&ob->turns);
+    suspect_all_release(&ob->crew.suspects);
     pthread_mutex_destroy(&ob->lock);
     free(ob);
 }

@@ -14,15 +14,6 @@
 #define NO_MEMORY_WAIT (10 * MS_NS) /* between looks where there is no memory to poll */
 #define SETTLE_WAIT_MS 20           /* see pipeline_config.settle_wait_ms */
 
-/* make_owner makes up a name for this worker that no other one has. */
-static void make_owner(struct runner *r)
-{
-    char host[65] = "";
-    gethostname(host, sizeof host - 1);
-    snprintf(r->owner, sizeof r->owner, "%s:%ld:%08llx", host, (long)getpid(),
-             (unsigned long long)(rng_next(&r->rng) >> 32));
-}
-
 /* ---- opening and closing ---- */
 
 static int open_handlers(struct runner *r, const struct sink_config *cfg, struct error *err)
@@ -107,7 +98,8 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .n_handlers = r->n_handlers,
                                   .rng = &r->rng,
                                   .log = w->log,
-                                  .careful = &w->careful,
+                                  .suspects = &w->suspects,
+                                  .gone = owner_gone,
                                   .budget = &w->budget,
                                   .sweep_ms = sweep_of(w),
                                   .stand_by = stand_by,
@@ -133,7 +125,7 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
 int runner_open(struct runner *r, bool stand_by, struct error *err)
 {
     rng_seed_os(&r->rng);
-    make_owner(r);
+    owner_make(r->owner, rng_next(&r->rng) >> 32);
     if (open_stores(r, err) != 0)
         goto fail;
     if (open_pipeline(r, stand_by, err) != 0) {
@@ -170,20 +162,6 @@ static void show_lease(struct runner_view *v, const struct pipeline *p)
     }
 }
 
-static void show_held(struct runner_view *v, const struct pipeline *p)
-{
-    struct pipeline_held held = pipeline_held(p);
-    v->held = (int64_t)held.n;
-    v->held_oldest_at = held.oldest_at;
-
-    const char *type = "";
-    bool fits = held.type.p && held.type.n < sizeof v->held_type;
-    if (fits) {
-        type = held.type.p;
-    }
-    snprintf(v->held_type, sizeof v->held_type, "%s", type);
-}
-
 static void show_error(struct runner_view *v, const struct pipeline *p)
 {
     const struct error *why = pipeline_error(p);
@@ -200,7 +178,7 @@ void runner_show(struct runner *r)
     v->stats = *pipeline_stats(r->p);
     show_lease(v, r->p);
     v->broker = pipeline_broker(r->p);
-    show_held(v, r->p);
+    v->held = (int64_t)pipeline_held(r->p);
     show_error(v, r->p);
     r->shown_at = clock_mono(r->crew->clock);
 }

@@ -7,22 +7,21 @@
 #include <stdatomic.h>
 
 #include "api/crew.h"
+#include "base/owner.h"
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
 
-/* What others may see of a runner: a copy, see crew_views. (1) held_oldest_at == 0 if and only if
- * held == 0. */
+/* What others may see of a runner: a copy, see crew_views. */
 struct runner_view {
     char consumer[STORE_NAME_MAX + 1];
     enum pipeline_state state;
     struct pipeline_stats stats;
     bool leased; /* the sink takes turns with others: lease is valid */
     struct sink_lease lease;
-    struct sink_broker broker;    /* kind == NULL: the sink has no broker */
-    int64_t held, held_oldest_at; /* see pipeline_held */
-    char held_type[METER_NAME];   /* type of the oldest event held; "": none, or too long */
-    int64_t timeout_ms;           /* of one delivery */
-    int64_t step_since;           /* when the current step began, monotonic ns; 0: it sleeps */
+    struct sink_broker broker; /* kind == NULL: the sink has no broker */
+    int64_t held;              /* see pipeline_held */
+    int64_t timeout_ms;        /* of one delivery */
+    int64_t step_since;        /* when the current step began, monotonic ns; 0: it sleeps */
     char error[sizeof((struct error *)0)->text]; /* why it stopped or stands by; "": neither */
 };
 
@@ -49,7 +48,7 @@ struct runner {
     struct pipeline *p;
     struct sink *sk;
     struct rng rng;
-    char owner[128];
+    char owner[OWNER_TEXT];
     pthread_t thread;
     int64_t failures; /* of all steps before the current one; see crew_step */
 

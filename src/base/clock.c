@@ -1,6 +1,11 @@
 #include "base/clock.h"
 
+#include <stdio.h>
 #include <time.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/small_file.h"
 
 static int64_t read_ns(clockid_t id)
 {
@@ -27,8 +32,34 @@ static int64_t system_wall_ns(void *ctx)
     return read_ns(CLOCK_REALTIME);
 }
 
+static int64_t system_boot_ms(void *ctx)
+{
+    (void)ctx;
+    return read_ns(CLOCK_BOOTTIME) / MS_NS;
+}
+
 const struct clock clock_system = {
-    .mono_ns = system_mono_ns, .wall_ms = system_wall_ms, .wall_ns = system_wall_ns};
+    .mono_ns = system_mono_ns,
+    .wall_ms = system_wall_ms,
+    .wall_ns = system_wall_ns,
+    .boot_ms = system_boot_ms,
+};
+
+int64_t clock_boot(const struct clock *c)
+{
+    char id[64], space[64];
+    if (!c->boot_ms)
+        return 0;
+    ssize_t n = small_file_read("/proc/sys/kernel/random/boot_id", id, sizeof id);
+    if (n <= 0)
+        return 0;
+
+    /* A time namespace counts from another moment. Before Linux 5.6 there are none. */
+    ssize_t m = readlink("/proc/self/ns/time", space, sizeof space);
+    uint64_t h = hash_add(HASH_INIT, (struct str){id, (size_t)n});
+    h = hash_add(h, (struct str){space, m > 0 ? (size_t)m : 0});
+    return (int64_t)hash_end(h);
+}
 
 #define DAY_MS INT64_C(86400000)
 #define DAYS_400Y 146097 /* the calendar repeats after this many days */

@@ -15,6 +15,8 @@ struct clock {
     int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; "now" of a store without a server */
     void *ctx;
     int64_t (*wall_ns)(void *ctx); /* wall_ms in nanoseconds; NULL: whole milliseconds only */
+    /* Milliseconds since the machine started, which nobody can set; NULL: not known. */
+    int64_t (*boot_ms)(void *ctx);
 };
 
 /* clock_system is the machine's own clock. Any thread. */
@@ -36,6 +38,10 @@ static inline int64_t clock_wall_ns(const struct clock *c)
         return c->wall_ns(c->ctx);
     return clock_wall(c) * MS_NS;
 }
+
+/* clock_boot returns a number for the start of the machine that boot_ms counts from: processes with
+ * the same number have the same boot_ms. 0 if it is not known. */
+int64_t clock_boot(const struct clock *c);
 
 /* clock_since returns how long ago `then` was, in the unit of both. Times from a database may be
  * anything, so the result saturates. */

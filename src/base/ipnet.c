@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -153,6 +154,44 @@ bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
         return false;
     memcpy(ret, &in6, sizeof in6);
     return true;
+}
+
+/* bare_host copies a host without brackets, zone and dots at its end. */
+static void bare_host(const char *host, char *out, size_t size)
+{
+    if (host[0] == '[')
+        host++;
+    size_t n = strcspn(host, "]%");
+    while (n > 0 && host[n - 1] == '.')
+        n--;
+    snprintf(out, size, "%.*s", (int)n, host);
+}
+
+/* is_number says whether a label is one in an address: decimal, octal or hexadecimal. */
+static bool is_number(const char *label)
+{
+    if (label[0] == '0' && (label[1] == 'x' || label[1] == 'X'))
+        return strspn(label + 2, "0123456789abcdefABCDEF") == strlen(label + 2);
+    return label[0] != '\0' && strspn(label, "0123456789") == strlen(label);
+}
+
+enum ipnet_host ipnet_of_host(const char *host, struct sockaddr_storage *ret)
+{
+    char bare[256];
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    bare_host(host, bare, sizeof bare);
+    if (ipnet_of_text(bare, ret))
+        return IPNET_ADDRESS;
+    if (host[0] == '[')
+        return IPNET_NEITHER;
+
+    const char *dot = strrchr(bare, '.');
+    if (!is_number(dot ? dot + 1 : bare))
+        return IPNET_NAME;
+    if (inet_aton(bare, &in.sin_addr) == 0)
+        return IPNET_NEITHER;
+    memcpy(ret, &in, sizeof in);
+    return IPNET_ADDRESS;
 }
 
 /* has_bits_after says whether a bit is set after the prefix of a network. */

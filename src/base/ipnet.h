@@ -32,4 +32,17 @@ const char *ipnet_special(const struct sockaddr *sa);
 /* ipnet_of_text turns a numeric address into a socket address; false if it is not one. */
 bool ipnet_of_text(const char *text, struct sockaddr_storage *ret);
 
+/* What the host of a URL is. */
+enum ipnet_host {
+    IPNET_NAME,
+    IPNET_ADDRESS,
+    /* it ends in a number, as no name does, and is no address: 256.1.1.1, 1.2.3.4.5 */
+    IPNET_NEITHER,
+};
+
+/* ipnet_of_host says what the host of a URL is. Of an address, *ret is what a resolver would make
+ * of it, however it is written: in brackets and with a zone, with dots behind it, in parts that are
+ * hexadecimal, octal or left out (0x0a.1, 012.0.0.1, 2130706433). It must be ASCII. */
+enum ipnet_host ipnet_of_host(const char *host, struct sockaddr_storage *ret);
+
 #endif

@@ -281,36 +281,44 @@ const char *text_hint(const char *s, const char *const *names, struct text_hint 
     return out;
 }
 
-/* char_length returns how many of the n bytes at p the first character has; 0 if it is not
- * UTF-8. */
-static size_t char_length(const char *p, size_t n)
+/* Characters that are not shown as themselves, in ascending order: control and format characters
+ * (Cc, Cf), separators of lines (Zl, Zp), other default-ignorable ones, a blank that is no space,
+ * private use, noncharacters, and planes without characters. A terminal obeys them, hides them or
+ * draws what it likes; text with them reads as something else than it is. */
+static const struct {
+    uint32_t least, most;
+} unshown[] = {
+    {0x00, 0x1f},        {0x7f, 0x9f},       {0xad, 0xad},       {0x34f, 0x34f},
+    {0x600, 0x605},      {0x61c, 0x61c},     {0x6dd, 0x6dd},     {0x70f, 0x70f},
+    {0x890, 0x891},      {0x8e2, 0x8e2},     {0x115f, 0x1160},   {0x17b4, 0x17b5},
+    {0x180b, 0x180f},    {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},
+    {0x2800, 0x2800},    {0x3164, 0x3164},   {0xe000, 0xf8ff},   {0xfdd0, 0xfdef},
+    {0xfe00, 0xfe0f},    {0xfeff, 0xfeff},   {0xffa0, 0xffa0},   {0xfff0, 0xfffb},
+    {0xfffe, 0xffff},    {0x110bd, 0x110bd}, {0x110cd, 0x110cd}, {0x13430, 0x1343f},
+    {0x1bca0, 0x1bca3},  {0x1d173, 0x1d17a}, {0x1fffe, 0x1ffff}, {0x2fffe, 0x2ffff},
+    {0x3fffe, 0x10ffff},
+};
+
+static bool is_shown(uint32_t c)
 {
-    if ((unsigned char)*p < 0x80)
-        return 1;
-    return utf8_length(p, p + n);
+    for (size_t i = 0; i < sizeof unshown / sizeof *unshown; i++)
+        if (c <= unshown[i].most)
+            return c < unshown[i].least;
+    return true;
 }
 
-/* is_harmful says whether a character can deceive a reader: a terminal takes C1 control characters
- * for escape sequences, and text whose direction was changed reads as something else. */
-static bool is_harmful(const char *p, size_t length)
+/* read_char reads the first character of the n > 0 bytes at p and returns how many of them it has;
+ * 0 if it is not UTF-8. */
+static size_t read_char(const char *p, size_t n, uint32_t *ret)
 {
-    static const struct {
-        char least[4], most[4];
-    } turning[] = {
-        {"\u2028", "\u202e"}, /* separators, embeddings, overrides */
-        {"\u2066", "\u2069"}, /* isolates */
-    };
-    if (length == 2)
-        return char_is_c1(p);
-    if (length != 3)
-        return false;
-
-    for (size_t i = 0; i < sizeof turning / sizeof *turning; i++) {
-        bool past = memcmp(p, turning[i].least, 3) >= 0;
-        if (past && memcmp(p, turning[i].most, 3) <= 0)
-            return true;
+    size_t length = 1;
+    *ret = (unsigned char)*p;
+    if (*ret >= 0x80) {
+        length = utf8_length(p, p + n);
+        if (length > 0)
+            *ret = utf8_code(p, length);
     }
-    return false;
+    return length;
 }
 
 static bool is_blank(char c)
@@ -318,31 +326,26 @@ static bool is_blank(char c)
     return c == ' ' || char_is_control(c);
 }
 
-/* clean_char returns what a character of this length becomes in a cleaned text; length 0: a byte
- * that is not UTF-8. */
-static struct str clean_char(const char *p, size_t length)
+/* clean_char returns what the first of the n > 0 bytes at p becomes in a cleaned text, and how many
+ * bytes that stands for: one at a time of what is not UTF-8. */
+static struct str clean_char(const char *p, size_t n, size_t *ret_length)
 {
+    uint32_t c;
+    size_t length = read_char(p, n, &c);
+    *ret_length = length > 0 ? length : 1;
     if (length == 1 && is_blank(*p))
         return STR(" ");
-    if (length == 0 || is_harmful(p, length))
+    if (length == 0 || !is_shown(c))
         return STR("?");
     return (struct str){p, length};
-}
-
-/* step_over returns by how many bytes to go on: one at a time over what is not UTF-8. */
-static size_t step_over(size_t length)
-{
-    if (length == 0)
-        return 1;
-    return length;
 }
 
 size_t text_clean(char *out, size_t size, const char *from, size_t n)
 {
     size_t to = 0;
     for (size_t at = 0; at < n;) {
-        size_t length = char_length(from + at, n - at);
-        struct str c = clean_char(from + at, length);
+        size_t length;
+        struct str c = clean_char(from + at, n - at, &length);
         if (to + c.n >= size)
             break;
 
@@ -351,7 +354,7 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
             memmove(out + to, c.p, c.n);
             to += c.n;
         }
-        at += step_over(length);
+        at += length;
     }
 
     while (to > 0 && out[to - 1] == ' ')
@@ -361,11 +364,57 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     return to;
 }
 
-size_t text_char(const char *p, size_t n, bool *ret_fit)
+/* stays says whether the character of this length at p, 0 if it is not UTF-8, is left as it is. */
+static bool stays(const char *p, size_t length, uint32_t c, const char *keep)
 {
-    size_t length = char_length(p, n);
-    *ret_fit = length > 0 && !char_is_control(*p) && !is_harmful(p, length);
-    return step_over(length);
+    if (length == 0)
+        return false;
+    if (is_shown(c))
+        return true;
+    return length == 1 && *p && strchr(keep, *p);
+}
+
+bool text_shown(struct str s, const char *keep)
+{
+    size_t length;
+    for (size_t at = 0; at < s.n; at += length) {
+        uint32_t c;
+        length = read_char(s.p + at, s.n - at, &c);
+        if (!stays(s.p + at, length, c, keep))
+            return false;
+    }
+    return true;
+}
+
+/* add_escape writes a character as JSON would, or a byte that is not UTF-8 as \xNN. */
+static void add_escape(struct buf *b, size_t length, uint32_t c)
+{
+    if (length == 0)
+        buf_addf(b, "\\x%02x", (unsigned)c);
+    else if (c < 0x10000)
+        buf_addf(b, "\\u%04x", (unsigned)c);
+    else
+        buf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xd7c0 + (c >> 10)),
+                 (unsigned)(0xdc00 + (c & 0x3ff)));
+}
+
+void text_show(struct buf *b, struct str s, const char *keep)
+{
+    size_t from = 0, length;
+    for (size_t at = 0; at < s.n; at += length) {
+        uint32_t c;
+        length = read_char(s.p + at, s.n - at, &c);
+        if (stays(s.p + at, length, c, keep))
+            continue;
+
+        buf_add(b, s.p + from, at - from);
+        add_escape(b, length, c);
+        if (length == 0)
+            length = 1;
+        from = at + length;
+    }
+    if (s.n > from)
+        buf_add(b, s.p + from, s.n - from);
 }
 
 bool text_plain(struct str s)

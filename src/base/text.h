@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/str.h"
 
@@ -49,14 +50,17 @@ const char *text_hint(const char *s, const char *const *names, struct text_hint 
 /* text_clean turns text from a stranger, n bytes at `from`, into one line that is fit for a log, a
  * terminal and a database. `from` may be `out` itself. The line is valid UTF-8, has no blanks at
  * its ends, and is cut after a whole character to fit `size`, which includes the NUL. White space
- * and C0 control characters become blanks; bytes that are not UTF-8, C1 control characters, and
- * characters that change the direction of text become '?'. Returns its length. */
+ * and C0 control characters become blanks; bytes that are not UTF-8, and characters that are not
+ * shown as themselves (see text_show), become '?'. Returns its length. */
 size_t text_clean(char *out, size_t size, const char *from, size_t n);
 
-/* text_char returns how many bytes the first character of the n > 0 bytes at p has, at least 1, and
- * in *ret_fit whether it may be shown on a terminal as it is. Unfit are bytes that are not UTF-8,
- * control characters (C0, DEL, C1), and characters that change the direction of text. */
-size_t text_char(const char *p, size_t n, bool *ret_fit);
+/* text_show appends s for a terminal or a log. A character that is not shown as itself, such as a
+ * control character, one without width or one that changes the direction of text, becomes \uXXXX,
+ * above U+FFFF two of them; so JSON with no control character outside of its strings means the same
+ * as before. A byte that is not UTF-8 becomes \xNN. ASCII characters in keep stay. */
+void text_show(struct buf *b, struct str s, const char *keep);
+/* text_shown says whether text_show would leave s as it is. */
+bool text_shown(struct str s, const char *keep);
 
 /* text_is_variable says whether s can be the name of an environment variable: letters, digits and
  * underscores, of which the first is not a digit. */

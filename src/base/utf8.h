@@ -58,6 +58,15 @@ static inline size_t utf8_length(const char *p, const char *end)
     return n;
 }
 
+/* utf8_code returns the code point of the well-formed character of n > 1 bytes at p. */
+static inline uint32_t utf8_code(const char *p, size_t n)
+{
+    uint32_t c = (unsigned char)p[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++)
+        c = c << 6 | ((unsigned char)p[i] & 0x3F);
+    return c;
+}
+
 /* utf8_valid says whether s is well-formed; if not, *at is the offset of the first bad byte. at may
  * be NULL. */
 bool utf8_valid(struct str s, size_t *at);

@@ -30,7 +30,7 @@ static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
 }
 
 /* uuid7_next lays out 48 bits of time, 4 of version, 12 of count, 2 of variant, 12 of count and 50
- * random ones. sql/sqlite/0004_contract.sql has the same layout. */
+ * random ones. sql/sqlite/0001_outbox.sql has the same layout. */
 void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
                 char out[UUID_TEXT + 1])
 {

@@ -281,12 +281,12 @@ bool output_color(const struct settings *s);
  * or output_discard. */
 int output_table(const struct output_column *columns, bool headings, bool color,
                  struct libscols_table **ret, struct error *err);
-/* output_row adds a row with one cell per column, NULL for an empty one. Cells may come from
- * strangers: control characters are shown as \xNN. */
+/* output_row adds a row with one cell per column, NULL for an empty one. Cells go through
+ * output_clean. */
 int output_row(struct libscols_table *tb, const char *const *cells, struct error *err);
 /* output_paint colours a cell of the last row, if colours are on. */
 void output_paint(struct libscols_table *tb, size_t column, const char *color);
-/* output_print prints the table and frees it, even on failure. */
+/* output_print prints the rest of the table and frees it, even on failure. */
 int output_print(struct libscols_table *tb, struct error *err);
 /* output_discard frees a table without printing it. NULL is fine. */
 void output_discard(struct libscols_table *tb);
@@ -330,14 +330,23 @@ void output_number(struct buf *b, const char *name, int64_t value);
 void output_bool(struct buf *b, const char *name, bool value);
 void output_stamp(struct buf *b, const char *name, int64_t wall_ms);
 void output_event(struct buf *b, const struct event *ev); /* every member of an event */
-/* output_flush writes the buffer to stdout and empties it. */
+/* output_flush writes the buffer to stdout and empties it. What comes from outside goes through
+ * output_clean or output_addf first, or is quoted as JSON; whatever did not is shown here as
+ * text_show shows it, but for line feeds. */
 int output_flush(struct buf *b, struct error *err);
+/* output_flush_painted is output_flush for a buffer with colours in it, written as it is. */
+int output_flush_painted(struct buf *b, struct error *err);
 /* output_end makes sure that everything has reached stdout. */
 int output_end(struct error *err);
 
-/* output_clean appends text for a terminal or a log. Control characters, and bytes that are not
- * UTF-8, become ?. */
+/* output_clean appends text from outside as text_show does, on one line. */
 void output_clean(struct buf *b, const char *text);
+/* output_addf is output_clean for what printf would print. A line feed at the end of fmt ends the
+ * line. */
+void output_addf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define OUTPUT_NOTE_MAX ((size_t)64 * 1024)
+/* output_note prints what output_addf would append to stderr. */
+void output_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* output_error prints `outbox: text` to stderr. */
 void output_error(const char *text);
 

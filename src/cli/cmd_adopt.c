@@ -98,8 +98,9 @@ static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
 
 static void add_mark(struct buf *b, const struct args *args)
 {
-    buf_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n", args->pos[0],
-             args->dry_run ? "would be" : "are", args->adopt.mark, args->adopt.consumer);
+    output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",
+                args->pos[0], args->dry_run ? "would be" : "are", args->adopt.mark,
+                args->adopt.consumer);
 }
 
 /* add_text says what was done in one line, or two with --mark. A dry run also shows which
@@ -121,7 +122,7 @@ static void add_text(struct buf *b, const struct args *args, const struct adopt_
     const struct adopt_args *a = &args->adopt;
     enum answer answer = answer_of(a, res);
 
-    buf_addf(b, "%s: ", args->pos[0]);
+    output_addf(b, "%s: ", args->pos[0]);
     if (answer == ADOPTED)
         add_adopted(b, res->copied, args->dry_run);
     else
@@ -131,7 +132,7 @@ static void add_text(struct buf *b, const struct args *args, const struct adopt_
     if (a->mark && res->changed)
         add_mark(b, args);
     if (args->dry_run && describes)
-        buf_addf(b, "columns: %s\n", res->mapping);
+        output_addf(b, "columns: %s\n", res->mapping);
 }
 
 /* add_json says the same as JSON. Members that do not apply are left out. */

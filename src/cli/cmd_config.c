@@ -129,18 +129,23 @@ static int print_check_json(const struct cli *cli, size_t consumers, struct erro
 
 /* print_check_text writes the problems to stderr. Only a config without errors gets a line on
  * stdout. */
-static void print_check_text(const struct cli *cli, size_t consumers)
+static int print_check_text(const struct cli *cli, size_t consumers, struct error *err)
 {
     const struct config *c = &cli->config;
     for (size_t i = 0; i < c->n_problems; i++)
         print_problem(&c->problem[i]);
     if (count_errors(c) > 0)
-        return;
+        return 0;
 
     char n[OUTPUT_COUNT];
-    printf("%s: ok, %s", c->path ? c->path : "no config file",
-           output_count((int64_t)consumers, "consumer", n));
-    puts(cli->args.check.connect ? ", all reachable" : "");
+    struct buf b;
+    buf_init(&b, 8192);
+    output_addf(&b, "%s: ok, %s%s\n", c->path ? c->path : "no config file",
+                output_count((int64_t)consumers, "consumer", n),
+                cli->args.check.connect ? ", all reachable" : "");
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
 }
 
 /* check reads the settings as a relay would, but does not stop at the first problem. */
@@ -153,9 +158,12 @@ static int check(struct cli *cli, struct error *err)
     if (cli->args.check.overflow)
         return err_nomem(err);
 
-    if (!cli->args.json)
-        print_check_text(cli, consumers);
-    else if (print_check_json(cli, consumers, err) != 0)
+    int r;
+    if (cli->args.json)
+        r = print_check_json(cli, consumers, err);
+    else
+        r = print_check_text(cli, consumers, err);
+    if (r != 0)
         return -1;
 
     if (count_errors(&cli->config) == 0)
@@ -348,32 +356,39 @@ static const char *example_of(const struct option_def *o)
     return "";
 }
 
-/* sample_table prints every option commented out, below its help. */
-static void sample_table(const struct option_def *table)
+/* sample_table adds every option commented out, below its help. */
+static void sample_table(struct buf *b, const struct option_def *table)
 {
     for (const struct option_def *o = table; o->name; o++) {
-        printf("\n# %s", o->help);
+        buf_addf(b, "\n# %s", o->help);
         if (o->arg)
-            printf(" (%s)", o->arg);
-        printf("\n#%s = %s\n", o->name, example_of(o));
+            buf_addf(b, " (%s)", o->arg);
+        buf_addf(b, "\n#%s = %s\n", o->name, example_of(o));
     }
 }
 
 static int sample(struct cli *cli, struct error *err)
 {
+    struct buf b;
     (void)cli;
-    (void)err;
-    puts("# Settings of outbox, read with outbox -c FILE. Lines that start with # are comments:\n"
-         "# remove the # to set something. Every setting is also an option (--lease 2s) and an\n"
-         "# environment variable (OUTBOX_LEASE=2s). Options override the environment, which\n"
-         "# overrides this file.\n"
-         "\n[outbox]");
-    sample_table(config_options);
-    puts("\n# One section for each consumer to run. Its settings may also be in [outbox], where\n"
-         "# they apply to all consumers.\n"
-         "#[consumer example]");
-    sample_table(consumer_options);
-    return 0;
+    buf_init(&b, OUTPUT_MAX);
+    buf_adds(
+        &b,
+        "# Settings of outbox, read with outbox -c FILE. Lines that start with # are comments:\n"
+        "# remove the # to set something. Every setting is also an option (--lease 2s) and an\n"
+        "# environment variable (OUTBOX_LEASE=2s). Options override the environment, which\n"
+        "# overrides this file.\n"
+        "\n[outbox]\n");
+    sample_table(&b, config_options);
+    buf_adds(
+        &b,
+        "\n# One section for each consumer to run. Its settings may also be in [outbox], where\n"
+        "# they apply to all consumers.\n"
+        "#[consumer example]\n");
+    sample_table(&b, consumer_options);
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
 }
 
 const struct command cmd_config[] = {

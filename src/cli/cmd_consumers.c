@@ -148,12 +148,35 @@ static const char *floor_text(const struct consumer_info *c, char out[64])
     return out;
 }
 
+/* first_text describes the parked event that the consumer has owed for longest; NULL: there is
+ * none. */
+static const char *first_text(const struct consumer_info *c, int64_t now, char out[256])
+{
+    const struct parked_info *p = &c->first_parked;
+    char age[OUTPUT_AGE], due[CLOCK_RFC3339_SIZE], attempts[OUTPUT_COUNT];
+    if (!p->seq)
+        return NULL;
+    snprintf(out, 256, "event %lld, overdue for %s; %s used, the next at %s", (long long)p->seq,
+             output_age(clock_since(now, p->since), age),
+             output_count(p->attempts, "attempt", attempts), output_time(p->due_at, due));
+    return out;
+}
+
+/* lag_text returns the age of the oldest event that is not delivered; NULL: there is none. */
+static const char *lag_text(const struct consumer_info *c, int64_t now, char out[OUTPUT_AGE])
+{
+    if (!c->oldest_at)
+        return NULL;
+    return output_age(clock_since(now, c->oldest_at), out);
+}
+
 /* add_pairs adds everything about a consumer. Empty values are left out. */
-static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, struct error *err)
+static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, int64_t now,
+                     struct error *err)
 {
     char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE], failed[CLOCK_RFC3339_SIZE],
         down[CLOCK_RFC3339_SIZE];
-    char n[8][OUTPUT_INT], floor[64];
+    char n[8][OUTPUT_INT], floor[64], lag[OUTPUT_AGE], first[256];
     const char *const pairs[][2] = {
         {"name", c->spec.name},
         {"state", output_consumer_state(c)},
@@ -165,11 +188,13 @@ static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, s
         {"created", output_time(c->created_at, created)},
         {"position", output_int(c->position, n[1])},
         {"behind", output_about(c->behind, c->behind_exact, n[2])},
+        {"lag", lag_text(c, now, lag)},
         {"in flight", output_about(c->inflight, c->inflight_exact, n[7])},
         {"delivered", output_int(c->delivered, n[3])},
         {"live claims", output_int(c->claims, n[4])},
         {"claimed by", c->owner},
-        {"parked", output_int(c->parked, n[5])},
+        {"parked", output_about(c->parked, c->parked_exact, n[5])},
+        {"first parked", first_text(c, now, first)},
         {"next retry", output_time(c->next_due, due)},
         {"dead letters", output_int(c->dead, n[6])},
         {"sink down since", output_time(c->down ? c->report_at : 0, down)},
@@ -184,12 +209,12 @@ static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, s
     return 0;
 }
 
-static int print_pairs(const struct consumer_info *c, struct error *err)
+static int print_pairs(const struct consumer_info *c, int64_t now, struct error *err)
 {
     struct libscols_table *tb;
     if (output_pairs(&tb, err) != 0)
         return -1;
-    if (add_pairs(tb, c, err) != 0) {
+    if (add_pairs(tb, c, now, err) != 0) {
         output_discard(tb);
         return -1;
     }
@@ -207,7 +232,7 @@ static int print(const struct cli *cli, const char *name, const struct consumer_
     if (cli->args.json)
         return print_json(c, n, !name, now, err);
     if (name)
-        return print_pairs(c, err);
+        return print_pairs(c, now, err);
     return print_table(cli, c, n, err);
 }
 
@@ -247,7 +272,7 @@ int cmd_consumers_report(const struct cli *cli, const char *now, struct error *e
         output_string(&b, "now", now);
         buf_adds(&b, "}\n");
     } else {
-        buf_addf(&b, "consumer \"%s\": %s\n", cli->args.pos[0], now);
+        output_addf(&b, "consumer \"%s\": %s\n", cli->args.pos[0], now);
     }
 
     int r = output_flush(&b, err);
@@ -304,8 +329,8 @@ static int report_removal(const struct cli *cli, const struct consumer_info *c, 
         output_number(&b, "position", c->position);
         buf_adds(&b, "}\n");
     } else {
-        buf_addf(&b, "consumer \"%s\": %s, with ", c->spec.name,
-                 dry ? "would be removed" : "removed");
+        output_addf(&b, "consumer \"%s\": %s, with ", c->spec.name,
+                    dry ? "would be removed" : "removed");
         add_loss(&b, c);
         buf_addc(&b, '\n');
     }

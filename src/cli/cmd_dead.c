@@ -337,7 +337,7 @@ static void add_shares(struct buf *b, const struct tally *t)
     for (size_t i = 0; i < t->n; i++) {
         if (i)
             buf_adds(b, ", ");
-        buf_addf(b, "%s %lld", t->share[i].consumer, (long long)t->share[i].n);
+        output_addf(b, "%s %lld", t->share[i].consumer, (long long)t->share[i].n);
     }
 }
 

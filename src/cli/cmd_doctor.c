@@ -69,18 +69,23 @@ static void clocks(struct visit *v, int64_t before, int64_t after)
 
 /* ---- consumers ---- */
 
+/* age_of returns how long ago a time was; -1: it is none, or still to come. */
+static int64_t age_of(const struct visit *v, int64_t at)
+{
+    bool was = at && at < v->info.now_ms;
+    if (!was)
+        return -1;
+    return clock_since(v->info.now_ms, at);
+}
+
 /* waiting returns how long the oldest event has waited for a worker; -1: none waits. */
 static int64_t waiting(const struct visit *v, const struct consumer_info *c)
 {
-    int64_t since = c->oldest_at;
+    int64_t since = c->unclaimed_at;
     bool retry_is_older = c->next_due && (!since || c->next_due < since);
     if (retry_is_older)
         since = c->next_due;
-
-    bool waits = since && since < v->info.now_ms;
-    if (!waits)
-        return -1;
-    return clock_since(v->info.now_ms, since);
+    return age_of(v, since);
 }
 
 /* down reports a consumer whose sink is down: that is the first thing to fix, whatever waits. */
@@ -124,23 +129,49 @@ static void late(struct visit *v, const struct consumer_info *c, int64_t ms, con
                wait, age);
 }
 
-/* delivery reports whether a consumer gets its events. Only the first of its troubles is named:
- * it explains the others. */
+/* blocked reports a parked event that should have been delivered long ago. A worker tries it now
+ * and then, so the consumer may look well otherwise, but what follows under its key waits. */
+static void blocked(struct visit *v, const struct consumer_info *c, const char *wait)
+{
+    const struct parked_info *p = &c->first_parked;
+    char age[OUTPUT_AGE], due[CLOCK_RFC3339_SIZE], attempts[OUTPUT_COUNT], advice[300];
+    snprintf(advice, sizeof(advice),
+             "`outbox events show %lld` shows it; once it can succeed, `outbox events retry %lld "
+             "--consumer %s`",
+             (long long)p->seq, (long long)p->seq, c->spec.name);
+    report_say(&v->report, FINDING_WARNING, "blocked", advice,
+               "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
+               "events behind it under its key: %s used, the next at %s%s%.300s; %s",
+               c->spec.name, (long long)p->seq, output_age(age_of(v, p->since), age),
+               output_count(p->attempts, "attempt", attempts), output_time(p->due_at, due),
+               p->error ? ": " : "", p->error ? p->error : "", wait);
+}
+
+/* delivery reports whether a consumer gets its events. Only the first of its troubles is named,
+ * which explains the others, and an event that is blocked while a worker is there. */
 static void delivery(struct visit *v, const struct consumer_info *c)
 {
     char wait[OUTPUT_COUNT];
-    int64_t ms = waiting(v, c);
-    output_events_wait(c->behind + c->parked, c->behind_exact, wait);
+    int64_t ms = waiting(v, c), overdue_ms = age_of(v, c->overdue_at);
+    bool is_late = ms > v->patience_ms;
+    bool is_blocked = age_of(v, c->first_parked.since) > v->patience_ms;
+    output_events_wait(c->behind, c->behind_exact, wait);
     if (c->paused)
         report_say(&v->report, FINDING_NOTE, "consumer", "continue with `outbox consumers resume`",
                    "consumer \"%s\" is paused; %s", c->spec.name, wait);
     else if (c->down)
         down(v, c, wait);
-    else if (ms > v->patience_ms)
+    else if (is_late)
         late(v, c, ms, wait);
-    else
+    else if (!is_blocked && overdue_ms > v->patience_ms)
+        late(v, c, overdue_ms, wait);
+    else if (!is_blocked)
         report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", c->spec.name,
                    output_consumer_state(c));
+
+    bool goes_on = !c->paused && !c->down && (!is_late || c->claims > 0);
+    if (is_blocked && goes_on)
+        blocked(v, c, wait);
 }
 
 /* failures reports what failed for good, and what failed last. */
@@ -157,7 +188,7 @@ static void failures(struct visit *v, const struct consumer_info *c)
     if (c->last_error && !c->down)
         report_say(&v->report, FINDING_NOTE, "retry", NULL,
                    "consumer \"%s\": %s, last error: %.300s", c->spec.name,
-                   output_events_wait(c->parked, true, n), c->last_error);
+                   output_events_wait(c->parked, c->parked_exact, n), c->last_error);
 }
 
 /* ---- retention ---- */

@@ -299,10 +299,10 @@ static void tell_looked(const struct event_query *q, const struct listing *l)
     if (!k->partial)
         return;
     const char *other = q->newest_first ? "" : ", --newest to begin at the other end";
-    fprintf(stderr,
-            "looked only at the sequence numbers %lld to %lld, not at all events: use --after %lld "
-            "to go on%s, or --all to look at everything\n",
-            (long long)k->from, (long long)k->to, (long long)go_on_after(q, k), other);
+    output_note(
+        "looked only at the sequence numbers %lld to %lld, not at all events: use --after %lld "
+        "to go on%s, or --all to look at everything\n",
+        (long long)k->from, (long long)k->to, (long long)go_on_after(q, k), other);
 }
 
 static int list_json(struct store *st, const struct event_query *q, struct listing *l,
@@ -346,8 +346,7 @@ static int list_table(const struct cli *cli, struct store *st, const struct even
     if (none)
         fputs("no events match\n", stderr);
     if (l->more && !q->newest_first)
-        fprintf(stderr, "there are more: use --after %lld, or a larger --limit\n",
-                (long long)l->last);
+        output_note("there are more: use --after %lld, or a larger --limit\n", (long long)l->last);
     return 0;
 }
 

@@ -126,7 +126,8 @@ static int not_retried(const struct again *g, const char *id, struct error *err)
 static void add_text(struct buf *b, const char *id, const struct again *g)
 {
     char n[OUTPUT_COUNT];
-    buf_addf(b, "%s: retrying now for %s", id, output_count(g->waited + g->buried, "consumer", n));
+    output_addf(b, "%s: retrying now for %s", id,
+                output_count(g->waited + g->buried, "consumer", n));
     if (g->buried)
         buf_addf(b, " (a dead letter of %lld)", (long long)g->buried);
     buf_addc(b, '\n');

@@ -60,7 +60,7 @@ static void add_scope(const struct grant_request *req, struct buf *b)
     }
     const char *before = " for ";
     for (size_t i = 0; i < req->n_consumers; i++) {
-        buf_addf(b, "%s%s", before, req->consumers[i]);
+        output_addf(b, "%s%s", before, req->consumers[i]);
         before = ", ";
     }
 }
@@ -80,10 +80,10 @@ static const char *verb_of(const struct grant_request *req, bool changed)
 
 static void add_text(const struct grant_request *req, bool changed, struct buf *b)
 {
-    buf_addf(b, "role \"%s\": %s %s rights", req->role, verb_of(req, changed), req->part);
+    output_addf(b, "role \"%s\": %s %s rights", req->role, verb_of(req, changed), req->part);
     add_scope(req, b);
     if (req->tenant)
-        buf_addf(b, ", confined to tenant \"%s\"", req->tenant);
+        output_addf(b, ", confined to tenant \"%s\"", req->tenant);
     if (req->dry_run && !changed)
         buf_adds(b, "; nothing would be done");
     buf_addc(b, '\n');

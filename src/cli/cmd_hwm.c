@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "cli/cli.h"
 
 static const struct option_def options[] = {
@@ -32,15 +31,6 @@ static void add_json(struct listing *l, const char *consumer, const char *id, in
     buf_adds(&l->b, "}\n");
 }
 
-/* add_row cleans the names: a worker names the stream, and that could be anything. */
-static void add_row(struct listing *l, const char *consumer, const char *id, struct str stream)
-{
-    char name[sizeof l->last], by[80];
-    text_clean(name, sizeof name, stream.p, stream.n);
-    text_clean(by, sizeof by, consumer, strlen(consumer));
-    buf_addf(&l->b, "%-24s %-32s %s\n", id, name, by);
-}
-
 /* visit adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for
  * each. */
 static int visit(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
@@ -61,7 +51,7 @@ static int visit(void *ctx, const char *consumer, const struct hwm *m, int64_t a
     if (a->json)
         add_json(l, consumer, id, at);
     else if (!one_stream)
-        add_row(l, consumer, id, m->stream);
+        output_addf(&l->b, "%-24s %-32s %s\n", id, l->last, consumer);
     else if (furthest)
         buf_addf(&l->b, "%s\n", id);
     return 0;

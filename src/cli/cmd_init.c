@@ -20,9 +20,9 @@ static int report(const struct cli *cli, bool created, struct error *err)
         output_bool(&b, "created", created);
         buf_adds(&b, "}\n");
     } else if (created) {
-        buf_addf(&b, "%s: the outbox is ready\n", name);
+        output_addf(&b, "%s: the outbox is ready\n", name);
     } else {
-        buf_addf(&b, "%s: already has an outbox of this version; nothing to do\n", name);
+        output_addf(&b, "%s: already has an outbox of this version; nothing to do\n", name);
     }
 
     int r = output_flush(&b, err);

@@ -23,7 +23,7 @@ static void start(struct buf *b, const struct cli *cli)
         buf_addc(b, '{');
         output_string(b, "store", name);
     } else {
-        buf_addf(b, "%s: ", name);
+        output_addf(b, "%s: ", name);
     }
     buf_release(&url);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/receive_check.h"
 #include "event/message_read.h"
@@ -128,13 +129,8 @@ static void print_json(struct buf *b, const struct received *got, const struct m
 
 static void add_word(struct buf *b, struct str s)
 {
-    struct buf word;
-    buf_init(&word, TEXT_MAX);
-    buf_addstr(&word, s);
-    const char *text = buf_cstr(&word);
-    output_clean(b, text && *text ? text : "-");
+    text_show(b, s.n > 0 ? s : STR("-"), "");
     buf_addc(b, ' ');
-    buf_release(&word);
 }
 
 /* print_line writes place, position, type, key, id and value. */

@@ -113,7 +113,7 @@ static const char *rate_text(int64_t rate, char out[OUTPUT_INT])
     return output_int(rate, out);
 }
 
-/* lag_of says how long the oldest event that nobody has taken has been waiting. */
+/* lag_of says how old the oldest event is that is not delivered. */
 static const char *lag_of(const struct look *l, const struct consumer_info *c, char out[OUTPUT_AGE])
 {
     if (!c->oldest_at)
@@ -156,7 +156,7 @@ static int add_row(const struct look *l, struct libscols_table *tb, const struct
         lag_of(l, c, lag),
         output_about(c->inflight, c->inflight_exact, inflight),
         output_int(c->delivered, delivered),
-        output_int(c->parked, parked),
+        output_about(c->parked, c->parked_exact, parked),
         output_int(c->dead, dead),
         error,
     };
@@ -212,12 +212,16 @@ static int consumers_table(const struct look *l, struct error *err)
 static int print_text(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->info;
-    struct buf b;
+    struct buf b, url;
     char age[OUTPUT_AGE], kept[OUTPUT_COUNT];
     int64_t rate = per_second(l, i->head, l->before_head);
     buf_init(&b, 8192);
-    buf_adds(&b, "store ");
-    config_mask(&b, l->cli->settings.store);
+    buf_init(&url, 4096);
+    config_mask(&url, l->cli->settings.store);
+    if (buf_cstr(&url))
+        output_addf(&b, "store %s", url.p);
+    b.failed = b.failed || url.failed;
+    buf_release(&url);
     buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ",
              output_count(i->events, "event", kept), (long long)i->head);
     if (i->oldest_at)

@@ -104,8 +104,8 @@ static void add_text(struct buf *b, const struct trim_request *req, const struct
 
     if (!t->pin[0])
         return;
-    buf_addf(b, "%s %s%s: %s\n", kept, at_least(t->kept_more),
-             output_count(t->kept_for_pin, "more event", n), t->pin);
+    output_addf(b, "%s %s%s: %s\n", kept, at_least(t->kept_more),
+                output_count(t->kept_for_pin, "more event", n), t->pin);
 }
 
 static int report(const struct cli *cli, const struct trim_request *req,

@@ -201,9 +201,15 @@ static int judge(const struct webhook_args *w, struct signature_keys *keys, cons
         puts("genuine");
         return 0;
     }
-    printf("not genuine: %s\n", why);
-    err_set(err, ERR_INVALID, "%s", why);
-    err->code = CLI_FOUND;
+
+    struct buf b;
+    buf_init(&b, 1024);
+    output_addf(&b, "not genuine: %s\n", why);
+    if (output_flush(&b, err) == 0) {
+        err_set(err, ERR_INVALID, "%s", why);
+        err->code = CLI_FOUND;
+    }
+    buf_release(&b);
     return -1;
 }
 

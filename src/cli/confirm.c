@@ -24,16 +24,6 @@ static bool has_dry_run(const struct cli *cli)
     return options && option_find(options, "dry-run");
 }
 
-static void ask(const char *what)
-{
-    struct buf clean;
-    buf_init(&clean, 4096);
-    output_clean(&clean, what); /* it may quote names that come from strangers */
-    fprintf(stderr, "This will %s. Continue? [y/N] ", buf_cstr(&clean));
-    fflush(stderr);
-    buf_release(&clean);
-}
-
 int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 {
     char what[700];
@@ -49,7 +39,7 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
         return options_usage(err, "this would %s; use --yes to do it%s", what, look);
     }
 
-    ask(what);
+    output_note("This will %s. Continue? [y/N] ", what);
     if (says_yes())
         return 0;
     fputs("outbox: nothing was done\n", stderr);

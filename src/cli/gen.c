@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/skeleton.h"
 
@@ -377,7 +378,7 @@ static void files_json(struct buf *b, const char *dir, const struct files *f)
 static void files_lines(struct buf *b, const char *dir, const struct files *f)
 {
     for (size_t i = 0; i < f->n; i++) {
-        buf_addf(b, "%s/%s", dir, f->file[i].name);
+        output_addf(b, "%s/%s", dir, f->file[i].name);
         if (f->file[i].there)
             buf_adds(b, ": unchanged");
         buf_addc(b, '\n');
@@ -478,6 +479,11 @@ static int emit_texts(const struct cli *cli, struct texts *t, struct error *err)
         return write_files(cli, t, err);
     if (cli->args.gen.service)
         add_start(cli, t);
+    /* Shown in another way, a name would be another name. */
+    if (!text_shown((struct str){t->out.p, t->out.n}, "\n"))
+        return err_set(err, ERR_CONFIG,
+                       "a name in the SQL has a character that cannot be shown; --out-dir DIR "
+                       "writes it to a file");
     return output_flush(&t->out, err);
 }
 

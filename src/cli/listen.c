@@ -65,9 +65,11 @@ static int start(struct listener *l, struct error *err)
     if (info)
         port = info->port;
     if (sa.ss_family == AF_INET6)
-        printf("listening on http://[%s]:%u/\n", address, port);
+        output_addf(&l->line, "listening on http://[%s]:%u/\n", address, port);
     else
-        printf("listening on http://%s:%u/\n", address, port);
+        output_addf(&l->line, "listening on http://%s:%u/\n", address, port);
+    if (output_flush(&l->line, err) != 0)
+        return -1;
     return output_end(err);
 }
 

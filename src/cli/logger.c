@@ -10,9 +10,10 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/cli.h"
 
-#define LINE_MAX_ ((size_t)64 * 1024)
+#define LINE_MAX_ ((size_t)256 * 1024)
 
 /* ---- one line ---- */
 
@@ -68,15 +69,6 @@ static void add_text(struct buf *b, const char *stamp, int level, const char *co
     buf_adds(b, text);
 }
 
-/* plain returns the text without control characters and invalid UTF-8; it lives in b. */
-static const char *plain(struct buf *b, const char *text)
-{
-    output_clean(b, text);
-    if (!buf_cstr(b))
-        return "";
-    return b->p;
-}
-
 /* put writes a line that is complete. If stderr is gone, there is nobody left to tell. */
 static void put(const char *line, size_t n)
 {
@@ -111,26 +103,33 @@ static void put_short(enum log_format format, const char *stamp, const struct li
     put(text, (size_t)n);
 }
 
-/* put_line formats a line and writes it. Without memory for that it writes a short one. */
+/* put_line formats a line and writes it. Without memory for that it writes a short one. The message
+ * in JSON is text that is safe to show, whoever decodes it; the fields of an event keep their
+ * values. */
 static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];
-    struct buf b, clean;
-    buf_init(&b, LINE_MAX_);
-    buf_init(&clean, LINE_MAX_ / 8);
+    struct buf message, line, shown;
+    buf_init(&message, LINE_MAX_);
+    buf_init(&line, LINE_MAX_);
+    buf_init(&shown, LINE_MAX_);
     clock_rfc3339(clock_wall(&clock_system), stamp);
+    output_clean(&message, l->text);
+    const char *text = buf_cstr(&message);
     if (format == LOG_JSON)
-        add_json(&b, stamp, l, plain(&clean, l->text));
+        add_json(&line, stamp, l, text);
     else
-        add_text(&b, stamp, l->level, l->consumer, plain(&clean, l->text));
-    buf_addc(&b, '\n');
+        add_text(&line, stamp, l->level, l->consumer, text ? text : "");
+    text_show(&shown, (struct str){line.p, line.n}, "");
+    buf_addc(&shown, '\n');
 
-    if (b.failed || clean.failed)
+    if (message.failed || line.failed || shown.failed)
         put_short(format, stamp, l);
     else
-        put(b.p, b.n);
-    buf_release(&b);
-    buf_release(&clean);
+        put(shown.p, shown.n);
+    buf_release(&message);
+    buf_release(&line);
+    buf_release(&shown);
 }
 
 void logger_line(enum log_format format, int level, const char *consumer, const char *text,

@@ -4,6 +4,7 @@
 #include <langinfo.h>
 #include <libsmartcols/libsmartcols.h>
 #include <locale.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,7 @@ int output_table(const struct output_column *columns, bool headings, bool color,
         return err_nomem(err);
     scols_table_enable_colors(tb, color);
     scols_table_enable_noheadings(tb, !headings);
+    scols_table_enable_noencoding(tb, true); /* output_row has done so */
     for (const struct output_column *c = columns; c->name; c++) {
         if (!scols_table_new_column(tb, c->name, 0, flags_of(c))) {
             scols_unref_table(tb);
@@ -65,8 +67,50 @@ int output_table(const struct output_column *columns, bool headings, bool color,
     return 0;
 }
 
+/* set_cell fills a cell with text that is safe to show. */
+static int set_cell(struct libscols_line *ln, size_t column, const char *text)
+{
+    struct buf shown;
+    buf_init(&shown, 6 * OUTPUT_MAX); /* a character becomes six at most */
+    output_clean(&shown, text);
+    int r = -1;
+    if (buf_cstr(&shown))
+        r = scols_line_set_data(ln, column, shown.p);
+    buf_release(&shown);
+    return r;
+}
+
+static int table_error(int r, struct error *err)
+{
+    if (r == -ENOMEM)
+        return err_nomem(err);
+    if (r != 0)
+        return err_errno(err, ERR_UNAVAILABLE, -r, "could not print the table");
+    return 0;
+}
+
+/* Lines of a table held in memory. A listing may have any number of them. */
+#define PAGE_LINES 1000
+
+/* print_page prints the lines so far and forgets them. The pages that follow have no headings, and
+ * no column of theirs is narrower. */
+static int print_page(struct libscols_table *tb, struct error *err)
+{
+    int r = scols_print_table(tb);
+    scols_table_enable_noheadings(tb, 1);
+    for (size_t i = 0; i < scols_table_get_ncols(tb); i++) {
+        struct libscols_column *column = scols_table_get_column(tb, i);
+        scols_column_set_whint(column, (double)scols_column_get_width(column));
+    }
+    scols_table_remove_lines(tb);
+    return table_error(r, err);
+}
+
 int output_row(struct libscols_table *tb, const char *const *cells, struct error *err)
 {
+    if (scols_table_get_nlines(tb) >= PAGE_LINES && print_page(tb, err) != 0)
+        return -1;
+
     struct libscols_line *ln = scols_table_new_line(tb, NULL);
     if (!ln)
         return err_nomem(err);
@@ -74,7 +118,7 @@ int output_row(struct libscols_table *tb, const char *const *cells, struct error
     for (size_t i = 0; i < n; i++) {
         /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Branch): there are as many cells as
          * columns. */
-        if (cells[i] && scols_line_set_data(ln, i, cells[i]) != 0)
+        if (cells[i] && set_cell(ln, i, cells[i]) != 0)
             return err_nomem(err);
     }
     return 0;
@@ -96,12 +140,7 @@ int output_print(struct libscols_table *tb, struct error *err)
     if (!scols_table_is_empty(tb))
         r = scols_print_table(tb);
     scols_unref_table(tb);
-
-    if (r == -ENOMEM)
-        return err_nomem(err);
-    if (r != 0)
-        return err_errno(err, ERR_UNAVAILABLE, -r, "could not print the table");
-    return 0;
+    return table_error(r, err);
 }
 
 void output_discard(struct libscols_table *tb)
@@ -187,26 +226,50 @@ const char *output_events_wait(int64_t n, bool exact, char out[OUTPUT_COUNT])
 
 void output_clean(struct buf *b, const char *text)
 {
-    bool fit;
-    size_t length;
-    for (size_t at = 0, n = strlen(text); at < n; at += length) {
-        length = text_char(text + at, n - at, &fit);
-        if (fit)
-            buf_add(b, text + at, length);
-        else
-            buf_addc(b, '?');
+    text_show(b, str_of(text), "");
+}
+
+/* add_formatted is output_addf with the arguments as a va_list. */
+static void add_formatted(struct buf *b, const char *fmt, va_list ap)
+{
+    char *text;
+    int n = vasprintf(&text, fmt, ap);
+    if (n < 0) {
+        b->failed = true;
+        return;
     }
+
+    bool ends_line = fmt[strlen(fmt) - 1] == '\n';
+    text_show(b, (struct str){text, (size_t)n - ends_line}, "");
+    if (ends_line)
+        buf_addc(b, '\n');
+    free(text);
+}
+
+void output_addf(struct buf *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    add_formatted(b, fmt, ap);
+    va_end(ap);
+}
+
+void output_note(const char *fmt, ...)
+{
+    struct buf b;
+    va_list ap;
+    buf_init(&b, OUTPUT_NOTE_MAX);
+    va_start(ap, fmt);
+    add_formatted(&b, fmt, ap);
+    va_end(ap);
+    fflush(stdout); /* so that a note comes last where both go to one terminal */
+    fputs(buf_cstr(&b) ? b.p : "outbox: out of memory\n", stderr);
+    buf_release(&b);
 }
 
 void output_error(const char *text)
 {
-    struct buf b;
-    buf_init(&b, 4096);
-    buf_adds(&b, "outbox: ");
-    output_clean(&b, text);
-    fflush(stdout); /* so that the error comes last where both go to one terminal */
-    fprintf(stderr, "%s\n", buf_cstr(&b) ? b.p : "outbox: out of memory");
-    buf_release(&b);
+    output_note("outbox: %s\n", text);
 }
 
 /* ---- JSON ---- */
@@ -256,6 +319,16 @@ void output_stamp(struct buf *b, const char *name, int64_t wall_ms)
     output_string(b, name, value);
 }
 
+/* add_flat appends valid JSON without any control character, as output_flush needs it. */
+static void add_flat(struct buf *b, struct str json)
+{
+    size_t start = b->n;
+    json_flat(b, json);
+    for (size_t i = start; i < b->n; i++)
+        if (b->p[i] == '\t')
+            b->p[i] = ' ';
+}
+
 /* embed adds a member whose value is JSON already. If it is not valid JSON, it becomes a string. */
 static void embed(struct buf *b, const char *name, struct str json)
 {
@@ -265,7 +338,7 @@ static void embed(struct buf *b, const char *name, struct str json)
         return;
     }
     output_member(b, name);
-    json_flat(b, json);
+    add_flat(b, json);
 }
 
 void output_event(struct buf *b, const struct event *ev)
@@ -304,7 +377,7 @@ static int flat_pair(struct libscols_table *tb, const char *name, struct str jso
     if (!json.p)
         return 0;
     buf_init(&b, OUTPUT_MAX);
-    json_flat(&b, json);
+    add_flat(&b, json);
     int r;
     if (buf_cstr(&b))
         r = output_pair(tb, name, b.p, err);
@@ -348,7 +421,7 @@ int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct
     return r;
 }
 
-int output_flush(struct buf *b, struct error *err)
+int output_flush_painted(struct buf *b, struct error *err)
 {
     if (b->failed)
         return err_nomem(err);
@@ -356,6 +429,23 @@ int output_flush(struct buf *b, struct error *err)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
     buf_clear(b);
     return 0;
+}
+
+int output_flush(struct buf *b, struct error *err)
+{
+    struct str all = {b->p, b->n};
+    if (text_shown(all, "\n"))
+        return output_flush_painted(b, err);
+
+    struct buf shown;
+    buf_init(&shown, 6 * OUTPUT_MAX);
+    text_show(&shown, all, "\n");
+    shown.failed |= b->failed;
+    int r = output_flush_painted(&shown, err);
+    buf_release(&shown);
+    if (r == 0)
+        buf_clear(b);
+    return r;
 }
 
 int output_end(struct error *err)
@@ -401,12 +491,30 @@ const char *output_last_error(const struct consumer_info *c, int64_t now_ms, str
     return buf_cstr(to);
 }
 
-static int64_t lag_of(const struct consumer_info *c, int64_t now_ms)
+/* age_of returns how long ago a time was; 0: it is none, or still to come. */
+static int64_t age_of(int64_t at, int64_t now_ms)
 {
-    bool waits = c->oldest_at && now_ms > c->oldest_at;
-    if (!waits)
+    bool was = at && now_ms > at;
+    if (!was)
         return 0;
-    return clock_since(now_ms, c->oldest_at);
+    return clock_since(now_ms, at);
+}
+
+/* add_first_parked adds the parked event that the consumer has owed for longest; null: none. */
+static void add_first_parked(struct buf *b, const struct parked_info *p, int64_t now_ms)
+{
+    if (!p->seq) {
+        output_string(b, "first_parked", NULL);
+        return;
+    }
+    output_member(b, "first_parked");
+    buf_addc(b, '{');
+    output_number(b, "seq", p->seq);
+    output_number(b, "overdue_ms", age_of(p->since, now_ms));
+    output_number(b, "attempts", p->attempts);
+    output_stamp(b, "due_at", p->due_at);
+    output_string(b, "error", p->error);
+    buf_addc(b, '}');
 }
 
 void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms)
@@ -422,13 +530,16 @@ void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_m
     output_number(b, "position", c->position);
     output_number(b, "behind", c->behind);
     output_bool(b, "behind_exact", c->behind_exact);
-    output_number(b, "lag_ms", lag_of(c, now_ms));
+    output_number(b, "lag_ms", age_of(c->oldest_at, now_ms));
+    output_number(b, "overdue_ms", age_of(c->overdue_at, now_ms));
     output_number(b, "delivered", c->delivered);
     output_number(b, "in_flight", c->inflight);
     output_bool(b, "in_flight_exact", c->inflight_exact);
     output_number(b, "claims", c->claims);
     output_string(b, "owner", c->owner);
     output_number(b, "parked", c->parked);
+    output_bool(b, "parked_exact", c->parked_exact);
+    add_first_parked(b, &c->first_parked, now_ms);
     output_number(b, "dead", c->dead);
     output_stamp(b, "next_due", c->next_due);
     output_stamp(b, "down_since", c->down ? c->report_at : 0);

@@ -38,7 +38,7 @@ static void as_line(const struct report *r, struct buf *b, const struct finding 
     if (r->color)
         buf_adds(b, "\033[0m");
     buf_addf(b, "%-21s", f->name);
-    output_clean(b, f->text); /* it may quote names that come from strangers */
+    output_clean(b, f->text); /* it may quote names from outside */
     if (f->advice) {
         buf_adds(b, "; ");
         output_clean(b, f->advice);
@@ -107,7 +107,10 @@ int report_end(struct report *r, struct error *err)
         summary_json(r, ok);
     else
         summary_line(r, ok);
-    if (output_flush(&r->b, err) != 0)
+    int (*flush)(struct buf *, struct error *) = output_flush;
+    if (r->color)
+        flush = output_flush_painted;
+    if (flush(&r->b, err) != 0)
         return -1;
     if (ok)
         return 0;

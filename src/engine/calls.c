@@ -402,7 +402,8 @@ static int commit_call(struct pipeline *p, const struct live *l, size_t at, bool
         e->st->ops->rollback(e->st); /* another worker was first, and its effect counts */
         return recorded_itself(e, at, ret_own, err);
     }
-    if (e->st->ops->extend(e->st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, err) != 0)
+    struct claim_lease lease = pipeline_lease(p, &l->b);
+    if (e->st->ops->extend(e->st, &lease, &lost, err) != 0)
         return -1;
     if (lost)
         return err_set(err, ERR_LOST, "the claim was lost meanwhile");

@@ -78,6 +78,24 @@ static void event_failed(struct pipeline *p, struct item *it, const struct sink_
     learn_from_failure(p, it, r);
 }
 
+/* event_refused ends an event that a working sink refuses: the attempt counts, whatever becomes of
+ * others. A fail-stop sink has had later events of the key as well, which must not overtake this
+ * one; so from now on the batch goes key by key. One of those that comes back is only behind. */
+static void event_refused(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    const char *text = reason(r->text);
+    if (it->held) {
+        live_item_hold(it, &p->hand.ready);
+        return;
+    }
+    if (pipeline_failstop(p))
+        hand_by_key(&p->hand, it->live);
+    note_failure(p, it, text);
+    end_for_now(p, it, r->retry_after_ms, text);
+    it->unjudged = true;
+    it->refused = true;
+}
+
 static void event_delivered(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     p->stats.delivered++;
@@ -144,10 +162,10 @@ static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
 }
 
 /* not_tried takes back an event that the sink has not tried. It is queued again, with two
- * exceptions, which end here. A careful event goes back to the store, with the attempt that was
- * counted for it: if it stayed here, careful events of other consumers would have to wait, and a
- * crash in one of their deliveries would be blamed on it. An event of a lost claim belongs to
- * another worker; those of its key that wait for it are held back. */
+ * exceptions, which end here. A careful event goes back to the store: if it stayed here, it would
+ * be in flight beside the careful events of other consumers, and a crash would be held against
+ * none. An event of a lost claim belongs to another worker; those of its key that wait for it are
+ * held back. */
 static void not_tried(struct pipeline *p, struct item *it)
 {
     bool goes_back = it->live->b.careful || it->live->lost;
@@ -177,6 +195,14 @@ static void count(struct pipeline *p, const struct item *it, const struct sink_r
                     .age_ms = clock_since(now / MS_NS + p->wall_ahead_ms, it->d.ev->created_at)});
 }
 
+/* sink_answered notes an answer about something other than the sink: it is there. How it would
+ * treat other events is not known from that, so if all of those fail, it stays down. */
+static void sink_answered(struct pipeline *p)
+{
+    if (!evidence_down(&p->evidence, pipeline_now(p)))
+        outage_answered(p);
+}
+
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     count(p, it, r);
@@ -194,9 +220,12 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
         not_mine(p, it, r);
         break;
     case SINK_LATER:
-        if (!evidence_down(&p->evidence, pipeline_now(p)))
-            outage_answered(p);
+        sink_answered(p);
         not_now(p, it, r);
+        break;
+    case SINK_REFUSED:
+        sink_answered(p);
+        event_refused(p, it, r);
         break;
     case SINK_DOWN:
         not_tried(p, it);

@@ -373,8 +373,8 @@ bool effects_resolve(struct pipeline *p)
     }
     if (schedule_store_away(&p->schedule, now))
         return false;
-    if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost,
-                               &err) != 0) {
+    struct claim_lease lease = pipeline_lease(p, &l->b);
+    if (p->cfg.st->ops->extend(p->cfg.st, &lease, &lost, &err) != 0) {
         exchange_store_failed(p, &err);
         return false;
     }

@@ -4,7 +4,6 @@
 
 #include "engine/pipeline_impl.h"
 
-#define CAREFUL_AGAIN (20 * MS_NS)    /* pause while another pipeline delivers a careful event */
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
 #define PARKED_PAUSE (20 * MS_NS) /* between claims of few parked events, while others are new */
 
@@ -74,9 +73,8 @@ void exchange_drop(struct pipeline *p, size_t i)
     struct live *l = p->hand.live[i];
     if (l->lost)
         forget_failures(p, l);
-    if (l->b.careful) {
-        careful_leave(&p->careful);
-    }
+    if (l->b.careful)
+        suspect_end(&p->suspect);
     effects_drop(p, l);
     hand_drop(&p->hand, i);
     room_count(p);
@@ -167,7 +165,7 @@ static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, stru
     x->place = i;
     x->settlement = exchange_settlement(p, l);
     if (l->b.careful) {
-        careful_leave(&p->careful); /* the careful event is with the sink no longer */
+        suspect_end(&p->suspect);
         l->b.careful = false;
     }
     schedule_look_now(&p->schedule); /* settling may make a retry or a follower due */
@@ -192,7 +190,9 @@ static void add_claim(struct pipeline *p, struct exchange *x)
 
     p->cfg.st->ops->bell_clear(p->cfg.st);
     x->request.max_events = room_events(p, x->request.max_bytes);
-    x->request.careful = careful_mode(&p->careful, p->hand.n - settling);
+    x->request.careful = CAREFUL_ANY;
+    if (pipeline_in_process(p))
+        x->request.careful = suspect_ask(&p->suspect, p->hand.n - settling);
 }
 
 /* ---- the answer ---- */
@@ -227,8 +227,9 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
     if (h->crashed) {
         log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "took over %zu event%s of a worker that vanished; delivering one at a time",
-               h->crashed, h->crashed == 1 ? "" : "s");
+               "took over %zu event%s of a worker that vanished%s", h->crashed,
+               h->crashed == 1 ? "" : "s",
+               pipeline_in_process(p) ? "; delivering one at a time" : "");
     }
     if (h->buried) {
         log_at(p->cfg.log, LOG_ERROR_, p->c->name,
@@ -304,24 +305,18 @@ static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
 }
 
 /* found_nothing decides when to look again after a claim that returned no events. A careful event
- * that the store left behind waits either for our own batches to end, or for another pipeline of
- * this process that is delivering one. */
+ * that the store left behind waits for our own batches to end. */
 static void found_nothing(struct pipeline *p, const struct exchange *x)
 {
     const struct claim_hint *h = &x->hint;
-    bool skipped_careful = h->careful && x->request.careful == CAREFUL_SKIP;
-    bool careful_waits = h->careful && !skipped_careful;
-    bool look_on = h->skipped > 0 || careful_waits;
+    bool look_on = h->skipped > 0 || h->careful;
 
     say_who_is_in_the_way(p, h->in_the_way);
-    careful_note_due(&p->careful, careful_waits);
+    p->suspect.due = h->careful;
     if (look_on) {
         schedule_look_now(&p->schedule);
     } else {
         schedule_rest(&p->schedule, x->at, rest_ms(p, h) * MS_NS, h->busy);
-    }
-    if (skipped_careful) {
-        schedule_look_by(&p->schedule, x->at + CAREFUL_AGAIN);
     }
 
     p->stats.paused = h->paused;
@@ -356,7 +351,7 @@ static void took_batch(struct pipeline *p, struct live *l, const struct claim_hi
     }
     p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
     note_turn(p, l);
-    careful_note_due(&p->careful, false);
+    p->suspect.due = l->b.careful; /* probably not the only one */
     if (h->quiet) {
         schedule_rest(&p->schedule, l->claimed_at, p->cfg.sweep_ms * MS_NS, false);
     } else {
@@ -364,11 +359,28 @@ static void took_batch(struct pipeline *p, struct live *l, const struct claim_hi
     }
 
     if (hand_take(&p->hand, l, !pipeline_failstop(p)) != 0) {
-        careful_leave(&p->careful);
+        suspect_end(&p->suspect);
         schedule_rest(&p->schedule, pipeline_now(p), NO_MEMORY_WAIT, false);
         return;
     }
     batch_size_took(&p->batch_size, live_bytes(l));
+}
+
+/* suspect_claimed begins the delivery of a suspect. If others of this process are in flight as
+ * well, a crash is held against none of them. A store that cannot be told so is no reason to wait:
+ * one crash too many is counted then, at the worst. */
+static void suspect_claimed(struct pipeline *p, const struct batch *b)
+{
+    struct suspect_claim cleared[2];
+    struct claim_lease ours = pipeline_lease(p, b);
+    size_t n = suspect_begin(&p->suspect, &ours, b->blamed, cleared);
+    for (size_t i = 0; i < n; i++) {
+        struct claim_lease l = suspect_lease(&cleared[i]);
+        struct error err;
+        bool gone;
+        if (p->cfg.st->ops->extend(p->cfg.st, &l, &gone, &err) != 0)
+            log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
+    }
 }
 
 /* claimed handles the answer to a claim: a batch, or a hint when to ask again. */
@@ -378,9 +390,10 @@ static void claimed(struct pipeline *p, const struct exchange *x)
     l->b = x->batch;
     l->claimed_at = x->at;
     l->deadline = x->at + p->c->lease_ms * MS_NS;
-    if (!l->b.careful) {
-        careful_leave(&p->careful);
-    }
+    if (l->b.careful)
+        suspect_claimed(p, &l->b);
+    else
+        suspect_withdraw(&p->suspect);
 
     if (l->b.n > 0) {
         took_batch(p, l, &x->hint);
@@ -395,7 +408,7 @@ static void withdraw(struct pipeline *p, struct exchange *x)
 {
     if (x->next)
         arena_reset(&x->next->a);
-    careful_leave(&p->careful);
+    suspect_withdraw(&p->suspect);
 }
 
 static void exchange_failed(struct pipeline *p, struct exchange *x, const struct error *err)
@@ -448,7 +461,7 @@ static int ask(struct store *st, struct exchange *x, struct error *err)
 }
 
 /* exchange is the one place where a pipeline settles and claims. Returns whether that got it any
- * further: something was settled, claimed or skipped. */
+ * further: something was settled, claimed or skipped, or a suspect can be claimed next. */
 static bool exchange(struct pipeline *p, struct exchange *x)
 {
     struct error err = {0};
@@ -460,7 +473,8 @@ static bool exchange(struct pipeline *p, struct exchange *x)
 
     bool claimed_any = x->batch.n > 0;
     bool passed_any = x->hint.skipped > 0;
-    return x->settled || claimed_any || passed_any;
+    bool suspect_next = p->suspect.due && p->hand.n == 0;
+    return x->settled || claimed_any || passed_any || suspect_next;
 }
 
 /* ---- turns ---- */

@@ -103,6 +103,14 @@ void hand_disturb(struct hand *h)
     }
 }
 
+void hand_by_key(struct hand *h, struct live *l)
+{
+    if (l->by_key)
+        return;
+    live_by_key(l, h->c->order, &h->keys);
+    hand_disturb(h);
+}
+
 void hand_want_back(struct hand *h)
 {
     h->queue = QUEUE_RETURN;

@@ -67,6 +67,9 @@ size_t hand_next(const struct hand *h);
  * not started is to go back to the store. hand_tidy then does what is necessary; hand_untidy says
  * whether anything is. */
 void hand_disturb(struct hand *h);
+/* hand_by_key has the events of a key in a batch sent one after the other from now on: see
+ * live_by_key. */
+void hand_by_key(struct hand *h, struct live *l);
 void hand_want_back(struct hand *h);
 bool hand_untidy(const struct hand *h);
 void hand_tidy(struct hand *h);

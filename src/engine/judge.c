@@ -55,8 +55,9 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
     struct evidence *e = &p->evidence;
     struct judgement j = {.failing_ms = ev->failing_ms};
     bool every_failure_counts = p->c->retry.outage_ms == 0;
-    if (every_failure_counts) {
+    if (every_failure_counts || it->refused) {
         j.attempts = 1;
+        j.proven = ev->proven;
         return j;
     }
 

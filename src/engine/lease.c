@@ -18,8 +18,8 @@ static int extend(struct pipeline *p, struct live *l)
     int64_t now = pipeline_now(p);
     struct error err;
     bool lost;
-    if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost,
-                               &err) != 0) {
+    struct claim_lease lease = pipeline_lease(p, &l->b);
+    if (p->cfg.st->ops->extend(p->cfg.st, &lease, &lost, &err) != 0) {
         schedule_store_pause(&p->schedule, now);
         p->stats.meter.renewals[RENEWAL_ERROR]++;
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);

@@ -73,14 +73,14 @@ static void start(struct live *l, enum order order, bool chain, struct keymap *m
     l->out = NULL;
     l->n_out = 0;
 
-    bool by_key = chain || any_held(&l->b);
+    l->by_key = chain || any_held(&l->b);
     for (size_t i = 0; i < l->b.n; i++) {
         struct item *it = &l->items[i];
         struct item *before = NULL;
         *it = (struct item){.live = l, .d = {.ev = &l->b.ev[i]}, .state = ITEM_READY};
         it->d.attempt = it->d.ev->attempts + 1;
-        it->d.again = l->b.careful;
-        if (by_key)
+        it->d.again = it->d.ev->crashed;
+        if (l->by_key)
             it->key = store_order_key(order, it->d.ev->key);
         if (it->key)
             before = keymap_put(m, it);
@@ -95,6 +95,28 @@ int live_load(struct live *l, enum order order, bool chain, struct keymap *m, st
         return -1;
     start(l, order, chain, m, q);
     return 0;
+}
+
+void live_by_key(struct live *l, enum order order, struct keymap *m)
+{
+    if (l->by_key)
+        return;
+    l->by_key = true;
+    for (size_t i = 0; i < l->b.n; i++) {
+        struct item *it = &l->items[i];
+        if (it->state == ITEM_ENDED)
+            continue;
+        it->key = store_order_key(order, it->d.ev->key);
+        if (!it->key)
+            continue;
+        struct item *before = keymap_put(m, it);
+        if (!before)
+            continue;
+        before->follower = it;
+        it->before = before;
+        if (it->state == ITEM_READY)
+            it->state = ITEM_WAITING;
+    }
 }
 
 size_t live_bytes(const struct live *l)

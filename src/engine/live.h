@@ -34,6 +34,7 @@ struct item {
     bool mapped;      /* in the keymap, as the last of its key */
     bool exceptional; /* `out` goes into the settlement */
     bool unjudged;    /* it failed; whose fault that is will be decided when the batch is settled */
+    bool refused;     /* it failed, and the sink has said that the sink is not to blame */
     bool released;    /* not tried, and given back by release_from */
     bool held;        /* flying, but the one before it holds its key back: it must not be retried */
     struct outcome out;
@@ -43,7 +44,8 @@ struct item {
  * (2) While used is false, nothing but the arena has a meaning. */
 struct live {
     bool used;
-    bool lost; /* the claim is no longer ours: the batch ends without a settlement */
+    bool lost;   /* the claim is no longer ours: the batch ends without a settlement */
+    bool by_key; /* items that have not ended are in the key map: events of a key go one by one */
     struct arena a;
     struct batch b;
     struct item *items;
@@ -61,6 +63,9 @@ struct live {
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
 /* live_bytes returns about how much memory the events of the batch take. */
 size_t live_bytes(const struct live *l);
+/* live_by_key makes events of a key go one after the other from now on, behind those that fly. The
+ * caller rebuilds its queue. No other batch may be in hand unless it is in the map, too. */
+void live_by_key(struct live *l, enum order order, struct keymap *m);
 /* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. */
 void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
 /* live_remap puts the last flying item of each key back into the map where the key is missing,

@@ -34,7 +34,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     if (takes_all_lanes)
         batch_size_start_small(&p->batch_size);
     p->memory = (struct budget_part){.b = cfg->budget};
-    careful_init(&p->careful, cfg->careful);
+    p->suspect.all = cfg->suspects;
     schedule_init(&p->schedule);
     circuit_init(&p->circuit);
     evidence_init(&p->evidence);
@@ -85,7 +85,7 @@ void pipeline_free(struct pipeline *p)
 {
     if (!p)
         return;
-    careful_leave(&p->careful);
+    suspect_end(&p->suspect);
     effects_leave(&p->effects);
     hand_release(&p->hand);
     budget_hold(&p->memory, 0);
@@ -360,18 +360,12 @@ const struct pipeline_stats *pipeline_stats(const struct pipeline *p)
     return &p->stats;
 }
 
-struct pipeline_held pipeline_held(const struct pipeline *p)
+size_t pipeline_held(const struct pipeline *p)
 {
-    struct pipeline_held h = {0};
+    size_t n = 0;
     for (size_t i = 0; i < p->hand.n; i++)
-        h.n += p->hand.live[i]->open;
-    if (h.n == 0)
-        return h;
-
-    const struct event *oldest = &p->hand.live[0]->b.ev[0];
-    h.oldest_at = oldest->created_at;
-    h.type = oldest->type;
-    return h;
+        n += p->hand.live[i]->open;
+    return n;
 }
 
 const struct sink_lease *pipeline_sink_lease(const struct pipeline *p)

@@ -15,6 +15,7 @@
 #include "engine/lender.h"
 #include "engine/meter.h"
 #include "engine/pulse.h"
+#include "engine/suspect.h"
 #include "sink/handlers.h"
 #include "store/store.h"
 
@@ -27,10 +28,12 @@ struct pipeline_config {
     const struct clock *clock;
     struct rng *rng;
     const struct log *log; /* may be NULL */
-    /* Shared by all pipelines of a process. The one that delivers a careful event holds it, so that
-     * if the process dies, it is clear which event was to blame. NULL: this is the only pipeline.
-     * */
-    atomic_flag *careful;
+    /* Shared by all pipelines of a process: which events may kill it. NULL: this is the only
+     * pipeline. It must outlive the pipeline. */
+    struct suspects *suspects;
+    /* gone says whether the process of an owner has ended for certain, so that its claims need not
+     * run out first. NULL: nobody knows. */
+    bool (*gone)(const char *owner);
     /* The memory for events in hand, shared by all pipelines of a process. NULL: no limit but that
      * of batches. It must outlive the pipeline. */
     struct budget *budget;
@@ -116,13 +119,8 @@ bool pipeline_busy(const struct pipeline *p);
 enum pipeline_state pipeline_state(const struct pipeline *p);
 const struct error *pipeline_error(const struct pipeline *p);
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p);
-/* pipeline_held describes the events that are claimed and have not ended. */
-struct pipeline_held {
-    size_t n;
-    int64_t oldest_at; /* created_at of the first event of the oldest batch; 0: n == 0 */
-    struct str type;   /* of that event; valid until the next step */
-};
-struct pipeline_held pipeline_held(const struct pipeline *p);
+/* pipeline_held returns how many events are claimed and have not ended. */
+size_t pipeline_held(const struct pipeline *p);
 /* pipeline_sink_lease returns the lease of a sink that takes turns with others; NULL for any other
  * sink. */
 const struct sink_lease *pipeline_sink_lease(const struct pipeline *p);

@@ -8,7 +8,6 @@
 
 #include "engine/batch_size.h"
 #include "engine/budget.h"
-#include "engine/careful.h"
 #include "engine/circuit.h"
 #include "engine/effects.h"
 #include "engine/evidence.h"
@@ -36,7 +35,7 @@ struct pipeline {
     int lane;          /* the lane the next claim tries first */
     bool parked_turn;  /* the next claim tries parked events first, if it is time to */
     int64_t parked_at; /* when it is, monotonic; 0: at once */
-    struct careful_token careful;
+    struct suspect suspect;
     struct schedule schedule;
     int64_t stepped_at;       /* when the last step began, monotonic */
     struct error store_error; /* of the last turn; code 0: it went well */
@@ -68,6 +67,21 @@ static inline int64_t pipeline_now(const struct pipeline *p)
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_FAILSTOP) != 0;
+}
+
+/* pipeline_in_process says whether an event can kill this process: see SINK_IN_PROCESS. */
+static inline bool pipeline_in_process(const struct pipeline *p)
+{
+    return (sink_caps(p->sk) & SINK_IN_PROCESS) != 0;
+}
+
+/* pipeline_lease is the lease of a claim in hand, to be extended. */
+static inline struct claim_lease pipeline_lease(const struct pipeline *p, const struct batch *b)
+{
+    return (struct claim_lease){.consumer = p->c->name,
+                                .owner = p->cfg.owner,
+                                .epoch = b->epoch,
+                                .lease_ms = p->c->lease_ms};
 }
 
 /* pipeline_chains says whether an event may be submitted along with those of its key that wait for

@@ -23,10 +23,10 @@ static bool may_join(const struct pipeline *p)
     if (p->hand.gave_back)
         return false;
 
-    /* While a careful event is being delivered, or is about to be, nothing else starts. So if the
-     * process dies, that event is to blame. */
+    /* While a suspect is being delivered, or is about to be, nothing else starts. So if the process
+     * dies, that event is to blame. */
     const struct live *newest = p->hand.live[p->hand.n - 1];
-    return !p->careful.due && !newest->b.careful;
+    return !p->suspect.due && !newest->b.careful;
 }
 
 /* wish says what memory the next batch needs. A batch that is about to be settled has its own until

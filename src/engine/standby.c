@@ -10,6 +10,7 @@
 
 #define AGAIN_MIN (1000 * MS_NS)
 #define AGAIN_MAX (15000 * MS_NS)
+#define LEASE_OVER_MS 1
 
 /* put registers the consumer with our settings. */
 static int put(struct pipeline *p, enum put how, struct error *err)
@@ -53,11 +54,45 @@ static void go_on(struct pipeline *p)
     schedule_look_now(&p->schedule);
 }
 
+/* end_leases ends the leases of workers whose process is known to have ended, oldest claim first.
+ * Their events need not wait: a relay that was killed is usually started again at once. Whatever
+ * goes wrong here, leases run out by themselves. */
+static void end_leases(struct pipeline *p)
+{
+    struct store *st = p->cfg.st;
+    struct claim_info *claims;
+    struct arena a;
+    struct error err;
+    size_t n = 0, ended = 0;
+    bool lost;
+    if (!p->cfg.gone)
+        return;
+
+    arena_init(&a, 0);
+    if (st->ops->claims(st, p->c->name, &a, &claims, &n, &err) != 0)
+        n = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct claim_lease l = {.consumer = p->c->name,
+                                .owner = claims[i].owner,
+                                .epoch = claims[i].epoch,
+                                .lease_ms = LEASE_OVER_MS};
+        if (p->cfg.gone(l.owner) && st->ops->extend(st, &l, &lost, &err) == 0)
+            ended++;
+    }
+    arena_release(&a);
+    if (ended > 0)
+        log_at(p->cfg.log, LOG_INFO_, p->c->name,
+               "a worker of this machine has ended and left %zu claim%s; taking over", ended,
+               ended == 1 ? "" : "s");
+}
+
 int standby_register(struct pipeline *p, struct error *err)
 {
     struct error why;
-    if (put(p, PUT_START, &why) == 0)
+    if (put(p, PUT_START, &why) == 0) {
+        end_leases(p);
         return 0;
+    }
 
     bool replaced = why.code == ERR_CONFLICT;
     if (replaced && p->cfg.stand_by) {

@@ -10,7 +10,7 @@
 #include "base/uuid7.h"
 
 /* The limits of an event, in bytes unless said otherwise. docs/limits.md has them for people,
- * sql/<store>/0002_trust.sql for the databases, and tests/scenario/test_limits.py tries them on
+ * sql/<store>/0001_outbox.sql for the databases, and tests/scenario/test_limits.py tries them on
  * every way in: change all of them together. */
 #define EVENT_TYPE_MAX 255
 #define EVENT_KEY_MAX 1024 /* aggregate type, aggregate id, idempotency key, tenant: each */
@@ -54,6 +54,7 @@ struct event {
     int attempts;       /* how many came before this one */
     int64_t failing_ms; /* how long it has been failing; 0: it has not failed */
     bool proven;        /* it failed while others got through, so it is at fault itself */
+    bool crashed;       /* a worker had it in hand when it vanished: it may have been delivered */
     bool behind;        /* its key is held back: do not deliver, settle as OUTCOME_BEHIND */
     bool delayed;       /* not_before has not come: do not deliver, settle as OUTCOME_DELAY */
 };
@@ -69,7 +70,7 @@ struct event_limits {
 int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err);
 
 /* event_check_stored refuses an event that no sink can be given, because it got past every check:
- * an older version had fewer, and SQLite keeps text that is not UTF-8. ERR_INVALID as event_check.
+ * checks can be turned off, and SQLite keeps text that is not UTF-8. ERR_INVALID as event_check.
  * Sinks judge sizes themselves, and databases know that a payload is JSON, so neither is checked
  * here: this runs for every delivery. */
 int event_check_stored(const struct event *ev, struct error *err);

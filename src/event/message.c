@@ -125,7 +125,7 @@ static bool is_ours(struct str name)
 }
 
 /* put_own adds one of the event's own headers, unless its name is one of ours. A value that is no
- * string, as an older version let in, goes as its JSON text. */
+ * string, where a check was turned off, goes as its JSON text. */
 static void put_own(struct maker *m, struct str raw, struct json v)
 {
     size_t at = m->text->n;

@@ -3,9 +3,11 @@
 #include <string.h>
 
 #define CLUSTER "this is a server of a cluster: write redis-cluster://HOST:PORT,.../?stream=NAME"
+#define RIGHTS "see ACL GETUSER"
 #define NO_ID "no id is left above its last one: XSETID sets that back, or name another stream"
 
 const struct redis_fate redis_fates[] = {
+    /* Of the server: it will pass by itself. */
     {"LOADING", REDIS_FAULT_AWAY, false, NULL},
     {"BUSY ", REDIS_FAULT_AWAY, false, "a script runs for too long: SCRIPT KILL ends it"},
     {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script runs for too long"},
@@ -19,6 +21,7 @@ const struct redis_fate redis_fates[] = {
     {"EXECABORT", REDIS_FAULT_AWAY, true, NULL},
     {"ERR max number of clients", REDIS_FAULT_AWAY, true, "raise maxclients"},
 
+    /* Of the server: who we are to it. */
     {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
     {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
@@ -26,20 +29,30 @@ const struct redis_fate redis_fates[] = {
      "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
 
+    /* A right may be missing for one key, or for the command: then nothing can be written. */
     {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
-     "see ACL GETUSER"},
-    {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, "see ACL GETUSER"},
-    {"NOPERM", REDIS_FAULT_LOGIN, true, "see ACL GETUSER"},
+     RIGHTS},
+    {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, RIGHTS},
+    {"NOPERM ACL failure in script: No permissions to access a key", REDIS_FAULT_STREAM, false,
+     RIGHTS},
+    {"ERR The user executing the script can't access at least one of the keys", REDIS_FAULT_STREAM,
+     false, RIGHTS},
+    {"NOPERM", REDIS_FAULT_LOGIN, true, RIGHTS},
+    {"ERR The user executing the script can't run this command", REDIS_FAULT_LOGIN, true, RIGHTS},
+
+    /* Of the stream. */
     {"WRONGTYPE", REDIS_FAULT_STREAM, false,
      "something else has the stream's name: rename one of them"},
     {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
     {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
 
+    /* Of the event, which is too large. */
     {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
      "it is larger than proto-max-bulk-len"},
     {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
     {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
 
+    /* Of the server: it is not what the URL says, or too old. */
     {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
     {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
     {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},

@@ -9,7 +9,8 @@
 /* What an error reply is about. fate.c has the table of errors. */
 enum redis_fault {
     REDIS_FAULT_UNKNOWN, /* not known: how other events fare will tell */
-    /* this stream and all that goes there: WRONGTYPE, an ACL on keys, no id is left */
+    /* this stream and all that goes there, while the server works: WRONGTYPE, an ACL on keys, no id
+     * is left */
     REDIS_FAULT_STREAM,
     REDIS_FAULT_AWAY,  /* the server, for now: LOADING, OOM, READONLY, ... */
     REDIS_FAULT_LOGIN, /* who we are: NOAUTH, WRONGPASS, an ACL on commands */

@@ -171,6 +171,7 @@ static const struct sink_ops handlers_ops = {
     .scheme = "handlers",
     .synopsis = "handlers",
     .help = "calls functions in this process",
+    .caps = SINK_IN_PROCESS,
     .close = handlers_close,
     .submit = handlers_submit,
     .drive = handlers_nothing,

@@ -28,11 +28,7 @@ static struct request *slot_take(struct http *h, struct delivery *d)
     r->d = d;
     r->prev = r->next = NULL;
     r->start_at = 0;
-    r->got = r->got_headers = 0;
-    r->said = 0;
-    r->refused = NULL;
-    r->no_socket = 0;
-    r->why[0] = '\0';
+    r->resent = false;
     return r;
 }
 
@@ -79,13 +75,19 @@ static void list_drop(struct http *h, struct request *r)
 
 /* ---- a request ---- */
 
-/* hand_over gives the request to curl. */
+/* hand_over makes the request and gives it to curl. */
 static int hand_over(struct http *h, struct request *r, struct error *err)
 {
+    r->got = r->got_headers = 0;
+    r->said = 0;
+    r->refused = NULL;
+    r->no_socket = 0;
+    r->why[0] = '\0';
     if (!r->easy && !http_setup_easy(r))
         return err_nomem(err);
     if (http_request_make(r, err) != 0)
         return -1;
+    curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, (long)(h->no_reuse || r->resent));
     CURLMcode rc = curl_multi_add_handle(h->multi, r->easy);
     if (rc != CURLM_OK)
         return err_set(err, ERR_UNAVAILABLE, "%s", curl_multi_strerror(rc));
@@ -226,6 +228,39 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* ---- drive ---- */
 
+/* ended_with_others says whether a request had no answer because something happened to a connection
+ * that others may have shared. An endpoint that goes away (GOAWAY) refuses requests it has not
+ * looked at. curl sends most of these again, but not all, and gives up if one is refused several
+ * times. */
+static bool ended_with_others(const struct request *r, CURLcode rc)
+{
+    static const CURLcode codes[] = {CURLE_HTTP2, CURLE_HTTP2_STREAM, CURLE_PARTIAL_FILE,
+                                     CURLE_SEND_ERROR, CURLE_RECV_ERROR};
+    if (!r->h->shares || r->got_headers > 0)
+        return false;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        if (rc == codes[i])
+            return true;
+    }
+    return false;
+}
+
+/* resend sends a request again, once, over a new connection. It takes a new handle: curl counts how
+ * often it has sent something again for the whole life of a handle, and gives up from the sixth
+ * on. */
+static void resend(struct http *h, struct request *r)
+{
+    struct error err;
+    curl_multi_remove_handle(h->multi, r->easy);
+    curl_easy_cleanup(r->easy);
+    r->easy = NULL;
+    r->resent = true;
+    if (hand_over(h, r, &err) == 0)
+        return;
+    list_drop(h, r);
+    refuse(r, &err);
+}
+
 /* collect answers for the requests that curl is done with. */
 static void collect(struct http *h)
 {
@@ -236,8 +271,13 @@ static void collect(struct http *h)
         struct request *r = NULL;
         if (m->msg != CURLMSG_DONE)
             continue;
+        CURLcode rc = m->data.result; /* m does not outlive the next call */
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&r);
-        struct sink_result res = http_judge(r, m->data.result, text);
+        if (ended_with_others(r, rc) && !r->resent) {
+            resend(h, r);
+            continue;
+        }
+        struct sink_result res = http_judge(r, rc, text);
         leave(h, r, &res);
     }
 }

@@ -57,6 +57,7 @@ struct request {
     char address[INET6_ADDRSTRLEN];
     int no_socket; /* errno, if none could be made */
     char why[CURL_ERROR_SIZE];
+    bool resent; /* it goes out for the second time, over a connection of its own */
 };
 
 /* (1) n_slots requests, `busy` of them not free. (2) first..last are those that curl has, in the
@@ -84,6 +85,8 @@ struct http {
     bool tls;
     bool loopback; /* the URL names this machine, so we may connect to it */
     bool global;   /* curl is initialised */
+    bool shares;   /* requests may share a connection over HTTP/2 */
+    bool no_reuse; /* each request needs a connection of its own */
 };
 
 /* http_setup checks URL and options, and makes everything but the requests. http_teardown releases

@@ -47,17 +47,16 @@ static const char *refused_as(const struct http *h, const struct sockaddr *sa)
     return what;
 }
 
-static void note_refusal(struct request *r, const char *what, const struct sockaddr *sa)
+static void show_address(const struct sockaddr *sa, char out[INET6_ADDRSTRLEN])
 {
-    r->refused = what;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
     if (sa->sa_family == AF_INET6) {
-        struct sockaddr_in6 in6;
         memcpy(&in6, sa, sizeof in6);
-        inet_ntop(AF_INET6, &in6.sin6_addr, r->address, sizeof r->address);
+        inet_ntop(AF_INET6, &in6.sin6_addr, out, INET6_ADDRSTRLEN);
     } else {
-        struct sockaddr_in in;
         memcpy(&in, sa, sizeof in);
-        inet_ntop(sa->sa_family, &in.sin_addr, r->address, sizeof r->address);
+        inet_ntop(sa->sa_family, &in.sin_addr, out, INET6_ADDRSTRLEN);
     }
 }
 
@@ -68,7 +67,8 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
     struct request *r = request;
     const char *what = refused_as(r->h, &a->addr);
     if (what) {
-        note_refusal(r, what, &a->addr);
+        r->refused = what;
+        show_address(&a->addr, r->address);
         return CURL_SOCKET_BAD;
     }
     if (purpose != CURLSOCKTYPE_IPCXN)
@@ -82,38 +82,55 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
 
 /* ---- the URL ---- */
 
-/* bare_host copies a host without the brackets of an IPv6 address. */
-static void bare_host(const char *host, char *out, size_t size)
-{
-    size_t n = strlen(host);
-    if (host[0] == '[') {
-        host++;
-        n -= 2;
-    }
-    snprintf(out, size, "%.*s", (int)n, host);
-}
-
 /* check_host refuses an address that could never be connected to, and notes whether the host is
- * this machine. What a name resolves to is checked at each connection. */
+ * this machine. What a name resolves to is checked at each connection, by refused_as as well. */
 static int check_host(struct http *h, const char *host, struct error *err)
 {
-    char bare[256];
+    char address[INET6_ADDRSTRLEN];
     struct sockaddr_storage storage;
     const struct sockaddr *sa = (const struct sockaddr *)&storage;
-    bare_host(host, bare, sizeof bare);
-    if (!ipnet_of_text(bare, &storage)) {
-        h->loopback = strcasecmp(bare, "localhost") == 0;
+    switch (ipnet_of_host(host, &storage)) {
+    case IPNET_NAME:
+        h->loopback = strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.") == 0;
         return 0;
+    case IPNET_NEITHER:
+        return err_set(err, ERR_CONFIG, "%s: the host is neither an address nor a name", h->where);
+    case IPNET_ADDRESS: break;
     }
 
     const char *special = ipnet_special(sa);
     h->loopback = special && strcmp(special, IPNET_LOOPBACK) == 0;
     const char *refused = refused_as(h, sa);
-    if (!refused)
-        return 0;
-    return err_set(err, ERR_CONFIG,
-                   "%s: this is a %s address; if it is what you mean, set webhook-allow = %s",
-                   h->where, refused, bare);
+    show_address(sa, address);
+    if (refused)
+        return err_set(err, ERR_CONFIG,
+                       "%s: this is a %s address; if it is what you mean, set webhook-allow = %s",
+                       h->where, refused, address);
+    if (host[strlen(host) - 1] == '.') /* resolvers look for a name like that */
+        return err_set(err, ERR_CONFIG, "%s: write the address without a dot behind it: %s",
+                       h->where, address);
+    return 0;
+}
+
+/* host_of returns the host of a URL as curl will look for it, in ASCII, which the caller frees with
+ * curl_free; NULL if there is none. An international name is turned into that by rules which also
+ * make 10.0.0.1 of digits that are wide or in circles. */
+static char *host_of(CURLU *u)
+{
+    char *host;
+    unsigned flags = 0;
+#ifdef CURLU_PUNYCODE
+    flags = CURLU_PUNYCODE;
+#endif
+    if (curl_url_get(u, CURLUPART_HOST, &host, flags) != CURLUE_OK)
+        return NULL;
+    for (const char *p = host; *p; p++) {
+        if ((unsigned char)*p >= 0x80) {
+            curl_free(host);
+            return NULL;
+        }
+    }
+    return host;
 }
 
 static void note_where(struct http *h, CURLU *u, const char *host)
@@ -131,7 +148,6 @@ static void note_where(struct http *h, CURLU *u, const char *host)
 /* read_url never repeats more than scheme, host and port: paths and queries hold tokens. */
 static int read_url(struct http *h, CURLU *u, struct error *err)
 {
-    char *host;
     CURLUcode rc = curl_url_set(u, CURLUPART_URL, h->base.cfg.url, CURLU_DISALLOW_USER);
     if (rc == CURLUE_USER_NOT_ALLOWED)
         return err_set(err, ERR_CONFIG,
@@ -140,8 +156,11 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
                        "webhook-header-file");
     if (rc != CURLUE_OK)
         return err_set(err, ERR_CONFIG, "this is not a URL: %s", curl_url_strerror(rc));
-    if (curl_url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
-        return err_set(err, ERR_CONFIG, "the URL names no host");
+    char *host = host_of(u);
+    if (!host)
+        return err_set(err, ERR_CONFIG,
+                       "the URL names no host, or one that is no international name: write it in "
+                       "ASCII");
 
     note_where(h, u, host);
     int r = check_host(h, host, err);
@@ -224,12 +243,35 @@ static int make_multi(struct http *h, struct error *err)
     return 0;
 }
 
+/* cannot_reuse says whether this libcurl is 7.88, as in Debian 12, and HTTP/2 goes without TLS. It
+ * cannot send a second request over such a connection, but tries to for as long as it keeps it (its
+ * pull request 10643). */
+static bool cannot_reuse(const struct http *h)
+{
+    unsigned version = curl_version_info(CURLVERSION_NOW)->version_num;
+    bool affected = version >= 0x075800 && version < 0x080000;
+    return affected && h->o->version == HTTP_2 && !h->tls;
+}
+
+/* shares_connections says whether requests may wait to share a connection over HTTP/2. */
+static bool shares_connections(const struct http *h)
+{
+    switch (h->o->version) {
+    case HTTP_1_1: return false;
+    case HTTP_2: return !h->no_reuse;
+    case HTTP_AUTO: break;
+    }
+    return h->tls;
+}
+
 int http_setup(struct http *h, struct error *err)
 {
     h->o = h->base.cfg.http;
     if (!h->o)
         h->o = &defaults;
     h->tls = strcmp(h->base.ops->scheme, "https") == 0;
+    h->no_reuse = cannot_reuse(h);
+    h->shares = shares_connections(h);
     h->source = str_of(h->o->source ? h->o->source : SOURCE);
     http_files_init(h);
 
@@ -327,17 +369,6 @@ static long version_of(const struct http *h)
     return CURL_HTTP_VERSION_2TLS;
 }
 
-/* shares_connections says whether requests may wait to share a connection over HTTP/2. */
-static bool shares_connections(const struct http *h)
-{
-    switch (h->o->version) {
-    case HTTP_1_1: return false;
-    case HTTP_2: return true;
-    case HTTP_AUTO: break;
-    }
-    return h->tls;
-}
-
 static void set_limits(CURL *e, const struct http_options *o)
 {
     curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, (long)o->connect_ms);
@@ -389,7 +420,8 @@ bool http_setup_easy(struct request *r)
     curl_easy_setopt(e, CURLOPT_HEADERDATA, r);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, r->why);
     curl_easy_setopt(e, CURLOPT_HTTP_VERSION, version_of(h));
-    curl_easy_setopt(e, CURLOPT_PIPEWAIT, (long)shares_connections(h));
+    curl_easy_setopt(e, CURLOPT_PIPEWAIT, (long)h->shares);
+    curl_easy_setopt(e, CURLOPT_FORBID_REUSE, (long)h->no_reuse);
     curl_easy_setopt(e, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     set_limits(e, h->o);
     r->easy = e;

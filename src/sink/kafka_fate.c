@@ -16,7 +16,8 @@
 #define REPLICAS_AWAY "too few replicas are in sync: see min.insync.replicas"
 
 const struct kafka_answer kafka_fate_table[] = {
-    /* The brokers, or the way to them. */
+    /* Of the server: the brokers, the way to them, or the state of a partition, which passes by
+     * itself. */
     ROW(_TRANSPORT, KAFKA_AWAY, NULL),
     ROW(_ALL_BROKERS_DOWN, KAFKA_AWAY, NULL),
     ROW(_RESOLVE, KAFKA_AWAY, NULL),
@@ -37,9 +38,9 @@ const struct kafka_answer kafka_fate_table[] = {
     ROW(NOT_ENOUGH_REPLICAS, KAFKA_AWAY, REPLICAS_AWAY),
     ROW(NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_AWAY, REPLICAS_AWAY),
     ROW(_ISR_INSUFF, KAFKA_AWAY, REPLICAS_AWAY),
-    ROW(POLICY_VIOLATION, KAFKA_AWAY, "a policy of the cluster forbids it"),
 
-    /* Who we are. As with a password that is being rotated, waiting may help. */
+    /* Of the server: who we are to it. As with a password that is being rotated, waiting may
+     * help. */
     ROW(_AUTHENTICATION, KAFKA_AWAY, LOG_IN),
     ROW(SASL_AUTHENTICATION_FAILED, KAFKA_AWAY, LOG_IN),
     ROW(UNSUPPORTED_SASL_MECHANISM, KAFKA_AWAY, LOG_IN),
@@ -51,15 +52,18 @@ const struct kafka_answer kafka_fate_table[] = {
         "the user needs the rights WRITE and DESCRIBE on the transactional id"),
     ROW(GROUP_AUTHORIZATION_FAILED, KAFKA_AWAY, NULL),
 
-    /* The topic. */
+    /* Of the topic. A right that is missing for it is one of these. */
     ROW(TOPIC_AUTHORIZATION_FAILED, KAFKA_TOPIC, RIGHTS),
     ROW(UNKNOWN_TOPIC_OR_PART, KAFKA_TOPIC, "make the topic, or set create=on"),
     ROW(_UNKNOWN_TOPIC, KAFKA_TOPIC, "make the topic, or set create=on"),
     ROW(_UNKNOWN_PARTITION, KAFKA_TOPIC, "the topic has lost partitions"),
     ROW(TOPIC_EXCEPTION, KAFKA_TOPIC, "the topic's name is not valid, or it is internal"),
+    ROW(POLICY_VIOLATION, KAFKA_TOPIC, "a policy of the cluster forbids it"),
+    ROW(UNSUPPORTED_FOR_MESSAGE_FORMAT, KAFKA_TOPIC,
+        "the topic keeps messages in a format older than 0.11, which has no headers"),
     ROW(INVALID_REQUIRED_ACKS, KAFKA_TOPIC, NULL),
 
-    /* The event, or one that travelled with it. */
+    /* Of the event, or one that travelled with it. */
     ROW(MSG_SIZE_TOO_LARGE, KAFKA_REFUSED, "see max.message.bytes of the topic"),
     ROW(INVALID_MSG_SIZE, KAFKA_REFUSED, NULL),
     ROW(RECORD_LIST_TOO_LARGE, KAFKA_REFUSED, "see segment.bytes of the topic"),
@@ -85,11 +89,9 @@ const struct kafka_answer kafka_fate_table[] = {
     ROW(PRODUCER_FENCED, KAFKA_WITH, "another relay has taken over"),
     ROW(TRANSACTION_COORDINATOR_FENCED, KAFKA_WITH, NULL),
 
-    /* The setup. */
+    /* Of the set-up. */
     ROW(_UNSUPPORTED_FEATURE, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
     ROW(UNSUPPORTED_VERSION, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
-    ROW(UNSUPPORTED_FOR_MESSAGE_FORMAT, KAFKA_SETUP,
-        "the topic keeps messages in a format older than 0.11, which has no headers"),
     ROW(UNSUPPORTED_COMPRESSION_TYPE, KAFKA_SETUP, "the brokers do not know this compression"),
     ROW(SECURITY_DISABLED, KAFKA_SETUP, NULL),
 };

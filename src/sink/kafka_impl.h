@@ -58,7 +58,7 @@ enum kafka_fate {
     KAFKA_AWAY,    /* nothing speaks against the event: the sink is down */
     KAFKA_WITH,    /* it came back because another one did, which has the reason */
     KAFKA_REFUSED, /* one of those that travelled together can never pass */
-    KAFKA_TOPIC,   /* its topic takes nothing, which concerns no event of another topic */
+    KAFKA_TOPIC,   /* the brokers work, and its topic takes nothing: an attempt counts */
     KAFKA_SETUP,   /* no waiting can help */
 };
 

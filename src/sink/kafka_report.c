@@ -13,8 +13,6 @@
 #include "sink/kafka_impl.h"
 
 #define BREAK_NS (2000 * MS_NS) /* how long to wait for what a broken producer still has */
-#define LATER_MIN_MS 1000       /* how long an event waits whose topic takes nothing */
-#define LATER_MAX_MS 60000
 #define BATCH_MIN 4096
 #define HEARD_MAX 20000 /* reports at a time: then others have their turn */
 
@@ -68,35 +66,16 @@ static void end_unfit(struct kafka_sink *k, struct slot *s)
             .status = SINK_REJECT, .native = s->err, .text = text, .unasked = s->unasked});
 }
 
-/* topic_wait returns how long an event should wait whose topic takes nothing: as long as that has
- * been so, within bounds. */
-static int64_t topic_wait(struct kafka_sink *k, const char *topic)
-{
-    int64_t now = kafka_now(k);
-    struct stream *st = streams_get(&k->streams, str_of(topic));
-    if (!st)
-        return LATER_MIN_MS;
-    if (!st->refused_since)
-        st->refused_since = now;
-    int64_t ms = (now - st->refused_since) / MS_NS;
-    if (ms < LATER_MIN_MS)
-        return LATER_MIN_MS;
-    return ms > LATER_MAX_MS ? LATER_MAX_MS : ms;
-}
-
-/* end_without_topic puts an event off. If all go to one topic, it is down for all of them. */
+/* end_without_topic answers for an event whose topic takes nothing, while the brokers work. Of a
+ * chain, only the first is refused. */
 static void end_without_topic(struct kafka_sink *k, struct slot *s)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT];
-    const char *topic = s->topic ? s->topic : k->topic;
     kafka_fate_text(s->err, said);
-    snprintf(text, sizeof text, "%s, topic %s: %s", k->url.label, topic, said);
-    struct sink_result res = {.status = SINK_DOWN, .native = s->err, .text = text};
-    if (!k->fixed) {
-        res.status = s->chained ? SINK_CANCELLED : SINK_LATER;
-        res.retry_after_ms = topic_wait(k, topic);
-    }
-    end(k, s, &res);
+    snprintf(text, sizeof text, "%s, topic %s: %s", k->url.label, s->topic ? s->topic : k->topic,
+             said);
+    enum sink_status status = s->chained ? SINK_CANCELLED : SINK_REFUSED;
+    end(k, s, &(struct sink_result){.status = status, .native = s->err, .text = text});
 }
 
 static void end_cut(struct kafka_sink *k, struct slot *s)
@@ -186,6 +165,10 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
         return;
     k->breaking = true;
     k->break_by = kafka_now(k) + BREAK_NS;
+    /* What waits for a topic that takes nothing would not come back by itself in that time. */
+    bool nothing_goes_out = k->fixed && k->p && kafka_fate_of(code)->fate == KAFKA_TOPIC;
+    if (nothing_goes_out)
+        rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
 }
 
 /* cut_chain ends the rest of a chain whose delivery at index i is not delivered. If a part of the
@@ -221,11 +204,10 @@ void kafka_report_back(struct kafka_sink *k, struct slot *s, rd_kafka_resp_err_t
         break_off(k, code);
         return;
     case KAFKA_TOPIC:
-        if (!k->fixed) {
-            s->state = SLOT_NO_TOPIC;
-            return;
-        }
-        break;
+        s->state = SLOT_NO_TOPIC;
+        if (k->fixed) /* nothing of its key behind it may be stored */
+            break_off(k, code);
+        return;
     case KAFKA_STORED:
     case KAFKA_AWAY:
     case KAFKA_WITH:
@@ -233,14 +215,6 @@ void kafka_report_back(struct kafka_sink *k, struct slot *s, rd_kafka_resp_err_t
     }
     s->state = SLOT_BACK;
     break_off(k, code);
-}
-
-/* note_topic notes that a topic takes events. */
-static void note_topic(struct kafka_sink *k, const char *topic)
-{
-    struct stream *st = streams_get(&k->streams, str_of(topic));
-    if (st)
-        st->refused_since = 0;
 }
 
 static void take_report(struct kafka_sink *k, const rd_kafka_message_t *m)
@@ -261,8 +235,6 @@ static void take_report(struct kafka_sink *k, const rd_kafka_message_t *m)
     k->trouble[0] = '\0';
     if (k->fixed)
         kafka_leaders_confirmed(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
-    else
-        note_topic(k, s->topic);
 }
 
 /* take_trouble notes what the library says about its connections, and whether it has any. */
@@ -428,16 +400,21 @@ static void convict(struct kafka_sink *k, size_t n, size_t last, size_t bytes)
     again(k);
 }
 
+/* give_up ends what came back. If the one topic there is takes nothing, all of it is refused. */
 static void give_up(struct kafka_sink *k)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT + 300];
     enum kafka_fate fate = kafka_fate_of(k->broken_by)->fate;
+    enum sink_status status = SINK_DOWN;
     kafka_fate_text(k->broken_by, said);
-    if (k->fixed && fate == KAFKA_TOPIC)
+    snprintf(text, sizeof text, "%s: %s", k->url.label, said);
+    if (fate == KAFKA_SETUP)
+        status = SINK_FATAL;
+    if (fate == KAFKA_TOPIC) {
+        status = SINK_REFUSED;
         snprintf(text, sizeof text, "%s, topic %s: %s", k->url.label, k->topic, said);
-    else
-        snprintf(text, sizeof text, "%s: %s", k->url.label, said);
-    kafka_report_down(k, fate == KAFKA_SETUP ? SINK_FATAL : SINK_DOWN, text);
+    }
+    kafka_report_down(k, status, text);
 }
 
 void kafka_report_settle(struct kafka_sink *k)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/text.h"
 #include "event/ndjson.h"
 
 #define GATHER_MAX ((size_t)1 << 20) /* bytes gathered; a longer line travels alone */
@@ -42,6 +43,19 @@ static bool make_room(struct line_queue *q)
     return true;
 }
 
+/* show replaces the line that begins at `start` by one that is safe for a terminal. */
+static void show(struct buf *text, size_t start)
+{
+    struct buf line;
+    buf_init(&line, TEXT_MAX);
+    text_show(&line, (struct str){text->p + start, text->n - start}, "\n\t");
+    text->n = start;
+    buf_add(text, line.p, line.n);
+    if (line.failed)
+        text->failed = true;
+    buf_release(&line);
+}
+
 static bool add(struct line_queue *q, struct delivery *d)
 {
     size_t before = q->text.n;
@@ -49,6 +63,8 @@ static bool add(struct line_queue *q, struct delivery *d)
         return false;
 
     ndjson_write(&q->text, d->ev, str_of(q->sk->cfg.consumer), d->attempt);
+    if (q->shown && !q->text.failed)
+        show(&q->text, before);
     bool too_much = q->count > 0 && q->text.n > GATHER_MAX;
     if (q->text.failed || too_much) {
         buf_truncate(&q->text, before);

@@ -13,12 +13,14 @@ struct line {
     size_t n;
 };
 
-/* (1) text holds the lines of line[0..count), in order. */
+/* (1) text holds the lines of line[0..count), in order. (2) shown: they go to a terminal, so
+ * characters that it does not show as themselves are escaped; the JSON has the same values. */
 struct line_queue {
     struct sink *sk; /* whose deliveries they are; borrowed */
     struct buf text;
     struct line *line;
     size_t count, cap;
+    bool shown;
 };
 
 /* line_queue_init returns -1 if there is no memory; line_queue_release may be called even then. */

@@ -118,6 +118,13 @@ static void submit_one(struct nats_sink *n, struct delivery *d)
     struct error err;
     if (n->ready && is_there(n, d))
         return;
+    if (!n->link && nats_now(n) < n->refused_until) {
+        sink_done(&n->base, d,
+                  &(struct sink_result){.status = SINK_REFUSED,
+                                        .native = n->refused.native,
+                                        .text = n->refused.text});
+        return;
+    }
     struct flight *f = take(n, d);
     if (!n->link && nats_link_start(n->plan, &n->link, &err) != 0) {
         refuse(n, f, &err);

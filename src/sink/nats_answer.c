@@ -6,7 +6,7 @@
 #include "sink/nats_impl.h"
 #include "sink/nats_subject.h"
 
-#define LATER_MS 30000 /* how long an event waits whose subject nobody takes */
+#define REFUSED_NS (100 * MS_NS) /* how long not to ask again after a stream that takes nothing */
 
 /* unlink_flight takes a flight out of the list. */
 static void unlink_flight(struct nats_sink *n, struct flight *f)
@@ -51,8 +51,16 @@ static void drop_link(struct nats_sink *n)
 
 void nats_give_up(struct nats_sink *n, const struct error *err)
 {
+    enum sink_status status = SINK_DOWN;
+    if (err->fate == FATE_FATAL)
+        status = SINK_FATAL;
+    if (err->fate == FATE_RETRY) {
+        status = SINK_REFUSED;
+        n->refused = *err;
+        n->refused_until = nats_now(n) + REFUSED_NS;
+    }
     drop_link(n);
-    nats_end_all(n, err->fate == FATE_FATAL ? SINK_FATAL : SINK_DOWN, err->native, err->text);
+    nats_end_all(n, status, err->native, err->text);
 }
 
 /* note_mark moves the high-water mark of the stream. */
@@ -91,12 +99,20 @@ static void stored(struct nats_sink *n, struct flight *f, const struct nats_answ
 }
 
 /* refused ends an event that was not stored. In a chain nothing behind it was stored either: the
- * link begins anew, and finds out what was. */
+ * link begins anew, and finds out what was. There, an event that is refused for its own sake is
+ * blamed once it is the first: what became of those before it is not known yet. */
 static void refused(struct nats_sink *n, struct flight *f, const struct sink_result *r)
 {
     struct error err;
     if (!n->set.exclusive) {
         nats_end(n, f, r);
+        return;
+    }
+    if (r->status == SINK_REFUSED) {
+        drop_link(n);
+        if (f == n->first)
+            nats_end(n, f, r);
+        nats_end_all(n, SINK_CANCELLED, r->native, r->text);
         return;
     }
     enum fate fate = r->status == SINK_FATAL ? FATE_FATAL : FATE_DOWN;
@@ -106,7 +122,7 @@ static void refused(struct nats_sink *n, struct flight *f, const struct sink_res
 
 static void refused_by_server(struct nats_sink *n, struct flight *f, const struct nats_answer *a)
 {
-    const struct nats_fate *fate = nats_fate_of(a->code);
+    const struct nats_fate *fate = nats_fate_of(a->code, a->text ? a->text : "");
     char text[600];
     const char *said = a->text && *a->text ? a->text : fate->meaning;
     snprintf(text, sizeof text, "%s, stream %s: %s (%d)", n->plan->url.label, n->set.stream, said,
@@ -126,7 +142,8 @@ static const char *subject_of(struct nats_sink *n, const struct flight *f)
 }
 
 /* nobody answers for an event that no stream took. While a stream has no leader that says nothing
- * about the event. If its subject is not among those of the stream, the rest can go on. */
+ * about the event. Whether it has none, or is gone, is found out by the next link, which looks at
+ * the stream. If the subject is not among those of the stream, the event is refused. */
 static void nobody(struct nats_sink *n, struct flight *f)
 {
     char text[600], subject[200];
@@ -139,12 +156,13 @@ static void nobody(struct nats_sink *n, struct flight *f)
                  "%s: no stream takes %s at the moment: stream %s has no leader, or is gone",
                  n->plan->url.label, subject, n->set.stream);
     } else {
-        r.status = SINK_LATER;
-        r.retry_after_ms = LATER_MS;
+        r.status = SINK_REFUSED;
         snprintf(text, sizeof text, "%s: stream %s does not take the subject %s",
                  n->plan->url.label, n->set.stream, subject);
     }
     refused(n, f, &r);
+    if (ours && n->count == 0 && n->link)
+        drop_link(n);
 }
 
 static void too_large(struct nats_sink *n, struct flight *f)
@@ -171,10 +189,7 @@ static void not_allowed(struct nats_sink *n, const char *subject)
     char text[600], clean[200];
     text_clean(clean, sizeof clean, subject, strlen(subject));
     snprintf(text, sizeof text, "%s: the user may not publish to %s", n->plan->url.label, clean);
-    struct sink_result r = {.status = SINK_LATER, .retry_after_ms = LATER_MS, .text = text};
-    if (n->fixed)
-        r = (struct sink_result){.status = SINK_DOWN, .text = text};
-
+    struct sink_result r = {.status = SINK_REFUSED, .text = text};
     struct flight *f = n->first;
     while (f) {
         struct flight *next = f->next;

@@ -9,15 +9,17 @@
 #define NATS_WRONG_LAST_SEQ 10071
 
 struct nats_fate {
-    int code; /* err_code of the server; 0 ends the table */
+    int code;         /* err_code of the server; 0 ends the table */
+    const char *says; /* its description has this in it; NULL: whatever that is */
     enum sink_status status;
     const char *meaning;
 };
 
 extern const struct nats_fate nats_fates[];
 
-/* nats_fate_of returns the row of a code. What is not in the table may concern one event only:
- * SINK_RETRY, so that the engine judges by what happens to others. */
-const struct nats_fate *nats_fate_of(int code);
+/* nats_fate_of returns the first row that fits a code and the server's words. What is not in the
+ * table may concern one event only: SINK_RETRY, so that the engine judges by what happens to
+ * others. */
+const struct nats_fate *nats_fate_of(int code, const char *words);
 
 #endif

@@ -68,6 +68,10 @@ struct nats_sink {
     size_t count, bytes;
     uint64_t token;   /* the last one given */
     int64_t heard_at; /* monotonic: when the last answer came */
+    /* Why the stream took nothing when a link last looked at it. Until that time no other link
+     * looks, and events are refused for the same reason. */
+    struct error refused;
+    int64_t refused_until;
 
     struct {
         bool anchored; /* the next message names the last id, not the last sequence */

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "sink/nats_fate.h"
 #include "sink/nats_link_impl.h"
 #include "sink/nats_reply.h"
 
@@ -239,13 +240,16 @@ static int ask_with(struct nats_link *l, const char *what, struct buf *body, str
 static int refused(struct nats_link *l, const char *what, int code, const char *said,
                    struct error *err)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, code, "%s: stream %s: %s: %s (%d)",
+    enum fate fate = FATE_DOWN;
+    if (nats_fate_of(code, said)->status == SINK_REFUSED)
+        fate = FATE_RETRY;
+    return err_fate(err, ERR_UNAVAILABLE, fate, code, "%s: stream %s: %s: %s (%d)",
                     l->plan->url.label, l->plan->stream.name, what, said, code);
 }
 
 static int no_stream(struct nats_link *l, struct error *err)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, NO_STREAM,
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, NO_STREAM,
                     "%s has no stream %s; make one for %s, or write create=on", l->plan->url.label,
                     l->plan->stream.name, l->plan->stream.subject);
 }

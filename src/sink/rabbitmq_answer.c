@@ -64,7 +64,7 @@ static enum sink_status unroutable_status(const struct rabbitmq_sink *r, int cod
 {
     if (r->set.unroutable == UNROUTABLE_REJECT)
         return SINK_REJECT;
-    return rabbitmq_fate_of(SAID_RETURN, code)->status;
+    return rabbitmq_fate_of(SAID_RETURN, code, "")->status;
 }
 
 static void answer_returned(struct rabbitmq_sink *r, struct rabbitmq_item *it)
@@ -82,7 +82,7 @@ static void answer_returned(struct rabbitmq_sink *r, struct rabbitmq_item *it)
 static void answer_refused(struct rabbitmq_sink *r, struct rabbitmq_item *it)
 {
     char key[KEY_SHOWN], text[RABBITMQ_SAID];
-    const struct rabbitmq_fate *fate = rabbitmq_fate_of(SAID_NACK, 0);
+    const struct rabbitmq_fate *fate = rabbitmq_fate_of(SAID_NACK, 0, "");
     if (!r->nacked)
         r->nacked = rabbitmq_now(r);
     snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
@@ -98,7 +98,7 @@ static void answer_refused(struct rabbitmq_sink *r, struct rabbitmq_item *it)
 static void answer_confirmed(struct rabbitmq_sink *r, struct rabbitmq_item *it)
 {
     streams_note(&r->marks, it->mark, it->d->ev->seq, 0);
-    struct sink_result res = {.status = rabbitmq_fate_of(SAID_ACK, 0)->status};
+    struct sink_result res = {.status = rabbitmq_fate_of(SAID_ACK, 0, "")->status};
     rabbitmq_answer_one(r, it, &res);
 }
 
@@ -197,42 +197,22 @@ static void fly_again(struct rabbitmq_sink *r)
     r->flying = 0;
 }
 
-/* is_about_one says whether the broker refuses one message and would take the others: it is too
- * large, or the right to write is missing for its topic alone. */
-static bool is_about_one(const struct rabbitmq_fate *fate, const char *said)
-{
-    bool topic = fate->code == AMQP_ACCESS_REFUSED && strstr(said, "access to topic");
-    return fate->about_one || topic;
-}
-
-/* status_alone returns what a refusal means that is about one message. A right that is missing for
- * a topic may be given yet. */
-static enum sink_status status_alone(const struct rabbitmq_fate *fate)
-{
-    if (fate->status == SINK_FATAL)
-        return SINK_RETRY;
-    return fate->status;
-}
-
 /* publish_refused takes the close of a channel over a message. The broker does not say which one:
  * if there are several, they go again one by one. */
 static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
                            struct error *err)
 {
     char said[RABBIT_TEXT], text[RABBITMQ_SAID];
-    const struct rabbitmq_fate *fate = rabbitmq_fate_of(SAID_PUBLISH, m->reply_code);
     rabbit_conn_text(m->reply_text, said);
-    bool one = is_about_one(fate, said);
-    if (one && r->flying > 1) {
+    const struct rabbitmq_fate *fate = rabbitmq_fate_of(SAID_PUBLISH, m->reply_code, said);
+    if (fate->about_one && r->flying > 1) {
         fly_again(r);
         return rabbitmq_setup_begin(r, err);
     }
 
     snprintf(text, sizeof text, "%s: %s", rabbit_conn_label(&r->conn), said);
     struct sink_result res = {.status = fate->status, .native = m->reply_code, .text = text};
-    if (one)
-        res.status = status_alone(fate);
-    if (!one) {
+    if (!fate->about_one) {
         rabbitmq_answer_all(r, &res);
         return 0;
     }
@@ -251,6 +231,8 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m)
     struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
     if (err.fate == FATE_FATAL)
         res.status = SINK_FATAL;
+    if (err.fate == FATE_RETRY)
+        res.status = SINK_REFUSED;
     rabbitmq_answer_all(r, &res);
     r->refused = err;
     return 0;

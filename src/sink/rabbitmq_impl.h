@@ -70,14 +70,15 @@ enum rabbitmq_said {
 
 struct rabbitmq_fate {
     enum rabbitmq_said said;
-    int code; /* 0: any other */
+    int code;         /* 0: any other */
+    const char *says; /* the words have this in them; NULL: whatever they are */
     enum sink_status status;
     bool about_one; /* it is one message that the broker refuses, whatever else is on its way */
     const char *meaning;
 };
 
-/* rabbitmq_fate_of looks up what the broker's word means for events. */
-const struct rabbitmq_fate *rabbitmq_fate_of(enum rabbitmq_said said, int code);
+/* rabbitmq_fate_of looks up what the broker's answer, with these words, means for events. */
+const struct rabbitmq_fate *rabbitmq_fate_of(enum rabbitmq_said said, int code, const char *words);
 
 /* An event in the sink. (1) d == NULL: it has been answered for. */
 struct rabbitmq_item {

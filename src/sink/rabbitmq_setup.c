@@ -167,8 +167,11 @@ int rabbitmq_setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     if (code == AMQP_PRECONDITION_FAILED && creates(r))
         return differs(r, said, err);
 
-    if (rabbitmq_fate_of(SAID_SETUP, code)->status == SINK_FATAL)
+    enum sink_status status = rabbitmq_fate_of(SAID_SETUP, code, said)->status;
+    if (status == SINK_FATAL)
         fate = FATE_FATAL;
+    if (status == SINK_REFUSED)
+        fate = FATE_RETRY;
     return err_fate(err, ERR_UNAVAILABLE, fate, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
                     steps[r->step].what, said, advice(r, code));
 }

@@ -7,26 +7,20 @@
 
 /* how many connections an event may cost before it is blamed */
 #define CUTS_MAX 3
-#define LATER_MIN_MS 1000 /* how long an event waits whose stream accepts nothing */
-#define LATER_MAX_MS 60000
 #define PLAIN_EVENTS 32               /* appended one by one after a script has stopped */
 #define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to do without, if the server refuses them */
 
 /* What an error reply means for the event. docs/redis.md has the same table for people. */
 static const enum sink_status statuses[] = {
-    [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_LATER,
+    [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_REFUSED,
     [REDIS_FAULT_AWAY] = SINK_DOWN,     [REDIS_FAULT_LOGIN] = SINK_DOWN,
     [REDIS_FAULT_SIZE] = SINK_REJECT,   [REDIS_FAULT_SETUP] = SINK_DOWN,
     [REDIS_FAULT_SCRIPT] = SINK_RETRY,
 };
 
-/* status_of looks up what an error means. If all events go to one stream, what is wrong with that
- * stream is wrong for all of them. If not, the events of that stream wait while the others are
- * delivered. */
+/* status_of looks up what an error means. */
 static enum sink_status status_of(const struct redis_node *n, enum redis_fault fault)
 {
-    if (fault == REDIS_FAULT_STREAM && n->sink->fixed)
-        return SINK_DOWN;
     if (fault == REDIS_FAULT_AWAY && n->sink->map)
         return redis_map_fate(n);
     return statuses[fault];
@@ -50,26 +44,9 @@ static void answer_added(struct redis_node *n, struct request *q, const char *id
     int64_t hi, lo;
     if (redis_id(id, &hi, &lo))
         streams_note(&n->sink->streams, q->stream, hi, lo);
-    q->stream->refused_since = 0;
     if (n->sink->map)
         redis_map_good(n);
     answer(n, q, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
-}
-
-/* wait_for_stream returns how long an event should wait whose stream accepts nothing: as long as
- * that has been so, within bounds. */
-static int64_t wait_for_stream(struct redis_node *n, struct stream *st)
-{
-    int64_t now = redis_now(n->sink);
-    if (!st->refused_since)
-        st->refused_since = now;
-
-    int64_t ms = (now - st->refused_since) / MS_NS;
-    if (ms < LATER_MIN_MS)
-        return LATER_MIN_MS;
-    if (ms > LATER_MAX_MS)
-        return LATER_MAX_MS;
-    return ms;
 }
 
 static void answer_error(struct redis_node *n, struct request *q, const redisReply *reply)
@@ -87,11 +64,12 @@ static void answer_error(struct redis_node *n, struct request *q, const redisRep
     struct sink_result res = {.status = status_of(n, fault), .text = text};
     if (res.status == SINK_LATER)
         res.retry_after_ms = REDIS_AWAY_MS;
-    if (res.status == SINK_LATER && fault == REDIS_FAULT_STREAM)
-        res.retry_after_ms = wait_for_stream(n, q->stream);
     if (redis_reconnects(reply->str))
         n->stale = true;
-    if (n->sink->map)
+    bool works = fault == REDIS_FAULT_STREAM;
+    if (n->sink->map && works)
+        redis_map_good(n);
+    else if (n->sink->map)
         n->sink->map->wanted = true;
     answer(n, q, &res);
 }

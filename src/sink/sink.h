@@ -39,10 +39,14 @@ enum sink_status {
     SINK_DOWN,
     /* another worker, of a newer version, may know what to do with it; no attempt is counted */
     SINK_NOT_MINE,
-    /* not now, for a reason that concerns neither this event alone nor all events (its stream): it
-     * waits for at least retry_after_ms, and its key with it; others go on; no attempt is
-     * counted */
+    /* not now, for a reason that concerns neither this event alone nor all events (one server of
+     * several is away): it waits for at least retry_after_ms, and its key with it; others go on; no
+     * attempt is counted */
     SINK_LATER,
+    /* the other side works, and refuses this event, or everything that goes where it goes (its
+     * stream, topic, subject, queue): an attempt is counted even if nothing else gets through;
+     * others go on */
+    SINK_REFUSED,
     /* the sink's configuration is wrong or its peer is gone for good: the consumer must stop */
     SINK_FATAL,
     /* the other side wants no more events: the consumer is paused; this one stays, untried */
@@ -72,8 +76,9 @@ enum {
      * Nothing of it takes effect, and the events around it end as if it had not been there, those
      * of its key behind it included, as behind any dead letter. The answer must be the same
      * whenever the event comes again, because a crash may bring it again after the others were
-     * delivered. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never said: the event would be tried
-     * again behind others of its key. */
+     * delivered. SINK_REFUSED is allowed, too, where no later event of the key in flight takes
+     * effect: each of those comes back SINK_REFUSED, or as above. SINK_RETRY, SINK_LATER and
+     * SINK_NOT_MINE are never said: the event would be tried again behind others of its key. */
     SINK_FAILSTOP = 1,
 
     /* The sink understands chained deliveries, so an event may be submitted together with the
@@ -82,6 +87,9 @@ enum {
      * SINK_DOWN, SINK_FATAL or SINK_CANCELLED. If submit takes only the beginning of a chain, the
      * rest is offered again after that has ended. Other sinks never see a chained delivery. */
     SINK_CHAINS = 2,
+
+    /* Delivering runs code of the application in this process, so an event can kill it. */
+    SINK_IN_PROCESS = 4,
 };
 
 struct sink;

@@ -254,6 +254,7 @@ static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct 
         stdout_close(&s->base);
         return err_nomem(err);
     }
+    s->lines.shown = isatty(STDOUT_FILENO);
     *ret = &s->base;
     return 0;
 }

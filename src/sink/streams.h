@@ -14,8 +14,7 @@ struct stream {
     size_t flying;
     bool dirty;
     int64_t hi, lo;
-    int64_t refused_since; /* monotonic: since when the stream has accepted nothing; 0: it does */
-    unsigned plain;        /* how many events still to append one by one, before the next script */
+    unsigned plain; /* how many events still to append one by one, before the next script */
     size_t n;
     char name[]; /* followed by a NUL */
 };

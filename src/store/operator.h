@@ -26,15 +26,29 @@ enum delivery_state {
 #define STATE_COUNT 8
 extern const char *const delivery_state_names[STATE_COUNT + 1]; /* "pending", ..., NULL */
 
+/* The parked event that a consumer has owed for longest. Its key waits for it. */
+struct parked_info {
+    int64_t seq;   /* 0: there is none, or all just wait for their not_before */
+    int64_t since; /* when it could first have been delivered, as overdue_at */
+    int attempts;
+    int64_t due_at;    /* of its next attempt, or of the one that is being made */
+    const char *error; /* of its last attempt; NULL: it has not failed */
+};
+
 struct consumer_info {
     struct consumer_spec spec;
     bool paused;
     int64_t created_at;
     int64_t position; /* the lowest of its lanes */
-    /* events its filter wants that nobody has: not handed out yet, or their claim ran out */
+    /* events its filter wants that are not delivered: those that nobody has (not handed out yet, or
+     * their claim ran out), those in flight and those parked */
     int64_t behind;
-    bool behind_exact;   /* false: an estimate from the first STORE_COUNT_EVENTS */
-    int64_t oldest_at;   /* created_at of the oldest of those that were found; 0: none */
+    bool behind_exact;    /* false: an estimate, from STORE_COUNT_EVENTS and STORE_PROBE_ROWS */
+    int64_t oldest_at;    /* created_at of the oldest of those that were found; 0: none */
+    int64_t unclaimed_at; /* the same of those that nobody has */
+    /* when the first of them could have been delivered: its created_at, or its not_before if that
+     * is later; 0: none is due */
+    int64_t overdue_at;
     int64_t delivered;   /* since the consumer was created */
     int64_t inflight;    /* events in live claims */
     bool inflight_exact; /* false: an upper bound; the predicate was not applied to all of them */
@@ -43,12 +57,15 @@ struct consumer_info {
     /* events that wait for a retry, for their time or behind another, without those in live
      * claims */
     int64_t parked;
+    bool parked_exact; /* false: an estimate, from STORE_PROBE_ROWS */
+    struct parked_info first_parked;
     int64_t dead;
     const char *report; /* what its relay said last, at report_at; NULL: nothing */
     int64_t report_at;
     bool down;        /* the report says that its sink is down, since report_at */
     int64_t next_due; /* wall ms of the next retry; 0: none */
-    /* of the parked event that failed last, or the report, if that is later; NULL: none */
+    /* of the one that failed last of the first STORE_PROBE_EVENTS parked events, or the report, if
+     * that is later; NULL: none */
     const char *last_error;
     int64_t last_error_at;
     int64_t floor;         /* events up to here are no longer needed */
@@ -58,29 +75,28 @@ struct consumer_info {
 /* Counting has bounds, so that its price does not grow with the backlog. */
 #define STORE_COUNT_EVENTS 10000 /* events after the position that are looked at */
 #define STORE_PROBE_EVENTS 1000  /* the same by type, or where payloads have to be read */
-#define STORE_PROBE_ROWS 10000   /* parked events and dead letters are counted up to this */
+#define STORE_PROBE_ROWS 10000   /* parked events are counted up to this, then estimated */
 #define STORE_EXACT_ROWS 100000  /* kept events are counted up to this */
 #define STORE_LOOK 200000        /* numbers that a listing looks at in vain: about a second */
 
 struct gauge_type {
     const char *type;
-    int64_t n;         /* among the events looked at */
-    int64_t oldest_at; /* created_at of the oldest of them */
+    int64_t n;         /* not delivered; an estimate where not all events were looked at */
+    int64_t oldest_at; /* created_at of the oldest of those that were */
 };
 
 /* How a consumer is doing, cheap enough to be asked again and again. */
 struct consumer_gauge {
-    const char *events; /* patterns, "" for all */
     bool paused;
-    int64_t behind; /* events of these patterns that nobody has; the predicate is not applied */
-    /* the types among the first STORE_PROBE_EVENTS of them, most frequent first */
+    /* the types of what is not delivered, most frequent first: of the first STORE_PROBE_EVENTS that
+     * nobody has, of as many parked ones, and of all in flight; the predicate is not applied */
     const struct gauge_type *type;
     size_t n_types;
-    /* how many were looked at; fewer than STORE_PROBE_EVENTS: that is all, and behind is exact */
-    int64_t probed;
-    int64_t parked, dead; /* STORE_PROBE_ROWS stands for that many or more */
-    int64_t down_since;   /* when its relay reported that its sink is down; 0: it is not */
-    int64_t now_ms;       /* the database's clock */
+    int64_t overdue_at; /* as in consumer_info */
+    int64_t parked;     /* as in consumer_info */
+    int64_t dead;       /* STORE_PROBE_ROWS stands for that many or more */
+    int64_t down_since; /* when its relay reported that its sink is down; 0: it is not */
+    int64_t now_ms;     /* the database's clock */
 };
 
 struct store_info {

@@ -149,13 +149,23 @@ static int seat_turn(struct store *base, const struct settlement *s, bool *ret_l
     return 0;
 }
 
-static int seat_extend(struct store *seat, const char *consumer, const char *owner,
-                       const struct batch *b, int64_t lease_ms, bool *ret_lost, struct error *err)
+static int seat_extend(struct store *seat, const struct claim_lease *lease, bool *ret_lost,
+                       struct error *err)
 {
     struct loan l;
     if (take_loan(seat, &l, err) != 0)
         return -1;
-    int result = l.st->ops->extend(l.st, consumer, owner, b, lease_ms, ret_lost, err);
+    int result = l.st->ops->extend(l.st, lease, ret_lost, err);
+    return end_loan(&l, result, err);
+}
+
+static int seat_claims(struct store *seat, const char *consumer, struct arena *a,
+                       struct claim_info **ret, size_t *ret_n, struct error *err)
+{
+    struct loan l;
+    if (take_loan(seat, &l, err) != 0)
+        return -1;
+    int result = l.st->ops->claims(l.st, consumer, a, ret, ret_n, err);
     return end_loan(&l, result, err);
 }
 
@@ -348,6 +358,7 @@ int share_open(struct store *st, const struct share_config *cfg, struct share **
         .close = seat_close,
         .turn = seat_turn,
         .extend = seat_extend,
+        .claims = seat_claims,
         .consumer_put = seat_put,
         .consumer_pause = seat_pause,
         .consumer_report = seat_report,

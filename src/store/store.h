@@ -8,9 +8,10 @@
  * consumer has lanes; a lane's position says how far its events have been handed out. A claim is a
  * range of events up to that position, or a set of parked events, leased to one owner. Settling a
  * claim records the exceptions and forgets the claim; everything else was delivered. When the lease
- * of a claim runs out, its events are parked and marked careful. Those are handed out one at a
- * time, with the attempt recorded first, so a crash repeats only unsettled work and a poison event
- * dies alone. */
+ * of a claim runs out, its events are parked and marked careful: one of them may have killed its
+ * worker. Where that is possible at all (see enum careful), they are handed out one at a time, and
+ * a worker that vanishes again counts against the one it had. So a crash repeats only unsettled
+ * work, and a poison event dies alone. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
@@ -39,19 +40,28 @@ struct batch {
     struct event *ev;
     size_t n;
     bool parked;      /* parked events; otherwise a fresh range */
-    bool careful;     /* one event, whose attempt is recorded already: a crash counts against it */
+    bool careful;     /* one event that a worker had in hand when it vanished, handed out alone */
+    bool blamed;      /* careful, and if this worker vanishes as well, that counts as an attempt */
     int lane;         /* of a fresh range; STORE_ALL_LANES: of all of them */
     int64_t epoch;    /* the fence: grows with every claim of the consumer */
     int64_t from, to; /* the fresh range (from, to], by seq */
 };
 
-/* A careful event may only be handed out while nothing else is being delivered. */
+/* What to do with careful events. A worker that can be killed by an event has nothing else in hand
+ * while it delivers one. */
 enum careful {
     CAREFUL_SKIP, /* leave it: claim other events */
     /* something is being delivered: claim nothing, so that its turn comes (claim_hint.careful) */
     CAREFUL_WAIT,
-    CAREFUL_TAKE, /* hand it out, alone */
+    CAREFUL_TAKE,   /* hand it out, alone and blamed */
+    CAREFUL_BESIDE, /* hand it out alone, but not blamed: this process has others like it in hand */
+    CAREFUL_ANY,    /* no event can kill this worker: hand careful ones out like all others */
 };
+
+/* Events that have been through several crashes, of which none is to blame, are handed out again at
+ * random times, up to this far apart. So even if one of them kills its worker all the same, by a
+ * fault of ours, the others get through. */
+#define STORE_APART_MS 64000
 
 struct claim_request {
     const char *consumer;
@@ -69,8 +79,9 @@ struct claim_request {
     size_t max_events;
     size_t max_bytes; /* the event that reaches this is the last */
     int64_t lease_ms;
-    int max_attempts; /* a careful event that crashed as many attempts is buried */
-    /* the caller may not come back soon: do not read ahead, and do not listen for a bell */
+    int max_attempts; /* an event that was blamed for as many crashes is buried */
+    /* the caller may not come back soon: do not read ahead, do not listen for a bell, and do not
+     * wait for a consumer that another transaction has locked */
     bool once;
     /* somebody else listens for the bell, and rings the caller: this handle need not */
     bool deaf;
@@ -141,6 +152,20 @@ struct outcome {
 /* A row of the inbox: the handler has taken effect for this key. */
 struct inbox_key {
     struct str handler, key;
+};
+
+/* A claim whose lease is to begin anew. */
+struct claim_lease {
+    const char *consumer, *owner;
+    int64_t epoch;
+    int64_t lease_ms;
+    bool absolve; /* if the worker vanishes, its event is not to blame any more; see batch.blamed */
+};
+
+/* A claim that is there, whether or not its lease has run out. */
+struct claim_info {
+    int64_t epoch;
+    const char *owner;
 };
 
 enum savepoint { SAVEPOINT_SET, SAVEPOINT_RELEASE, SAVEPOINT_UNDO };
@@ -323,9 +348,11 @@ struct store_ops {
      * claim_request.deaf. After an error none was made, as far as anybody knows: see turn. NULL:
      * this store makes each by itself. */
     int (*turns)(struct store *st, struct shared_turn *t, size_t n, struct error *err);
-    /* extend moves the end of a live claim to now + lease_ms. *ret_lost as in turn. */
-    int (*extend)(struct store *st, const char *consumer, const char *owner, const struct batch *b,
-                  int64_t lease_ms, bool *ret_lost, struct error *err);
+    /* extend moves the end of a claim to now + lease_ms. *ret_lost: it is no longer its owner's. */
+    int (*extend)(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
+    /* claims lists the claims of a consumer in the arena, in the order of their epochs. */
+    int (*claims)(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
+                  size_t *ret_n, struct error *err);
 
     /* bell_fd is readable when somebody else may have committed; -1 without STORE_DOORBELL.
      * bell_clear empties it. Call it before the turn that looks: no wake-up is lost between the

@@ -18,8 +18,8 @@ outbox *db_fresh(const outbox_options *o);
 outbox *db_open(const outbox_options *o);
 void db_clean(void);
 
-/* db_do runs SQL on a connection of its own, db_number gives the number that a query gives. In it,
- * @ stands before the name of each table: @event, @handled, @effect. */
+/* db_do runs SQL on a connection of its own, and may change events. db_number gives the number that
+ * a query gives. In both, @ stands before the name of each table: @event, @handled, @effect. */
 void db_do(const char *sql);
 long db_number(const char *sql);
 /* db_tx runs SQL in a handler's transaction; -1: it failed. db_tx_run does so without arguments. */

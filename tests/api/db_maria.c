@@ -80,6 +80,7 @@ void db_do(const char *sql)
 {
     char text[1024];
     MYSQL *db = maria_connect();
+    maria_do(db, "SET @outbox_change_events = 'on'");
     maria_do(db, "%s", expand(sql, text, sizeof text));
     mysql_close(db);
 }

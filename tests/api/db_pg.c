@@ -52,6 +52,7 @@ void db_do(const char *sql)
 {
     char text[1024];
     PGconn *db = pg_connect();
+    pg_do(db, "SET outbox.change_events = 'on'");
     pg_do(db, "%s", expand(sql, text, sizeof text));
     PQfinish(db);
 }

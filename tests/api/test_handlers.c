@@ -65,31 +65,6 @@ static void effect_is_recorded_under_the_events_idempotency_key(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @effect"), 2);
 }
 
-/* An event from before version 4 has its key only in the table of keys, and was recorded by its id.
- * */
-static void event_from_before_goes_on_by_its_id_and_is_not_handled_again(void **state)
-{
-    struct script s = {.name = "h"};
-    outbox_consumer *c = consumer(*state, "c");
-    handler(c, &s);
-    emit_once(*state, "old");
-    db_do("UPDATE @event SET idempotency_key = NULL");
-    through(*state);
-    assert_int_equal(s.calls, 1);
-    assert_int_equal(
-        db_number(
-            "SELECT count(*) FROM @handled WHERE key = (SELECT CAST(id AS text) FROM @event)"),
-        1);
-    forget_positions();
-    outbox *ob = db_open(NULL);
-    c = consumer(ob, "c");
-    handler(c, &s);
-    through(ob);
-    outbox_close(ob);
-    assert_int_equal(s.calls, 1);
-    assert_int_equal(db_number("SELECT count(*) FROM @effect"), 1);
-}
-
 static void failed_call_leaves_nothing_and_takes_nothing_along(void **state)
 {
     static const struct {
@@ -373,7 +348,6 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         ON(effect_record_and_outcome_are_one),
         ON(effect_is_recorded_under_the_events_idempotency_key),
-        ON(event_from_before_goes_on_by_its_id_and_is_not_handled_again),
         ON(failed_call_leaves_nothing_and_takes_nothing_along),
         ON(handler_that_ends_its_transaction_is_refused),
         ON(event_left_to_another_worker_costs_no_attempt),

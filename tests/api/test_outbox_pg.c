@@ -298,6 +298,37 @@ static void handler_that_sets_an_encoding_garbles_nothing_of_ours(void **state)
     PQfinish(db);
 }
 
+/* claimed returns how many events a claim gets; it must not wait for another transaction. */
+static size_t claimed(outbox *ob, const char *target)
+{
+    outbox_batch *b;
+    outbox_claim c = OUTBOX_CLAIM_INIT;
+    c.worker = "w";
+    c.target = target;
+    int64_t began = clock_mono(&clock_system);
+    OK(outbox_claim_batch(ob, &c, &b, &err));
+    assert_true(clock_mono(&clock_system) - began < 2000 * MS_NS);
+    size_t n = outbox_batch_count(b);
+    outbox_batch_free(b);
+    return n;
+}
+
+static void uncommitted_claim_is_not_waited_for(void **state)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    PGconn *db = pg_connect();
+    for (size_t i = 0; i < 3; i++)
+        pg_do(db, "SELECT register('%s')", names[i]);
+    pg_do(db, "INSERT INTO event (type, payload) VALUES ('t.e', '{}')");
+    pg_do(db, "BEGIN");
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM claim('a', 'other')"), 1);
+    assert_int_equal(claimed(*state, "a"), 0);
+    assert_int_equal(claimed(*state, NULL), 2);
+    pg_do(db, "ROLLBACK");
+    assert_int_equal(claimed(*state, "a"), 1);
+    PQfinish(db);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -315,6 +346,7 @@ int main(void)
                                         fresh, done),
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh,
                                         done),
+        cmocka_unit_test_setup_teardown(uncommitted_claim_is_not_waited_for, fresh, done),
     };
     return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);
 }

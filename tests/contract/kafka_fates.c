@@ -29,9 +29,9 @@ static enum sink_status status_of(enum kafka_fate fate)
     case KAFKA_REFUSED: return SINK_REJECT;
     case KAFKA_SETUP: return SINK_FATAL;
     case KAFKA_STORED: return SINK_DELIVERED;
+    case KAFKA_TOPIC: return SINK_REFUSED;
     case KAFKA_AWAY:
-    case KAFKA_WITH:
-    case KAFKA_TOPIC: break;
+    case KAFKA_WITH: break;
     }
     return SINK_DOWN;
 }

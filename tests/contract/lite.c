@@ -82,6 +82,13 @@ void lite_do(sqlite3 *db, const char *sql)
         fail_msg("%s: %s", sql, why);
 }
 
+void lite_force(sqlite3 *db, const char *sql)
+{
+    lite_do(db, "INSERT INTO outbox_meta (name, value) VALUES ('change_events', '')");
+    lite_do(db, sql);
+    lite_do(db, "DELETE FROM outbox_meta WHERE name = 'change_events'");
+}
+
 int64_t lite_count(struct store *st, const char *sql)
 {
     sqlite3_stmt *q;

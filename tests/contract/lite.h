@@ -28,6 +28,8 @@ void lite_url(char out[LITE_PATH + 8]);
  * connection gives. */
 sqlite3 *lite_connect(void);
 void lite_do(sqlite3 *db, const char *sql);
+/* lite_force is lite_do for statements that change or delete events, which are insert-only. */
+void lite_force(sqlite3 *db, const char *sql);
 int64_t lite_count(struct store *st, const char *sql);
 
 /* lite_emit emits one event through db, or by the store's own connection if db is NULL. */

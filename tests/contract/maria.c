@@ -8,7 +8,7 @@
 #include "store.h"
 #include "store/mariadb/handle.h"
 
-#define COMMAND_MAX 4096
+#define COMMAND_MAX 16384
 
 static char url[512], database[64];
 
@@ -152,6 +152,7 @@ struct store *maria_again(const struct store_options *opt)
     MYSQL *db = maria_connect();
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         maria_do(db, "DELETE FROM outbox_%s", kept[i]);
+    maria_do(db, "SET foreign_key_checks = 0");  /* or it is refused */
     maria_do(db, "TRUNCATE TABLE outbox_event"); /* its numbers begin again */
     maria_do(db, "UPDATE outbox_sequencer SET next = 1, news = 0");
     mysql_close(db);

@@ -5,14 +5,22 @@
 
 #include "nats_peer.h"
 
-static void down_until_stream(struct peer *p, const char *words, const char *config)
+/* refused_until_stream checks that an event is refused, and so for a while without asking again,
+ * until there is a stream that takes it. */
+static void refused_until_stream(struct peer *p, const char *words, const char *config)
 {
     struct sink_item *it = run_one(p, "{\"n\":1}");
-    assert_int_equal(it->status, SINK_DOWN);
+    assert_int_equal(it->status, SINK_REFUSED);
     sink_assert_says(it, words);
+    sink_rig_freeze(&p->rig);
+    it = run_one(p, "{\"n\":2}");
+    assert_int_equal(it->status, SINK_REFUSED);
+    sink_assert_says(it, words);
+    p->rig.frozen_ns = 0;
     nats_server_stream(&server, "S", config);
+    p->rig.ahead_ns += 100 * MS_NS;
     sink_rig_passes_again(&p->rig);
-    assert_int_equal(nats_server_count(&server, "S"), 1);
+    assert_int_equal(nats_server_count(&server, "S"), 2);
 }
 
 static void stored_event_has_its_place_as_receipt(void **state)
@@ -27,37 +35,48 @@ static void stored_event_has_its_place_as_receipt(void **state)
     assert_int_equal(marks[0].hi, 2);
 }
 
-static void missing_stream_is_down_until_it_is_made(void **state)
+static void missing_stream_refuses_until_it_is_made(void **state)
 {
     struct peer *p = *state;
     js_DeleteStream(server.js, "S", NULL, NULL);
     open_with(p, "s", "stream=S");
-    down_until_stream(p, "has no stream S", "{\"subjects\":[\"s\"]}");
+    refused_until_stream(p, "has no stream S", "{\"subjects\":[\"s\"]}");
 }
 
-static void deleted_stream_is_down_until_it_is_made_again(void **state)
+/* At first it looks like one that has no leader. Then the stream is looked for. */
+static void deleted_stream_refuses_until_it_is_made_again(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
     assert_int_equal(run_one(p, "0")->status, SINK_DELIVERED);
     js_DeleteStream(server.js, "S", NULL, NULL);
-    down_until_stream(p, "no leader, or is gone", "{\"subjects\":[\"s\"]}");
+    struct sink_item *it = run_one(p, "1");
+    assert_int_equal(it->status, SINK_DOWN);
+    sink_assert_says(it, "no leader, or is gone");
+    sink_rig_again(&p->rig);
+    sink_rig_run(&p->rig);
+    assert_int_equal(it->status, SINK_REFUSED);
+    sink_assert_says(it, "has no stream S");
+    nats_server_stream(&server, "S", "{\"subjects\":[\"s\"]}");
+    p->rig.ahead_ns += 100 * MS_NS;
+    sink_rig_passes_again(&p->rig);
+    assert_int_equal(nats_server_count(&server, "S"), 1);
 }
 
-static void stream_without_our_subject_is_down(void **state)
+static void stream_without_our_subject_refuses(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"x.*\"]}");
     open_with(p, "s", "stream=S");
-    down_until_stream(p, "it takes x.*; the events go to s", "{\"subjects\":[\"s\"]}");
+    refused_until_stream(p, "it takes x.*; the events go to s", "{\"subjects\":[\"s\"]}");
 }
 
-static void stream_that_never_answers_is_down(void **state)
+static void stream_that_never_answers_refuses(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"no_ack\":true}");
     open_with(p, "s", "stream=S");
-    down_until_stream(p, "no_ack", "{\"subjects\":[\"s\"]}");
+    refused_until_stream(p, "no_ack", "{\"subjects\":[\"s\"]}");
 }
 
 static void stream_is_made_only_if_we_are_told_to(void **state)
@@ -88,6 +107,24 @@ static void full_stream_is_down_until_there_is_room(void **state)
     sink_assert_says(it, "maximum messages exceeded");
     js_PurgeStream(server.js, "S", NULL, NULL);
     sink_rig_passes_again(&p->rig);
+}
+
+/* A stream that is full for one subject takes the others. */
+static void full_subject_refuses_its_own_events(void **state)
+{
+    struct peer *p = *state;
+    nats_server_stream(&server, "S",
+                       "{\"subjects\":[\"s.*\"],\"max_msgs_per_subject\":1,\"discard\":\"new\","
+                       "\"discard_new_per_subject\":true}");
+    open_with(p, "s.{aggregate_type}", "stream=S");
+    static const char *const types[] = {"a", "a", "b"};
+    for (size_t i = 0; i < 3; i++)
+        sink_rig_add(&p->rig, "1", 0)->ev.aggregate_type = str_of(types[i]);
+    sink_rig_run(&p->rig);
+    assert_int_equal(p->rig.items[1]->status, SINK_REFUSED);
+    assert_int_equal(p->rig.items[1]->native, 10077);
+    assert_int_equal(p->rig.items[0]->status, SINK_DELIVERED);
+    assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
 static void event_larger_than_the_stream_allows_is_rejected_unasked(void **state)
@@ -128,25 +165,24 @@ static void event_that_the_server_finds_too_large_is_rejected(void **state)
     assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
-static void subject_of_another_stream_is_fatal(void **state)
+static void subject_of_another_stream_is_refused(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "T", "{\"subjects\":[\"order\"]}");
     open_with(p, "{aggregate_type}", "stream=S");
     struct sink_item *it = run_one(p, "1");
-    assert_int_equal(it->status, SINK_FATAL);
+    assert_int_equal(it->status, SINK_REFUSED);
     assert_int_equal(it->native, 10060);
     assert_int_equal(nats_server_count(&server, "T"), 0);
     js_DeleteStream(server.js, "T", NULL, NULL);
 }
 
-static void subject_that_no_stream_takes_makes_only_its_events_wait(void **state)
+static void subject_that_no_stream_takes_is_refused_alone(void **state)
 {
     struct peer *p = *state;
     open_with(p, "{aggregate_type}", "stream=S");
     struct sink_item *it = run_one(p, "1");
-    assert_int_equal(it->status, SINK_LATER);
-    assert_int_equal(it->retry_after_ms, 30000);
+    assert_int_equal(it->status, SINK_REFUSED);
     sink_assert_says(it, "stream S does not take the subject order");
     it = sink_rig_add(&p->rig, "2", 0);
     it->ev.aggregate_type = STR("s");
@@ -154,13 +190,13 @@ static void subject_that_no_stream_takes_makes_only_its_events_wait(void **state
     assert_int_equal(it->status, SINK_DELIVERED);
 }
 
-static void subject_we_may_not_publish_to_is_down(void **state)
+static void subject_we_may_not_publish_to_is_refused(void **state)
 {
     struct peer *p = *state;
     setenv("OUTBOX_NATS_PASSWORD", "guest", 1);
     open_with(p, "s.secret", "stream=S&user=guest");
     struct sink_item *it = run_one(p, "1");
-    assert_int_equal(it->status, SINK_DOWN);
+    assert_int_equal(it->status, SINK_REFUSED);
     sink_assert_says(it, "the user may not publish to s.secret");
     sink_rig_release(&p->rig);
 
@@ -170,7 +206,7 @@ static void subject_we_may_not_publish_to_is_down(void **state)
     it->ev.aggregate_type = STR("secret");
     sink_rig_add(&p->rig, "2", 0);
     sink_rig_run(&p->rig);
-    assert_int_equal(it->status, SINK_LATER);
+    assert_int_equal(it->status, SINK_REFUSED);
     assert_int_equal(p->rig.items[1]->status, SINK_DELIVERED);
 }
 
@@ -280,17 +316,18 @@ static void user_who_may_not_look_back_delivers_with_a_caution(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(stored_event_has_its_place_as_receipt),
-    OWN(missing_stream_is_down_until_it_is_made),
-    OWN(deleted_stream_is_down_until_it_is_made_again),
-    OWN(stream_without_our_subject_is_down),
-    OWN(stream_that_never_answers_is_down),
+    OWN(missing_stream_refuses_until_it_is_made),
+    OWN(deleted_stream_refuses_until_it_is_made_again),
+    OWN(stream_without_our_subject_refuses),
+    OWN(stream_that_never_answers_refuses),
     OWN(stream_is_made_only_if_we_are_told_to),
     OWN(full_stream_is_down_until_there_is_room),
+    OWN(full_subject_refuses_its_own_events),
     OWN(event_larger_than_the_stream_allows_is_rejected_unasked),
     OWN(event_that_the_server_finds_too_large_is_rejected),
-    OWN(subject_of_another_stream_is_fatal),
-    OWN(subject_that_no_stream_takes_makes_only_its_events_wait),
-    OWN(subject_we_may_not_publish_to_is_down),
+    OWN(subject_of_another_stream_is_refused),
+    OWN(subject_that_no_stream_takes_is_refused_alone),
+    OWN(subject_we_may_not_publish_to_is_refused),
     OWN(event_sent_again_is_stored_once),
     OWN(looking_back_finds_what_the_duplicate_window_forgot),
     OWN(two_consumers_of_a_stream_do_not_swallow_each_other),

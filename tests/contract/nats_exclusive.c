@@ -50,6 +50,35 @@ static void submit_all(struct peer *p)
     }
 }
 
+/* A subject that the stream does not take breaks the chain: nothing behind it is stored before it,
+ * and it is refused itself once it is the first. */
+static void refused_event_stops_everything_behind_it(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "s.{aggregate_type}", "stream=S&exclusive=on");
+    nats_server_stream(&server, "S", "{\"subjects\":[\"s.a\"]}");
+    for (size_t i = 0; i < 20; i++) {
+        struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+        it->ev.aggregate_type = i == 7 ? STR("none") : STR("a");
+        it->status = SINK_CANCELLED; /* until it is answered */
+    }
+    /* The stream is looked at ten times a second at most. */
+    for (int round = 0; round < 500 && p->rig.items[7]->status != SINK_REFUSED; round++) {
+        usleep(10000);
+        sink_rig_again(&p->rig);
+        sink_rig_submit(&p->rig);
+        p->rig.sk->ops->drive(p->rig.sk);
+        drive_until_answered(p, p->rig.accepted);
+    }
+    assert_int_equal(p->rig.items[7]->status, SINK_REFUSED);
+    sink_assert_says(p->rig.items[7], "does not take the subject s.none");
+    for (size_t i = 0; i < 7; i++)
+        assert_int_equal(p->rig.items[i]->status, SINK_DELIVERED);
+    for (size_t i = 8; i < p->rig.accepted; i++)
+        assert_int_equal(p->rig.items[i]->status, SINK_CANCELLED);
+    assert_int_equal(nats_server_count(&server, "S"), 7);
+}
+
 static void foreign_message_stops_everything_behind_it(void **state)
 {
     struct peer *p = *state;
@@ -136,6 +165,7 @@ static void idle_restart_beyond_the_window_begins_a_new_chain(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(order_is_kept_by_the_sink_only_if_the_stream_is_ours),
+    OWN(refused_event_stops_everything_behind_it),
     OWN(foreign_message_stops_everything_behind_it),
     OWN(chain_begins_behind_any_message),
     OWN(rejected_event_is_left_out_of_the_chain),

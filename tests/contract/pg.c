@@ -216,7 +216,8 @@ struct store *pg_again(const struct store_options *opt, bool clock)
         return pg_fresh(&create, clock);
     }
     PGconn *db = pg_connect();
-    pg_do(db, "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt, "
+    pg_do(db, "SET LOCAL outbox.change_events = 'on'; "
+              "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt, "
               "passed RESTART IDENTITY");
     PQfinish(db);
     return open_there(opt);

@@ -317,7 +317,7 @@ static void numbers_that_begin_again_are_left_to_a_turn_of_its_own(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
-    pg_do(db, "TRUNCATE event RESTART IDENTITY");
+    pg_do(db, "SET LOCAL outbox.change_events = 'on'; TRUNCATE event RESTART IDENTITY");
     emit(c->g->st, "a");
     assert_int_equal(all_turn(c), 0);
     size_t n = 0;
@@ -490,7 +490,7 @@ static void number_from_before_is_left_to_a_turn_of_its_own(void **state)
     PGconn *db = pg_connect();
     emit(c->g->st, "a");
     assert_int_equal(all_turn(c), MANY);
-    pg_do(db, "DELETE FROM event WHERE seq = 1");
+    pg_do(db, "SET LOCAL outbox.change_events = 'on'; DELETE FROM event WHERE seq = 1");
     pg_do(db, "INSERT INTO event (seq, type) OVERRIDING SYSTEM VALUE VALUES (1, 'x')");
     assert_int_equal(all_turn(c), 0);
     PQfinish(db);

@@ -12,7 +12,7 @@ static void unroutable_event_is_tried_again_until_a_queue_is_bound(void **state)
     rabbitmq_server_declare(&broker, "lonely", true);
     open_to(p, "lonely", "");
     struct sink_item *it = run_one(p, "1");
-    assert_int_equal(it->status, SINK_RETRY);
+    assert_int_equal(it->status, SINK_REFUSED);
     assert_int_equal(it->native, AMQP_NO_ROUTE);
     sink_assert_says(it, "no queue is bound to exchange \"lonely\" for routing key order.created");
     rabbitmq_server_bind(&broker, "q", "lonely", "order.*");
@@ -53,7 +53,7 @@ static void each_of_many_ends_by_its_own_route(void **state)
     }
     sink_rig_run(&p->rig);
     for (size_t i = 0; i < p->rig.n; i++)
-        assert_int_equal(p->rig.items[i]->status, i % 2 ? SINK_DELIVERED : SINK_RETRY);
+        assert_int_equal(p->rig.items[i]->status, i % 2 ? SINK_DELIVERED : SINK_REFUSED);
 
     amqp_message_t m;
     size_t n = 0;
@@ -65,12 +65,12 @@ static void each_of_many_ends_by_its_own_route(void **state)
     rabbitmq_server_delete(&broker, "half", NULL);
 }
 
-static void missing_exchange_is_down_until_somebody_makes_it(void **state)
+static void missing_exchange_refuses_until_somebody_makes_it(void **state)
 {
     struct peer *p = *state;
     open_to(p, "absent", "");
     struct sink_item *it = run_one(p, "1");
-    assert_int_equal(it->status, SINK_DOWN);
+    assert_int_equal(it->status, SINK_REFUSED);
     assert_int_equal(it->native, AMQP_NOT_FOUND);
     sink_assert_says(it, "no exchange 'absent'");
     sink_assert_says(it, "create=on");
@@ -81,16 +81,16 @@ static void missing_exchange_is_down_until_somebody_makes_it(void **state)
 }
 
 /* The broker tells by closing the channel; the connection stays. */
-static void exchange_deleted_under_way_is_down_until_it_is_back(void **state)
+static void exchange_deleted_under_way_refuses_until_it_is_back(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
     rabbitmq_server_delete(&broker, "orders", NULL);
     struct sink_item *it = run_one(p, "2");
-    assert_int_equal(it->status, SINK_DOWN);
+    assert_int_equal(it->status, SINK_REFUSED);
     assert_int_equal(it->native, AMQP_NOT_FOUND);
-    assert_int_equal(run_one(p, "3")->status, SINK_DOWN);
+    assert_int_equal(run_one(p, "3")->status, SINK_REFUSED);
     rabbitmq_server_declare(&broker, "orders", true);
     rabbitmq_server_bind(&broker, "q", "orders", "#");
     sink_rig_passes_again(&p->rig);
@@ -251,7 +251,7 @@ static void message_that_is_too_large_is_rejected_alone(void **state)
     sink_assert_says(p->rig.items[20], "larger than configured max size");
 }
 
-static void user_without_rights_is_fatal(void **state)
+static void exchange_that_the_user_may_not_write_to_refuses(void **state)
 {
     struct peer *p = *state;
     erlang(
@@ -261,7 +261,7 @@ static void user_without_rights_is_fatal(void **state)
     setenv("OUTBOX_RABBITMQ_PASSWORD", "pw-of-reader", 1);
     open_with(p, "user=reader");
     struct sink_item *it = run_one(p, "1");
-    assert_int_equal(it->status, SINK_FATAL);
+    assert_int_equal(it->status, SINK_REFUSED);
     assert_int_equal(it->native, AMQP_ACCESS_REFUSED);
     sink_assert_says(it, "access to exchange 'orders'");
     erlang("rabbit_auth_backend_internal:delete_user(<<\"reader\">>, <<\"t\">>).");
@@ -283,7 +283,30 @@ static void topic_that_may_not_be_written_holds_up_no_other(void **state)
     erlang("rabbit_auth_backend_internal:clear_topic_permissions(<<\"guest\">>, <<\"/\">>, "
            "<<\"orders\">>, <<\"t\">>).");
     for (size_t i = 0; i < 20; i++)
-        assert_int_equal(p->rig.items[i]->status, i == 7 ? SINK_RETRY : SINK_DELIVERED);
+        assert_int_equal(p->rig.items[i]->status, i == 7 ? SINK_REFUSED : SINK_DELIVERED);
+}
+
+/* A queue that is there and whose node is away is no reason to give its events up. */
+static void only_what_does_not_exist_is_refused_at_set_up(void **state)
+{
+    static const struct {
+        int code;
+        const char *words;
+        enum sink_status status;
+    } closes[] = {
+        {AMQP_NOT_FOUND, "NOT_FOUND - no queue 'q' in vhost '/'", SINK_REFUSED},
+        {AMQP_NOT_FOUND, "NOT_FOUND - no exchange 'x' in vhost '/'", SINK_REFUSED},
+        {AMQP_NOT_FOUND,
+         "NOT_FOUND - home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or "
+         "inaccessible",
+         SINK_DOWN},
+        {AMQP_RESOURCE_LOCKED, "RESOURCE_LOCKED - cannot obtain exclusive access", SINK_REFUSED},
+        {AMQP_INTERNAL_ERROR, "INTERNAL_ERROR", SINK_DOWN},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof closes / sizeof closes[0]; i++)
+        assert_int_equal(rabbitmq_fate_of(SAID_SETUP, closes[i].code, closes[i].words)->status,
+                         closes[i].status);
 }
 
 /* alarm_teardown leaves no alarm to the tests that follow one that failed. */
@@ -299,15 +322,16 @@ static const struct CMUnitTest tests[] = {
     OWN(unroutable_event_is_tried_again_until_a_queue_is_bound),
     OWN(unroutable_events_can_be_rejected_or_ignored),
     OWN(each_of_many_ends_by_its_own_route),
-    OWN(missing_exchange_is_down_until_somebody_makes_it),
-    OWN(exchange_deleted_under_way_is_down_until_it_is_back),
+    OWN(missing_exchange_refuses_until_somebody_makes_it),
+    OWN(exchange_deleted_under_way_refuses_until_it_is_back),
     OWN(create_makes_exchange_queue_and_binding),
     OWN(exchange_that_is_not_durable_is_a_caution),
     OWN(full_queue_is_down_and_its_events_pass_once_it_has_room),
     ALARMED(alarm_is_down_with_the_brokers_reason_and_blocks_no_call),
     ALARMED(event_in_flight_at_an_alarm_is_given_back_in_time),
     OWN(message_that_is_too_large_is_rejected_alone),
-    OWN(user_without_rights_is_fatal),
+    OWN(exchange_that_the_user_may_not_write_to_refuses),
     OWN(topic_that_may_not_be_written_holds_up_no_other),
+    cmocka_unit_test(only_what_does_not_exist_is_refused_at_set_up),
 };
 const struct suite_part rabbitmq_answers_tests = SUITE_PART(tests);

@@ -103,7 +103,7 @@ static void default_exchange_reaches_a_queue_by_its_name(void **state)
     sink_rig_init(&p->rig);
     open_to(p, "", "routing-key=nowhere");
     struct sink_item *it = run_one(p, "1");
-    assert_int_equal(it->status, SINK_DOWN);
+    assert_int_equal(it->status, SINK_REFUSED);
     sink_assert_says(it, "no queue 'nowhere'");
 }
 

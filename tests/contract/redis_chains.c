@@ -134,7 +134,7 @@ static void chain_stops_at_the_event_that_fails(void **state)
     again(p);
     assert_int_equal(run_chain(p), 5);
     assert_int_equal(p->rig.answered, 6);
-    assert_int_equal(p->rig.items[5]->status, SINK_DOWN);
+    assert_int_equal(p->rig.items[5]->status, SINK_REFUSED);
     sink_assert_says(p->rig.items[5], "XSETID");
     assert_int_equal(entries("s"), 6);
     redis_set(&server, "DEL s");
@@ -180,7 +180,7 @@ static void wrong_type_of_one_stream_stops_only_its_chain(void **state)
     assert_int_equal(entries("s"), 10);
     again(p);
     assert_int_equal(run_chain(p), 10);
-    assert_int_equal(p->rig.items[10]->status, SINK_LATER);
+    assert_int_equal(p->rig.items[10]->status, SINK_REFUSED);
 }
 
 static void chain_is_cut_where_its_stream_changes(void **state)

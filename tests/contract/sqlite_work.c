@@ -187,8 +187,8 @@ static void events_with_numbers_that_were_given_again_are_not_taken_for_those_re
         assert_int_equal(next_lane(g, "c", LANES, lane), 100);
         assert_true(settle(g, "c", NULL, 0));
     }
-    lite_do(db,
-            "DELETE FROM outbox_event; DELETE FROM sqlite_sequence WHERE name = 'outbox_event'");
+    lite_force(db,
+               "DELETE FROM outbox_event; DELETE FROM sqlite_sequence WHERE name = 'outbox_event'");
     sqlite3_close(db);
     emit_many(g, EVENTS);
 

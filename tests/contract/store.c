@@ -163,6 +163,13 @@ int claim_without_memory(struct store_rig *g, struct error *err)
     return r;
 }
 
+int extend_by(struct store_rig *g, const char *owner, const struct batch *b, bool *ret_lost,
+              struct error *err)
+{
+    struct claim_lease l = {.consumer = "c", .owner = owner, .epoch = b->epoch, .lease_ms = LEASE};
+    return g->st->ops->extend(g->st, &l, ret_lost, err);
+}
+
 bool settle_as(struct store_rig *g, const struct settlement *s)
 {
     struct error err;

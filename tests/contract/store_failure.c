@@ -251,7 +251,7 @@ static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void 
         .consumer = "c", .owner = "you", .order = ORDER_GLOBAL, .b = &b[0], .out = &o, .n = 1};
     assert_true(settle_as(g, &s));
     pass(LEASE - 1);
-    must(g->st->ops->extend(g->st, "c", "you", &b[1], LEASE, &lost, &err), &err);
+    must(extend_by(g, "you", &b[1], &lost, &err), &err);
     pass(2);
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 0);
     assert_true(g->hint.busy || g->hint.wait_ms > 0);
@@ -397,7 +397,7 @@ static void delayed_event_that_is_due_is_not_through(void **state)
     assert_int_equal(g->hint.crashed, 1);
     assert_true(g->hint.through);
     pass(5000);
-    /* It is due, but another consumer of the process is busy with a careful event. */
+    /* It is due, but the request leaves careful events alone. */
     assert_int_equal(claim_by(g, req), 0);
     assert_false(g->hint.through);
     assert_int_equal(claim(g, "c"), 1);

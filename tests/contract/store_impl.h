@@ -54,6 +54,10 @@ size_t claim(struct store_rig *g, const char *consumer);
  * */
 int claim_without_memory(struct store_rig *g, struct error *err);
 
+/* extend_by extends a claim of consumer c. */
+int extend_by(struct store_rig *g, const char *owner, const struct batch *b, bool *ret_lost,
+              struct error *err);
+
 /* settle_as settles, and returns whether the claim was still its owner's. settle_by settles g->b
  * with the outcomes of those events that were not simply delivered, settle does so as "me". */
 bool settle_as(struct store_rig *g, const struct settlement *s);

@@ -118,19 +118,19 @@ static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **sta
     emit(g->st, "1");
     assert_int_equal(claim(g, "c"), 1);
     pass(LEASE - 1);
-    must(g->st->ops->extend(g->st, "c", "me", &g->b, LEASE, &lost, &err), &err);
+    must(extend_by(g, "me", &g->b, &lost, &err), &err);
     assert_false(lost);
     pass(LEASE - 1);
-    must(g->st->ops->extend(g->st, "c", "you", &g->b, LEASE, &lost, &err), &err);
+    must(extend_by(g, "you", &g->b, &lost, &err), &err);
     assert_true(lost);
     pass(1000); /* it has run out, and nobody has claimed it */
-    must(g->st->ops->extend(g->st, "c", "me", &g->b, LEASE, &lost, &err), &err);
+    must(extend_by(g, "me", &g->b, &lost, &err), &err);
     assert_false(lost);
     struct batch old = g->b;
     assert_int_equal(claim_by(g, request("c", "you")), 0);
     pass(LEASE);
     assert_int_equal(claim_by(g, request("c", "you")), 1);
-    must(g->st->ops->extend(g->st, "c", "me", &old, LEASE, &lost, &err), &err);
+    must(extend_by(g, "me", &old, &lost, &err), &err);
     assert_true(lost);
 }
 
@@ -251,6 +251,133 @@ static void poison_event_is_buried_alone(void **state)
     assert_true(g->hint.through);
 }
 
+/* crash claims the events of consumer c, and lets the lease run out. */
+static size_t crash(struct store_rig *g, enum careful mode)
+{
+    struct claim_request req = request("c", "me");
+    req.parked_first = true;
+    req.careful = mode;
+    size_t n = claim_by(g, req);
+    pass(LEASE);
+    return n;
+}
+
+/* crash_again is crash once the event is due. */
+static size_t crash_again(struct store_rig *g, enum careful mode)
+{
+    struct claim_request req = request("c", "me");
+    req.parked_first = true;
+    req.careful = mode;
+    for (int i = 0; i < 10 && claim_by(g, req) == 0; i++) {
+        assert_in_range(g->hint.wait_ms, 0, STORE_APART_MS);
+        pass(g->hint.wait_ms);
+    }
+    pass(LEASE);
+    return g->b.n;
+}
+
+static void crashes_bury_nothing_where_no_event_can_kill_its_worker(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    emit(g->st, "2");
+    for (int i = 0; i < 4; i++) /* max_attempts is 3 */
+        assert_int_equal(crash(g, CAREFUL_ANY), 3);
+    for (int i = 0; i < 6; i++)
+        assert_true(crash_again(g, CAREFUL_ANY) > 0);
+    struct claim_request req = request("c", "me");
+    req.careful = CAREFUL_ANY;
+    req.max_events = 0;
+    claim_by(g, req); /* takes over */
+    pass(STORE_APART_MS);
+    req.max_events = 100;
+    assert_int_equal(claim_by(g, req), 3); /* together */
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(g->b.ev[i].attempts, 0);
+        assert_true(g->b.ev[i].crashed); /* it may have been delivered */
+    }
+    assert_false(g->b.careful);
+    struct outcome o = failed(g, 0, 1, 1000);
+    assert_true(settle(g, "c", &o, 1));
+    assert_int_equal(look(g, "c").parked, 1);
+    assert_int_equal(look(g, "c").dead, 0);
+}
+
+static void event_that_was_not_alone_is_not_blamed(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE);
+    for (int i = 0; i < 10; i++) { /* max_attempts is 3 */
+        assert_int_equal(crash_again(g, CAREFUL_BESIDE), 1);
+        assert_true(g->b.careful);
+        assert_false(g->b.blamed);
+        assert_int_equal(g->b.ev[0].attempts, 0);
+    }
+    assert_int_equal(look(g, "c").dead, 0);
+}
+
+static void absolved_claim_is_not_blamed(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool lost;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE);
+    for (int i = 0; i < 10; i++) { /* max_attempts is 3 */
+        assert_int_equal(claim(g, "c"), 1);
+        assert_true(g->b.blamed);
+        assert_int_equal(g->b.ev[0].attempts, 0);
+        struct claim_lease l = {.consumer = "c",
+                                .owner = "me",
+                                .epoch = g->b.epoch,
+                                .lease_ms = LEASE,
+                                .absolve = true};
+        must(g->st->ops->extend(g->st, &l, &lost, &err), &err);
+        assert_false(lost);
+        pass(LEASE);
+        claim_by(g, (struct claim_request){.consumer = "c",
+                                           .owner = "you",
+                                           .order = ORDER_KEY,
+                                           .lanes = 1,
+                                           .lease_ms = LEASE,
+                                           .max_attempts = 3}); /* takes over */
+        pass(STORE_APART_MS);
+    }
+    assert_int_equal(look(g, "c").dead, 0);
+}
+
+static void claims_are_listed_with_their_owners_and_can_be_ended(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct claim_info *list;
+    struct arena a;
+    size_t n;
+    bool lost;
+    put(g->st, "c");
+    put(g->st, "d");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    assert_int_equal(claim_by(g, request("d", "you")), 1);
+    arena_init(&a, 0);
+    must(g->st->ops->claims(g->st, "c", &a, &list, &n, &err), &err);
+    assert_int_equal(n, 1);
+    assert_string_equal(list[0].owner, "me");
+    struct claim_lease l = {.consumer = "c", .owner = "me", .epoch = list[0].epoch, .lease_ms = 1};
+    must(g->st->ops->extend(g->st, &l, &lost, &err), &err);
+    arena_release(&a);
+    pass(1);
+    assert_int_equal(claim_by(g, request("c", "other")), 1);
+    assert_int_equal(g->hint.crashed, 1);
+}
+
 static void take_over_keeps_the_order_of_a_key(void **state)
 {
     struct store_rig *g = *state;
@@ -292,6 +419,10 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(expired_claim_waits_for_the_earlier_ones_of_its_lane),
     ON_A_STORE(careful_event_is_not_handed_out_beside_others),
     ON_A_STORE(poison_event_is_buried_alone),
+    ON_A_STORE(crashes_bury_nothing_where_no_event_can_kill_its_worker),
+    ON_A_STORE(event_that_was_not_alone_is_not_blamed),
+    ON_A_STORE(absolved_claim_is_not_blamed),
+    ON_A_STORE(claims_are_listed_with_their_owners_and_can_be_ended),
     ON_A_STORE(take_over_keeps_the_order_of_a_key),
 };
 

@@ -1,4 +1,6 @@
 /* The sink contract on webhooks, and what only they promise: where they connect to. */
+#include <locale.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "http_rig.h"
@@ -46,6 +48,69 @@ static void addresses_inside_are_refused_at_once(void **state)
         refuses(&f->o, urls[i], "address; if it is what you mean", "t0ken");
 }
 
+/* Every way to write an address inside: the check of the settings refuses it, and so does the check
+ * at each connection, where the settings had let it pass. */
+static void address_inside_is_refused_however_it_is_written(void **state)
+{
+    static const char *const hosts[] = {
+        "10.0.0.1",
+        "0x0a.1",
+        "012.0.0.1",
+        "167772161",
+        "10.1",
+        "%31%30.0.0.1",
+        "[::ffff:10.0.0.1]",
+        "[::ffff:a00:1]",
+        "\xef\xbc\x91\xef\xbc\x90.0.0.1", /* wide digits */
+        "\xe2\x91\xa9.0.0.1",             /* a ten in a circle */
+        "10\xe3\x80\x82"
+        "0.0.1", /* an ideographic full stop */
+        "\xef\xbc\x90x0a.1",
+    };
+    struct fixture *f = *state;
+    char url[100];
+    for (size_t i = 0; i < COUNT(hosts); i++) {
+        snprintf(url, sizeof url, "http://%s:1/t0ken", hosts[i]);
+        refuses(&f->o, url, "this is a private address; if it is what you mean", "t0ken");
+
+        assert_int_equal(http_options_allow(&f->o, "10.0.0.0/8", NULL, NULL), 0);
+        sink_rig_init(&f->rig);
+        sink_rig_open(&f->rig,
+                      (struct sink_config){.url = url, .timeout_ms = 10000, .http = &f->o});
+        f->o.n_allow = 0;
+        struct sink_item *it = deliver(f, "{}");
+        assert_int_equal(it->status, SINK_DOWN);
+        sink_assert_says(it, "will not connect to");
+        sink_assert_says(it, "10.0.0.1, a private address");
+        sink_rig_release(&f->rig);
+    }
+    open_here(f);
+}
+
+static void host_that_no_resolver_takes_is_refused_at_once(void **state)
+{
+    static const char *const inside[] = {"10.0.0.1.",
+                                         "0x0a.1.",
+                                         "10.0.0.1%2e",
+                                         "10.0.0.1..",
+                                         "\xef\xbc\x91"
+                                         "0.0.0.1.",
+                                         "[fe80::1%25lo]"};
+    static const char *const neither[] = {"256.1.1.1", "1.2.3.4.5", "1.2.3.09", "0x1ffffffff"};
+    struct fixture *f = *state;
+    char url[100];
+    for (size_t i = 0; i < COUNT(inside); i++) {
+        snprintf(url, sizeof url, "http://%s/", inside[i]);
+        refuses(&f->o, url, "address; if it is what you mean, set webhook-allow = ", NULL);
+    }
+    for (size_t i = 0; i < COUNT(neither); i++) {
+        snprintf(url, sizeof url, "http://%s/", neither[i]);
+        refuses(&f->o, url, "neither an address nor a name", NULL);
+    }
+    refuses(&f->o, "http://127.0.0.1./", "without a dot behind it: 127.0.0.1", NULL);
+    refuses(&f->o, "https://1.1.1.1./", "without a dot behind it: 1.1.1.1", NULL);
+}
+
 static void bad_urls_are_refused_without_their_secrets(void **state)
 {
     struct fixture *f = *state;
@@ -76,11 +141,14 @@ static void environment_names_no_proxy_unless_asked(void **state)
 
 int main(void)
 {
+    setlocale(LC_CTYPE, "C.UTF-8"); /* international names are in it, as for the relay */
     static const struct CMUnitTest tests[] = {
         ON_A_PEER(name_that_leads_here_is_not_connected_to),
         ON_A_PEER(allow_list_permits_it),
         ON_A_PEER(loopback_named_as_such_is_meant),
         ON_A_PEER(addresses_inside_are_refused_at_once),
+        ON_A_PEER(address_inside_is_refused_however_it_is_written),
+        ON_A_PEER(host_that_no_resolver_takes_is_refused_at_once),
         ON_A_PEER(bad_urls_are_refused_without_their_secrets),
         ON_A_PEER(environment_names_no_proxy_unless_asked),
     };

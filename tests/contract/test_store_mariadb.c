@@ -2,6 +2,7 @@
 #include <mysqld_error.h>
 
 #include "maria.h"
+#include "predicates.h"
 #include "store/mariadb/handle.h"
 #include "store_impl.h"
 
@@ -90,6 +91,23 @@ static void prepared_statement_stores_what_a_text_would(void **state)
     maria_clean();
 }
 
+/* wants asks outbox_wants. */
+static int wants(void *db, const char *predicate, const char *payload)
+{
+    char one[2 * strlen(predicate) + 1], other[2 * strlen(payload) + 1];
+    mysql_real_escape_string(db, one, predicate, strlen(predicate));
+    mysql_real_escape_string(db, other, payload, strlen(payload));
+    return (int)maria_number(db, "SELECT IFNULL(outbox_wants('%s', '%s'), 2)", one, other);
+}
+
+static void predicate_says_the_same_in_sql_and_in_c(void **state)
+{
+    (void)state;
+    MYSQL *db = maria_connect();
+    predicates_compare(&(struct predicates_sql){.ask = wants, .db = db});
+    mysql_close(db);
+}
+
 int main(void)
 {
     static const char *const unsettling[] = {
@@ -104,6 +122,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(connection_of_the_application_takes_one_statement_at_a_time),
         cmocka_unit_test(prepared_statement_stores_what_a_text_would),
+        ON_A_STORE(predicate_says_the_same_in_sql_and_in_c),
     };
     const struct suite_part own[] = {SUITE_PART(tests)};
     return store_suite_run(&mariadb, own, COUNT(own));

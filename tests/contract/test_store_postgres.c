@@ -3,6 +3,7 @@
 
 #include "pg.h"
 #include "pg_tests.h"
+#include "predicates.h"
 #include "store_impl.h"
 
 /* Memory may be short for a moment. But an event for which there is never enough must not hold up
@@ -93,6 +94,35 @@ static struct store *fresh(const struct store_options *opt)
     return pg_fresh(opt, true);
 }
 
+/* wants asks _wants. */
+static int wants(void *db, const char *predicate, const char *payload)
+{
+    const char *values[] = {predicate, payload};
+    PGresult *r = PQexecParams(db, "SELECT coalesce(_wants($1, $2)::int, 2)", 2, NULL, values, NULL,
+                               NULL, 0);
+    if (PQresultStatus(r) != PGRES_TUPLES_OK)
+        fail_msg("%s\n%s\n%s", predicate, payload, PQerrorMessage(db));
+    int said = PQgetvalue(r, 0, 0)[0] - '0';
+    PQclear(r);
+    return said;
+}
+
+/* has_no_text says whether a predicate has what no text in PostgreSQL can have, see _wants. */
+static bool has_no_text(const char *predicate)
+{
+    return strcasestr(predicate, "\\u0000") || strcasestr(predicate, "\\ufdd0") ||
+           strstr(predicate, "\357\267\220");
+}
+
+static void predicate_says_the_same_in_sql_and_in_c(void **state)
+{
+    (void)state;
+    PGconn *db = pg_connect();
+    predicates_compare(&(struct predicates_sql){
+        .ask = wants, .db = db, .cannot = has_no_text, .deep = true, .parses = true});
+    PQfinish(db);
+}
+
 int main(void)
 {
     static const char *const unsettling[] = {
@@ -104,6 +134,7 @@ int main(void)
                                                unsettling};
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(event_there_is_never_memory_for_is_left_to_run_out),
+        ON_A_STORE(predicate_says_the_same_in_sql_and_in_c),
         cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
     };
     const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests,

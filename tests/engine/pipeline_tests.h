@@ -9,7 +9,7 @@
 #include "../suite.h"
 #include "rig.h"
 
-extern const struct suite_part pipeline_careful_tests, pipeline_settings_tests,
+extern const struct suite_part pipeline_suspects_tests, pipeline_settings_tests,
     pipeline_store_tests, pipeline_time_tests;
 
 #endif

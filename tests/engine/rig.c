@@ -112,6 +112,7 @@ static struct model *model_new(struct rig *g, struct pipeline *p)
                                       .cancel = model_cancel}};
     struct model *m = calloc(1, sizeof *m);
     m->base.ops = &ops[g->caps & SINK_FAILSTOP ? 1 : 0];
+    m->base.caps = g->caps & SINK_IN_PROCESS;
     m->base.cfg = (struct sink_config){.clock = &g->clock, .done = pipeline_done, .done_ctx = p};
     m->g = g;
     m->capacity = g->capacity;
@@ -149,6 +150,7 @@ int rig_setup(void **state)
     g->log = (struct log){.write = rig_log, .ctx = g, .least = LOG_DEBUG_};
     g->seen = calloc(RIG_SEEN, sizeof *g->seen);
     arena_init(&g->looked, 0);
+    suspect_all_init(&g->suspects);
     rng_seed(&g->rng, 42);
     if (store_open("sqlite::memory:", &(struct store_options){.clock = &g->clock}, &g->st, &err) !=
         0)
@@ -166,6 +168,7 @@ int rig_teardown(void **state)
     }
     store_close(g->st);
     arena_release(&g->looked);
+    suspect_all_release(&g->suspects);
     free(g->seen);
     free(g);
     return 0;
@@ -184,7 +187,8 @@ void rig_start(struct rig *g, int i)
                                   .clock = &g->clock,
                                   .rng = &g->rng,
                                   .log = &g->log,
-                                  .careful = &g->careful,
+                                  .suspects = &g->suspects,
+                                  .gone = g->gone,
                                   .stand_by = g->stand_by,
                                   .settle_wait_ms = g->settle_wait_ms,
                                   .poll_ms = 20};

@@ -57,7 +57,8 @@ struct rig {
     int64_t mono, wall;
     struct clock clock;
     struct rng rng;
-    atomic_flag careful;
+    struct suspects suspects;
+    bool (*gone)(const char *owner); /* see pipeline_config */
     unsigned caps;
     size_t capacity;
     bool stand_by; /* for workers started from now on: see pipeline_config */

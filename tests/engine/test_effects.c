@@ -162,11 +162,10 @@ static int moody_put(struct store *st, const struct inbox_key *k, const bool *sk
     return fails(st, PUT) ? scripted(err) : real->handled_put(st, k, skip, n, ret_all, err);
 }
 
-static int moody_extend(struct store *st, const char *consumer, const char *owner,
-                        const struct batch *b, int64_t lease_ms, bool *ret_lost, struct error *err)
+static int moody_extend(struct store *st, const struct claim_lease *l, bool *ret_lost,
+                        struct error *err)
 {
-    return fails(st, EXTEND) ? scripted(err)
-                             : real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
+    return fails(st, EXTEND) ? scripted(err) : real->extend(st, l, ret_lost, err);
 }
 
 static int moody_turn(struct store *st, const struct settlement *s, bool *ret_lost,
@@ -278,7 +277,7 @@ static void begin_work(int i)
                                   .clock = &g->clock,
                                   .rng = &g->rng,
                                   .log = &g->log,
-                                  .careful = &g->careful,
+                                  .suspects = &g->suspects,
                                   .poll_ms = 20};
     if (pipeline_new(&cfg, &s->p, &err) != 0)
         fail_msg("%s", err.text);

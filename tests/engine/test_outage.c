@@ -159,6 +159,134 @@ static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state
     assert_int_equal(rig_look(g).dead, 0);
 }
 
+/* Every fifth event goes to a stream that is broken, and the others to one that is out. */
+static enum sink_status some_are_refused(struct model *m, const struct delivery *d)
+{
+    if (d->ev->seq % 5 == 0)
+        return SINK_REFUSED;
+    return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
+}
+
+static void refused_event_is_no_evidence_against_others(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
+    w->sk->answer = some_are_refused;
+    out_for(g, 2 * MINUTE);
+    for (int i = 0; i < 100; i++) {
+        emit_keys(g, 5, 5);
+        pipeline_ring(w->p);
+        rig_run(g, 0, 1000);
+    }
+    assert_true(rig_run(g, 0, 3 * HOUR));
+    assert_int_equal(g->n_seen, 400);
+    assert_int_equal(rig_look(g).dead, 100);
+}
+
+/* The broken stream is that of one key. */
+static int refusals;
+static enum sink_status one_key_is_refused(struct model *m, const struct delivery *d)
+{
+    (void)m;
+    if (strcmp(d->ev->aggregate_id.p, "k0") != 0)
+        return SINK_DELIVERED;
+    refusals++;
+    return SINK_REFUSED;
+}
+
+static struct worker *refusing(struct rig *g, const char *order)
+{
+    struct worker *w = worker(g, "base=1s,cap=4s,attempts=8,jitter=none", order);
+    w->sk->answer = one_key_is_refused;
+    refusals = 0;
+    return w;
+}
+
+static void refused_events_use_up_their_attempts_though_nothing_gets_through(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = refusing(g, "order=none");
+    emit_keys(g, 100, 1);
+    rig_run(g, 0, 20000); /* 1 s, 2 s, then 4 s between attempts */
+    assert_false(pipeline_stats(w->p)->down);
+    assert_int_equal(rig_look(g).dead, 0);
+    assert_true(rig_run(g, 0, MINUTE));
+    assert_int_equal(refusals, 800);
+    assert_int_equal(rig_look(g).dead, 100);
+    assert_int_equal(pipeline_stats(w->p)->meter.openings, 0);
+}
+
+static void others_are_delivered_at_once_beside_refused_events(void **state)
+{
+    struct rig *g = *state;
+    refusing(g, "order=key");
+    emit_keys(g, 300, 3);
+    rig_run(g, 0, 1000);
+    assert_int_equal(g->n_seen, 200);
+    assert_true(rig_run(g, 0, HOUR));
+    assert_int_equal(rig_look(g).dead, 100);
+    assert_int_equal(refusals, 800); /* one after the other: each is behind the one before it */
+    assert_each_key_in_order(g);
+}
+
+/* A sink that keeps the order itself has several events of the key when it refuses the first. Those
+ * behind it come back in one way or another, and wait for it. */
+static enum sink_status behind_it;
+static enum sink_status refused_until(struct model *m, const struct delivery *d)
+{
+    bool broken = m->g->mono < out_until && d->ev->aggregate_id.p[1] == '0';
+    if (!broken)
+        return SINK_DELIVERED;
+    if (d->ev->seq != m->answer_ctx)
+        return behind_it;
+    refusals++;
+    return SINK_REFUSED;
+}
+
+static void failstop_sink_keeps_order_around_a_refused_event(void **state)
+{
+    static const enum sink_status ways[] = {SINK_REFUSED, SINK_CANCELLED};
+    struct rig *g = *state;
+    g->caps = SINK_FAILSTOP;
+    for (size_t i = 0; i < 2; i++) {
+        struct worker *w = refusing(g, "order=key");
+        size_t before = g->n_seen;
+        w->sk->hold = true;
+        w->sk->answer = refused_until;
+        w->sk->answer_ctx = (int64_t)before + 1; /* the first of key k0 */
+        behind_it = ways[i];
+        out_for(g, 10000);
+        emit_keys(g, 30, 3);
+        rig_step(g, 0);
+        assert_int_equal(w->sk->n, 30); /* all in flight */
+        w->sk->hold = false;
+        rig_run(g, 0, 1000);
+        assert_int_equal(g->n_seen - before, 20);
+        assert_int_equal(rig_look(g).parked, 10);
+        assert_true(rig_run(g, 0, HOUR));
+        assert_int_equal(g->n_seen - before, 30);
+        assert_each_key_in_order(g);
+        assert_int_equal(refusals, 4); /* after 0, 1, 3 and 7 s */
+        assert_int_equal(g->seen[before + 20].attempt, 5);
+        assert_int_equal(g->seen[before + 21].attempt, 1); /* it was only behind */
+        rig_crash(g, 0);
+        consumer_release(&g->w[0].c);
+    }
+}
+
+static void failstop_sink_refuses_all_and_all_are_buried(void **state)
+{
+    struct rig *g = *state;
+    g->caps = SINK_FAILSTOP;
+    struct worker *w = refusing(g, "order=key");
+    emit_keys(g, 20, 1);
+    emit_keys(g, 20, 2);
+    assert_true(rig_run(g, 0, HOUR));
+    assert_int_equal(rig_look(g).dead, 30);
+    assert_int_equal(pipeline_stats(w->p)->retried, 30 * 7);
+    assert_int_equal(g->n_seen, 10);
+}
+
 static void outage_buries_nothing_without_order(void **state)
 {
     outage_buries_nothing_with(*state, "base=10ms,cap=1s,attempts=2", "order=none", 200,
@@ -664,6 +792,11 @@ int main(void)
         ON_A_RIG(end_of_a_long_outage_buries_nothing),
         ON_A_RIG(what_a_sink_rejects_without_asking_is_no_evidence),
         ON_A_RIG(an_event_that_has_to_wait_is_no_evidence_against_others),
+        ON_A_RIG(refused_event_is_no_evidence_against_others),
+        ON_A_RIG(refused_events_use_up_their_attempts_though_nothing_gets_through),
+        ON_A_RIG(others_are_delivered_at_once_beside_refused_events),
+        ON_A_RIG(failstop_sink_keeps_order_around_a_refused_event),
+        ON_A_RIG(failstop_sink_refuses_all_and_all_are_buried),
         ON_A_RIG(outage_buries_nothing_without_order),
         ON_A_RIG(outage_buries_nothing_of_a_single_key),
         ON_A_RIG(outage_buries_nothing_in_global_order),

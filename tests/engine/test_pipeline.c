@@ -353,8 +353,8 @@ int main(void)
         ON_A_RIG(a_few_retries_gather_for_20_ms_while_there_are_new_events),
     };
     const struct suite_part parts[] = {
-        SUITE_PART(tests),       pipeline_time_tests,    pipeline_store_tests,
-        pipeline_settings_tests, pipeline_careful_tests,
+        SUITE_PART(tests),       pipeline_time_tests,     pipeline_store_tests,
+        pipeline_settings_tests, pipeline_suspects_tests,
     };
     return suite_run("pipeline", parts, COUNT(parts));
 }

@@ -114,11 +114,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     memcpy(c.view.consumer, text, strlen(text) + 1);
     c.view.leased = true;
     c.view.held = 1;
-    c.view.held_oldest_at = 1;
     meter_ended(&c.view.stats.meter, &(struct meter_end){str_of(type), SINK_DELIVERED, 1000, 5});
     c.has_gauge = true;
-    c.gauge = (struct consumer_gauge){
-        .events = "", .behind = 3, .type = &waiting, .n_types = 1, .probed = 3, .now_ms = 9};
+    c.gauge = (struct consumer_gauge){.type = &waiting, .n_types = 1, .now_ms = 9};
     m = (struct metrics){.store = "sqlite", .consumer = &c, .n_consumers = 1, .n_marks = 1};
     m.mark[0] = (struct metrics_mark){c.view.consumer, stream, INT64_MAX, 3};
     metrics_add(&b, &m);

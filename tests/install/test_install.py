@@ -31,7 +31,7 @@ class Installed(unittest.TestCase):
 
     def find(self, pattern):
         """find gives the one installed file with this name."""
-        found = sorted(self.dest.rglob(pattern))
+        found = sorted(path for path in self.dest.rglob(pattern) if path.is_file())
         self.assertEqual(len(found), 1, f"{pattern}: {found}")
         return found[0]
 
@@ -105,6 +105,7 @@ class Installed(unittest.TestCase):
     def test_binary_and_man_page_are_there(self):
         self.assertTrue(os.access(self.find("outbox"), os.X_OK))
         self.assertEqual(self.find("outbox.1*").parent.name, "man1")
+        self.assertEqual(self.find("outbox-alerts.yml").parent.name, "outbox")
 
     def test_unit_starts_the_installed_binary(self):
         start, = re.findall(r"^ExecStart=(\S+) ", self.find("outbox.service").read_text(), re.MULTILINE)

@@ -63,7 +63,7 @@ NEEDS = {
 TWO_CLAIMS = ("BUG_SETTLES_LATER_FIRST", "BUG_OVERTAKES", "BUG_CAREFUL_BESIDE")
 # What the code can do wrong and the model cannot say: why.
 NOT_IN_THE_MODEL = {
-    "OLD_SETTINGS_GO_ON": "filters", "PAUSE_IGNORED": "pausing", "CAREFUL_KEPT": "several consumers in a process",
+    "OLD_SETTINGS_GO_ON": "filters", "PAUSE_IGNORED": "pausing", "BLAMED_BESIDE_OTHERS": "several consumers in a process",
     "WALL_CLOCK": "clocks that differ", "NAIVE_CURSOR": "late commits", "EFFECT_NOT_RECORDED": "effects",
     "FAILED_EFFECT_KEPT": "effects", "EFFECTS_WITHOUT_SETTLEMENT": "effects", "UNSURE_IS_SETTLED": "effects",
     "LOST_EFFECTS_KEPT": "effects", "OUTAGE_COUNTS": "outages",

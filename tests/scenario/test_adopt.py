@@ -68,7 +68,7 @@ class Adoption(Rows, PgCase):
         with db.cursor() as cursor:
             for row in rows: cursor.execute("INSERT INTO old (id, event_type, payload) VALUES (%s, %s, %s)", row)
         got = self.sql("SELECT id::text, type, payload::text, headers ->> 'source_id' FROM outbox.event ORDER BY seq")
-        self.assertEqual(got[0], (same, "a", '{"b":  1}', None))
+        self.assertEqual(got[0], (same, "a", '{"b":  1}', same))
         self.assertEqual(got[1][1:], ("Order_Paid", '"no json"', "7"))
         self.assertEqual(got[2][1:], ("unknown", "null", None))
         self.assertEqual(got[3][1:], ("_", "1", "8"))
@@ -91,7 +91,7 @@ class Adoption(Rows, PgCase):
         events = self.drained()
         self.assertEqual([e["id"] for e in events], ids)
         self.assertEqual([(e["aggregate_type"], e["aggregate_id"], e["type"], e["payload"], e["headers"]) for e in events],
-                         [("order", n, "OrderPaid", {"x": 1}, {}) for n in ("0", "1", "0", "1")])
+                         [("order", n, "OrderPaid", {"x": 1}, {"source_id": id}) for n, id in zip(("0", "1", "0", "1"), ids)])
 
     def test_payloads_of_every_kind_become_json(self):
         for kind, given, wanted in (("json", '{"b":  [1, 2]}', '{"b":  [1, 2]}'), ("jsonb", '{"b":  1}', '{"b": 1}'),

@@ -37,7 +37,7 @@ class Adoption(Rows, Case):
                 (same, "again", "1")]
         for row in rows: self.sql("INSERT INTO old (id, event_type, payload) VALUES (?, ?, ?)", *row)
         got = self.sql("SELECT id, type, payload, json_extract(headers, '$.source_id') FROM outbox_event ORDER BY seq")
-        self.assertEqual(got[0], (same, "a", '{"b":  1}', None))
+        self.assertEqual(got[0], (same, "a", '{"b":  1}', same))
         self.assertEqual([row[1:] for row in got[1:]],
                          [("Order_Paid", '"no json"', "7"), ("unknown", "null", None), ("_", "1", "8"), ("x" * 255, "1.5", "9"),
                           ("deep", json.dumps("[" * 100000), "10"), ("ü" * 63, '{"c":2}', "0102"), ("unknown", '"qu\\"ote\\n"', "11")])
@@ -63,7 +63,7 @@ class Adoption(Rows, Case):
         events = self.drained()
         self.assertEqual([e["id"] for e in events], ids)
         self.assertEqual([(e["aggregate_type"], e["aggregate_id"], e["type"], e["payload"], e["headers"]) for e in events],
-                         [("order", n, "OrderPaid", {"x": 1}, {}) for n in ("0", "1", "0", "1")])
+                         [("order", n, "OrderPaid", {"x": 1}, {"source_id": id}) for n, id in zip(("0", "1", "0", "1"), ids)])
 
     def test_what_is_wrong_is_said(self):
         self.sql("CREATE TABLE odd (id int, kind text, payload json, done timestamp)")

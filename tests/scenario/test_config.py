@@ -107,6 +107,14 @@ webhook-ca-file = neither
                 self.assertEqual(len(got), len(expected), got)
                 for says in expected: self.assertTrue(any(says in text for _, text in got), (says, got))
 
+    def test_an_address_inside_is_refused_however_it_is_written(self):
+        for host in ("10.0.0.1.", "0x0a.1", "012.0.0.1", "167772161", "10.1.", "[::ffff:10.0.0.1]", "%31%30.0.0.1", "１０.0.0.1", "⑩.0.0.1",
+                     "10。0。0。1", "１０.0.0.1."):
+            with self.subTest(host=host):
+                self.write("o.conf", f"[consumer c]\nsink = https://{host}/hook\n")
+                (_, text), = self.problems("-c", "o.conf")
+                self.assertRegex(text, r"this is a private address; if it is what you mean, set webhook-allow = (::ffff:)?10\.0\.0\.1$")
+
     def test_a_store_that_no_relay_could_open_is_refused_by_both(self):
         for store in ("sqlite:", "postgres://h:99999/db", "postgres://h/db?sslmode=bogus", "postgres://h/db?port=1,2",
                       "postgres://h/db?target_session_attrs=x", "postgres://h/db?bogus=1", "postgres://h/db?schema=pg_x"):

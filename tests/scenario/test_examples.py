@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 import urllib.parse
 
@@ -34,6 +35,22 @@ def node_has_pg():
 
 
 NODE = node_has_pg()
+# Go keeps its modules where ./test has put them, and gets nothing itself.
+GO_ENV = {"GOMODCACHE": str(CACHE / "go" / "mod"), "GOCACHE": str(CACHE / "go" / "build"), "GOPROXY": "off", "GOFLAGS": "-mod=readonly",
+          "GOTOOLCHAIN": "local"}
+NO_GO = "no Go, or no module pgx for it: ./test says why it could not get it"
+
+
+def go_has_pgx():
+    try:
+        done = subprocess.run(["go", "list", "github.com/jackc/pgx/v5"], cwd=EXAMPLES / "go", env={**os.environ, **GO_ENV},
+                              capture_output=True)
+        return done.returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+GO = go_has_pgx()
 
 
 class ExampleCase(PgCase):
@@ -219,6 +236,36 @@ class Node(Claims, ExampleCase):
 
 
 @thorough("one language will do")
+@unittest.skipUnless(GO, NO_GO)
+class Go(ExampleCase):
+    """pgx asks the server for the type of each parameter, so what it can send there depends on the casts."""
+    language = "go"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.programs = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.programs.cleanup)
+        for source in "producer.go", ROOT / "tests" / "scenario" / "pgx_emit.go":  # the first time, Go compiles its library, too
+            subprocess.run(["go", "build", "-o", cls.programs.name + "/", source], cwd=EXAMPLES / "go", env={**os.environ, **GO_ENV},
+                           check=True, timeout=600)
+
+    def example(self, language, what, env=None):
+        done = subprocess.run([f"{self.programs.name}/{what}"], env=self.env(env), capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    test_a_rollback_leaves_no_event = Claims.test_a_rollback_leaves_no_event
+
+    def test_ids_payloads_and_headers_of_every_go_type_are_emitted(self):
+        want = {tuple(line.split()) for line in self.example("go", "pgx_emit").stdout.splitlines()}
+        self.assertEqual(len(want), 3 * 4 * 6 * 7 + 2)
+        rows = self.sql("SELECT id::text, aggregate_id, headers IS NOT NULL, payload, coalesce(headers, '{\"a\": \"x\"}') FROM outbox.event")
+        self.assertEqual({(id, key, str(headed).lower()) for id, key, headed, _, _ in rows}, want)
+        self.assertTrue(all(payload == headers == {"a": "x"} for *_, payload, headers in rows))
+
+
+@thorough("one language will do")
 class Psql(Claims, ExampleCase):
     language = "psql"
 
@@ -242,6 +289,12 @@ class Together(ExampleCase):
         self.consume("python")
         self.assertEqual(self.revenue(), {"ada": 84})
         self.assertEqual(self.states(), ["delivered"] * 4)
+
+    def test_a_payload_in_bytes_is_json_in_utf8(self):
+        given = '{"n": "\u00fc\u20ac"}'.encode()
+        for function, more in ("emit", ""), ("emit_once", ", NULL::json, 'k'"):
+            self.sql(f"SELECT outbox.{function}('t.e', 'order', 7, %s{more})", psycopg2.Binary(given))
+        self.assertEqual(self.sql("SELECT payload::text FROM outbox.event"), [(given.decode(),)] * 2)
 
     def test_workers_in_several_languages_at_once_take_effect_once(self):
         self.consume("psql")  # makes the table: PostgreSQL does not like it to be made by several at once
@@ -409,7 +462,7 @@ class Reference(ExampleCase):
             self.assertEqual(ids.sub("ID", got), ids.sub("ID", shown), text)
 
     # What stands for several types.
-    MANY = {"JSON": {"json", "jsonb", "text", "anycompatible", "anyelement"}, "any": {"anycompatible", "anyelement", "text"}}
+    MANY = {"JSON": {"json", "jsonb", "text", "bytea", "anycompatible", "anyelement"}, "any": {"anycompatible", "anyelement", "text"}}
 
     def test_its_functions_have_the_arguments_it_names(self):
         found = re.findall(r"^    outbox\.(\w+)\(([^)]*)\)", self.TEXT, re.MULTILINE)

@@ -23,7 +23,7 @@ RULES = [
     ("CALL outbox_emit('a', 'k', '1', '1')", {PRODUCER}),
     ("CALL outbox_emit_once('a', 'k', '1', '1', 'new', @id, @duplicate)", {PRODUCER}),
     ("UPDATE outbox_event SET payload = '2'", set()),
-    ("DELETE FROM outbox_event", {CONSUMER, OPERATOR}),  # a relay trims
+    ("DELETE FROM outbox_event WHERE nr = 0", {CONSUMER, OPERATOR}),  # a relay trims
     ("TRUNCATE outbox_event", set()),
     ("ALTER TABLE outbox_event AUTO_INCREMENT = 1000", set()),
     ("DROP TRIGGER outbox_event_inserted", set()),
@@ -32,7 +32,7 @@ RULES = [
     ("LOCK TABLES outbox_event WRITE", set()),
     ("SELECT * FROM outbox_event", {PRODUCER, CONSUMER, OPERATOR}),
     ("SELECT * FROM outbox_fresh", {CONSUMER, OPERATOR}),
-    ("INSERT INTO outbox_fresh VALUES (77)", {CONSUMER, OPERATOR}),
+    ("INSERT INTO outbox_fresh (nr) VALUES (77)", {CONSUMER, OPERATOR}),
     ("UPDATE outbox_sequencer SET news = news + 1", {CONSUMER, OPERATOR}),
     ("UPDATE outbox_consumer SET paused = 1", {CONSUMER, OPERATOR}),
     ("DELETE FROM outbox_dead", {CONSUMER, OPERATOR}),
@@ -45,6 +45,27 @@ RULES = [
     ("SELECT value FROM outbox_meta", {PRODUCER, CONSUMER, OPERATOR}),
     ("UPDATE outbox_meta SET value = '0'", {OPERATOR}),
 ]
+
+
+CHOSEN = 2**64 - 2  # the number of one event, after which there is none for others
+TOO_HIGH = r"\(1264, 'outbox_event: not stored: insert_id is above 4611686018427387904"
+NUMBERED = "INSERT INTO outbox_event (type, payload) "
+# Ways to emit in a session that has set insert_id, or sets it on the way by pick(). @n: the number.
+WAYS = {
+    "a row": ("SET insert_id = @n", NUMBERED + "VALUES ('t', 1)"),
+    "rows": ("SET insert_id = @n", NUMBERED + "VALUES ('t', 1), ('t', 2), ('t', 3)"),
+    "SELECT": ("SET insert_id = @n", NUMBERED + "SELECT 't', 1 UNION ALL SELECT 't', 2"),
+    "IGNORE": ("SET insert_id = @n", "INSERT IGNORE" + NUMBERED.removeprefix("INSERT") + "VALUES ('t', 1), ('t', 2)"),
+    "not strict": ("SET sql_mode = '', insert_id = @n", NUMBERED + "VALUES ('t', 1)"),
+    "RETURNING": ("SET insert_id = @n", NUMBERED + "VALUES ('t', 1) RETURNING id"),
+    "CALL": ("SET insert_id = @n", "CALL outbox_emit('t', NULL, NULL, '1')"),
+    "LOAD": ("SET insert_id = @n", "LOAD DATA LOCAL INFILE '{rows}' INTO TABLE outbox_event (payload) SET type = 't'"),
+    "trigger": ("SET insert_id = @n", "INSERT INTO shop VALUES (1)"),
+    "trigger of a table with numbers": ("SET insert_id = @n", "INSERT INTO numbered () VALUES ()"),
+    "function in the first row": ("DO 0", NUMBERED + "VALUES ('t', pick(@n)), ('t', 2)"),
+    "function in a later row": ("DO 0", NUMBERED + "VALUES ('t', 1), ('t', pick(@n)), ('t', 3)"),  # the marker would take it
+    "wide steps": ("SET auto_increment_increment = 65535, auto_increment_offset = 65535, insert_id = @n", NUMBERED + "VALUES ('t', 1)"),
+}
 
 
 class Grants(MariaCase):
@@ -180,16 +201,90 @@ class Grants(MariaCase):
         self.assertEqual([e["seq"] for e in self.ndjson(out)], list(range(1, 602)))
         self.assertEqual([e["payload"] for e in self.ndjson(out)], [*range(1, 301), None, *range(1, 301)])
 
-    def test_a_number_that_leaves_none_for_others_is_found_and_what_doctor_advises_helps(self):
+    def session_of_a_producer(self):
+        """session_of_a_producer gives one of an account that may also insert into two tables with triggers, and call pick()."""
+        store = self.account(PRODUCER)
+        for table in ("shop (n INT)", "numbered (n BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY)"):
+            name = table.split()[0]
+            self.sql(f"CREATE TABLE IF NOT EXISTS {table} ENGINE = InnoDB")
+            self.sql(f"CREATE OR REPLACE TRIGGER {name}_tells AFTER INSERT ON {name} FOR EACH ROW {NUMBERED} VALUES ('t', 1)")
+            self.sql(f"GRANT INSERT ON {name} TO {self.name(store)}")
+        self.sql("CREATE OR REPLACE FUNCTION pick(n BIGINT UNSIGNED) RETURNS INT BEGIN SET insert_id = n; RETURN 7; END")
+        self.sql(f"GRANT EXECUTE ON FUNCTION pick TO {self.name(store)}")
+        db = mariadb_server.connect(store, local_infile=True)
+        self.addCleanup(db.close)
+        return db.cursor()
+
+    def emit_with_number(self, way, number):
+        rows = self.path("rows")
+        rows.write_text("1\n2\n3\n")
+        cursor = self.session_of_a_producer()
+        cursor.execute("SET @n = %s", (number,))
+        setting, emit = WAYS[way]
+        cursor.execute(setting)
+        cursor.execute(emit.format(rows=rows))
+        return cursor
+
+    def next_numbers(self):
+        return [n for n, in self.sql("SELECT auto_increment FROM information_schema.tables WHERE table_schema = DATABASE() "
+                                     "AND table_name IN ('outbox_event', 'outbox_fresh')")]
+
+    def test_no_producer_takes_the_numbers_of_others_by_insert_id(self):
+        for way in WAYS:
+            for number in (CHOSEN, 2**63, 2**62 + 1):
+                with self.subTest(way, number=number):
+                    with self.assertRaisesRegex(pymysql.Error, TOO_HIGH): self.emit_with_number(way, number)
+                    self.assertLess(max(self.next_numbers()), 10**6)
+                    self.emit("a")
+        cursor = self.session_of_a_producer()
+        cursor.execute("SET check_constraint_checks = 0, insert_id = %s", (CHOSEN,))
+        with self.assertRaisesRegex(pymysql.Error, TOO_HIGH): cursor.execute(NUMBERED + "VALUES ('t', 1)")
         self.emit("a")
-        self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
+
+    def test_insert_id_as_a_log_of_statements_has_it_is_taken(self):
+        for n, way in enumerate(WAYS, 1):
+            with self.subTest(way):
+                before = self.sql("SELECT nr FROM outbox_event")
+                self.emit_with_number(way, n * 1000000)
+                new = sorted({nr for nr, in self.sql("SELECT nr FROM outbox_event")} - {nr for nr, in before})
+                self.assertGreater(len(new), 0)
+                if "later row" not in way and "with numbers" not in way: self.assertEqual(new[0], n * 1000000)
+        with self.emit_with_number("rows", 2**62) as cursor:
+            cursor.execute("SELECT LAST_INSERT_ID()")
+            self.assertEqual(cursor.fetchone()[0], 2**62)
+        self.emit("a")
+        self.assertNotIn("numbers", self.outbox("doctor").stdout)
+
+    def assert_numbers_run_out_and_advice_helps(self, table):
         self.outbox("emit", "c", status=70)
         self.outbox("relay", "--drain", "--consumer", "mail", "--sink", "file:/dev/null")
         found = [f for f in self.json("doctor", status=1)["findings"] if f["name"] == "numbers"]
-        self.assertIn("18446744073709551615", found[0]["text"])
+        self.assertEqual(len(found), 1)
+        self.assertRegex(found[0]["text"], f"{table} is 18446744073709551615")
         for statement in found[0]["advice"].partition(": ")[2].split("; "): self.sql(statement)
         self.emit("c")
         self.assertNotIn("numbers", self.outbox("doctor").stdout)
         out = self.path("out.ndjson")
         self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}")
         self.assertEqual([e["type"] for e in self.ndjson(out)], ["c"])
+
+    def test_a_number_that_leaves_none_for_others_is_found_and_what_doctor_advises_helps(self):
+        self.emit("a")
+        self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
+        self.assert_numbers_run_out_and_advice_helps("outbox_event")
+
+    def test_a_number_that_was_rolled_back_is_found_and_what_doctor_advises_helps(self):
+        self.emit("a")
+        with mariadb_server.connect(self.store) as db, db.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
+            cursor.execute("ROLLBACK")
+        self.assert_numbers_run_out_and_advice_helps("outbox_event")
+
+    def test_a_marker_that_leaves_none_for_others_is_found_and_what_doctor_advises_helps(self):
+        self.emit("a")
+        self.sql("DROP TRIGGER outbox_event_inserted")
+        nr = self.sql("INSERT INTO outbox_event (type) VALUES ('b') RETURNING nr")[0][0]
+        self.sql("INSERT INTO outbox_fresh (marker, nr) VALUES (%s, %s)", CHOSEN, nr)
+        self.init()
+        self.assert_numbers_run_out_and_advice_helps("outbox_fresh")

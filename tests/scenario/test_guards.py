@@ -1,4 +1,4 @@
-"""scripts/guards.py, which scripts/lint runs as includes, width, comments, exports and named, finds what breaks a rule and nothing else."""
+"""scripts/guards.py, which scripts/lint runs as includes, width, comments, exports, named and printed, finds what breaks a rule and nothing else."""
 # build: plain
 import importlib.util
 import pathlib
@@ -58,9 +58,9 @@ class Guards(unittest.TestCase):
                 (self.tree / path.replace("__", "/")).unlink()
         self.finds("width", "scripts/build:4", "101 columns", scripts__build="#!/bin/sh\n" + wide)
 
-    def test_python_migrations_and_dumps_have_a_width_of_their_own(self):
+    def test_python_migrations_have_a_width_of_their_own(self):
         wide = "x" * 200
-        self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "tests__upgrade__1.sql": wide, "scripts__a.py": wide,
+        self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "scripts__a.py": wide,
                                                      "scripts__embed": "#!/usr/bin/env python3\n" + wide}), [])
 
     def test_a_comment_above_a_function_opens_with_its_name(self):
@@ -91,11 +91,17 @@ class Guards(unittest.TestCase):
 
     def test_a_file_that_is_named_is_there(self):
         there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__limits.md": ""}
-        good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/limits.md, sql/<store>/0002_trust.sql, x/turn.sql */\n"
+        good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/limits.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])
         self.finds("named", "src/store/postgres/a.c:2", "names functions/turn.sql", **{"src__store__postgres__a.c": good + "/* functions/turn.sql */\n"})
         (self.tree / "src/store/postgres/a.c").unlink()
         self.finds("named", "sql/sqlite/statements/a.sql:1", "names internal/turn.sql", **{"sql__sqlite__statements__a.sql": "-- see internal/turn.sql\n", "sql__sqlite__0001_outbox.sql": "-- see internal/turn.sql\n"})
+
+    def test_only_output_prints_what_is_no_literal(self):
+        fine = '    puts("a");\n    fputs("b (%s)\\n", stderr);\n    snprintf(a, 1, "%s", b);\n    "printf(\\"x\\")"\n'
+        self.assertEqual(self.complaints("printed", **{"src__cli__a.c": fine, "src__cli__output.c": "fwrite(p, 1, n, stdout);\n"}), [])
+        for line in ('printf("%s", a);', "puts(why);", "fputs(why, stdout);", 'fprintf(stderr, "%d", 1);', "fwrite(p, 1, n, stdout);"):
+            with self.subTest(line): self.finds("printed", "src/cli/a.c:1", "output_addf", **{"src__cli__a.c": line})
 
     def test_the_prefixes_of_folders_are_those_of_the_guide(self):
         spec = importlib.util.spec_from_file_location("guards", GUARDS)

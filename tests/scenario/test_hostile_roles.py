@@ -160,7 +160,7 @@ BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY
            "columns": "'{{}}'", "paused": "true", "generation": "NULL", "outcomes": "'[]'", "tried": "1"}
 BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean": "true", "json": "'[]'", "jsonb": "'[]'",
            "interval": "'1s'", "timestamp with time zone": "now()", "uuid": "NULL", "text[]": "'{{}}'", "bigint[]": "'{{}}'",
-           "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
+           "bytea": "'x'", "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
            "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0, NULL, NULL)",
            "outbox._request": "ROW(1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, '', '')",
            "outbox._simple": "ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '')"}
@@ -493,7 +493,7 @@ class Consumers(Hostile):
             self.run_on(db, f"CREATE OPERATOR {schema}.{sign} (LEFTARG = text, RIGHTARG = text, FUNCTION = {schema}.{function})")
         self.run_on(db, f"SET search_path = {schema}, pg_catalog")
         for statement in ("SELECT outbox._worker_register('mail', '', '', 'key', 1, 'fast', 'end', NULL, 'start')",
-                          "SELECT outbox._worker_extend('audit', 'w', 1, 1000)", "SELECT outbox._worker_handle('audit', 'k', 1)",
+                          "SELECT outbox._worker_extend('audit', 'w', 1, 1000, false)", "SELECT outbox._worker_handle('audit', 'k', 1)",
                           f"SELECT outbox._worker_turn('audit', 'me', {lair.knows}, ROW(0, 0, '[]', 0, NULL), "
                           "ROW(1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))"):
             try:

@@ -8,7 +8,7 @@ import uuid
 
 import psycopg2
 
-from support import TIMEOUT, Case, PgCase
+from support import TIMEOUT, Case, PgCase, on_each_store, read_ndjson
 
 LINES = '{"type":"lines"}\n' * 200
 
@@ -73,6 +73,41 @@ class PostgresIds(Ids, PgCase):
             cursor.execute("SELECT id::text FROM outbox.event ORDER BY seq")
             ids = [id for id, in cursor.fetchall()]
         self.check(ids, since, 3 * 1502)
+
+
+@on_each_store
+class Given:
+    """An id that a producer chooses."""
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+
+    def insert(self, id):
+        self.ask("INSERT INTO @event (id, type) VALUES (?, 'given')", id)
+
+    def ids(self):
+        return [str(id) for id, in self.ask("SELECT id FROM @event")]
+
+    def test_only_a_uuid_of_version_7_is_taken(self):
+        for wrong in ("018f3c2a-1b2c-4000-8000-000000000000", "018f3c2a-1b2c-1000-8000-000000000000", "018f3c2a-1b2c-7000-c000-000000000000",
+                      "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"):
+            with self.subTest(wrong), self.assertRaisesRegex(Exception, "id: a UUIDv7"): self.insert(wrong)
+        self.assertEqual(self.ids(), [])
+        self.insert("018f3c2a-1b2c-7000-8000-000000000000")
+        self.assertEqual(self.ids(), ["018f3c2a-1b2c-7000-8000-000000000000"])
+
+    def test_a_row_of_an_adopted_table_keeps_its_own_and_says_so(self):
+        there, new, ours = str(uuid.uuid4()), str(uuid.uuid4()), "018f3c2a-1b2c-7000-8000-000000000001"
+        self.sql("CREATE TABLE box (id CHAR(36), aggregatetype VARCHAR(9), aggregateid VARCHAR(9), type VARCHAR(9), payload VARCHAR(9))")
+        row = "INSERT INTO box VALUES ('{}', 'o', '1', 't', '1')"
+        self.sql(row.format(there))
+        self.outbox("adopt", "box", "--existing", "copy")
+        for id in (new, ours): self.sql(row.format(id))
+        self.drain("--consumer", "c", "--sink", f"file:{self.path('out')}")
+        self.assertEqual([(e["id"], e["headers"]) for e in read_ndjson(self.path("out"))],
+                         [(there, {"source_id": there}), (new, {"source_id": new}), (ours, {})])
+        with self.assertRaisesRegex(Exception, "id: a UUIDv7"): self.insert(str(uuid.uuid4()))
 
 
 if __name__ == "__main__":

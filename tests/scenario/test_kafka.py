@@ -12,6 +12,7 @@ import unittest
 import broker_kafka
 from broker_kafka import NODE, PASSWORD, USER
 from broker_view import BrokerView
+from refusals import Refusals
 from support import Case, PgCase, on_each_store, wait_until
 
 ROOT = broker_kafka.ROOT
@@ -270,8 +271,19 @@ class Received(OnKafka, Case):
         self.assertIn(f"{self.topic}.b/0", out)
 
 
+@on_each_store
+class Refused(OnKafka, Refusals):
+    def test_what_one_topic_refuses_is_buried_and_others_arrive(self):
+        good = kafka.create(f"{self.topic}.good")
+        self.check_refused_among_others(self.to(self.url(path="{type}")), lambda: len(kafka.read(good)), "UNKNOWN_TOPIC",
+                                        f"{self.topic}.bad", good)
+
+    def test_what_the_only_topic_refuses_is_buried(self):
+        self.check_refused_alone(self.to(), "UNKNOWN_TOPIC", lambda: kafka.create(self.topic), lambda: len(kafka.read(self.topic)))
+
+
 class TopicsAndSizes(OnKafka, Case):
-    def test_missing_topic_is_down_until_it_is_made(self):
+    def test_missing_topic_refuses_until_it_is_made(self):
         self.emit_keys(10)
         with self.relay(*self.to()) as relay:
             wait_until(lambda: "create=on" in relay.output(), what=relay.output)
@@ -291,7 +303,7 @@ class TopicsAndSizes(OnKafka, Case):
                         "payload": {"n": i}} for i in range(30))
         with self.relay(*self.to(self.url(path="{type}"))) as relay:
             wait_until(lambda: len(kafka.read(f"{self.topic}.good")) == 20, what=relay.output)
-            wait_until(lambda: "has to wait, no attempt is counted" in relay.output(), what=relay.output)
+            wait_until(lambda: "failed, attempt 1 of 32" in relay.output(), what=relay.output)
             self.assertNotIn("sink is down", relay.output())
             kafka.create(f"{self.topic}.bad")
             wait_until(lambda: len(kafka.read(f"{self.topic}.bad")) == 10, what=relay.output)

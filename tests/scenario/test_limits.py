@@ -115,6 +115,8 @@ VIOLATIONS = {
     "created without a beginning": ({"created_at": "-infinity"}, ("1970",)),
     "created two days ahead": ({"created_at": 2 * DAY}, ("one day ahead",), ("sqlite insert",)),
     "id that is no UUID": ({"id": "7"}, ("uuid", "UUID")),
+    "id of version 4": ({"id": UUID[:14] + "4" + UUID[15:]}, ("id: a UUIDv7",)),
+    "id of another variant": ({"id": UUID[:19] + "c" + UUID[20:]}, ("id: a UUIDv7",)),
     "id with other letters": ({"id": UUID[:-1] + "g"}, ("uuid", "UUID")),
 }
 
@@ -377,7 +379,7 @@ class LimitsOfSqlite(WaysIn, Case):
             if broken.get("not_before", 0) > 0: broken = {"not_before": self.time_of(broken["not_before"])}
             if broken.get("version") == 2 ** 63: continue
             with self.subTest(name), self.assertRaises(sqlite3.IntegrityError):
-                self.sql(f"UPDATE outbox_event SET {next(iter(broken))} = ?", *broken.values())
+                self.alter_events(f"UPDATE outbox_event SET {next(iter(broken))} = ?", params=tuple(broken.values()))
 
     def let_in_anything(self):
         self.checks = False
@@ -471,7 +473,7 @@ class LimitsOfPostgres(WaysIn, PgCase):
             if "idempotency_key" in broken or "\0" in str(next(iter(broken.values()))) or "version" in broken: continue
             with self.subTest(name), self.assertRaises(psycopg2.Error):
                 column, value = next(iter(self.values(broken).items()))
-                self.sql(f"UPDATE outbox.event SET {column} = %s", value)
+                self.alter_events(f"UPDATE outbox.event SET {column} = %s", params=(value,))
 
     def test_what_a_large_payload_may_be_is_a_setting_up_to_a_ceiling(self):
         self.begin()

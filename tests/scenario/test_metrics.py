@@ -1,5 +1,6 @@
 """A relay seen from outside: its metrics, and whether it says that it is alive and ready."""
 import http.client
+import json
 import pathlib
 import re
 import shutil
@@ -12,7 +13,7 @@ import urllib.request
 
 from proxy import Proxy
 import servers
-from support import ROOT, Case, PgCase, wait_until
+from support import ROOT, Case, MariaCase, PgCase, on_each_store, wait_until
 
 UNAVAILABLE, USAGE = 69, 64
 SAMPLE = re.compile(r'(\w+)(?:\{(.*)\})? (\S+)$')
@@ -206,7 +207,7 @@ class OnBothStores(Outside):
             wait_until(lambda: self.metrics(relay).get("outbox_lease_renewals_total", kind="database", result="ok") >= 2)
             page = self.metrics(relay)
             self.assertIsNone(page.get("outbox_lease_renewals_total", kind="redis"))
-            self.assertEqual((page.get("outbox_in_flight"), page.get("outbox_depth")), (1, 0))
+            self.assertEqual((page.get("outbox_in_flight"), page.get("outbox_depth")), (1, 1))
             self.assertGreater(page.get("outbox_lag_seconds", topic="a"), 0, "it is not delivered yet")
             hold.unlink()
             self.wait_metric(relay, 1, "outbox_dispatched_total")
@@ -237,6 +238,144 @@ class OnSqlite(OnBothStores, Case):
 
 class OnPostgres(OnBothStores, PgCase):
     pass
+
+
+@on_each_store
+class Undelivered(Outside):
+    """What is not delivered counts, wherever it is: in metrics, status, consumers and doctor."""
+
+    HOURS = 3 * 3600
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+
+    def emit_old(self, type, key=None):
+        """emit_old emits an event three hours ago, with a key as "aggregate/id"."""
+        aggregate, _, name = key.partition("/") if key else (None, None, None)
+        at = self.time_of(int((time.time() - self.HOURS) * 1000))
+        self.ask(f"INSERT INTO @event (type, aggregate_type, aggregate_id, payload, created_at) VALUES (?, ?, ?, '1', {at})",
+                 type, aggregate, name)
+
+    def consumer(self):
+        return {c["name"]: c for c in self.json("status")["consumers"]}["mail"]
+
+    def findings(self, name, *args):
+        """findings gives [(level, text)] of what doctor says about the consumer."""
+        return [(f["level"], f["text"]) for f in self.json("doctor", *args, status=None)["findings"]
+                if f["name"] == name and '"mail"' in f["text"]]
+
+    def check_all_say(self, relay, depth):
+        """check_all_say: metrics by topic, status and consumers agree on how many events there are, and that they are three hours old."""
+        page, shown = self.metrics(relay), self.consumer()
+        self.assertEqual({t: page.get("outbox_depth", topic=t) for t in depth}, depth)
+        self.assertEqual(page.get("outbox_depth"), sum(depth.values()))
+        for topic in depth: self.assertAlmostEqual(page.get("outbox_lag_seconds", topic=topic), self.HOURS, delta=300, msg=topic)
+        self.assertAlmostEqual(page.get("outbox_overdue_seconds"), self.HOURS, delta=300)
+        for one in shown, self.json("consumers", "list")[0], self.json("consumers", "show", "mail"):
+            self.assertEqual((one["behind"], one["behind_exact"], one["parked_exact"]), (sum(depth.values()), True, True))
+            self.assertAlmostEqual(one["lag_ms"] / 1000, self.HOURS, delta=300)
+            self.assertAlmostEqual(one["overdue_ms"] / 1000, self.HOURS, delta=300)
+        row = next(line for line in self.outbox("status").stdout.splitlines() if line.startswith("mail")).split()
+        self.assertEqual(row[2], str(sum(depth.values())))
+        self.assertRegex(row[3], r"^3h")
+        self.assertRegex(self.outbox("consumers", "show", "mail").stdout, r"(?m)^lag +3h")
+        return shown
+
+    def test_events_in_hand_of_a_sink_that_hangs_count_by_topic(self):
+        hold = self.path("hold")
+        hold.touch()
+        depth = {"order.paid": 27, "order.made": 27, "user.made": 26}
+        for n in range(80): self.emit_old(list(depth)[n % 3], f"a/{n}")
+        sink = f"exec:while [ -e {hold} ]; do sleep 0.02; done"
+        with self.serve("--consumer", "mail", "--sink", sink, "--batch", "100", "--concurrency", "4", "--lease", "60s") as relay:
+            wait_until(lambda: self.metrics(relay).get("outbox_in_flight") >= 40)  # the first batches are small
+            shown = self.check_all_say(relay, depth)
+            self.assertGreaterEqual(shown["in_flight"], 40)
+            self.assertEqual((shown["parked"], shown["state"]), (0, "in-flight"))
+            (level, text), = self.findings("consumer")
+            self.assertEqual(level, "warning", text)
+            self.assertIn('consumer "mail" is behind: 80 events wait, the oldest for 3h', text)
+            hold.unlink()
+            self.wait_metric(relay, 0, "outbox_depth")
+            self.wait_metric(relay, 0, "outbox_lag_seconds")
+            self.wait_metric(relay, 0, "outbox_overdue_seconds")
+            self.assertEqual((self.consumer()["behind"], self.consumer()["lag_ms"]), (0, 0))
+
+    def test_a_blocked_key_is_seen(self):
+        broken = self.path("broken")
+        broken.touch()
+        sink = f'exec:[ "$OUTBOX_TYPE" = bad ] && [ -e {broken} ] && exit 75; exit 0'
+        self.emit_old("bad", "order/1")
+        for n in range(79): self.emit_old("fine" if n % 2 else "good", "order/1")
+        for n in range(20): self.emit_old("fine", f"order/{n + 2}")
+        with self.serve("--consumer", "mail", "--sink", sink, "--retry", "base=1h,cap=1h,attempts=9,outage=0s") as relay:
+            self.wait_metric(relay, 20, "outbox_dispatched_total")
+            wait_until(lambda: self.consumer()["parked"] == 80, what=self.consumer)
+            shown = self.check_all_say(relay, {"bad": 1, "fine": 39, "good": 40})
+            self.assertEqual((shown["in_flight"], shown["state"]), (0, "retrying"))
+            first = shown["first_parked"]
+            self.assertEqual((first["seq"], first["attempts"], first["due_at"]), (1, 1, shown["next_due"]))
+            self.assertIn("exit", first["error"])
+            self.assertAlmostEqual(first["overdue_ms"] / 1000, self.HOURS, delta=300)
+            self.assertEqual(self.findings("consumer"), [], "it is not ok")
+            (level, text), = self.findings("blocked")
+            self.assertEqual(level, "warning")
+            self.assertRegex(text, r'consumer "mail" has not delivered event 1, which is overdue for 3h.*: 1 attempt used, the next at .*; 80 events wait')
+            self.assertEqual(self.findings("blocked", "--patience", "4h"), [])
+            self.assertEqual(self.findings("consumer", "--patience", "4h"), [("ok", 'consumer "mail" is retrying')])
+            broken.unlink()
+            self.outbox("events", "retry", "1", "--consumer", "mail")
+            self.wait_metric(relay, 100, "outbox_dispatched_total")
+            self.wait_metric(relay, 0, "outbox_depth")
+            self.wait_metric(relay, 0, "outbox_lag_seconds")
+        self.assertEqual([level for level, _ in self.findings("consumer")], ["ok"])
+
+    def park(self, doublings):
+        """park makes many events, all of which are parked."""
+        maria = isinstance(self, MariaCase)
+        for _ in range(doublings): self.ask("INSERT INTO @event (type, payload) SELECT type, payload FROM @event")
+        n = self.ask("SELECT count(*) FROM @event")[0][0]
+        if maria: wait_until(lambda: self.json("status") and self.ask("SELECT count(*) FROM @order")[0][0] == n)  # a look gives them numbers
+        self.ask(f"INSERT INTO @parked (consumer, seq, {'key_hash' if maria else 'key'}, attempts, due_at, error) "
+                 f"SELECT 'mail', e.seq, 0, 1, {self.time_of(int((time.time() + self.HOURS) * 1000))}, 'no' FROM @{'order' if maria else 'event'} e "
+                 "WHERE e.seq NOT IN (SELECT p.seq FROM @parked p)")
+        return n
+
+    def test_a_look_costs_the_same_however_much_is_parked(self):
+        """On SQLite, MariaDB and PostgreSQL; exact/test_plans.py counts the pages that PostgreSQL reads."""
+        self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked, and do not wait as well
+        self.outbox("consumers", "pause", "mail")
+        for type in "abcd": self.emit(type)
+        with self.serve(*self.file_sink()) as relay:
+            def cost(of):
+                since = time.monotonic()
+                of()
+                return time.monotonic() - since
+            looks = (lambda: self.metrics(relay)), (lambda: self.json("consumers", "show", "mail"))
+            self.park(9)
+            few = [min(cost(of) for _ in range(5)) for of in looks]
+            n = self.park(6)
+            for of, least in zip(looks, few):
+                wait_until(lambda: cost(of) < 3 * least + 0.02, what=f"{least} s when there was little")  # any: others are at work, too
+            page, shown = self.metrics(relay), self.consumer()
+            for many in page.get("outbox_depth"), page.get("outbox_parked"), shown["behind"], shown["parked"]:
+                self.assertAlmostEqual(many, n, delta=n / 100)
+            self.assertAlmostEqual(page.get("outbox_depth", topic="c"), n / 4, delta=n / 50)
+            self.assertEqual((shown["behind_exact"], shown["parked_exact"], shown["first_parked"]["seq"]), (False, False, 1))
+
+    def test_a_delayed_event_counts_and_is_not_overdue(self):
+        for n in range(3): self.emit("planned", f"order/{n}", n, "--delay", "1h")
+        with self.serve(*self.file_sink()) as relay:
+            self.wait_metric(relay, 3, "outbox_parked")
+            time.sleep(0.05)
+            page, shown = self.metrics(relay), self.consumer()
+            self.assertEqual(page.get("outbox_depth", topic="planned"), 3)
+            self.assertGreater(page.get("outbox_lag_seconds", topic="planned"), 0)
+            self.assertEqual(page.get("outbox_overdue_seconds"), 0)
+            self.assertEqual((shown["behind"], shown["overdue_ms"], shown["first_parked"]), (3, 0, None))
+            self.assertGreater(shown["lag_ms"], 0)
+            self.assertEqual(self.findings("consumer", "--patience", "0s"), [("ok", 'consumer "mail" is waiting')])
 
 
 class Waiting(OutsideCase):
@@ -460,14 +599,70 @@ class OfPostgres(Outside, PgCase):
             self.assertNotIn(secret, relay.output())
 
 
+# What makes each alert fire, after how many minutes, and the labels and the summary it has then; and what is close to it and must
+# not. In values, a+bxn is a, then n samples more, each b higher.
+ALERTS = {
+    "OutboxRelayGone": ({'up{job="outbox",instance="a"}': "0x9"}, 3, {"job": "outbox", "instance": "a"}, "no relay answers at a",
+                        {'up{job="outbox",instance="a"}': "0 0 1x9"}),
+    "OutboxNotReady": ({'outbox_ready{instance="a"}': "0x9"}, 3, {"instance": "a"},
+                       "curl -s http://a/readyz?verbose says which consumer, and why", {'outbox_ready{instance="a"}': "0 1 0 1 0 1"}),
+    "OutboxLag": ({'outbox_overdue_seconds{consumer="c"}': "400x20", 'outbox_consumer_paused{consumer="c"}': "0x20"}, 6,
+                  {"consumer": "c"}, "events of c wait for 6m 40s",
+                  {'outbox_lag_seconds{consumer="c",topic="t"}': "400x20", 'outbox_consumer_paused{consumer="c"}': "1x20"}),
+    "OutboxDeadLetters": ({'outbox_buried_total{consumer="c",topic="t",reason="rejected"}': "_x5 1x9"}, 7,
+                          {"consumer": "c", "topic": "t", "reason": "rejected"}, "outbox dead list --consumer c: t, rejected",
+                          {'outbox_buried_total{consumer="c",topic="t",reason="rejected"}': "0x30"}),
+    "OutboxBacklogGrows": ({'outbox_depth{consumer="c",topic="t"}': "20000+10x60"}, 50, {"consumer": "c"},
+                           "c gets events faster than it delivers them", {'outbox_depth{consumer="c",topic="t"}': "20000-10x60"}),
+    "OutboxFailing": ({'outbox_publish_failures_total{consumer="c",reason="retry"}': "0+20x30", 'outbox_dispatched_total{consumer="c"}': "0+100x30"}, 15,
+                      {"consumer": "c"}, "more than a tenth of the deliveries of c fail",
+                      {'outbox_publish_failures_total{consumer="c",reason="retry"}': "0+5x30", 'outbox_dispatched_total{consumer="c"}': "0+100x30"}),
+    "OutboxPausedForLong": ({'outbox_consumer_paused{consumer="c"}': "1x1500"}, 1450, {"consumer": "c"},
+                            "a paused consumer keeps every event it has not seen", {'outbox_consumer_paused{consumer="c"}': "1x1400 0x100"}),
+    "OutboxWorkersVanish": ({'outbox_taken_over_total{consumer="c"}': "0x5 3x20"}, 10, {"consumer": "c"},
+                            "a relay of c died or stood still with events in flight", {'outbox_taken_over_total{consumer="c"}': "3x30"}),
+    "OutboxBrokerSilent": ({'outbox_sink_confirm_lag_seconds{consumer="c"}': "20x5"}, 3, {"consumer": "c"},
+                           "the broker does not confirm: outbox_sink_broker_info names it",
+                           {'outbox_sink_confirm_lag_seconds{consumer="c"}': "0 20 0 20 0x30"}),
+    "OutboxSlow": ({'outbox_delivery_seconds_bucket{consumer="c",le="10"}': "0+50x30", 'outbox_delivery_seconds_bucket{consumer="c",le="60"}': "0+100x30",
+                    'outbox_delivery_seconds_bucket{consumer="c",le="+Inf"}': "0+100x30"}, 15, {"consumer": "c"},
+                   "a hundredth of the events of c takes longer than 59s",
+                   {'outbox_delivery_seconds_bucket{consumer="c",le="10"}': "0+100x30", 'outbox_delivery_seconds_bucket{consumer="c",le="+Inf"}': "0+100x30"}),
+    "OutboxTokenGuessed": ({'outbox_http_refused_total{status="401"}': "0+5x20"}, 10, {"status": "401"},
+                           "somebody asks without the token, or with a wrong one", {'outbox_http_refused_total{status="401"}': "0+1x20"}),
+    "OutboxReloadFailed": ({'outbox_config_reloads_total{result="error",instance="a"}': "0x5 1x20"}, 10, {"result": "error", "instance": "a"},
+                           "the relay at a runs with its earlier settings; its log says why",
+                           {'outbox_config_reloads_total{result="error",instance="a"}': "1x20"}),
+}
+PAGES = {"OutboxRelayGone", "OutboxNotReady", "OutboxLag", "OutboxDeadLetters"}  # events are not delivered, or were given up
+
+
 class Documented(Case):
-    def test_alarms_in_the_documents_are_sound(self):
-        text = (ROOT / "docs" / "metrics.md").read_text()
-        rules, = [block for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "alert:" in block]
+    RULES = ROOT / "packaging" / "outbox-alerts.yml"
+
+    def test_alarms_use_metrics_that_exist_and_are_documented(self):
+        text, rules = (ROOT / "docs" / "metrics.md").read_text(), self.RULES.read_text()
         known = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
         used = {re.sub("_bucket$", "", name) for name in re.findall(r"\boutbox_\w+", rules)}
         self.assertEqual(used - known, set())
+        tiers = dict(zip(re.findall(r"alert: (\w+)", rules), re.findall(r"labels: {severity: (\w+)}", rules)))
+        self.assertEqual(tiers, {name: "page" if name in PAGES else "ticket" for name in ALERTS})
+        self.assertEqual(tiers, dict(re.findall(r"^\| (Outbox\w+) \| (\w+) \|", text, re.MULTILINE)))
+
+    def promtool(self, *args):
         if not shutil.which("promtool"): self.skipTest("promtool is not there; apt-get install prometheus")
-        self.path("rules.yml").write_text(rules)
-        done = subprocess.run(["promtool", "check", "rules", self.path("rules.yml")], capture_output=True, text=True)
+        done = subprocess.run(["promtool", *args], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_each_alert_fires_when_it_should_and_not_before(self):
+        self.promtool("check", "rules", self.RULES)
+        tests = []
+        for name, (fires, minutes, labels, summary, quiet) in ALERTS.items():
+            tier = "page" if name in PAGES else "ticket"
+            alert = {"exp_labels": {**labels, "severity": tier}, "exp_annotations": {"summary": summary}}
+            for series, expected in ((fires, [alert]), (quiet, [])):
+                times = [minutes] if expected else range(0, minutes + 20)
+                tests.append({"name": name, "interval": "1m", "input_series": [{"series": one, "values": values} for one, values in series.items()],
+                              "alert_rule_test": [{"eval_time": f"{at}m", "alertname": name, "exp_alerts": expected} for at in times]})
+        self.path("tests.yml").write_text(json.dumps({"rule_files": [str(self.RULES)], "evaluation_interval": "1m", "tests": tests}))
+        self.promtool("test", "rules", self.path("tests.yml"))

@@ -12,6 +12,7 @@ import unittest
 import ed25519
 from broker_nats import Nats
 from broker_view import BrokerView
+from refusals import Refusals
 from support import Case, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).parent
@@ -65,6 +66,25 @@ class Delivered(Own):
         self.nats.api("STREAM.MSG.DELETE.S", {"seq": 9})
         done = self.outbox("receive", url, "--check", "--consumer", "out", "--idle", "500ms", status=1)
         self.assertIn("lost: 1, the first", done.stdout)
+
+
+@on_each_store
+class Refused(Own, Refusals):
+    def test_what_one_subject_refuses_is_buried_and_others_arrive(self):
+        self.check_subject("")
+
+    def test_what_one_subject_refuses_is_buried_on_a_stream_of_our_own(self):
+        self.check_subject("&exclusive=on")
+
+    def check_subject(self, query):
+        self.nats.delete("S")
+        self.nats.stream("S", subjects=["s.good"])
+        self.check_refused_among_others(self.to("s.{type}", query), lambda: len(self.nats.messages("S")), "does not take the subject s.bad")
+
+    def test_what_the_only_stream_refuses_is_buried(self):
+        self.nats.delete("S")
+        self.check_refused_alone(self.to("s.a"), "has no stream S", lambda: self.nats.stream("S", subjects=["s.a"]),
+                                 lambda: len(self.nats.messages("S")))
 
 
 class Read(Own, Case):
@@ -134,7 +154,7 @@ class Settings(Own, Case):
 
     def test_table_of_answers_is_the_one_in_the_documents(self):
         source = (ROOT / "src" / "sink" / "nats_fate.c").read_text()
-        rows = re.findall(r'\{(\d+), SINK_(\w+), "(.*?)"\},', source)
+        rows = re.findall(r'\{(\d+), (?:NULL|"[^"]*"), SINK_(\w+), "(.*?)"\},', source)
         table = [(code.replace("-", "0"), status.upper(), meaning)
                  for code, status, meaning in re.findall(r"^\| (\d{5}|-) \| (\w+) \| (.*) \|$", (ROOT / "docs" / "nats.md").read_text(), re.M)]
         self.assertEqual(table, rows)

@@ -14,6 +14,7 @@ import time
 
 from broker_rabbit import Rabbit
 from broker_view import BrokerView
+from refusals import Refusals
 from support import Case, on_each_store, wait_until
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outbox-tests"
@@ -81,6 +82,27 @@ class Messages(Broker):
         for i in range(3): self.emit("a", f"k/{i}", i)
         self.send()
         self.assertEqual(self.outbox("hwm", self.name).stdout, "3-0\n")
+
+
+@on_each_store
+class Refused(Broker, Refusals):
+    def test_what_one_routing_key_refuses_is_buried_and_others_arrive(self):
+        self.rabbit.delete(self.name)
+        self.rabbit.declare(self.name, self.name, binding="good")
+        self.check_refused_among_others(["--consumer", "out", "--sink", self.url()], self.arrivals(), "no queue is bound")
+
+    def test_what_the_only_exchange_refuses_is_buried(self):
+        self.rabbit.delete(self.name)
+        self.check_refused_alone(["--consumer", "out", "--sink", self.url("routing-key=k")], "no exchange",
+                                 lambda: self.rabbit.declare(self.name, self.name), self.arrivals())
+
+    def arrivals(self):
+        """arrivals counts what was taken out of the queue so far."""
+        taken = []
+        def count():
+            taken.extend(self.rabbit.take(self.name))
+            return len(taken)
+        return count
 
 
 class Formats(Broker, Case):
@@ -242,8 +264,8 @@ class Documentation(Case):
     def test_page_has_every_answer_of_the_table(self):
         """docs/rabbitmq.md repeats the table of src/sink/rabbitmq_fate.c, row by row."""
         root = pathlib.Path(__file__).parents[2]
-        rows = re.findall(r'\{(SAID_\w+), (\w+), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_fate.c").read_text())
-        self.assertEqual(len(rows), 15)
+        rows = re.findall(r'\{(SAID_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_fate.c").read_text())
+        self.assertEqual(len(rows), 17)
         page = (root / "docs/rabbitmq.md").read_text()
         for _, _, status, meaning in rows:
             self.assertRegex(page, rf"(?m)^\|[^|]*\| {re.escape(meaning)} \| {status.lower()}")

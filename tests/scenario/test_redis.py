@@ -14,9 +14,11 @@ import threading
 import time
 import unittest
 
+import broker_redis
 import psycopg2
 import servers
 from broker_view import BrokerView
+from refusals import Refusals
 from support import BIN, ROOT, Case, PgCase, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -122,6 +124,40 @@ class Errors(unittest.TestCase):
         table = re.findall(r"^\| `(.*)` \| (.*) \| (new|kept) \|$", (ROOT / "docs" / "redis.md").read_text(), re.M)
         self.assertEqual(len(rows) + 2, source.count("REDIS_FAULT_"))  # and the two for what is not in the table
         self.assertEqual(table, rows)
+
+
+@on_each_store
+class Refused(Redis, Refusals):
+    def test_what_one_stream_refuses_is_buried_and_others_arrive(self):
+        self.redis("SET", "bad", "x")
+        self.check_refused_among_others(self.to("{type}"), lambda: len(self.redis.entries("good")), "WRONGTYPE")
+
+    def test_what_the_only_stream_refuses_is_buried(self):
+        self.redis("SET", "s", "x")
+        self.check_refused_alone(self.to("s"), "WRONGTYPE", lambda: self.redis("DEL", "s"), lambda: len(self.redis.entries("s")))
+
+
+class RefusedBySeveral(Refusals, Case):
+    """One stream is refused where there are several servers."""
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+
+    def check(self, url, server_of, good):
+        server_of("bad")("SET", "bad", "x")
+        self.check_refused_among_others(["--consumer", "out", "--sink", url], lambda: len(server_of(good)("XRANGE", good, "-", "+")),
+                                        "WRONGTYPE", good=good)
+
+    def test_stream_of_a_cluster_is_refused_alone(self):
+        for together in (False, True):
+            with self.subTest(together=together), broker_redis.Cluster(3, replicas=0) as cluster:
+                good = next(name for name in map("g{}".format, range(1000)) if (cluster.owner(name) is cluster.owner("bad")) == together)
+                self.check(cluster.url("stream={type}"), cluster.owner, good)
+            self.sql("DELETE FROM outbox_dead")
+
+    def test_stream_of_a_master_that_sentinels_name_is_refused_alone(self):
+        with broker_redis.Sentinels(1, 1) as group: self.check(group.url("stream={type}"), lambda _: group.master(), "good")
 
 
 class Shown(Redis, BrokerView, Case):

@@ -20,7 +20,7 @@ class Counting:
         return self.json("trim", "--older-than", "168h", *more)["events"]
 
     def older(self, hours, *columns):
-        for table, column in columns: self.sql(f"UPDATE {table} SET {column} = {column} - {self.hours(hours)}")
+        for table, column in columns: self.alter_events(f"UPDATE {table} SET {column} = {column} - {self.hours(hours)}")
 
     def samples(self):
         """Of single consumers."""
@@ -104,9 +104,9 @@ class Late(Exact):
         self.drain(*sink)
         self.assertEqual(self.json("trim")["events"], 0)
         for table, column in (("outbox.event", "created_at"), ("outbox.passed", "at")):
-            self.sql(f"UPDATE {table} SET {column} = {column} - interval '169 hours'")
+            self.alter_events(f"UPDATE {table} SET {column} = {column} - interval '169 hours'")
         late.do("COMMIT")
-        self.sql("UPDATE outbox.event SET created_at = created_at - interval '169 hours' WHERE type = 'late'")
+        self.alter_events("UPDATE outbox.event SET created_at = created_at - interval '169 hours' WHERE type = 'late'")
         self.drain(*sink)
         self.assertEqual([e["type"] for e in self.ndjson(self.path("out"))], ["order.paid", "late"])
         self.assertEqual(self.json("trim")["events"], 1)

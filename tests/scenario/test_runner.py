@@ -1,6 +1,7 @@
-"""The runner's own rules: which failures get a second chance, that none of the others does, what a quick run may not leave out, and
-who removes the folder of the servers."""
+"""The runner's own rules: which failures get a second chance, that none of the others does, what a quick run may not leave out,
+what runs on other versions of PostgreSQL, and who removes the folder of the servers."""
 # build: plain
+import argparse
 import contextlib
 import io
 import os
@@ -14,6 +15,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import proof
 import run
+import versions
 
 CASES = {
     "once": 'mark = HERE / "mark"\nknown = mark.exists()\nmark.touch()\nassert known',
@@ -39,6 +41,21 @@ class Quick(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out: self.assertTrue(run.spared(jobs))
         self.assertIn("not attacked: G5", out.getvalue())
         self.assertTrue(jobs[-1].failed)
+
+
+class Versions(unittest.TestCase):
+    def test_what_every_run_does_on_the_newest_version_belongs_to_what_runs_on_each(self):
+        for label in (*versions.IN_EVERY_RUN, "fault/test_postgres_servers.py", "fault/test_clock.py"): self.assertTrue(versions.about_postgres(run.ROOT, label), label)
+        for label in ("fault/test_mariadb.py", "scenario/test_cli.py", "store_sqlite"):
+            self.assertFalse(versions.about_postgres(run.ROOT, label), label)
+
+    def test_a_version_that_cannot_be_had_is_skipped_and_named(self):
+        jobs = run.version_jobs("build", argparse.Namespace(versions=True, others={99: None}))
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            for job in jobs: run.report(run.run(job, 60))
+        self.assertEqual([(job.passed, job.failed, len(job.skipped)) for job in jobs], [(0, [], 1)])
+        self.assertIn("on PostgreSQL 99", out.getvalue())
+        self.assertIn(str(versions.CACHE), out.getvalue())
 
 
 class SecondChance(unittest.TestCase):

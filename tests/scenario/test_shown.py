@@ -368,19 +368,26 @@ class Shown:
         for name, c in self.registered.items():
             for e in self.there():
                 state, attempts = seen.get((name, e.n), ("skipped", 0))
-                unsure = name in ("some", "loose") or (self.LANES_UNKNOWN and name in ("all", "gone", "held"))
-                yet = state == "pending" and e.n not in c.state and c.typed(e)  # a predicate is asked when its turn comes
+                unsure = self.SQL_UNSURE and name in ("some", "loose", "all", "gone", "held")  # of predicates and lanes
+                yet = self.SQL_UNSURE and state == "pending" and e.n not in c.state and c.typed(e)  # asked when its turn comes
                 if state == "unknown": self.assertTrue(unsure, (name, e.n))
                 elif not (yet and "--where" in self.settings.get(name, [])): self.assertEqual(state, c.of(e), (name, e.n))
                 if state in ("failed", "expired"): self.assertEqual(attempts, c.attempts[e.n], (name, e.n))
+
+    def undelivered(self, name, typed=False):
+        """undelivered: nobody has claimed it, it is in flight, or it is parked; typed: without a look at payloads."""
+        c = self.model[name]
+        unclaimed = (lambda e: e.n not in c.state and c.typed(e) and not c.vanished) if typed else c.waits
+        there = [e for e in self.there() if unclaimed(e) or c.waits(e) or c.of(e) == "in-flight"]
+        return there + [e for e in self.events if e.n in c.parked and e not in there]
 
     def numbers(self, name):
         """numbers gives what must be shown of a consumer."""
         c = self.model[name]
         counts = lambda *states: sum(c.of(e) in states for e in self.there())
         claims = self.sql(f"SELECT count(*) FROM {self.PREFIX}claim WHERE consumer = '{name}'")[0][0] if c.vanished == "in-flight" else 0
-        return {"behind": sum(c.waits(e) for e in self.there()), "behind_exact": True, "in_flight": counts("in-flight"),
-                "parked": len(c.parked), "dead": sum(s == "expired" for s in c.state.values()),
+        return {"behind": len(self.undelivered(name)), "behind_exact": True, "in_flight": counts("in-flight"),
+                "parked": len(c.parked), "parked_exact": True, "dead": sum(s == "expired" for s in c.state.values()),
                 "delivered": c.delivered, "paused": c.paused, "claims": claims}
 
     def state(self, name):
@@ -393,9 +400,20 @@ class Shown:
         return "behind" if n["behind"] else "idle"
 
     def lag(self, name):
-        """lag: of the oldest that waits for somebody to claim it."""
+        """lag: of the oldest that is not delivered."""
+        return max((e.age for e in self.undelivered(name)), default=0)
+
+    def blocked(self, name):
+        """blocked: parked, the first of its key, and not for its time to come."""
         c = self.model[name]
-        return max((e.age for e in self.there() if c.waits(e)), default=0)
+        parked = [e for e in self.events if e.n in c.parked]
+        first = lambda e: c.key(e) is None or not any(c.key(o) == c.key(e) and o.n < e.n for o in parked)
+        return [e for e in parked if first(e) and not e.delayed]
+
+    def overdue(self, name, typed=False):
+        """overdue: of the oldest that could have been delivered."""
+        c = self.model[name]
+        return max((e.age for e in self.undelivered(name, typed) if not e.delayed and (e.n not in c.parked or e in self.blocked(name))), default=0)
 
     def check_status(self):
         status = self.json("status")
@@ -413,6 +431,9 @@ class Shown:
                 self.assertEqual({k: one[k] for k in want}, want, name)
                 self.assertEqual(one["state"], self.state(name), name)
                 self.assertAlmostEqual(one["lag_ms"] / 1000, self.lag(name), delta=STEP - 1, msg=name)
+                self.assertAlmostEqual(one["overdue_ms"] / 1000, self.overdue(name), delta=STEP - 1, msg=name)
+                first = min((e.seq for e in self.blocked(name)), default=None)
+                self.assertEqual(one["first_parked"] and one["first_parked"]["seq"], first, name)
             failed = any(s == "failed" for s in self.model[name].state.values())
             if name != "away": self.assertEqual(bool(shown["last_error"]), failed, (name, shown["last_error"]))
             if name == "away": self.assertIn("sink is down", shown["last_error"])
@@ -450,14 +471,19 @@ class Shown:
         says = lambda name, kind: " | ".join(f["text"] for f in found if f["name"] == kind and f'consumer "{name}"' in f["text"])
         for name in self.registered:
             want, text = self.numbers(name), says(name, "consumer")
-            n = want["behind"] + want["parked"]
+            n = want["behind"]
             wait = f"{n} " + ("event waits" if n == 1 else "events wait")
-            due = any(n in self.model[name].due for n in self.model[name].parked)
+            unclaimed = any(self.model[name].waits(e) for e in self.there())
+            blocked = min((e.seq for e in self.blocked(name)), default=None)
+            runs = not want["paused"] and name != "away" and (want["claims"] or not unclaimed)
             if want["paused"]: self.assertIn(f"is paused; {wait}", text)
             elif name == "away": self.assertIn(wait, text)
-            elif want["claims"]: self.assertIn("is in-flight", text)
-            elif want["behind"]: self.assertIn(f'is stuck: {wait}, the oldest for', text)
-            elif not due: self.assertIn(f'is {self.state(name)}', text)
+            elif want["claims"]: self.assertIn(f"is behind: {wait}, the oldest for", text)
+            elif unclaimed: self.assertIn(f'is stuck: {wait}, the oldest for', text)
+            elif blocked: self.assertEqual(text, "")
+            else: self.assertIn(f'is {self.state(name)}', text)
+            if blocked and runs: self.assertRegex(says(name, "blocked"), f"has not delivered event {blocked}, .*{wait}")
+            else: self.assertEqual(says(name, "blocked"), "")
             letters = f'has {want["dead"]} dead letter{"" if want["dead"] == 1 else "s"}'
             self.assertEqual(letters in says(name, "dead-letter") + " ", bool(want["dead"]), (name, says(name, "dead-letter")))
             self.assertEqual(bool(says(name, "retry")), any(s == "failed" for s in self.model[name].state.values()), name)
@@ -507,12 +533,13 @@ class Shown:
             of = {"outbox_parked": want["parked"], "outbox_dead_letters": want["dead"], "outbox_consumer_paused": int(c.paused),
                   "outbox_in_flight": 0, "outbox_consumer_up": 1, "outbox_circuit_open": 0, "outbox_sink_down_seconds": 0}
             self.assertEqual({k: shown[k, name] for k in of}, of, name)
-            waiting = [e for e in self.there() if e.n not in c.state and c.typed(e)]  # a predicate is not looked at
+            waiting = self.undelivered(name, typed=True)  # a predicate is not looked at
             depth = collections.Counter(e.type for e in waiting)
             self.assertEqual({k[2]: v for k, v in shown.items() if k[:2] == ("outbox_depth", name) and v}, depth, name)
             for type in TYPES:
                 lag = max((e.age for e in waiting if e.type == type), default=0)
                 self.assertAlmostEqual(shown.get(("outbox_lag_seconds", name, type), 0), lag, delta=STEP - 1, msg=(name, type))
+            self.assertAlmostEqual(shown["outbox_overdue_seconds", name], self.overdue(name, typed=True), delta=STEP - 1, msg=name)
 
     def check_counters(self, shown, names):
         for name in names:
@@ -574,7 +601,7 @@ class Shown:
 
 
 class Sqlite(Shown, Case):
-    PREFIX, VIEW, LANES_UNKNOWN, EXACT_FLOOR = "outbox_", "outbox_delivery", True, True
+    PREFIX, VIEW, SQL_UNSURE, EXACT_FLOOR = "outbox_", "outbox_delivery", True, True
     SEEDS = 3
     NUMBER = "json_extract(payload, '$.n')"
     AN_HOUR = "3600000"
@@ -587,18 +614,18 @@ class Sqlite(Shown, Case):
         return self.sql("SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'")[0][0]
 
     def grow_old(self, some):
-        for e in some: self.sql("UPDATE outbox_event SET created_at = created_at - ? WHERE seq = ?", e.age * 1000, e.seq)
+        for e in some: self.alter_events("UPDATE outbox_event SET created_at = created_at - ? WHERE seq = ?", params=(e.age * 1000, e.seq))
 
     def handled(self, key):
         self.sql(f"INSERT INTO outbox_handled (handler, key, hash, at) VALUES ('h', ?, 0, {self.NOW})", key)
 
     def from_the_future(self, seq):
-        self.sql("UPDATE outbox_event SET created_at = created_at + ? WHERE seq = ?", 10 * YEAR * 1000, seq)
+        self.alter_events("UPDATE outbox_event SET created_at = created_at + ? WHERE seq = ?", params=(10 * YEAR * 1000, seq))
 
 
 class Postgres(Shown, PgCase):
     # Where other transactions are under way, also of other databases, a consumer may be past an event and not know it yet.
-    PREFIX, VIEW, LANES_UNKNOWN, EXACT_FLOOR = "outbox.", "outbox.delivery", False, False
+    PREFIX, VIEW, SQL_UNSURE, EXACT_FLOOR = "outbox.", "outbox.delivery", False, False
     SEEDS = 2
     NUMBER = "(payload ->> 'n')::int"
     AN_HOUR = "interval '1 hour'"
@@ -612,13 +639,13 @@ class Postgres(Shown, PgCase):
 
     def grow_old(self, some):
         for e in some:
-            self.sql("UPDATE outbox.event SET created_at = created_at - %s * interval '1 second' WHERE seq = %s", e.age, e.seq)
+            self.alter_events("UPDATE outbox.event SET created_at = created_at - %s * interval '1 second' WHERE seq = %s", params=(e.age, e.seq))
 
     def handled(self, key):
         self.sql("SELECT outbox.handle_once('h', %s)", key)
 
     def from_the_future(self, seq):
-        self.sql("UPDATE outbox.event SET created_at = created_at + interval '20 hours' WHERE seq = %s", seq)
+        self.alter_events("UPDATE outbox.event SET created_at = created_at + interval '20 hours' WHERE seq = %s", params=(seq,))
 
     def test_ages_go_by_the_stores_clock_everywhere(self):
         self.sql("SELECT outbox.register('mail')")
@@ -630,12 +657,13 @@ class Postgres(Shown, PgCase):
 
     def check_status(self):
         super().check_status()
-        names = ("behind", "behind_exact", "in_flight", "parked", "dead", "delivered", "paused", "claims")
-        rows = self.sql("SELECT name, behind, behind_exact, inflight, parked, dead, delivered, paused, claims FROM outbox.consumer_status")
+        names = ("behind", "behind_exact", "in_flight", "parked", "parked_exact", "dead", "delivered", "paused", "claims")
+        rows = self.sql("SELECT name, behind, behind_exact, inflight, parked, parked_exact, dead, delivered, paused, claims "
+                        "FROM outbox.consumer_status")
         for name, *shown in rows:
             want, c = self.numbers(name), self.model[name]
             if "--where" in self.settings.get(name, []):  # which the database cannot ask, and says so
-                want |= {"behind": sum(e.n not in c.state and c.typed(e) for e in self.there()), "behind_exact": False}
+                want |= {"behind": len(self.undelivered(name, typed=True)), "behind_exact": False}
             self.assertEqual(dict(zip(names, shown)), {k: want[k] for k in names}, name)
 
 

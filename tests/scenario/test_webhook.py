@@ -422,7 +422,7 @@ class Listening(WebhookCase):
             sender.settimeout(60)
             self.assertIn(b" 204 ", sender.recv(1000))
         said = child.log.read_bytes()
-        self.assertIn(" ?2J? -> 204\n  ??\u00e9? well\n".encode(), said)
+        self.assertIn(" \\u009b2J\\xff -> 204\n  ??\u00e9? well\n".encode(), said)
         self.assertFalse(re.search(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae|\xff", said))
         child.stop()
         child, url = self.listen("--json")

@@ -197,6 +197,7 @@ void check_answered(struct sim *w, struct claim *k, int n, enum sink_status said
     struct subject *s = &w->subject[k->consumer];
     int i = check_place(k, n);
     k->delivered[i] = said == SINK_DELIVERED;
+    k->refused[i] = said == SINK_REFUSED;
     if (said == SINK_REJECT)
         k->rejected[i] = true;
     if (said != SINK_RETRY && said != SINK_REJECT)

@@ -43,7 +43,7 @@ struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const 
 }
 
 /* taken_over checks that an event which another claim has is handed out again only when that claim
- * has run out, and then carefully (G5, G9). */
+ * has run out, and then carefully, if it can kill its worker (G5, G9). */
 static void taken_over(struct sim *w, const struct deed *by, const struct claim *now, int n)
 {
     struct track *t = &w->subject[now->consumer].t[n];
@@ -56,7 +56,9 @@ static void taken_over(struct sim *w, const struct deed *by, const struct claim 
                  check_name(w, k->consumer), n, (long long)k->epoch,
                  (long long)(k->until_least - by->wall_most));
     k->state = CLAIM_SUPERSEDED;
-    if (!now->careful)
+    t->attempts += k->blamed;
+    bool deadly = relay_deadly(w->subject[k->consumer].kind);
+    if (deadly && !now->careful)
         sim_fail(
             w,
             "%s event %d was in flight when its worker vanished, and is not handed out carefully",
@@ -84,7 +86,6 @@ static void claimed_event(struct sim *w, const struct deed *by, struct claim *k,
                  t->attempts);
     if (ev->attempts >= SIM_ATTEMPTS)
         sim_fail(w, "%s event %d has had all its attempts, and lives", s->name, n);
-    t->attempts += b->careful;
     t->holder = k->epoch;
     k->ev[k->n++] = n;
 }
@@ -110,6 +111,7 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
                         .start = by->r->start,
                         .epoch = b->epoch,
                         .careful = b->careful,
+                        .blamed = b->blamed,
                         .until_least = by->wall + SIM_LEASE,
                         .mono_until = w->mono + SIM_LEASE * MS_NS};
     for (size_t i = 0; i < b->n; i++)
@@ -142,9 +144,19 @@ bool check_honoured(struct sim *w, const struct deed *by, const struct claim *k,
     return true;
 }
 
-void check_extended(struct sim *w, const struct deed *by, const struct batch *b, bool lost)
+void check_absolved(struct sim *w, const char *consumer, int64_t epoch)
 {
-    struct claim *k = check_find(w, by->r, by->c, b->epoch);
+    sim_trace(w, "%s epoch %lld is not alone", consumer, (long long)epoch);
+    for (size_t i = 0; i < w->n_claims; i++) {
+        struct claim *k = &w->claim[i];
+        if (k->epoch == epoch && strcmp(check_name(w, k->consumer), consumer) == 0)
+            k->blamed = false;
+    }
+}
+
+void check_extended(struct sim *w, const struct deed *by, int64_t epoch, bool lost)
+{
+    struct claim *k = check_find(w, by->r, by->c, epoch);
     sim_trace(w, "relay %d extends %s epoch %lld: %s", by->r->id, check_name(w, by->c),
               (long long)k->epoch, lost ? "lost" : "done");
     if (!check_honoured(w, by, k, lost, "extended"))

@@ -118,10 +118,16 @@ static void check_counted(struct sim *w, const struct claim *k, size_t i, int at
 {
     const struct subject *s = &w->subject[k->consumer];
     struct track *t = &w->subject[k->consumer].t[k->ev[i]];
-    int counted = attempts - (t->attempts - k->careful);
+    int counted = attempts - t->attempts;
     if (counted < 0 || counted > 2)
         sim_fail(w, "%s event %d failed, and its attempts are %d after %d", s->name, k->ev[i],
                  attempts, t->attempts);
+    if (k->refused[i]) {
+        if (counted != 1)
+            sim_fail(w, "%s event %d was refused, and %d attempts were counted", s->name, k->ev[i],
+                     counted);
+        return;
+    }
     if (counted > 0 && !guilty(s, t))
         sim_fail(w, "%s event %d has failed only while the sink was out, and it was counted",
                  s->name, k->ev[i]);
@@ -149,7 +155,7 @@ void check_settled(struct sim *w, struct settled *s)
             died(w, t);
             break;
         case OUTCOME_RETRY:
-            if (k->failed[i])
+            if (k->failed[i] || k->refused[i])
                 check_counted(w, k, i, s->e[i].attempts);
             break;
         default: break;
@@ -173,11 +179,14 @@ static int buried(void *ctx, const struct dead_letter *d)
     struct track *t = &b->w->subject[b->c].t[n];
     if (d->retrying || t->dead)
         return 0;
+    if (t->holder) {
+        struct claim *k = check_holder(b->w, b->c, t->holder);
+        k->state = CLAIM_SUPERSEDED;
+        t->attempts += k->blamed;
+    }
     if (t->attempts < SIM_ATTEMPTS)
         sim_fail(b->w, "%s event %d is buried for killing its worker, after %d attempts",
                  check_name(b->w, b->c), n, t->attempts);
-    if (t->holder)
-        check_holder(b->w, b->c, t->holder)->state = CLAIM_SUPERSEDED;
     t->holder = 0;
     died(b->w, t);
     b->n++;

@@ -132,17 +132,20 @@ static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_l
     return leave(&f, r, err);
 }
 
-static int faulty_extend(struct store *st, const char *consumer, const char *owner,
-                         const struct batch *b, int64_t lease_ms, bool *ret_lost, struct error *err)
+static int faulty_extend(struct store *st, const struct claim_lease *l, bool *ret_lost,
+                         struct error *err)
 {
     struct from f;
     if (!world->healing && world->plan.calls && sim_one_in(world, 6))
         relay_meanwhile(world, from(st).r);
     if (enter(&f, st, err) != 0)
         return -1;
-    int r = real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
-    if (r == 0)
-        check_extended(world, done(&f), b, *ret_lost);
+    int r = real->extend(st, l, ret_lost, err);
+    bool absolved = l->absolve && r == 0 && !*ret_lost;
+    if (absolved)
+        check_absolved(world, l->consumer, l->epoch);
+    else if (r == 0 && !l->absolve)
+        check_extended(world, done(&f), l->epoch, *ret_lost);
     return leave(&f, r, err);
 }
 

@@ -7,7 +7,7 @@
 
 /* ---- up ---- */
 
-static bool is_handlers(enum kind k)
+bool relay_deadly(enum kind k)
 {
     return k == KIND_EFFECTS || k == KIND_EACH;
 }
@@ -60,7 +60,7 @@ static void make_handlers(struct sim *w, struct relay *r, int c)
 static int open_sink(struct sim *w, struct relay *r, int c, struct error *err)
 {
     struct pipe *q = &r->pipe[c];
-    if (!is_handlers(w->subject[c].kind)) {
+    if (!relay_deadly(w->subject[c].kind)) {
         q->model = model_new(w, r, c);
         q->sk = &q->model->base;
     } else {
@@ -88,7 +88,7 @@ static void slow_log(void *ctx, enum log_level level, const char *consumer, cons
 static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
 {
     struct pipe *q = &r->pipe[c];
-    bool handlers = is_handlers(w->subject[c].kind);
+    bool handlers = relay_deadly(w->subject[c].kind);
     w->log = (struct log){.write = slow_log, .ctx = w, .least = LOG_DEBUG_};
     if (w->st->ops->dup(w->st, &q->st, err) != 0)
         return -1;
@@ -106,7 +106,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .clock = &w->clock,
                                   .rng = &r->rng,
                                   .log = &w->log,
-                                  .careful = &r->careful,
+                                  .suspects = &r->suspects,
                                   .budget = &r->budget,
                                   .work = q->work,
                                   .handlers = handlers ? q->h : NULL,
@@ -154,7 +154,7 @@ static void process_up(struct relay *r)
         return;
     r->up = true;
     r->start++;
-    atomic_flag_clear(&r->careful);
+    suspect_all_init(&r->suspects);
     /* Events of a run are small: with little memory, a batch has to wait for another. */
     r->budget = (struct budget){.limit = r->id % 2 ? SIM_MEMORY : SIZE_MAX};
     snprintf(r->owner, sizeof r->owner, "relay%d.%u", r->id, r->start);

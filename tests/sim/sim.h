@@ -75,11 +75,12 @@ struct claim {
     int64_t epoch;
     enum claim_state state;
     bool careful;
+    bool blamed; /* if its worker vanishes, that is an attempt of its event */
     size_t n;
     int ev[SIM_BATCH];
     bool delivered[SIM_BATCH]; /* the sink said so */
     int failed[SIM_BATCH];     /* how often it said retry or reject */
-    bool rejected[SIM_BATCH];
+    bool rejected[SIM_BATCH], refused[SIM_BATCH];
     struct sending sent[SIM_BATCH]; /* of the last that failed */
     /* a settlement was tried, when so many deliveries had got through */
     bool judged;
@@ -172,7 +173,7 @@ struct relay {
     bool up;
     unsigned start;
     char owner[24];
-    atomic_flag careful;
+    struct suspects suspects;
     struct budget budget;
     struct rng rng;
     jmp_buf *crash; /* where it leads when it dies within a step */
@@ -304,6 +305,8 @@ void actors_audit(struct sim *w);
 /* relay.c, and faulty.c: the store as relays see it */
 /* relay_up starts c in r, if it is not up. It returns false if that is impossible now; w->why says
  * why. */
+/* relay_deadly says whether such a consumer's events can kill their relay. */
+bool relay_deadly(enum kind k);
 bool relay_up(struct sim *w, struct relay *r, int c);
 void relay_down(struct sim *w, struct relay *r);
 void relay_stop(struct sim *w, struct relay *r, int c);
@@ -365,7 +368,9 @@ struct deed {
     bool in_tx;
 };
 void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);
-void check_extended(struct sim *w, const struct deed *by, const struct batch *b, bool lost);
+void check_extended(struct sim *w, const struct deed *by, int64_t epoch, bool lost);
+/* check_absolved: a claim is no longer blamed, because its worker has others like it in hand. */
+void check_absolved(struct sim *w, const char *consumer, int64_t epoch);
 /* check_claim_of is the claim that a delivery belongs to. */
 struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
 

@@ -38,8 +38,8 @@ static enum sink_status out(struct sim *w, const struct sending *sent, bool fail
 
 static enum sink_status verdict(struct sim *w, int c, bool failstop, const struct sending *sent)
 {
-    static const enum sink_status failures[] = {SINK_RETRY, SINK_RETRY, SINK_RETRY,
-                                                SINK_DOWN,  SINK_DOWN,  SINK_NOT_MINE};
+    static const enum sink_status failures[] = {SINK_RETRY, SINK_RETRY,    SINK_RETRY,  SINK_DOWN,
+                                                SINK_DOWN,  SINK_NOT_MINE, SINK_REFUSED};
     enum mood mood = w->subject[c].mood;
     if (mood == MOOD_OUT || sent->outage)
         return out(w, sent, failstop);
@@ -48,11 +48,13 @@ static enum sink_status verdict(struct sim *w, int c, bool failstop, const struc
     sim_fault(w, FAULT_SINK);
     if (sim_one_in(w, 60))
         return SINK_FATAL;
+    if (failstop && sim_one_in(w, 2))
+        return SINK_REFUSED;
     if (mood == MOOD_DOWN || failstop)
         return SINK_DOWN;
     if (mood == MOOD_REJECTS || sim_one_in(w, 12))
         return sim_one_in(w, 2) ? SINK_REJECT : SINK_DELIVERED;
-    return failures[sim_below(w, 6)];
+    return failures[sim_below(w, 7)];
 }
 
 /* ---- the model sink ---- */
@@ -114,11 +116,14 @@ void model_end(struct model *m, size_t k)
     /* its stream takes nothing now */
     if (said == SINK_NOT_MINE && sim_one_in(m->w, 2))
         said = SINK_LATER;
-    bool arrives = said == SINK_DELIVERED || (said != SINK_REJECT && sim_one_in(m->w, 4));
+    bool unheard = said != SINK_REJECT && said != SINK_REFUSED && sim_one_in(m->w, 4);
+    bool arrives = said == SINK_DELIVERED || unheard;
     end(m, k, said, arrives);
     end_chain(m, k, said, arrives);
     while (failstop && said != SINK_DELIVERED && m->n) { /* everything behind it fails, too */
         arrives = arrives && sim_one_in(m->w, 2);
+        if (said == SINK_REFUSED && sim_one_in(m->w, 4))
+            said = SINK_CANCELLED;
         end(m, 0, said, arrives);
     }
 }
@@ -130,7 +135,7 @@ static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
     while (k < n && m->n < m->capacity) {
         int number = check_number(m->w, d[k]->ev);
         struct claim *claim = check_submitted(m->w, m, d[k]);
-        if (m->w->fact[number].poison) {
+        if (m->w->fact[number].poison && !m->w->healing) { /* a fault of ours, mended in the end */
             sim_fault(m->w, FAULT_POISON);
             sim_trace(m->w, "relay %d dies of event %d", m->r->id, number);
             relay_die(m->w, m->r);
@@ -218,6 +223,8 @@ enum sink_status handler_act(struct handler_call *call, const struct delivery *d
     enum sink_status said = verdict(w, h->c, false, &sent);
     if (said == SINK_FATAL)
         said = SINK_DOWN;
+    if (said == SINK_REFUSED) /* which handlers never say */
+        said = SINK_RETRY;
     if (said != SINK_DELIVERED)
         check_answered(w, check_claim_of(w, h->r, h->c, d), n, said, &sent);
     if (!outside && (h->r->pipe[h->c].gone || effect_put(w, call->tx, h->i, h->c, n) != 0))

@@ -153,7 +153,6 @@ static bool begin(struct sim *w)
         make_subject(w, c);
     for (int i = 0; i < SIM_RELAYS; i++) {
         w->relay[i].id = i;
-        atomic_flag_clear(&w->relay[i].careful);
         rng_seed(&w->relay[i].rng, w->seed * 8 + (uint64_t)i);
     }
     return true;

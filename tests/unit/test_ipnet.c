@@ -132,6 +132,38 @@ static bool holds(const char *net, const char *address)
     return ipnet_holds(&n, (struct sockaddr *)&sa);
 }
 
+static void address_is_known_however_it_is_written(void **state)
+{
+    static const char *const hosts[][2] = {
+        {"10.0.0.1", "10.0.0.1"},
+        {"10.0.0.1.", "10.0.0.1"},
+        {"10.0.0.1..", "10.0.0.1"},
+        {"0x0a.1", "10.0.0.1"},
+        {"0X0A.1.", "10.0.0.1"},
+        {"012.0.0.1", "10.0.0.1"},
+        {"2130706433", "127.0.0.1"},
+        {"0", "0.0.0.0"},
+        {"[::1]", "::1"},
+        {"[fe80::1%lo]", "fe80::1"},
+        {"[::ffff:10.0.0.1]", "::ffff:10.0.0.1"},
+    };
+    static const char *const names[] = {
+        "example.com", "example.com.", "10.0.0.1.example", "x10", "0xg", "a.0xfz", "", "."};
+    static const char *const neither[] = {"256.1.1.1",   "1.2.3.4.5", "08",          "a.1",
+                                          "0x1ffffffff", "[x]",       "[10.0.0.1.5]"};
+    struct sockaddr_storage sa, want;
+    (void)state;
+    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
+        assert_int_equal(ipnet_of_host(hosts[i][0], &sa), IPNET_ADDRESS);
+        assert_true(ipnet_of_text(hosts[i][1], &want));
+        assert_memory_equal(&sa, &want, sizeof sa);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        assert_int_equal(ipnet_of_host(names[i], &sa), IPNET_NAME);
+    for (size_t i = 0; i < sizeof neither / sizeof neither[0]; i++)
+        assert_int_equal(ipnet_of_host(neither[i], &sa), IPNET_NEITHER);
+}
+
 static void networks_hold_what_is_in_them(void **state)
 {
     (void)state;
@@ -174,6 +206,7 @@ int main(void)
         cmocka_unit_test(every_special_network_ends_where_it_should),
         cmocka_unit_test(special_addresses_are_called_what_they_are),
         cmocka_unit_test(ipv4_in_ipv6_is_what_it_is_in_ipv4),
+        cmocka_unit_test(address_is_known_however_it_is_written),
         cmocka_unit_test(networks_hold_what_is_in_them),
         cmocka_unit_test(what_is_no_network_is_refused),
     };

@@ -354,12 +354,37 @@ static void cleaned_text_is_one_line_that_a_terminal_survives(void **state)
     CLEANS("c1 \xc2\x9b"
            "31m",
            "c1 ?31m");
+    CLEANS("\u200bhidden\ufeff", "?hidden?");
     CLEANS("turned \xe2\x80\xaegnp.exe \xe2\x81\xa6", "turned ?gnp.exe ?");
     CLEANS("bad \xff \xc3( \xed\xa0\x80 \xe2\x82", "bad ? ?( ??? ??");
     CLEANS("\xc2\xa0"
            "kept",
            "\xc2\xa0"
            "kept");
+}
+
+static void shows(const char *from, size_t n, const char *keep, const char *want)
+{
+    struct buf b;
+    struct str s = {from, n};
+    buf_init(&b, 256);
+    text_show(&b, s, keep);
+    assert_string_equal(buf_cstr(&b), want);
+    assert_int_equal(text_shown(s, keep), strlen(want) == n && memcmp(from, want, n) == 0);
+    buf_release(&b);
+}
+#define SHOWS(literal, want) shows(literal, sizeof(literal) - 1, "", want)
+
+static void text_is_shown_as_itself_or_escaped(void **state)
+{
+    (void)state;
+    SHOWS("", "");
+    SHOWS("plain \\ ë 🎉 ", "plain \\ ë 🎉 ");
+    SHOWS("a\0b\n\x1b[2J\x7f", "a\\u0000b\\u000a\\u001b[2J\\u007f");
+    SHOWS("\xc2\x9b\u061c\u200b\u202egnp.exe\u2069", "\\u009b\\u061c\\u200b\\u202egnp.exe\\u2069");
+    SHOWS("\U000e0001\U0010ffff", "\\udb40\\udc01\\udbff\\udfff");
+    SHOWS("\xff \xc3( \xed\xa0\x80", "\\xff \\xc3( \\xed\\xa0\\x80");
+    shows("a\tb\n", 4, "\n", "a\\u0009b\n");
 }
 
 static void cleaned_text_is_cut_behind_a_whole_character(void **state)
@@ -414,6 +439,7 @@ int main(void)
         cmocka_unit_test(hint_names_the_nearest_or_says_what_there_is),
         cmocka_unit_test(nearest_guesses_nothing_far_off),
         cmocka_unit_test(cleaned_text_is_one_line_that_a_terminal_survives),
+        cmocka_unit_test(text_is_shown_as_itself_or_escaped),
         cmocka_unit_test(cleaned_text_is_cut_behind_a_whole_character),
         cmocka_unit_test(a_variable_has_letters_digits_and_underscores),
         cmocka_unit_test(rfc3339_knows_the_calendar),

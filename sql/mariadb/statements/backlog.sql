@@ -4,7 +4,8 @@
 SELECT lane, position FROM outbox_lane WHERE consumer = :consumer;
 
 -- @counted_columns@: the payload is read only where a predicate needs it.
-o.seq, e.type, e.created_at, e.aggregate_type, e.aggregate_id, IF(:payload, e.payload, NULL);
+o.seq, e.type, e.created_at, e.aggregate_type, e.aggregate_id, e.not_before,
+IF(:payload, e.payload, NULL);
 
 -- waiting_events (position int, max int, payload int): what lies after the lowest position.
 SELECT @counted_columns@ FROM @events@ WHERE o.seq > :position ORDER BY o.seq LIMIT :max;
@@ -27,15 +28,37 @@ SELECT count(*)
 -- consumer_health (consumer text): what a gauge shows of the consumer itself.
 SELECT events, paused, lanes, report, report_at FROM outbox_consumer WHERE name = :consumer;
 
--- probe_parked (consumer text, now int, max int): parked events that no live claim holds, counted
--- up to a bound.
-SELECT count(*)
-  FROM (SELECT 1 FROM outbox_parked p
-         WHERE p.consumer = :consumer
-           AND NOT EXISTS (SELECT 1 FROM outbox_claim k
-                            WHERE k.consumer = :consumer AND k.epoch = p.claim
-                              AND k.locked_until > :now)
-         LIMIT :max) some;
+-- count_parked_rows (consumer text, max int): parked events, in a claim or not, counted up to a
+-- bound; with the ends of what was counted, and the last of all.
+SELECT count(*), min(seq), max(seq),
+       (SELECT max(seq) FROM outbox_parked WHERE consumer = :consumer)
+  FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) some;
+
+-- parked_events (consumer text, max int): the first parked events. One that was trimmed is a dead
+-- letter that was sent back, and has a copy.
+SELECT coalesce(e.type, d.type), coalesce(e.created_at, d.created_at)
+  FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) p
+  LEFT JOIN outbox_order o ON o.seq = p.seq
+  LEFT JOIN outbox_event e ON e.nr = o.nr
+  LEFT JOIN outbox_dead d ON d.consumer = :consumer AND d.seq = p.seq;
+
+-- first_parked (consumer text, now int, max int): of the parked events whose time comes first, and
+-- of those in claims, the oldest that is not just waiting for its not_before.
+SELECT p.seq, p.attempts, p.due_at, p.error,
+       greatest(coalesce(e.created_at, d.created_at), coalesce(e.not_before, d.not_before, 0))
+  FROM (SELECT * FROM (
+            SELECT seq, attempts, due_at, error, is_delayed FROM outbox_parked
+             WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL
+             ORDER BY due_at, seq LIMIT :max) soon
+        UNION ALL
+        SELECT x.seq, x.attempts, x.due_at, x.error, x.is_delayed
+          FROM outbox_claim c JOIN outbox_parked x ON x.consumer = c.consumer AND x.claim = c.epoch
+         WHERE c.consumer = :consumer AND c.parked = 1) p
+  LEFT JOIN outbox_order o ON o.seq = p.seq
+  LEFT JOIN outbox_event e ON e.nr = o.nr
+  LEFT JOIN outbox_dead d ON d.consumer = :consumer AND d.seq = p.seq
+ WHERE NOT (p.is_delayed AND p.due_at > :now)
+ ORDER BY p.seq LIMIT 1;
 
 -- probe_dead (consumer text, max int): dead letters that were not sent back, counted up to a bound.
 SELECT count(*)

@@ -3,22 +3,23 @@
 -- next_due (consumer text, careful int): when the first parked event falls due. With careful = 0
 -- careful events are left out.
 SELECT due_at FROM outbox_parked
- WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND careful <= :careful
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :careful
  ORDER BY due_at LIMIT 1;
 
 -- careful_due (consumer text, now int): a caller that may not take a careful event now is told that
 -- one waits.
 SELECT 1 FROM outbox_parked
- WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND careful = 1 LIMIT 1;
+ WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
 
 -- pull_in (consumer text, now int): if the clock was ahead when events were parked, they still wait
 -- no longer than they were told to.
 UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND is_delayed = 0 AND due_at > :now + wait;
 
--- due_heads (consumer text, now int, careful int, max int): what is due, longest overdue first; and
--- whether others of its key are parked before and behind it.
-SELECT @parked_columns@, careful,
+-- due_heads (consumer text, now int, careful int, alone int, max int): what is due, longest
+-- overdue first, and whether others of its key are parked before and behind it. alone: careful
+-- events go alone.
+SELECT @parked_columns@, crashes > 0 AND :alone,
        p.key_hash <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b FORCE INDEX (by_key)
                                     WHERE b.consumer = p.consumer AND b.key_hash = p.key_hash
                                       AND b.seq < p.seq),
@@ -26,12 +27,14 @@ SELECT @parked_columns@, careful,
                                     WHERE b.consumer = p.consumer AND b.key_hash = p.key_hash
                                       AND b.seq > p.seq)
   FROM outbox_parked p
- WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at <= :now AND p.careful <= :careful
+ WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at <= :now
+   AND (p.crashes > 0) <= :careful
  ORDER BY p.due_at, p.seq LIMIT :max;
 
--- followers (consumer text, key int, seq int, max int): what is parked behind an event of its key,
--- so that the key catches up in one claim. The last column says where to stop.
-SELECT @parked_columns@, careful OR claim IS NOT NULL OR due_at IS NOT NULL, FALSE, FALSE
+-- followers (consumer text, key int, seq int, alone int, max int): what is parked behind an event
+-- of its key, so that the key catches up in one claim. The last column says where to stop.
+SELECT @parked_columns@, (crashes > 0 AND :alone) OR claim IS NOT NULL OR due_at IS NOT NULL,
+       FALSE, FALSE
   FROM outbox_parked FORCE INDEX (by_key)
  WHERE consumer = :consumer AND key_hash = :key AND seq > :seq ORDER BY seq LIMIT :max;
 
@@ -42,7 +45,6 @@ SELECT @chunk_columns@ FROM @events@ WHERE o.seq = :seq;
 -- the whole event.
 SELECT @letter_columns@ FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
 
--- take_parked (consumer text, seq int, epoch int): makes a row part of a claim. The attempt of a
--- careful event is counted now, because the delivery may kill the process.
-UPDATE outbox_parked SET claim = :epoch, attempts = attempts + careful
+-- take_parked (consumer text, seq int, epoch int): makes a row part of a claim.
+UPDATE outbox_parked SET claim = :epoch
  WHERE consumer = :consumer AND seq = :seq;

@@ -13,4 +13,4 @@ seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, 
 not_before, idempotency_key;
 
 -- @parked_columns@: what an event that is handed out inherits from its parked row; see read_parked.
-failing_since, proven, attempts, key_hash, seq;
+failing_since, proven, attempts, key_hash, seq, crashes > 0;

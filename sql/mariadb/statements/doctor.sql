@@ -9,11 +9,16 @@ SELECT table_name, engine FROM information_schema.tables
  WHERE table_schema = :schema AND table_name LIKE 'outbox\\_%' AND table_type = 'BASE TABLE'
    AND engine <> 'InnoDB';
 
--- count_triggers (schema text): without its trigger an event is never handed out. A name of ours
--- would get the database's before it here, hence CONCAT.
+-- @our_triggers@: those that every outbox has. A name of ours would get the database's before it
+-- here, hence CONCAT.
+CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_event_numbered'),
+CONCAT('outbox', '_event_deleted'), CONCAT('outbox', '_event_updated'),
+CONCAT('outbox', '_dead_deleted');
+
+-- count_triggers (schema text): without its trigger an event is never handed out, and without the
+-- others events can be lost.
 SELECT count(*) FROM information_schema.triggers
- WHERE trigger_schema = :schema
-   AND trigger_name IN (CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_dead_deleted'));
+ WHERE trigger_schema = :schema AND trigger_name IN (@our_triggers@);
 
 -- @runs_as_nobody@: a trigger t runs as an account that is not there. Takes the right to read
 -- mysql.user.
@@ -25,7 +30,7 @@ t.trigger_schema = :schema
 -- lost_definers (schema text): such accounts of triggers of ours, those of adopted tables included.
 SELECT t.definer, min(t.trigger_name) FROM information_schema.triggers t
  WHERE @runs_as_nobody@
-   AND (t.trigger_name IN (CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_dead_deleted'))
+   AND (t.trigger_name IN (@our_triggers@)
         OR t.trigger_name LIKE CONCAT('outbox', '\\_adopted\\_%'))
  GROUP BY t.definer;
 
@@ -44,11 +49,14 @@ SELECT a.source, JSON_VALUE(a.mapping, '$.id'), JSON_VALUE(a.mapping, '$.type'),
 SELECT count(*)
   FROM (SELECT nr FROM outbox_event ORDER BY nr DESC LIMIT :max) e
   LEFT JOIN outbox_order o ON o.nr = e.nr
-  LEFT JOIN outbox_fresh f ON f.nr = e.nr
- WHERE o.nr IS NULL AND f.nr IS NULL;
+ WHERE o.nr IS NULL AND e.nr NOT IN (SELECT nr FROM outbox_fresh);
 
--- last_number (): the highest number that an event has.
-SELECT nr FROM outbox_event ORDER BY nr DESC LIMIT 1;
+-- next_numbers (schema text): the number that the next event gets, and the next marker. The server
+-- keeps it apart from the rows: a row that had a high one may be gone.
+SELECT table_name = CONCAT('outbox', '_event'), auto_increment FROM information_schema.tables
+ WHERE table_schema = :schema
+   AND table_name IN (CONCAT('outbox', '_event'), CONCAT('outbox', '_fresh'))
+ ORDER BY table_name;
 
 -- not_marked (): adopted tables whose rows could not be marked.
 SELECT source, consumer, error FROM outbox_marking WHERE error IS NOT NULL ORDER BY source;
@@ -61,6 +69,30 @@ SELECT name FROM outbox_consumer c
  WHERE lanes > (SELECT count(*) FROM outbox_lane l
                  WHERE l.consumer = c.name AND l.lane < c.lanes)
  ORDER BY name;
+
+-- lost_ordered (max int): places of events that nobody has had, without their event: trim deletes
+-- both, and only what every consumer has had.
+SELECT count(*)
+  FROM (SELECT seq, nr FROM outbox_order
+         WHERE seq > coalesce((SELECT min(position) FROM outbox_lane), 0) ORDER BY seq LIMIT :max) o
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.nr = o.nr);
+
+-- lost_fresh (max int): markers of events that are gone.
+SELECT count(*) FROM (SELECT nr FROM outbox_fresh LIMIT :max) f
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.nr = f.nr);
+
+-- lost_parked (max int): events that wait for a retry and are gone: trim never deletes those, and a
+-- dead letter that was sent back has its own copy.
+SELECT p.consumer, count(*), min(p.seq)
+  FROM (SELECT consumer, seq FROM outbox_parked LIMIT :max) p
+  LEFT JOIN outbox_order o ON o.seq = p.seq LEFT JOIN outbox_event e ON e.nr = o.nr
+ WHERE e.nr IS NULL
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = p.consumer AND d.seq = p.seq)
+ GROUP BY p.consumer ORDER BY p.consumer;
+
+-- count_guards (schema text): what keeps TRUNCATE from events.
+SELECT count(*) FROM information_schema.tables
+ WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_guard');
 
 -- vanished_claims (before int): claims that ran out long ago, and that no relay has taken over.
 SELECT consumer, count(*), min(owner) FROM outbox_claim

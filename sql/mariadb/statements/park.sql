@@ -1,20 +1,20 @@
 -- park.sql: events that were handed out and are not over: they wait for a retry, for their time, or
 -- behind another event of their key.
 
--- park (consumer text, seq int, key int, attempts int, due_at int, careful int, delayed int,
+-- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int,
 -- error text, failed_at int, wait int, proven int): an event that waits behind another of its key
 -- has no time of its own, whatever the reason for parking it; failed_at 0 means that it did not
 -- fail now. Without an error, what is known of the last failure stays.
-INSERT INTO outbox_parked (consumer, seq, key_hash, attempts, due_at, careful, is_delayed, error,
+INSERT INTO outbox_parked (consumer, seq, key_hash, attempts, due_at, crashes, is_delayed, error,
                            failed_at, failing_since, wait, proven)
 SELECT :consumer, :seq, :key, :attempts,
        IF(:key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b FORCE INDEX (by_key)
                                  WHERE b.consumer = :consumer AND b.key_hash = :key
                                    AND b.seq < :seq), NULL, :due_at),
-       :careful, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven
+       :crashes, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven
     ON DUPLICATE KEY UPDATE
        attempts = VALUES(attempts), due_at = VALUES(due_at), wait = VALUES(wait),
-       careful = VALUES(careful), is_delayed = VALUES(is_delayed), claim = NULL,
+       crashes = VALUES(crashes), is_delayed = VALUES(is_delayed), claim = NULL,
        error = coalesce(VALUES(error), error), failed_at = coalesce(VALUES(failed_at), failed_at),
        failing_since = coalesce(failing_since, VALUES(failing_since)),
        proven = greatest(proven, VALUES(proven));

@@ -89,6 +89,12 @@ NONE;
 -- adopted tables they came from.
 DELETE r FROM @events@ STRAIGHT_JOIN outbox_adopted_row r ON r.nr = e.nr WHERE @going@;
 
+-- allow_changes (): events may be deleted from here to refuse_changes (), by this session.
+SET @outbox_change_events = 'on';
+
+-- refuse_changes (): events are insert-only again.
+SET @outbox_change_events = NULL;
+
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE e FROM @events@ WHERE @going@;
 

@@ -72,6 +72,7 @@ DECLARE
     copied bigint;
 BEGIN
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
+    PERFORM set_config('outbox.keep_ids', 'on', true); -- see _keeps_id
     IF marking IS NULL THEN
         EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr',
                        '@schema@.event', v.targets, v.expressions, rows);
@@ -92,6 +93,7 @@ BEGIN
                        v.targets, v.expressions, rows, '@schema@.event', '@schema@.adopted_row')
         INTO copied USING marking;
     END IF;
+    PERFORM set_config('outbox.keep_ids', '', true);
     EXECUTE format('DROP MATERIALIZED VIEW %s', rows);
     RETURN copied;
 END

@@ -154,7 +154,6 @@ COMMENT ON FUNCTION @schema@._bell_ring_at_emit(xid8) IS 'rings the doorbell if 
 ALTER TABLE @schema@.event ALTER xid SET DEFAULT
     CASE WHEN pg_try_advisory_xact_lock_shared(@schema@._bell_key()) THEN pg_current_xact_id()
          ELSE @schema@._bell_ring_at_emit(pg_current_xact_id()) END;
-DROP TRIGGER IF EXISTS ring ON @schema@.event; -- of version 1
 -- bell_sleep is called by a worker that found nothing and wants to sleep. The worker must have done
 -- LISTEN before, and must look once more after. listening: it was a listener until now, and asks
 -- whether there still is a holder. Returns

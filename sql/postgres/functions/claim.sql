@@ -4,7 +4,8 @@
 -- is settled.
 --
 -- Call it in a transaction that has written nothing. The lease begins with the commit, and the
--- claim must be durable before the first event goes out.
+-- claim must be durable before the first event goes out. If another transaction that has not ended
+-- yet claims or settles for the consumer, claim waits 100 ms for it, and returns nothing.
 --
 -- Some events must not be delivered now: settle an event that is `held` (its key waits for a retry)
 -- as "behind", and one that is `delayed` (its time has not come) as "delay". inbox_key is the key
@@ -72,7 +73,7 @@ BEGIN
         SELECT * INTO t
         FROM @schema@._turn(_claim_some.consumer, worker, @version@, ROW(0, 0, '[]', 0, NULL),
                             ROW(max_events, lease_ms, max_attempts, careful_mode, true,
-                                random() < 0.01, (random() * 63)::int, '{}',
+                                random() < 0.01, (random() * 63)::int, NULL,
                                 NULL, NULL, NULL, NULL),
                             ROW(-1, NULL, 0, 0, 0, NULL, NULL));
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);

@@ -6,8 +6,8 @@
 -- epoch; they are settled by settle(consumer, worker, epoch).
 --
 -- Without a target, consumers come in random order, so that a busy one does not starve the others.
--- A consumer that another worker has locked is skipped, not waited for. An event that was in the
--- hands of a worker that vanished comes alone. A consumer that cannot be claimed for raises an
+-- A consumer that another transaction has locked is skipped, not waited for. An event that was in
+-- the hands of a worker that vanished comes alone. A consumer that cannot be claimed for raises an
 -- error only if there is nothing else to hand out.
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(
     worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
@@ -25,6 +25,7 @@ DECLARE
     state text;               -- the last error that was met, and its text
     text text;
     alone boolean := false;   -- the event must not be joined by others
+    brief text := coalesce(current_setting('outbox.brief', true), '');
 BEGIN
     PERFORM @schema@._check_claim('claim_batch', worker, max_events, lease_ms, max_attempts);
     IF target IS NOT NULL THEN
@@ -41,7 +42,7 @@ BEGIN
                           FROM @schema@._idle(w, false, @schema@._clock()) i) IS NOT TRUE
                    ORDER BY random());
 
-    PERFORM set_config('outbox.nowait', 'on', true); -- for _lock_consumer
+    PERFORM set_config('outbox.brief', 'on', true); -- for _try_consumer
     FOREACH name IN ARRAY names LOOP
         -- What was claimed for one consumer stays claimed if the next one fails: each has a
         -- savepoint.
@@ -71,15 +72,15 @@ BEGIN
                 RETURN NEXT;
             END LOOP;
         EXCEPTION
-            WHEN lock_not_available OR sqlstate 'OB003' THEN
-                NULL; -- another worker has it, or it was removed just now
+            WHEN sqlstate 'OB003' THEN
+                NULL; -- it was removed just now
             WHEN OTHERS THEN
                 state := SQLSTATE;
                 text := format('consumer "%s": %s', name, SQLERRM);
         END;
         EXIT WHEN alone OR n >= max_events;
     END LOOP;
-    PERFORM set_config('outbox.nowait', '', true);
+    PERFORM set_config('outbox.brief', brief, true);
 
     -- What was claimed must reach the caller, so an error counts only if nothing was.
     IF n = 0 AND state IS NOT NULL THEN

@@ -3,19 +3,19 @@
 -- other content is an error. The caller needs the right to insert events, but not to read them. If
 -- tenant is NULL, the event is for the tenant that the connection works for.
 --
--- Drivers send JSON as json, as jsonb, as text, or without a type (which the server takes for
--- text), and ids as anything. So there is a function for each type of payload and headers, all with
--- the same body. Headers may be left out only where they are text, so that no call fits two
--- functions. anycompatible takes any type, and text where none is given.
+-- Drivers send JSON as json, as jsonb, as text, as bytes in UTF-8, or without a type (which the
+-- server takes for text), and ids as anything. So there is a function for each type of payload and
+-- headers, all with the same body. Headers may be left out only where they are text, so that no
+-- call fits two functions. anycompatible takes any type, and text where none is given.
 DO $outbox$
 DECLARE
     p text;
     h text;
 BEGIN
     FOR p, h IN SELECT *
-                FROM unnest('{text, json, jsonb}'::text[]) AS x,
+                FROM unnest('{text, json, jsonb, bytea}'::text[]) AS x,
                      unnest('{text DEFAULT NULL, json, jsonb}'::text[]) AS y LOOP
-        EXECUTE replace(replace($function$
+        EXECUTE replace(replace(replace($function$
 CREATE OR REPLACE FUNCTION @schema@.emit(
     type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
     headers <headers>, idempotency_key text DEFAULT NULL, version bigint DEFAULT NULL,
@@ -37,7 +37,7 @@ BEGIN
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
                                     not_before, tenant)
         VALUES (emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
-                emit.payload::pg_catalog.json, emit.headers::pg_catalog.json, emit.version,
+                <json>, emit.headers::pg_catalog.json, emit.version,
                 emit.not_before, coalesce(emit.tenant, @schema@._acting_for(current_user)))
         RETURNING event.id INTO new_id;
         RETURN new_id;
@@ -47,7 +47,7 @@ BEGIN
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version,
                                 not_before, tenant)
     VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
-            emit.payload::pg_catalog.json, emit.headers::pg_catalog.json, emit.version,
+            <json>, emit.headers::pg_catalog.json, emit.version,
             emit.not_before,
             coalesce(emit.tenant,
                      CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
@@ -55,7 +55,9 @@ BEGIN
                           THEN pg_catalog.current_setting('outbox.tenant', true) END));
     RETURN new_id;
 END
-$body$$function$, '<payload>', p), '<headers>', h);
+$body$$function$, '<payload>', p), '<headers>', h), '<json>',
+            CASE p WHEN 'bytea' THEN 'pg_catalog.convert_from(emit.payload, ''UTF8'')'
+                   ELSE 'emit.payload' END || '::pg_catalog.json');
         EXECUTE format('COMMENT ON FUNCTION %s.emit(text, text, anycompatible, %s, %s, text, '
                        'bigint, timestamptz, text) IS %L',
                        '@schema@', p, split_part(h, ' ', 1),

@@ -7,9 +7,9 @@ DECLARE
     h text;
 BEGIN
     FOR p, h IN SELECT *
-                FROM unnest('{text, json, jsonb}'::text[]) AS x,
+                FROM unnest('{text, json, jsonb, bytea}'::text[]) AS x,
                      unnest('{text, json, jsonb}'::text[]) AS y LOOP
-        EXECUTE replace(replace($function$
+        EXECUTE replace(replace(replace($function$
 CREATE OR REPLACE FUNCTION @schema@.emit_once(
     type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
     headers <headers>, idempotency_key text, version bigint DEFAULT NULL,
@@ -43,7 +43,7 @@ BEGIN
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
                                     not_before, tenant, idempotency_key)
         VALUES (emit_once.type, emit_once.aggregate_type,
-                emit_once.aggregate_id::pg_catalog.text, emit_once.payload::pg_catalog.json,
+                emit_once.aggregate_id::pg_catalog.text, <json>,
                 emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
                 whose, emit_once.idempotency_key)
         RETURNING event.id INTO id;
@@ -52,7 +52,7 @@ BEGIN
         INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers,
                                     version, not_before, tenant, idempotency_key)
         VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type,
-                emit_once.aggregate_id::pg_catalog.text, emit_once.payload::pg_catalog.json,
+                emit_once.aggregate_id::pg_catalog.text, <json>,
                 emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
                 whose, emit_once.idempotency_key);
     END IF;
@@ -65,7 +65,9 @@ BEGIN
           AND i.tenant OPERATOR(pg_catalog.=) coalesce(whose, '');
     END IF;
 END
-$body$$function$, '<payload>', p), '<headers>', h);
+$body$$function$, '<payload>', p), '<headers>', h), '<json>',
+            CASE p WHEN 'bytea' THEN 'pg_catalog.convert_from(emit_once.payload, ''UTF8'')'
+                   ELSE 'emit_once.payload' END || '::pg_catalog.json');
         EXECUTE format('COMMENT ON FUNCTION %s.emit_once(text, text, anycompatible, %s, %s, text, '
                        'bigint, timestamptz, text) IS %L',
                        '@schema@', p, h,

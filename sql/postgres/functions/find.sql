@@ -1,8 +1,8 @@
 -- find_unprocessed, find_processing, find_failed, find_abandoned, find_published: what there is, by
 -- the names other outboxes have for it; a row for each event and consumer, in order of seq. Nothing
 -- is changed. max_events: how many rows at most; target: of this consumer only, NULL: of all;
--- after_seq: only events behind it, to go on where a listing ended. The payload predicate of a
--- consumer is not asked, as in the view delivery.
+-- after_seq: only events behind it, to go on where a listing ended. What a consumer's payload
+-- predicate leaves out is skipped, as in the view delivery.
 --
 -- They begin with what is recorded about single events, and where consumers are, so that they take
 -- no longer where millions are kept. Only find_unprocessed and find_published have to look for
@@ -20,7 +20,7 @@ LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
     SELECT u.* FROM (
-        SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+        SELECT d.consumer, e.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
             d.attempts, d.due_at, d.error,
                e.created_at
         FROM @schema@._found('unprocessed', $1, $2, $3, $4) d
@@ -48,11 +48,22 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
     aggregate_id text, payload json, attempts int,
                worker text, epoch bigint, locked_until timestamptz, created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT k.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+    SELECT k.consumer, e.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
         e.attempts, k.owner, k.epoch,
            k.locked_until, e.created_at
     FROM @schema@.claim k CROSS JOIN LATERAL @schema@._claimed(k.consumer, k.epoch) e
     WHERE k.locked_until > @schema@._clock() AND e.seq > $3 AND ($2 IS NULL OR k.consumer = $2)
+      -- A claim is a range of events. A predicate leaves some of them out.
+      AND CASE WHEN EXISTS (SELECT 1 FROM @schema@.consumer c
+                            WHERE c.name = k.consumer AND c.predicate <> ''
+                            UNION ALL
+                            SELECT 1 FROM @schema@.former_filter f
+                            WHERE f.consumer = k.consumer AND f.predicate <> '')
+               THEN NOT EXISTS (SELECT 1 FROM (SELECT z.state FROM @schema@.delivery z
+                                               WHERE z.consumer = k.consumer AND z.seq = e.seq
+                                               OFFSET 0) d
+                                WHERE d.state = 'skipped')
+               ELSE true END
     ORDER BY e.seq, k.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'what a worker has in hand';
@@ -65,7 +76,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
     aggregate_id text, payload json, attempts int,
                due_at timestamptz, error text, created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT p.consumer, p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+    SELECT p.consumer, p.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
         p.attempts, p.due_at, p.error, e.created_at
     FROM @schema@.parked p CROSS JOIN LATERAL (
         SELECT i.id, i.type, i.aggregate_type, i.aggregate_id, i.payload, i.created_at
@@ -100,8 +111,8 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint) IS 'what was given up: dead letters';
 
--- find_published: what was delivered, as long as the event is kept. Where a predicate decides,
--- which is not asked, a receipt tells.
+-- find_published: what was delivered, as long as the event is kept. Where SQL cannot tell what a
+-- predicate wants, a receipt does.
 CREATE OR REPLACE FUNCTION @schema@.find_published(max_events int DEFAULT 100,
     target text DEFAULT NULL, after_seq bigint DEFAULT 0, look bigint DEFAULT 200000)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
@@ -110,7 +121,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
 LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
-    SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+    SELECT d.consumer, e.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
         e.created_at
     FROM @schema@._found('published', $1, $2, $3, $4) d JOIN @schema@.event e ON e.seq = d.seq
     ORDER BY e.seq, d.consumer

@@ -40,6 +40,7 @@ BEGIN
     -- Strange events. This looks at all events, where _trouble takes samples.
     IF @schema@._always_here()
        AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
         UPDATE @schema@.event x SET xid = DEFAULT
         WHERE x.xid >= pg_snapshot_xmax(pg_current_snapshot())
            OR EXISTS (SELECT 1
@@ -47,6 +48,7 @@ BEGIN
                       WHERE z.lane >= 0 AND x.seq > z.window_end
                         AND pg_visible_in_snapshot(x.xid, coalesce(z.target, z.seen)));
         GET DIAGNOSTICS brought = ROW_COUNT;
+        PERFORM set_config('outbox.change_events', '', true);
 
         t := @schema@._trouble();
         IF t.numbers IS NULL
@@ -194,8 +196,9 @@ COMMENT ON FUNCTION @schema@._handed_out_there(@schema@.lane, xid8, bigint) IS
 CREATE OR REPLACE FUNCTION @schema@._began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
-                   FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-                   WHERE l.lane >= 0 AND _began_again.seq <= @schema@._reached(c, l)
+                   FROM @schema@.consumer c, LATERAL @schema@._places(c.name, c.lanes) l
+                   WHERE l.lane >= 0 AND l.leader IS NULL -- others stand where that one stands
+                     AND _began_again.seq <= @schema@._reached(c, l)
                      AND _began_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 COMMENT ON FUNCTION @schema@._began_again(xid8, bigint) IS

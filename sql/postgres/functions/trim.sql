@@ -48,10 +48,10 @@ BEGIN
                                          now - least(every, interval '30 seconds')) THEN
         PERFORM @schema@._note_passed(now, cutoff, every);
     END IF;
-    SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;
-    IF older_than <= interval '0' THEN -- what they are done with now
+    IF older_than > interval '0' THEN
+        SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;
+    ELSE -- what they are done with now
         past := f.floor;
-        shown := NULL;
     END IF;
     sure := @schema@._surely_done();
     first := (SELECT e.seq FROM @schema@.event e WHERE e.seq > after ORDER BY e.seq LIMIT 1);
@@ -65,6 +65,7 @@ BEGIN
     keys := 0;
     -- they go by their range, which has two ends: with one the planner might read the whole table
     IF old > 0 THEN
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
         WITH gone AS (DELETE FROM @schema@.event e WHERE e.seq BETWEEN first AND last
             AND (e.created_at < cutoff OR e.created_at > now)
           AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown))
@@ -73,6 +74,7 @@ BEGIN
         forgotten AS (DELETE FROM @schema@.idempotency x USING gone g WHERE x.key = g.key
             AND x.tenant = g.tenant AND x.at < cutoff RETURNING 1)
         SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM forgotten) INTO events, keys;
+        PERFORM set_config('outbox.change_events', '', true);
     END IF;
     more := old >= max_rows AND events > 0;
     upto := coalesce(last, after);
@@ -132,9 +134,9 @@ COMMENT ON FUNCTION @schema@.trim(interval, int, interval, bigint)
     IS 'deletes what is old and needed by nobody';
 
 -- _key_cutoff: an idempotency key goes with its event. What is left, of events that somebody
--- deleted or that are from before version 4, may go from before this time: older than `cutoff`, and
--- so old that its event is gone. Events are made in the order of their numbers, but for those of
--- statements that took long: hence the thousand, and the hour.
+-- deleted, may go from before this time: older than `cutoff`, and so old that its event is gone.
+-- Events are made in the order of their numbers, but for those of statements that took long: hence
+-- the thousand, and the hour.
 CREATE OR REPLACE FUNCTION @schema@._key_cutoff(cutoff timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'

@@ -50,8 +50,11 @@ BEGIN
                              '    INSERT INTO %s (marking, seq, key) SELECT %s, e.seq, %s FROM e',
                              insert_sql, '@schema@.adopted_row', marking.id, marking.key);
     END IF;
-    body := format(E'-- %s\nBEGIN -- %s.\n    %s;\n    RETURN NULL;\nEND',
-                   mapping, @schema@._adopted_mark(), insert_sql);
+    -- The setting lets in a row's own UUID, see _keeps_id.
+    body := format(E'-- %s\nBEGIN -- %s.\n'
+                   '    PERFORM pg_catalog.set_config(%L, %L, true);\n    %s;\n'
+                   '    PERFORM pg_catalog.set_config(%3$L, %6$L, true);\n    RETURN NULL;\nEND',
+                   mapping, @schema@._adopted_mark(), 'outbox.keep_ids', 'on', insert_sql, '');
     IF old.prosrc = body THEN
         RETURN false;
     END IF;

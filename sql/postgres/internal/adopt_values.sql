@@ -30,11 +30,13 @@ BEGIN
                          coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
                          c.field);
         IF c.field = 'id' THEN
-            -- An id that is no UUID is kept in the headers. A number is the best order there is.
+            -- An id that is no UUIDv7 is kept in the headers, too. A number is the best order there
+            -- is.
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
-                   || format('CASE WHEN t.id IS NOT NULL AND %s._adopt_id(t.id) IS NULL THEN '
-                             'json_build_object(''source_id'', t.id) END', '@schema@');
+                   || format('CASE WHEN %s._adopt_id(t.id)::text ~ ''^.{14}7.{4}[89ab]'' THEN NULL '
+                             'WHEN t.id IS NOT NULL THEN json_build_object(''source_id'', '
+                             'coalesce(%1$s._adopt_id(t.id)::text, t.id)) END', '@schema@');
             sort := CASE c.category WHEN 'N' THEN v END;
         ELSIF c.field = 'type' THEN
             t := t || c.field;

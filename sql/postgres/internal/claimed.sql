@@ -3,9 +3,8 @@
 -- were claimed. They have no attempts, because whatever has failed is parked. A claim of lane -1 is
 -- the parked events that carry its epoch.
 --
--- attempts does not count the attempt that is about to be made, though for a careful event it is on
--- record already. failing_ms says for how long the event has been failing. proven says that the
--- event itself was proven to be at fault.
+-- attempts does not count the attempt that is about to be made. failing_ms says for how long the
+-- event has been failing. proven says that the event itself was proven to be at fault.
 --
 -- It is plpgsql for the plans, which a function in SQL that cannot be inlined would make each time.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
@@ -20,7 +19,7 @@ SET plan_cache_mode = force_generic_plan AS $outbox$
 BEGIN
     -- The claim of a lane.
     RETURN QUERY
-    SELECT e.seq, e.id, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
+    SELECT e.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
            e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
            e.not_before::timestamptz, 0, false, 0::bigint, false, e.idempotency_key::text
     FROM @schema@.claim k, @schema@.consumer c,
@@ -36,9 +35,9 @@ BEGIN
 
     -- The claim of parked events.
     RETURN QUERY
-    SELECT p.seq, e.id, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
+    SELECT p.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
            e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
-           e.not_before::timestamptz, p.attempts - p.careful::int, p.careful,
+           e.not_before::timestamptz, p.attempts, p.crashes > 0,
            greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,
                     0),
            p.proven, e.idempotency_key::text

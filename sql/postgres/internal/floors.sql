@@ -21,15 +21,16 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
           FROM @schema@.consumer c
           WHERE (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes
           UNION ALL
-          -- A dead letter that was sent back is parked as well, but has a copy of its event.
+          -- A dead letter that was sent back is parked as well, but has a copy of its event. The
+          -- first of the others is found by the order of the index: an aggregate would read all.
           SELECT c.name, c.paused, p.seq - 1, 'parked', 0
           FROM @schema@.consumer c,
-               LATERAL (SELECT min(x.seq) AS seq
+               LATERAL (SELECT x.seq
                         FROM @schema@.parked x
                         WHERE x.consumer = c.name
                           AND NOT EXISTS (SELECT 1 FROM @schema@.dead d
-                                          WHERE d.consumer = x.consumer AND d.seq = x.seq)) p
-          WHERE p.seq IS NOT NULL) f
+                                          WHERE d.consumer = x.consumer AND d.seq = x.seq)
+                        ORDER BY x.seq LIMIT 1) p) f
     ORDER BY f.consumer, f.floor, f.rank
 $outbox$;
 COMMENT ON FUNCTION @schema@._floors() IS 'what each consumer still needs';

@@ -16,21 +16,26 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._places(text, int) IS 'the rows of a consumer''s lanes';
 
 -- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per
--- lane, as _places does, with the place of its leader where it has one.
-CREATE OR REPLACE FUNCTION @schema@._lanes(consumer text, lanes int) RETURNS SETOF @schema@.lane
+-- lane, as _places does, with the place of its leader where it has one. The columns are named, so
+-- that a table to which somebody has added one of his own does no harm.
+CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABLE (
+    consumer text, lane int, version bigint, seen pg_snapshot, floor bigint, target pg_snapshot,
+    next_floor bigint, window_end bigint, pos bigint, claims_from bigint, delivered bigint,
+    home text, due_from timestamptz, leader int, members bigint, kept_for text,
+    kept_until timestamptz)
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name has its schema.
     SELECT l.consumer, l.lane, l.version, p.seen, p.floor, p.target, p.next_floor, p.window_end,
            p.pos, p.claims_from, l.delivered, p.home, l.due_from, NULL::pg_catalog.int4,
            NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.timestamptz
-    FROM pg_catalog.generate_series(-1, _lanes.lanes OPERATOR(pg_catalog.-) 1) AS n,
+    FROM pg_catalog.generate_series(-1, _lanes.n_lanes OPERATOR(pg_catalog.-) 1) AS n,
          LATERAL (SELECT * FROM @schema@.lane x
-                  WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.consumer
+                  WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.whose
                     AND x.lane OPERATOR(pg_catalog.=) n
                   ORDER BY x.version DESC
                   LIMIT 1) AS l,
          LATERAL (SELECT * FROM @schema@.lane x
-                  WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.consumer
+                  WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.whose
                     AND x.lane OPERATOR(pg_catalog.=) coalesce(l.leader, n)
                   ORDER BY x.version DESC
                   LIMIT 1) AS p

@@ -19,18 +19,42 @@ BEGIN
        OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _lock_consumer.consumer) THEN
         RETURN '0';
     END IF;
-
-    -- Another transaction has it. claim_batch does not wait, but goes on to the next consumer.
-    IF current_setting('outbox.nowait', true) = 'on' THEN
-        RAISE EXCEPTION 'consumer "%" is locked by another transaction', consumer
-            USING ERRCODE = 'lock_not_available';
-    END IF;
     PERFORM @schema@._wait_for_consumer(consumer);
     RETURN clock_timestamp() - statement_timestamp();
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._lock_consumer(text) IS
     'serialises claims and settlements of a consumer';
+
+-- _try_consumer is _lock_consumer for a claim that can be made later as well: it gives up after
+-- 100 ms, long enough for the turn of another worker, or at once in a session that many consumers
+-- share (outbox.brief). Returns NULL if another transaction has the consumer.
+CREATE OR REPLACE FUNCTION @schema@._try_consumer(consumer text) RETURNS interval
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '100ms' AS $outbox$
+BEGIN
+    PERFORM @schema@._check_transaction();
+    PERFORM 1 FROM @schema@.consumer c
+    WHERE c.name = _try_consumer.consumer
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND
+       OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _try_consumer.consumer) THEN
+        RETURN '0';
+    END IF;
+    IF current_setting('outbox.brief', true) = 'on' THEN
+        RETURN NULL;
+    END IF;
+    BEGIN
+        PERFORM 1 FROM @schema@.consumer c
+        WHERE c.name = _try_consumer.consumer
+        FOR NO KEY UPDATE;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN NULL;
+    END;
+    RETURN clock_timestamp() - statement_timestamp();
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._try_consumer(text) IS
+    'serialises claims and settlements of a consumer, or gives up soon';
 
 -- _wait_for_consumer waits for the lock of a consumer for at most 5 s, or 1 s in a session that
 -- many consumers share (outbox.brief); then it raises an error that names the session that holds

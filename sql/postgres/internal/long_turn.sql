@@ -53,7 +53,17 @@ BEGIN
         END IF;
     END IF;
     IF NOT surely_idle THEN
-        waited := @schema@._lock_consumer(consumer);
+        IF q.known IS NULL AND q.max_events > 0 AND s.epoch = 0 THEN
+            waited := @schema@._try_consumer(consumer);
+        ELSE
+            waited := @schema@._lock_consumer(consumer);
+        END IF;
+        IF waited IS NULL THEN
+            r.busy := true;
+            r.wait_ms := 100;
+            RETURN r;
+        END IF;
+        q.known := coalesce(q.known, '{}');
         -- one time for all: a claim is alive in every step, or in none
         now := @schema@._clock() + waited;
         SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _long_turn.consumer;
@@ -77,8 +87,13 @@ BEGIN
         RETURN r;
     END IF;
 
-    SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from
-    FROM @schema@._places(c.name, c.lanes) x;
+    -- As _places does. PostgreSQL plans this anew if a column is added to the table, which it would
+    -- not notice behind a function.
+    SELECT array_agg(x.place ORDER BY n), max((x.place).claims_from) INTO ls, claims_from
+    FROM generate_series(-1, c.lanes - 1) AS n,
+         LATERAL (SELECT y AS place FROM @schema@.lane y
+                  WHERE y.consumer = c.name AND y.lane = n
+                  ORDER BY y.version DESC LIMIT 1) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
         PERFORM @schema@._lost_place(c);
     END IF;

@@ -1,6 +1,6 @@
 -- _note_drop records that a dead letter was dropped, and so its event never delivered. The record
--- lasts as long as the event. A trigger calls it for each dead letter that is deleted and was not
--- sent back.
+-- lasts as long as the event. The trigger calls it for each dead letter that is deleted, whoever
+-- does it, unless it had been sent back and is being settled.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN
@@ -12,3 +12,5 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._note_drop() IS 'remembers that a dead letter was dropped';
+CREATE OR REPLACE TRIGGER note_drop AFTER DELETE ON @schema@.dead FOR EACH ROW
+    WHEN (NOT OLD.retrying) EXECUTE FUNCTION @schema@._note_drop();

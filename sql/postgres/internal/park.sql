@@ -23,7 +23,7 @@ BEGIN
     SELECT * FROM @schema@._as_parked(c, seqs, kinds, attempts, delays_ms, errors, proven, now)
     ON CONFLICT ON CONSTRAINT parked_pkey DO UPDATE SET
         attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
-        careful = excluded.careful, delayed = excluded.delayed, claim = NULL,
+        crashes = excluded.crashes, delayed = excluded.delayed, claim = NULL,
         error = coalesce(excluded.error, p.error),
         failed_at = coalesce(excluded.failed_at, p.failed_at),
         failing_since = coalesce(p.failing_since, excluded.failing_since),
@@ -34,10 +34,13 @@ COMMENT ON FUNCTION @schema@._park(@schema@.consumer, bigint[], text[], int[], b
     boolean[], timestamptz) IS 'makes events wait';
 
 -- _as_parked gives the rows that _park makes of its parameters. It becomes a part of the statement
--- that calls it.
+-- that calls it. The columns are named as in _lanes, for the same reason.
 CREATE OR REPLACE FUNCTION @schema@._as_parked(
-    c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
-    errors text[], proven boolean[], now timestamptz) RETURNS SETOF @schema@.parked
+    c @schema@.consumer, seqs bigint[], kinds text[], all_attempts int[], delays_ms bigint[],
+    errors text[], all_proven boolean[], now timestamptz)
+RETURNS TABLE (consumer text, seq bigint, key bigint, attempts int, due_at timestamptz,
+    wait interval, crashes int, delayed boolean, claim bigint, error text,
+    failed_at timestamptz, failing_since timestamptz, proven boolean)
 LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT c.name, w.seq, w.key, w.attempts,
@@ -46,7 +49,7 @@ BEGIN ATOMIC
                 WHEN w.kind = 'delay'
                 THEN greatest(least(w.not_before, now + interval '3653 days'), now)
                 ELSE now END,
-           w.wait, false, w.kind = 'delay', NULL::bigint, w.error,
+           w.wait, 0, w.kind = 'delay', NULL::bigint, w.error,
            CASE WHEN w.error IS NOT NULL THEN now END, CASE WHEN w.error IS NOT NULL THEN now END,
            coalesce(w.proven, false)
     FROM (SELECT o.seq, o.kind, o.attempts, o.proven, e.not_before, y.key,

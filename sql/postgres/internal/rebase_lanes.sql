@@ -7,14 +7,17 @@ CREATE OR REPLACE FUNCTION @schema@._rebase_lanes(moved boolean, renumbered bool
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     place text := @schema@._here();
-    before @schema@.lane[]; -- the lanes as they came
+    before @schema@.lane[] := '{}'; -- the lanes as they came
     l @schema@.lane;
-    late xid8;              -- a transaction that has ended here, and that no lane has seen
+    late xid8;                      -- a transaction that has ended here, and that no lane has seen
 BEGIN
     late := (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
-    SELECT array_agg(z) INTO before
-    FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z;
-    FOREACH l IN ARRAY coalesce(before, '{}') LOOP
+    FOR l IN
+        SELECT z.* FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z
+    LOOP
+        before := before || l;
+    END LOOP;
+    FOREACH l IN ARRAY before LOOP
         IF moved THEN
             SELECT least(min(x.seq) - 1, greatest(l.floor, l.window_end)) INTO l.floor
             FROM @schema@.event x
@@ -38,6 +41,7 @@ BEGIN
     -- number that any cluster gives out: every lane has seen it.
     IF moved THEN
         PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
         UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
         FROM (SELECT y.seq,
                      EXISTS (SELECT 1 FROM unnest(before) z
@@ -48,6 +52,7 @@ BEGIN
                                AND NOT @schema@._handed_out_there(z, y.xid, y.seq)) AS pending
               FROM @schema@.event y) p
         WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);
+        PERFORM set_config('outbox.change_events', '', true);
     END IF;
 END
 $outbox$;

@@ -13,26 +13,24 @@ DECLARE
     also bigint[]; -- those past it that were
 BEGIN
     -- Where the consumer started.
-    IF c.start_seen IS NOT NULL THEN
-        SELECT min(e.seq) INTO first FROM @schema@.event e
-        WHERE NOT @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
-        first := coalesce(first,
-                          greatest((SELECT max(e.seq) FROM @schema@.event e), c.start_floor) + 1,
-                          1);
-        SELECT array_agg(e.seq) INTO also
-        FROM @schema@.event e
-        JOIN @schema@._lanes(c.name, c.lanes) l
-          ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
-        WHERE e.seq > first AND e.seq <= l.floor
-          AND @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
-        UPDATE @schema@.consumer x
-        SET start_seen = snap,
-            start_floor = least(first - 1, (SELECT min(l.floor)
-                                            FROM @schema@._lanes(c.name, c.lanes) l
-                                            WHERE l.lane >= 0)),
-            start_also = also
-        WHERE x.name = c.name;
-    END IF;
+    SELECT min(e.seq) INTO first FROM @schema@.event e
+    WHERE NOT @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
+    first := coalesce(first,
+                      greatest((SELECT max(e.seq) FROM @schema@.event e), c.start_floor) + 1,
+                      1);
+    SELECT array_agg(e.seq) INTO also
+    FROM @schema@.event e
+    JOIN @schema@._lanes(c.name, c.lanes) l
+      ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+    WHERE e.seq > first AND e.seq <= l.floor
+      AND @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
+    UPDATE @schema@.consumer x
+    SET start_seen = snap,
+        start_floor = least(first - 1, (SELECT min(l.floor)
+                                        FROM @schema@._lanes(c.name, c.lanes) l
+                                        WHERE l.lane >= 0)),
+        start_also = also
+    WHERE x.name = c.name;
 
     -- What each former filter covered, lane by lane.
     FOR f IN SELECT * FROM @schema@.former_filter x WHERE x.consumer = c.name LOOP

@@ -45,7 +45,7 @@ BEGIN
     WHERE n > 0;
     -- A predicate, which only the relay can apply, may exclude some of them: they come one by one,
     -- and it is applied then.
-    UPDATE @schema@.parked p SET careful = true
+    UPDATE @schema@.parked p SET crashes = 1
     WHERE coalesce(c.predicate, '') <> '' AND p.consumer = c.name AND p.seq = ANY (seqs);
 END
 $outbox$;

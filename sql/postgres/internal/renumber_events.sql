@@ -57,8 +57,10 @@ BEGIN
             -- Numbers began again, and are past what is known already: not locked so far.
             PERFORM @schema@._lock_events(moved, '5s');
         END IF;
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
         UPDATE @schema@.event x SET seq = DEFAULT
         WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
+        PERFORM set_config('outbox.change_events', '', true);
         renumbered := renumbered + 1;
         UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;
 

@@ -4,10 +4,10 @@
 
 -- _due_together finds the parked events that are due, each with what waits behind it, and where
 -- their rows are. seqs is NULL if one of them has something about it that _claim_parked has to
--- consider: it is careful, or another of its key is in a claim, due by itself, or before it. None
--- has a time before `since`. Events of claim `was` may be parked after this look: they must come
--- behind all of these, so one that does not is something to consider, too. The event numbers must
--- be those that lane l knows.
+-- consider: it has been through a crash, or another of its key is in a claim, due by itself, or
+-- before it. None has a time before `since`. Events of claim `was` may be parked after this look:
+-- they must come behind all of these, so one that does not is something to consider, too. The event
+-- numbers must be those that lane l knows.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[])
@@ -29,17 +29,17 @@ BEGIN
     SELECT array_agg(f.seq), array_agg(f.at),
            bool_or(f.odd) OR max(f.seq) > was.from_seq
     INTO seqs, rows, odd
-    FROM (SELECT x.seq, x.at, x.careful OR x.attempts >= 1 << 23 OR x.seq < p.seq
+    FROM (SELECT x.seq, x.at, x.crashes > 0 OR x.attempts >= 1 << 23 OR x.seq < p.seq
                  OR x.seq > p.seq AND (x.claim IS NOT NULL OR x.due_at IS NOT NULL) AS odd
-          FROM (SELECT y.seq, y.key, y.careful, y.attempts, y.due_at, y.ctid AS at
+          FROM (SELECT y.seq, y.key, y.crashes, y.attempts, y.due_at, y.ctid AS at
                 FROM @schema@.parked y
                 WHERE y.consumer = l.consumer AND y.claim IS NULL
                   AND y.due_at >= since AND y.due_at <= now
                 ORDER BY y.due_at, y.seq LIMIT max_events) p,
-               LATERAL (SELECT p.seq, p.at, p.careful, p.attempts, NULL::bigint AS claim, p.due_at
+               LATERAL (SELECT p.seq, p.at, p.crashes, p.attempts, NULL::bigint AS claim, p.due_at
                         WHERE p.key = 0
                         UNION ALL
-                        (SELECT y.seq, y.ctid, y.careful, y.attempts, y.claim, y.due_at
+                        (SELECT y.seq, y.ctid, y.crashes, y.attempts, y.claim, y.due_at
                          FROM @schema@.parked y
                          WHERE y.consumer = l.consumer AND y.key BETWEEN p.key AND p.key
                            AND p.key <> 0

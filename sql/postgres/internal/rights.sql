@@ -100,7 +100,7 @@ COMMENT ON FUNCTION @schema@._rights(text, boolean) IS 'what a role needs for it
 -- All others are for the owner, and for those that _rights names.
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
-    SELECT '{emit, emit_once, turn, _uuid7, _clock,
+    SELECT '{emit, emit_once, _uuid7, _clock,
              bell_works, _bell_key, bell_channel, bell_sleep, bell_wake,
              _bell_ring_at_emit, _bell_ring_all, _bell_locks, _bell_squatted, _bell_squatters,
              _bell_is_a_workers, _bell_second, _session, _holder, _adopted_formerly, _adopted_mark,
@@ -110,8 +110,9 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              handle_once, _handle, _handle_all, _handled_before, _claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published,
              _found, _look_end, _scopes, _candidates, _exceptional, _states, _seq_of,
+             _wants, _at_path, _equals, _normal_number, _plain_json, _too_deep,
              _backlog, _waiting, _floors, _low, _progress, _needed, _surely_done, _lanes, _places,
-             _members, _is_member, _all_lanes,
+             _members, _is_member, _all_lanes, _parked_events, _parked_summary,
              _key_cutoff, _passed_by, _passed_since, _common_snapshot, _all_but_running,
              _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _starts_after,
              _window_events, _home, _here, _at_home, _moved, _trouble, rebaseline, _may_rebaseline,

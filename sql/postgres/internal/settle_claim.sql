@@ -18,7 +18,7 @@ BEGIN
         failed := @schema@._settle_outcomes(c, k, outcomes, now);
     END IF;
     IF release_from > 0 AND k.lane = -1 THEN
-        UPDATE @schema@.parked p SET claim = NULL, attempts = p.attempts - p.careful::int
+        UPDATE @schema@.parked p SET claim = NULL
         WHERE p.ctid = ANY (@schema@._claimed_rows(k))
           AND p.seq >= release_from;
     ELSIF release_from > 0 THEN

@@ -33,7 +33,7 @@ BEGIN
                                     AND x.seq < w.seq
                                   ORDER BY x.key, x.seq LIMIT 1)) THEN NULL
                     ELSE now + w.wait END,
-               w.wait, false, false, NULL, w.error, w.failed_at, w.failed_at, w.proven
+               w.wait, 0, false, NULL, w.error, w.failed_at, w.failed_at, w.proven
         FROM (SELECT CASE WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
                                AND alike.kind IN ('retry', 'behind') THEN o.seq
                           ELSE @schema@._refuse_outcome(k.epoch, o.seq, alike.kind) END AS seq,
@@ -92,7 +92,7 @@ BEGIN
                          AS r (seq, kind, attempts, delay_ms, error, id, receipt, proven, nth)
                     WINDOW same AS (PARTITION BY r.seq ORDER BY r.nth)) o
               LEFT JOIN LATERAL (
-                   SELECT CASE WHEN y.claim = k.epoch THEN y.attempts - y.careful::int END AS used
+                   SELECT CASE WHEN y.claim = k.epoch THEN y.attempts END AS used
                    FROM @schema@.parked y
                    WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq AND k.lane = -1
                    ORDER BY y.seq LIMIT 1) p ON true -- by this index: see _parked_rows

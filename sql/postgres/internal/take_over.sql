@@ -1,8 +1,10 @@
--- _take_over: dissolves every claim of a consumer whose lease ran out. Its events become careful
--- parked ones: they are handed out alone, the attempt counted first, so that one that kills its
--- worker is found. Where there is an order to keep, a claim waits for the earlier ones of its lane.
--- What is known the caller has in hand, and may still settle or extend, however late. Under
--- lock_consumer.
+-- _take_over: dissolves every claim of a consumer whose lease ran out. Its events become parked
+-- ones that have been through a crash. A worker that they can kill gets them one at a time, so that
+-- the one that does is found: if the claim was blamed, that was an attempt of its event. If nobody
+-- knows which event it was, then from the fourth crash on each comes again at a time of its own,
+-- within 2 s at first and a minute in the end: sooner or later the one that kills is alone. Where
+-- there is an order to keep, a claim waits for the earlier ones of its lane. What is known the
+-- caller has in hand, and may still settle or extend, however late. Under lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from bigint,
     max_attempts int, now timestamptz,
                                               known bigint[], OUT crashed bigint, OUT buried bigint)
@@ -27,27 +29,36 @@ BEGIN
         ORDER BY x.epoch LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF k.lane = -1 THEN
-            SELECT count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.attempts) AS attempts,
+            SELECT count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.attempts + 1) AS attempts,
                array_agg('the process died, or lost its lease, while delivering this event'::text)
                        AS errors, array_agg(x.key) AS keys
             INTO dead
             FROM @schema@.parked x
             WHERE x.ctid = ANY (@schema@._claimed_rows(k))
-              AND x.careful AND x.attempts >= max_attempts;
+              AND k.blamed AND x.attempts + 1 >= max_attempts;
             IF dead.n > 0 THEN
                 PERFORM @schema@._bury(c.name, dead.seqs, dead.attempts, dead.errors);
                 PERFORM @schema@._promote(c.name, dead.keys, now);
                 buried := buried + dead.n;
             END IF;
-            UPDATE @schema@.parked x SET claim = NULL, careful = true
-            WHERE x.ctid = ANY (@schema@._claimed_rows(k));
+            UPDATE @schema@.parked x
+            SET claim = NULL, crashes = x.crashes + 1, attempts = x.attempts + k.blamed::int,
+                due_at = CASE WHEN p.apart > '0' AND x.due_at IS NOT NULL THEN now + p.apart
+                              ELSE x.due_at END,
+                wait = greatest(x.wait, p.apart)
+            FROM (SELECT y.ctid AS at,
+                         CASE WHEN k.blamed OR y.crashes < 3 THEN interval '0'
+                              ELSE random() * interval '1 second' * (1 << least(y.crashes - 2, 6))
+                              END AS apart
+                  FROM @schema@.parked y WHERE y.ctid = ANY (@schema@._claimed_rows(k))) p
+            WHERE x.ctid = p.at;
         ELSE
-            INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at, careful, delayed)
+            INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at, crashes, delayed)
             SELECT c.name, w.seq, w.key, 0,
                    CASE WHEN w.key <> 0 AND (w.nth > 1 OR b.there)
                         THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now),
                             now + interval '3653 days')) END,
-                   true, coalesce(w.not_before > now, false)
+                   1, coalesce(w.not_before > now, false)
             FROM (SELECT e.seq, e.not_before, y.key, row_number() OVER (PARTITION BY y.key
                 ORDER BY e.seq) AS nth
                   FROM @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
@@ -73,4 +84,4 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._take_over(@schema@.consumer, bigint, int, timestamptz, bigint[]) IS
-    'makes careful parked events of claims that ran out';
+    'parks the events of claims that ran out';

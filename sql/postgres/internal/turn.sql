@@ -1,14 +1,15 @@
 -- _turn does all that a worker does in one transaction, and one round trip: it takes over what has
 -- expired, settles a claim (s), and claims the next one (q). The order matters: what an expired
 -- claim held must be parked before anything that waits behind it is handed out. The relay calls
--- this; claim and settle are its simple faces. 0005_names.sql describes s, q, a and the answer.
+-- this; claim and settle are its simple faces. 0001_outbox.sql describes s, q, a and the answer.
 --
 -- The worker says with which settings it works (q.ordering, lanes, events, predicate). If those are
 -- not the registered ones, `changed` is set and nothing is claimed: what another filter passes over
 -- would be lost.
 --
 -- The worker also says which claims it has in hand (q.known). A fresh claim of its own that it does
--- not know, because the answer got lost, keeps its lane busy until the lease has run out.
+-- not know, because the answer got lost, keeps its lane busy until the lease has run out. NULL: the
+-- caller is no relay, and a claim for it does not wait for a consumer that is locked.
 --
 -- knows is the version of the outbox that the worker was written for. A worker of another version
 -- may settle what it has, so that nothing it delivered is delivered again; it is refused when it

@@ -33,14 +33,15 @@ COMMENT ON FUNCTION @schema@._worker_register(
 
 -- _worker_extend is extend, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_extend(
-    consumer text, worker text, epoch bigint, lease_ms bigint) RETURNS boolean
+    consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     RETURN @schema@._admit('consumer', consumer)
-       AND @schema@.extend(consumer, worker, epoch, lease_ms);
+       AND @schema@.extend(consumer, worker, epoch, lease_ms, absolve);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._worker_extend(text, text, bigint, bigint) IS 'extend, for workers';
+COMMENT ON FUNCTION @schema@._worker_extend(text, text, bigint, bigint, boolean) IS
+    'extend, for workers';
 
 -- _worker_shrink is _shrink, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_shrink(

@@ -1,6 +1,5 @@
 -- drop_strays drops functions that an earlier version made and this one does not have, so that no
--- call has two to choose from. age() is above 0 for rows that this transaction has not written. An
--- outbox of version 1 has no list of its functions; there, functions with a name of ours count. If
+-- call has two to choose from. age() is above 0 for rows that this transaction has not written. If
 -- something of the application depends on a function, it stays, and validate reports it.
 DO $outbox$
 DECLARE
@@ -15,11 +14,7 @@ BEGIN
         FROM pg_proc p
         WHERE p.pronamespace = '@schema@'::regnamespace
           AND age(p.xmin) > 0
-          AND CASE
-                  WHEN former IS NULL
-                  THEN ARRAY[p.proname, '_' || p.proname]::text[] && '{@functions@}'
-                  ELSE p.proname || '(' || oidvectortypes(p.proargtypes) || ')' = ANY (former)
-              END
+          AND p.proname || '(' || oidvectortypes(p.proargtypes) || ')' = ANY (former)
     LOOP
         BEGIN
             EXECUTE format('DROP ROUTINE %s', f.which);

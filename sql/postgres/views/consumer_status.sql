@@ -1,39 +1,39 @@
--- consumer_status shows how every consumer is doing, a row for each.
+-- consumer_status shows how every consumer is doing, a row for each; docs/sql.md has the columns.
 --
--- behind is the number of events that wait to be claimed. It is exact if behind_exact says so, and
--- otherwise an estimate from 10,000 events. A predicate on the payload cannot be asked here, so
--- for a consumer with one, behind and inflight include events that the worker will leave out.
+-- behind is the number of events that are not delivered yet: those that wait to be claimed, those
+-- in flight, and those parked. It is exact if behind_exact says so. A predicate on the payload
+-- cannot be asked here, so for a consumer with one, behind and inflight include events that the
+-- worker will leave out. Counting has bounds (see _backlog and _parked_summary), so that a look
+-- costs the same whatever waits.
 CREATE OR REPLACE VIEW @schema@.consumer_status WITH (security_invoker = true) AS
 SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.created_at,
        c.report, c.report_at,
-       l.place AS position, b.n AS behind, b.oldest_at, l.delivered,
-       coalesce(k.events, 0) AS inflight, k.owner,
+       l.place AS position, b.n + b.held + p.n AS behind,
+       least(b.oldest_at, b.held_at, p.oldest_at) AS oldest_at, l.delivered,
+       b.held + coalesce(k.parked, 0) AS inflight, k.owner,
        -- What is in a live claim is in flight, not parked.
-       (SELECT count(*) FROM @schema@.parked p
-        WHERE p.consumer = c.name AND NOT coalesce(p.claim = ANY (k.live), false)) AS parked,
+       greatest(p.n - coalesce(k.parked, 0), 0) AS parked,
        (SELECT count(*) FROM @schema@.dead d
         WHERE d.consumer = c.name AND NOT d.retrying) AS dead,
-       (SELECT min(p.due_at) FROM @schema@.parked p
-        WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at IS NOT NULL) AS next_due,
-       f.error AS last_error, f.failed_at AS last_error_at, o.floor, o.pin AS floor_pin,
-       coalesce(k.claims, 0) AS claims, b.exact AND c.predicate = '' AS behind_exact,
-       CASE WHEN c.report LIKE 'sink is down%' THEN c.report_at END AS down_since
+       (SELECT min(x.due_at) FROM @schema@.parked x
+        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL) AS next_due,
+       p.error AS last_error, p.failed_at AS last_error_at, o.floor, o.pin AS floor_pin,
+       coalesce(k.claims, 0) AS claims, b.exact AND p.exact AND c.predicate = '' AS behind_exact,
+       CASE WHEN c.report LIKE 'sink is down%' THEN c.report_at END AS down_since,
+       p.exact AS parked_exact, b.oldest_at AS unclaimed_at, p.oldest_at AS parked_at,
+       least(b.overdue_at, p.overdue_at) AS overdue_at,
+       p.first_seq, p.first_attempts, p.first_due, p.first_error, p.overdue_at AS first_since
 FROM @schema@.consumer c
 CROSS JOIN LATERAL @schema@._progress(c.name, c.lanes) l
 CROSS JOIN LATERAL @schema@._backlog(c.name, 10000) b
--- k: its live claims; the owner named is that of the newest
+CROSS JOIN LATERAL @schema@._parked_summary(c.name) p
+-- k: its live claims, and how many parked events they hold; the owner named is that of the newest
 LEFT JOIN LATERAL (SELECT count(*) AS claims,
                           (array_agg(x.owner ORDER BY x.epoch DESC))[1] AS owner,
-                          array_agg(x.epoch) AS live,
-                          sum((SELECT count(*) FROM @schema@._claimed(c.name, x.epoch)))::bigint
-                              AS events
+                          sum(CASE WHEN x.lane < 0
+                                   THEN (SELECT count(*) FROM @schema@._claimed(c.name, x.epoch))
+                                   END)::bigint AS parked
                    FROM @schema@.claim x
                    WHERE x.consumer = c.name AND x.locked_until > @schema@._clock()) k ON true
--- f: the latest failure among the events that still wait
-LEFT JOIN LATERAL (SELECT p.error, p.failed_at
-                   FROM @schema@.parked p
-                   WHERE p.consumer = c.name AND p.failed_at IS NOT NULL
-                   ORDER BY p.failed_at DESC
-                   LIMIT 1) f ON true
 JOIN @schema@._floors() o ON o.consumer = c.name;
 COMMENT ON VIEW @schema@.consumer_status IS 'how every consumer is';

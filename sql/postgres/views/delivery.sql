@@ -2,20 +2,14 @@
 -- did when it was handed out. An expired claim counts as none: its events are pending, or failed if
 -- they had failed before.
 --
--- The database cannot ask a predicate on the payload. If a consumer with one is past an event, the
--- state is `unknown`, which means delivered or skipped, unless the worker said which. `outbox
--- events` looks at the payload as well; the column predicate is the one to ask, '' if there is none
--- to ask.
+-- A predicate on the payload is asked as a relay asks it (_wants). Where SQL cannot tell what it
+-- wants, the column predicate has it, and an event that the consumer is past is `unknown`:
+-- delivered or skipped. `outbox events` can always tell.
 CREATE OR REPLACE VIEW @schema@.delivery WITH (security_invoker = true) AS
-SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, s.state,
+SELECT e.seq, e.id::uuid AS event_id, e.type, c.name AS consumer, w.state,
        coalesce(p.attempts, d.attempts, 0) AS attempts,
        p.due_at,
-       coalesce(p.error, d.error) AS error,
-       CASE WHEN s.state IN ('expired', 'failed', 'before-start', 'dropped', 'delivered',
-                             'skipped') THEN ''
-            WHEN p.seq IS NULL AND h.out THEN f.predicate
-            WHEN p.seq IS NULL OR p.careful THEN c.predicate
-            ELSE '' END AS predicate
+       coalesce(p.error, d.error) AS error, w.predicate
 FROM @schema@.event e
 JOIN @schema@.consumer c ON c.tenant = '' OR c.tenant = e.tenant
 -- l: the current row of the event's lane, as in _lanes
@@ -78,6 +72,21 @@ CROSS JOIN LATERAL (
                WHEN x.state IS NOT NULL THEN x.state
                WHEN f.predicate <> '' THEN 'unknown'
                ELSE 'delivered'
-           END AS state) s
+           END AS state
+    OFFSET 0) s
+-- a: the predicate that decides whether the consumer wants it, and what it says
+CROSS JOIN LATERAL (
+    SELECT x.predicate,
+           CASE WHEN x.predicate <> '' THEN @schema@._wants(x.predicate, e.payload) END AS wants
+    FROM (SELECT CASE WHEN s.state NOT IN ('in-flight', 'pending', 'unknown') THEN ''
+                      WHEN p.seq IS NULL AND h.out THEN f.predicate
+                      WHEN p.seq IS NULL OR p.crashes > 0 THEN c.predicate
+                      ELSE '' END AS predicate) x
+    OFFSET 0) a
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN NOT a.wants THEN 'skipped'
+                WHEN a.wants AND s.state = 'unknown' THEN 'delivered'
+                ELSE s.state END AS state,
+           CASE WHEN a.wants IS NULL THEN a.predicate ELSE '' END AS predicate) w
 WHERE h.wanted OR f.wanted OR p.seq IS NOT NULL OR d.seq IS NOT NULL OR x.seq IS NOT NULL;
 COMMENT ON VIEW @schema@.delivery IS 'the state of every event for every consumer';

@@ -36,7 +36,7 @@ $view$);
 -- and outbox_dlq. Of several receipts of an event, dispatched_at is that of the first.
 SELECT @schema@._name_view(n.nspname,
                            'events, and when they were dispatched where receipts are kept', $view$
-    SELECT e.seq AS id, e.id AS event_id, e.type AS event_type, e.type AS topic,
+    SELECT e.seq AS id, e.id::uuid AS event_id, e.type AS event_type, e.type AS topic,
            e.aggregate_type AS aggregate_kind, e.aggregate_id,
            e.version AS source_entity_version, e.payload, e.headers AS telemetry_envelope,
            e.tenant AS tenant_id, e.created_at,
@@ -74,7 +74,8 @@ $view$);
 
 -- outbox_event has a row for each event and each consumer that gets it, not one for each event.
 SELECT @schema@._name_view('outbox_event', 'events with their state for each consumer', $view$
-    SELECT e.id, d.consumer, e.type AS event_type, e.aggregate_type, e.aggregate_id, e.payload,
+    SELECT e.id::uuid AS id, d.consumer, e.type AS event_type, e.aggregate_type, e.aggregate_id,
+           e.payload,
            e.idempotency_key, d.state AS status, d.attempts, d.due_at AS next_attempt_at,
            d.error AS error_message, e.created_at, r.at AS delivered_at
     FROM @schema@.delivery d

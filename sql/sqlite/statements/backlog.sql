@@ -5,7 +5,8 @@
 SELECT lane, position FROM outbox_lane WHERE consumer = :consumer;
 
 -- @counted_columns@: the payload is read only where a predicate needs it.
-seq, type, created_at, aggregate_type, aggregate_id, CASE WHEN :payload THEN payload END;
+seq, type, created_at, aggregate_type, aggregate_id, not_before,
+CASE WHEN :payload THEN payload END;
 
 -- waiting_events (position int, max int, payload int): what lies after the lowest position.
 SELECT @counted_columns@ FROM outbox_event WHERE seq > :position ORDER BY seq LIMIT :max;
@@ -20,24 +21,47 @@ SELECT @counted_columns@ FROM outbox_event
 SELECT epoch, lane, from_seq, to_seq, locked_until > :now FROM outbox_claim
  WHERE consumer = :consumer AND epoch > :epoch AND parked = 0 ORDER BY epoch LIMIT 1;
 
--- count_parked_in_flight (consumer text, now int): parked events that a live claim holds.
+-- count_parked_in_flight (consumer text, now int): parked events that a live claim holds. With a
+-- CROSS JOIN, SQLite begins with the claims, and not with everything that is parked.
 SELECT count(*)
-  FROM outbox_claim c, json_each(c.seqs) s
-  JOIN outbox_parked p ON p.consumer = c.consumer AND p.seq = s.value AND p.claim = c.epoch
+  FROM outbox_claim c CROSS JOIN json_each(c.seqs) s
+ CROSS JOIN outbox_parked p ON p.consumer = c.consumer AND p.seq = s.value AND p.claim = c.epoch
  WHERE c.consumer = :consumer AND c.parked AND c.locked_until > :now;
 
 -- consumer_health (consumer text): what a gauge shows of the consumer itself.
 SELECT events, paused, lanes, report, report_at FROM outbox_consumer WHERE name = :consumer;
 
--- probe_parked (consumer text, now int, max int): parked events that no live claim holds, counted
--- up to a bound.
-SELECT count(*)
-  FROM (SELECT 1 FROM outbox_parked p
-         WHERE p.consumer = :consumer
-           AND NOT EXISTS (SELECT 1 FROM outbox_claim k
-                            WHERE k.consumer = :consumer AND k.epoch = p.claim
-                              AND k.locked_until > :now)
-         LIMIT :max);
+-- count_parked_rows (consumer text, max int): parked events, in a claim or not, counted up to a
+-- bound; with the ends of what was counted, and the last of all.
+SELECT count(*), min(seq), max(seq),
+       (SELECT max(seq) FROM outbox_parked WHERE consumer = :consumer)
+  FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) some;
+
+-- parked_events (consumer text, max int): the first parked events. One that was trimmed is a dead
+-- letter that was sent back, and has a copy.
+SELECT coalesce(e.type, d.type), coalesce(e.created_at, d.created_at)
+  FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) p
+  LEFT JOIN outbox_event e ON e.seq = p.seq
+  LEFT JOIN outbox_dead d ON d.consumer = :consumer AND d.seq = p.seq;
+
+-- first_parked (consumer text, now int, max int): of the parked events whose time comes first, and
+-- of those in claims, the oldest that is not just waiting for its not_before.
+SELECT p.seq, p.attempts, p.due_at, p.error,
+       max(coalesce(e.created_at, d.created_at), coalesce(e.not_before, d.not_before, 0))
+  FROM (SELECT * FROM (
+            SELECT seq, attempts, due_at, error, delayed FROM outbox_parked
+             WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL
+             ORDER BY due_at, seq LIMIT :max) soon
+        UNION ALL
+        SELECT x.seq, x.attempts, x.due_at, x.error, x.delayed
+          FROM outbox_claim c CROSS JOIN json_each(c.seqs) s
+         CROSS JOIN outbox_parked x
+            ON x.consumer = c.consumer AND x.seq = s.value AND x.claim = c.epoch
+         WHERE c.consumer = :consumer AND c.parked) p
+  LEFT JOIN outbox_event e ON e.seq = p.seq
+  LEFT JOIN outbox_dead d ON d.consumer = :consumer AND d.seq = p.seq
+ WHERE NOT (p.delayed AND p.due_at > :now)
+ ORDER BY p.seq LIMIT 1;
 
 -- probe_dead (consumer text, max int): dead letters that were not sent back, counted up to a bound.
 SELECT count(*)

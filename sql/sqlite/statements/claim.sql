@@ -5,21 +5,25 @@
 UPDATE outbox_consumer SET epoch = :epoch WHERE name = :consumer;
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
--- now int, lease int, knows int): grants the lease. A fresh claim holds the events of its lane,
--- or of all lanes (-1), after from_seq, up to and including to_seq; a parked claim holds the parked
--- rows that it lists and that name its epoch. knows is the schema version its owner was built for.
+-- now int, lease int, blamed int, boot int, ahead int): grants the lease. A fresh claim holds the
+-- events of its lane, or of all lanes (-1), after from_seq, up to and including to_seq; a parked
+-- claim holds the parked rows that it lists and that name its epoch. boot and ahead say by which
+-- clock: see correct_leases.
 INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
-                          lease, knows)
+                          lease, blamed, boot, ahead)
 VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease,
-        :lease, :knows);
+        :lease, :blamed, nullif(:boot, 0), :ahead);
 
 -- is_claimed (consumer text, epoch int, owner text): an owner may settle late, as long as nobody
 -- has taken the claim over.
 SELECT 1 FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- extend_claim (consumer text, epoch int, owner text, now int, lease int): keeps the claim for
--- another lease, unless somebody has taken it over.
-UPDATE outbox_claim SET locked_until = :now + :lease, lease = :lease
+-- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int, boot int,
+-- ahead int): keeps the claim for another lease, unless another worker has taken it over. absolve:
+-- its event is no longer to blame if the worker vanishes.
+UPDATE outbox_claim
+   SET locked_until = :now + :lease, lease = :lease, blamed = iif(:absolve, 0, blamed),
+       boot = nullif(:boot, 0), ahead = :ahead
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
 -- drop_claim (consumer text, epoch int): the claim was settled or taken over.
@@ -27,3 +31,6 @@ DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
 
 -- list_claims (consumer text, owner text): when each claim ends, and whether it is somebody else's.
 SELECT epoch, locked_until, owner <> :owner FROM outbox_claim WHERE consumer = :consumer;
+
+-- claim_owners (consumer text): who has each claim.
+SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;

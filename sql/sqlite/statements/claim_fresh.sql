@@ -21,12 +21,13 @@ SELECT epoch, locked_until FROM outbox_claim
  WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0 OR :lane < 0)
    AND (from_seq < to_seq OR owner <> :owner);
 
--- set_aside (consumer text, epoch int, owner text, now int, lease int, knows int): a claim without
--- events keeps a lane for its owner, if another worker has claimed from all lanes at once, and
--- there is more to claim.
+-- set_aside (consumer text, epoch int, owner text, now int, lease int, boot int, ahead int): a
+-- claim without events keeps a lane for its owner, if another worker has claimed from all lanes at
+-- once, and there is more to claim.
 INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
-                          lease, knows)
-SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :lease, :knows
+                          lease, boot, ahead)
+SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :lease,
+       nullif(:boot, 0), :ahead
   FROM outbox_lane l
  WHERE consumer = :consumer AND position < (SELECT max(seq) FROM outbox_event)
    AND EXISTS (SELECT 1 FROM outbox_claim

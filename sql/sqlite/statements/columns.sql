@@ -6,7 +6,7 @@ seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, 
 not_before, idempotency_key;
 
 -- @parked_columns@: what an event that is handed out inherits from its parked row; see read_parked.
-failing_since, proven, attempts, key, seq;
+failing_since, proven, attempts, key, seq, crashes > 0;
 
 -- @taken@: the parked events that the claim :epoch of :consumer lists.
 SELECT s.value FROM outbox_claim c, json_each(c.seqs) s

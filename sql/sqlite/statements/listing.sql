@@ -18,19 +18,14 @@ SELECT c.name, c.paused,
        (SELECT CASE WHEN count(*) < c.lanes THEN 0 ELSE min(l.position) END FROM outbox_lane l
          WHERE l.consumer = c.name),
        (SELECT min(k.from_seq) FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0),
-       (SELECT min(p.seq) - 1 FROM outbox_parked p
+       (SELECT p.seq - 1 FROM outbox_parked p
          WHERE p.consumer = c.name
            AND NOT EXISTS (SELECT 1 FROM outbox_dead d
-                            WHERE d.consumer = p.consumer AND d.seq = p.seq))
+                            WHERE d.consumer = p.consumer AND d.seq = p.seq)
+         ORDER BY p.seq LIMIT 1)
   FROM outbox_consumer c
  WHERE :name IS NULL OR c.name = :name
  ORDER BY c.name;
-
--- count_waiting (consumer text, now int): parked events that no live claim holds.
-SELECT count(*) FROM outbox_parked p
- WHERE p.consumer = :consumer
-   AND NOT EXISTS (SELECT 1 FROM outbox_claim k
-                    WHERE k.consumer = :consumer AND k.epoch = p.claim AND k.locked_until > :now);
 
 -- count_dead (consumer text): dead letters that were not sent back.
 SELECT count(*) FROM outbox_dead WHERE consumer = :consumer AND retrying = 0;
@@ -43,6 +38,8 @@ SELECT min(due_at) FROM outbox_parked
 SELECT owner FROM outbox_claim
  WHERE consumer = :consumer AND locked_until > :now ORDER BY epoch DESC LIMIT 1;
 
--- last_failure (consumer text): why the event that failed last did.
-SELECT error, failed_at FROM outbox_parked
- WHERE consumer = :consumer AND failed_at IS NOT NULL ORDER BY failed_at DESC LIMIT 1;
+-- last_failure (consumer text, max int): why the event that failed last did, of the first so many.
+SELECT error, failed_at
+  FROM (SELECT error, failed_at FROM outbox_parked
+         WHERE consumer = :consumer ORDER BY seq LIMIT :max) some
+ WHERE failed_at IS NOT NULL ORDER BY failed_at DESC LIMIT 1;

@@ -4,16 +4,16 @@
 -- parked_before (consumer text, key int, seq int): an event waits for those of its key before it.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND key = :key AND seq < :seq LIMIT 1;
 
--- park (consumer text, seq int, key int, attempts int, due_at int, careful int, delayed int,
+-- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int,
 -- error text, now int, wait int, proven int): due_at 0 means that the event waits behind another
 -- and has no time of its own. Without an error, what is known of the last failure stays.
-INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, failed_at,
+INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, crashes, delayed, error, failed_at,
                            failing_since, wait, proven)
-VALUES (:consumer, :seq, :key, :attempts, nullif(:due_at, 0), :careful, :delayed, :error,
+VALUES (:consumer, :seq, :key, :attempts, nullif(:due_at, 0), :crashes, :delayed, :error,
         iif(:error IS NULL, NULL, :now), iif(:error IS NULL, NULL, :now), :wait, :proven)
     ON CONFLICT (consumer, seq) DO UPDATE
    SET attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
-       careful = excluded.careful, delayed = excluded.delayed, claim = NULL,
+       crashes = excluded.crashes, delayed = excluded.delayed, claim = NULL,
        error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at),
        failing_since = coalesce(failing_since, excluded.failing_since),
        proven = max(proven, excluded.proven);

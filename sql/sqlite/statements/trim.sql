@@ -40,7 +40,7 @@ SELECT seq, at FROM outbox_passed
 -- passed_by (consumer text, cutoff int, floor int, all_seq int, all_at int): how far the consumer
 -- had come at the cutoff. Events before its start never concerned it. What all had come to counts
 -- for it if it had a sample by then.
-SELECT max(coalesce(start, 0),
+SELECT max(start,
            coalesce((SELECT max(seq, iif(:all_at >= at AND :all_seq <= :floor, :all_seq, 0))
                        FROM outbox_passed
                       WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor
@@ -78,6 +78,12 @@ DELETE FROM outbox_adopted_row
  WHERE EXISTS (SELECT 1 FROM outbox_adopted WHERE mark IS NOT NULL)
    AND event_id IN (SELECT id FROM outbox_event WHERE @going@);
 
+-- allow_changes (): events may be changed from here to refuse_changes (), in this transaction.
+INSERT OR IGNORE INTO outbox_meta (name, value) VALUES ('change_events', '');
+
+-- refuse_changes (): events are insert-only again.
+DELETE FROM outbox_meta WHERE name = 'change_events';
+
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE FROM outbox_event WHERE @going@;
 
@@ -93,8 +99,8 @@ SELECT count(*) @keys_of_going@;
 -- drop_going_keys (last int, cutoff int, now int): deletes them, before their events.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key @keys_of_going@);
 
--- @left_over_keys@: keys of events that somebody deleted by hand, or from before version 4. Only
--- keys older than the oldest event are considered: hardly any other can go.
+-- @left_over_keys@: keys of events that somebody deleted by hand. Only keys
+-- older than the oldest event are considered: hardly any other can go.
 FROM outbox_idempotency
  WHERE at < min(:cutoff,
                 coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))

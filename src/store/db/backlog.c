@@ -1,9 +1,12 @@
-/* backlog.c: what waits for a consumer and what is in flight, counted at a bounded cost. */
+/* backlog.c: what a consumer has not delivered: what waits, what is in flight and what is parked,
+ * counted at a cost that does not grow with any of them but the second, which workers hold in
+ * memory. */
 #include "store/db/db.h"
+#include "store/topics.h"
 #include "store_sql.h"
 
 /* The columns of @counted_columns@. */
-enum { SEQ, TYPE, CREATED_AT, AGGREGATE_TYPE, AGGREGATE_ID, PAYLOAD };
+enum { SEQ, TYPE, CREATED_AT, AGGREGATE_TYPE, AGGREGATE_ID, NOT_BEFORE, PAYLOAD };
 
 struct counting {
     struct store *st;
@@ -31,17 +34,52 @@ static int lane_of(const struct counting *k, const struct db_rows *q)
     return event_lane(key, db_int(q, SEQ), k->b->spec->lanes);
 }
 
-/* count_waiting counts an event that waits, and shows it to the visitor. */
-static int count_waiting(struct counting *k, const struct db_rows *q, struct error *err)
+/* earlier moves *to back to `at`; 0 is no time. */
+static void earlier(int64_t *to, int64_t at)
 {
-    int64_t at = db_int(q, CREATED_AT);
-    bool older = !k->b->oldest_at || at < k->b->oldest_at;
-    if (older)
-        k->b->oldest_at = at;
-    k->b->behind++;
-    if (!k->b->visit)
+    if (!*to || at < *to)
+        *to = at;
+}
+
+/* note_overdue notes when an event could first have been delivered, unless that is to come. */
+static void note_overdue(struct counting *k, int64_t since)
+{
+    if (since <= k->now)
+        earlier(&k->b->overdue_at, since);
+}
+
+/* note_event notes the age and the type of an event that is not delivered. */
+static int note_event(struct counting *k, enum topic_place place, struct str type, int64_t at,
+                      struct error *err)
+{
+    struct topic_find one = {.place = place, .type = type, .n = 1, .oldest_at = at};
+    earlier(&k->b->oldest_at, at);
+    if (!k->b->topics)
         return 0;
-    return k->b->visit(k->b->ctx, q, err);
+    return topics_add(k->b->topics, &one, err);
+}
+
+/* count_event counts an event that is not parked: nobody has it, or a live claim. */
+static int count_event(struct counting *k, enum topic_place place, const struct db_rows *q,
+                       struct error *err)
+{
+    int64_t at = db_int(q, CREATED_AT), not_before = db_int(q, NOT_BEFORE);
+    if (place == TOPIC_CLAIMED) {
+        k->b->inflight++;
+    } else {
+        k->b->unclaimed++;
+        earlier(&k->b->unclaimed_at, at);
+    }
+    note_overdue(k, not_before > at ? not_before : at);
+    return note_event(k, place, db_text(q, TYPE), at, err);
+}
+
+/* project estimates how many there are up to `end`, if `n` were found from first to last. */
+static int64_t project(int64_t n, int64_t first, int64_t last, int64_t end)
+{
+    if (end <= last)
+        return n;
+    return (int64_t)((double)n * (double)(end - first + 1) / (double)(last - first + 1));
 }
 
 /* ---- after the positions ---- */
@@ -63,23 +101,10 @@ static int read_lanes(struct counting *k, struct error *err)
     return r;
 }
 
-/* estimate projects what was found between first and last onto the rest, up to the head. */
-static int estimate(struct counting *k, int64_t first, int64_t last, struct error *err)
-{
-    int64_t head = 0;
-    if (db_value(k->st, err, &head, SQL(last_event)) != 0)
-        return -1;
-    if (head <= last)
-        return 0;
-    double all = (double)(head - first + 1), seen = (double)(last - first + 1);
-    k->b->behind = (int64_t)((double)k->b->behind * all / seen);
-    return 0;
-}
-
 /* count_fresh looks at what lies after the lowest position, up to b->max events. */
 static int count_fresh(struct counting *k, struct error *err)
 {
-    int64_t first = 0, last = 0;
+    int64_t first = 0, last = 0, head = 0;
     int r;
     bool payload = filter_has_where(k->filter);
     struct db_rows q = db_rows(
@@ -92,7 +117,7 @@ static int count_fresh(struct counting *k, struct error *err)
         bool handed_out = last <= k->positions[lane_of(k, &q)];
         if (handed_out || !wants(k, &q))
             continue;
-        if (count_waiting(k, &q, err) != 0) {
+        if (count_event(k, TOPIC_UNCLAIMED, &q, err) != 0) {
             db_done(&q);
             return -1;
         }
@@ -101,7 +126,10 @@ static int count_fresh(struct counting *k, struct error *err)
         return -1;
     if (k->b->scanned < k->b->max)
         return 0;
-    return estimate(k, first, last, err);
+    if (db_value(k->st, err, &head, SQL(last_event)) != 0)
+        return -1;
+    k->b->unclaimed = project(k->b->unclaimed, first, last, head);
+    return 0;
 }
 
 /* ---- in claims ---- */
@@ -119,15 +147,14 @@ static int count_range(struct counting *k, const struct range *c, struct error *
 {
     int r;
     bool payload = filter_has_where(k->filter);
+    enum topic_place place = c->live ? TOPIC_CLAIMED : TOPIC_UNCLAIMED;
     struct db_rows q = db_rows(
         k->st, err, SQL(claimed_events, .from_seq = c->from, .to_seq = c->to, .payload = payload));
     while ((r = db_step(&q, err)) == 1) {
         bool its_own = c->lane == STORE_ALL_LANES || lane_of(k, &q) == c->lane;
         if (!its_own || !wants(k, &q))
             continue;
-        if (c->live) {
-            k->b->inflight++;
-        } else if (count_waiting(k, &q, err) != 0) {
+        if (count_event(k, place, &q, err) != 0) {
             db_done(&q);
             return -1;
         }
@@ -157,7 +184,6 @@ static int next_range(struct counting *k, struct range *c, struct error *err)
 static int count_claims(struct counting *k, struct error *err)
 {
     struct range c = {.epoch = -1};
-    int64_t parked = 0;
     int r;
     while ((r = next_range(k, &c, err)) == 1)
         if (count_range(k, &c, err) != 0)
@@ -165,11 +191,78 @@ static int count_claims(struct counting *k, struct error *err)
     if (r < 0)
         return -1;
 
-    if (db_value(k->st, err, &parked,
+    if (db_value(k->st, err, &k->b->parked_inflight,
                  SQL(count_parked_in_flight, .consumer = k->b->spec->name, .now = k->now)) != 0)
         return -1;
-    k->b->inflight += parked;
+    k->b->inflight += k->b->parked_inflight;
     return 0;
+}
+
+/* ---- parked ---- */
+
+/* count_rows counts parked events up to a bound, and estimates the rest. */
+static int count_rows(struct counting *k, struct error *err)
+{
+    struct db_rows q;
+    int r = db_row(k->st, &q, err,
+                   SQL(count_parked_rows, .consumer = k->b->spec->name, .max = STORE_PROBE_ROWS));
+    if (r <= 0)
+        return r;
+    int64_t n = db_int(&q, 0);
+    k->b->parked_exact = n < STORE_PROBE_ROWS;
+    k->b->parked_rows = project(n, db_int(&q, 1), db_int(&q, 2), db_int(&q, 3));
+    db_done(&q);
+    return 0;
+}
+
+/* note_parked notes the ages and types of the first parked events. */
+static int note_parked(struct counting *k, struct error *err)
+{
+    int r;
+    struct db_rows q = db_rows(
+        k->st, err, SQL(parked_events, .consumer = k->b->spec->name, .max = STORE_PROBE_EVENTS));
+    while ((r = db_step(&q, err)) == 1) {
+        if (db_null(&q, 0))
+            continue; /* neither the event nor a dead letter is there: somebody deleted both */
+        if (note_event(k, TOPIC_PARKED, db_text(&q, 0), db_int(&q, 1), err) != 0) {
+            db_done(&q);
+            return -1;
+        }
+    }
+    return r;
+}
+
+/* read_first reads which parked event the consumer has owed for longest. */
+static int read_first(struct counting *k, struct error *err)
+{
+    bool ok = true;
+    struct db_rows q;
+    int r = db_row(
+        k->st, &q, err,
+        SQL(first_parked, .consumer = k->b->spec->name, .now = k->now, .max = STORE_PROBE_EVENTS));
+    if (r <= 0)
+        return r;
+    k->b->first_parked = (struct parked_info){
+        .seq = db_int(&q, 0),
+        .attempts = (int)db_int(&q, 1),
+        .due_at = db_int(&q, 2),
+        .error = db_copy(&q, 3, k->b->a, &ok).p,
+        .since = db_int(&q, 4),
+    };
+    db_done(&q);
+    note_overdue(k, k->b->first_parked.since);
+    return ok ? 0 : err_nomem(err);
+}
+
+static int count_parked(struct counting *k, struct error *err)
+{
+    if (count_rows(k, err) != 0)
+        return -1;
+    if (k->b->parked_rows == 0)
+        return 0;
+    if (note_parked(k, err) != 0)
+        return -1;
+    return read_first(k, err);
 }
 
 int db_backlog(struct store *st, struct backlog *b, struct error *err)
@@ -182,6 +275,8 @@ int db_backlog(struct store *st, struct backlog *b, struct error *err)
         r = count_fresh(&k, err);
     if (r == 0)
         r = count_claims(&k, err);
+    if (r == 0)
+        r = count_parked(&k, err);
     filter_free(k.filter);
     return r;
 }

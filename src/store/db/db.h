@@ -148,6 +148,11 @@ void db_news(struct store *st);
 /* db_page is how many rows to ask for at once, where `rows` are what fits into memory. */
 int64_t db_page(const struct store *st, int64_t rows);
 
+/* ---- claims.c ---- */
+
+int db_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
+              size_t *ret_n, struct error *err);
+
 /* ---- consumers.c, settings.c ---- */
 
 int db_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
@@ -178,21 +183,23 @@ int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info *
 int db_consumer_gauge(struct store *st, const char *name, struct arena *a,
                       struct consumer_gauge *ret, struct error *err);
 
-/* A question about a consumer's backlog, and the answer. */
+/* A question about a consumer's backlog, and the answer. Times are as in consumer_info. */
 struct backlog {
     const struct consumer_spec *spec;
-    int64_t max; /* how many events after the position to look at */
-    /* called for each event that waits, unless NULL; the row has type and created_at as columns 1
-     * and 2 */
-    int (*visit)(void *ctx, const struct db_rows *row, struct error *err);
-    void *ctx;
+    int64_t max;           /* how many events after the position to look at */
+    struct topics *topics; /* gets the types of what is not delivered, unless NULL */
+    struct arena *a;       /* for first_parked */
 
-    int64_t scanned;   /* events after the position; fewer than max: that is all there are */
-    int64_t behind;    /* events that wait; an estimate if not all were looked at */
-    int64_t oldest_at; /* created_at of the oldest of them; 0: none was found */
-    int64_t inflight;  /* events in live claims */
+    int64_t scanned;     /* events after the position; fewer than max: that is all there are */
+    int64_t unclaimed;   /* events that nobody has; an estimate if not all were looked at */
+    int64_t inflight;    /* events in live claims */
+    int64_t parked_rows; /* parked events, in a claim or not; an estimate if not parked_exact */
+    bool parked_exact;
+    int64_t parked_inflight; /* those of inflight that are parked */
+    int64_t oldest_at, unclaimed_at, overdue_at;
+    struct parked_info first_parked;
 };
-/* db_backlog counts what waits for a consumer and what is in flight. */
+/* db_backlog counts what is not delivered: what waits, what is in flight and what is parked. */
 int db_backlog(struct store *st, struct backlog *b, struct error *err);
 
 /* ---- former.c, inside a transaction ---- */

@@ -110,7 +110,6 @@ static int read_counts(struct store *st, struct consumer_info *c, int64_t now, s
     const char *name = c->spec.name;
     const struct db_number wanted[] = {
         {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
-        {&c->parked, SQL(count_waiting, .consumer = name, .now = now)},
         {&c->dead, SQL(count_dead, .consumer = name)},
         {&c->next_due, SQL(next_retry, .consumer = name)},
     };
@@ -128,19 +127,25 @@ static int read_floor(struct store *st, struct consumer_info *c, struct error *e
     return 0;
 }
 
-/* read_backlog counts what waits and what is in flight. */
-static int read_backlog(struct store *st, struct consumer_info *c, struct error *err)
+/* read_backlog counts what is not delivered. */
+static int read_backlog(struct store *st, struct consumer_info *c, struct arena *a,
+                        struct error *err)
 {
-    struct backlog b = {.spec = &c->spec, .max = STORE_COUNT_EVENTS};
+    struct backlog b = {.spec = &c->spec, .max = STORE_COUNT_EVENTS, .a = a};
     if (*c->spec.where)
         b.max = STORE_PROBE_EVENTS; /* payloads have to be read */
     if (db_backlog(st, &b, err) != 0)
         return -1;
-    c->behind = b.behind;
-    c->behind_exact = b.scanned < b.max;
-    c->oldest_at = b.oldest_at;
     c->inflight = b.inflight;
     c->inflight_exact = true;
+    c->parked = b.parked_rows - b.parked_inflight;
+    c->parked_exact = b.parked_exact;
+    c->behind = b.unclaimed + c->inflight + c->parked;
+    c->behind_exact = b.scanned < b.max && c->parked_exact;
+    c->oldest_at = b.oldest_at;
+    c->unclaimed_at = b.unclaimed_at;
+    c->overdue_at = b.overdue_at;
+    c->first_parked = b.first_parked;
     return 0;
 }
 
@@ -164,7 +169,8 @@ static int read_failure(struct store *st, struct consumer_info *c, struct arena 
 {
     bool ok = true;
     struct db_rows q;
-    int r = db_row(st, &q, err, SQL(last_failure, .consumer = c->spec.name));
+    int r = db_row(st, &q, err,
+                   SQL(last_failure, .consumer = c->spec.name, .max = STORE_PROBE_EVENTS));
     if (r <= 0)
         return r;
     int64_t at = db_int(&q, 1);
@@ -181,7 +187,7 @@ static int read_failure(struct store *st, struct consumer_info *c, struct arena 
 static int read_details(struct store *st, struct consumer_info *c, int64_t now, struct arena *a,
                         struct error *err)
 {
-    if (read_backlog(st, c, err) != 0)
+    if (read_backlog(st, c, a, err) != 0)
         return -1;
     if (read_owner(st, c, now, a, err) != 0)
         return -1;

@@ -301,6 +301,18 @@ static int trim_going_keys(struct store *st, const struct old *o, struct trim_re
                   SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
+/* drop_going deletes the events that may go, which the database refuses to anybody else. */
+static int drop_going(struct store *st, const struct old *o, int64_t *ret, struct error *err)
+{
+    if (db_run(st, err, SQL(allow_changes)) != 0)
+        return -1;
+    int r = db_change(st, ret, err,
+                      SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
+    if (db_run(st, r == 0 ? err : NULL, SQL(refuse_changes)) != 0)
+        return -1;
+    return r;
+}
+
 /* trim_events deletes the events that find_old found, with their keys and records. */
 static int trim_events(struct store *st, const struct old *o, struct trim_result *t,
                        struct error *err)
@@ -312,8 +324,7 @@ static int trim_events(struct store *st, const struct old *o, struct trim_result
     if (db_run(st, err,
                SQL(drop_going_rows, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
-    if (db_change(st, &t->events, err,
-                  SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
+    if (drop_going(st, o, &t->events, err) != 0)
         return -1;
     if (db_run(st, err, SQL(drop_places, .last = o->last)) != 0)
         return -1;

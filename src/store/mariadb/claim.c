@@ -30,7 +30,7 @@ static bool is_known(const struct claim_request *req, int64_t epoch)
 
 static struct claim read_claim(const struct claiming *k, const struct mdb_rows *q)
 {
-    enum { EPOCH, LANE, PARKED, FROM, TO, OWNER, UNTIL, LEASE };
+    enum { EPOCH, LANE, PARKED, FROM, TO, OWNER, UNTIL, LEASE, BLAMED };
     int64_t epoch = mdb_int(q, EPOCH);
     struct str owner = mdb_text(q, OWNER);
     return (struct claim){
@@ -41,6 +41,7 @@ static struct claim read_claim(const struct claiming *k, const struct mdb_rows *
         .to = mdb_int(q, TO),
         .until = mdb_int(q, UNTIL),
         .lease = mdb_int(q, LEASE),
+        .blamed = mdb_int(q, BLAMED) != 0,
         .others = k->req && !str_is(owner, k->req->owner),
         .known = k->req && is_known(k->req, epoch),
         .ours = k->s && k->s->b->epoch == epoch && str_is(owner, k->s->owner),
@@ -96,6 +97,7 @@ int mdb_claim_record(struct claiming *k, struct error *err)
         .owner = k->req->owner,
         .now = k->now,
         .lease = k->req->lease_ms,
+        .blamed = k->b->blamed,
     };
     return mdb_later(k->st, err, &sql_put_claim, &claim);
 }
@@ -108,16 +110,16 @@ void mdb_claim_wait(struct claiming *k, int64_t at)
         k->hint->wait_ms = wait;
 }
 
-int mdb_extend(struct store *base, const char *consumer, const char *owner, const struct batch *b,
-               int64_t lease_ms, bool *ret_lost, struct error *err)
+int mdb_extend(struct store *base, const struct claim_lease *l, bool *ret_lost, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
     struct sql_extend_claim args = {
-        .consumer = consumer,
-        .epoch = b->epoch,
-        .owner = owner,
+        .consumer = l->consumer,
+        .epoch = l->epoch,
+        .owner = l->owner,
         .now = mdb_now(st),
-        .lease = lease_ms,
+        .lease = l->lease_ms,
+        .absolve = l->absolve,
     };
     if (mdb_run(st, err, &sql_extend_claim, &args) != 0)
         return -1;

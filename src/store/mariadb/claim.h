@@ -13,6 +13,7 @@ struct claim {
     int64_t epoch, from, to, until, lease;
     int lane;
     bool parked;
+    bool blamed; /* if its worker vanishes, that is an attempt of its event */
     bool others; /* its owner is not the caller */
     bool known;  /* the caller still has it in hand: it may settle it, however late */
     bool over;   /* it was settled or taken over in this turn */

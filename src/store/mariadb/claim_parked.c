@@ -7,7 +7,7 @@ struct parked_row {
     int64_t seq, key, failing_since;
     int attempts;
     bool stop; /* a head: it is careful; a follower: it may not be taken along */
-    bool proven;
+    bool proven, crashed;
     bool behind;   /* a head: others of its key are parked before it */
     bool followed; /* and behind it */
 };
@@ -35,9 +35,10 @@ static int read_parked(struct mdb_rows *q, struct parked_row *rows, size_t max, 
             .attempts = (int)mdb_int(q, 2),
             .key = mdb_int(q, 3),
             .seq = mdb_int(q, 4),
-            .stop = (int)mdb_int(q, 5) != 0,
-            .behind = mdb_int(q, 6) != 0,
-            .followed = mdb_int(q, 7) != 0,
+            .crashed = mdb_int(q, 5) != 0,
+            .stop = mdb_int(q, 6) != 0,
+            .behind = mdb_int(q, 7) != 0,
+            .followed = mdb_int(q, 8) != 0,
         };
     }
     mdb_done(q);
@@ -100,6 +101,7 @@ static int take_parked(struct claiming *k, const struct parked_row *p, struct md
 
     ev->attempts = p->attempts;
     ev->proven = p->proven;
+    ev->crashed = p->crashed;
     bool failing = p->failing_since && p->failing_since < k->now;
     if (failing)
         ev->failing_ms = clock_since(k->now, p->failing_since);
@@ -159,6 +161,12 @@ static int note_careful(struct claiming *k, struct error *err)
 
 /* ---- taking ---- */
 
+/* goes_alone says whether a careful event has to be the only one of its claim. */
+static bool goes_alone(const struct claiming *k)
+{
+    return k->req->careful != CAREFUL_ANY;
+}
+
 /* list_heads lists events that are due and the first of their key. An event that is due but has
  * another of its key before it, parked later by whoever took a claim over, goes behind that one. */
 static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, size_t *ret_n,
@@ -167,9 +175,10 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
     const char *name = k->req->consumer;
     bool careful = k->req->careful != CAREFUL_SKIP;
     size_t n, kept = 0;
-    struct mdb_rows *q = mdb_rows(
-        k->st, err,
-        SQL(due_heads, .consumer = name, .now = k->now, .careful = careful, .max = (int64_t)max));
+    struct mdb_rows *q = mdb_rows(k->st, err,
+                                  SQL(due_heads, .consumer = name, .now = k->now,
+                                      .careful = careful, .alone = goes_alone(k),
+                                      .max = (int64_t)max));
     if (read_parked(q, heads, max, &n) != 0)
         return -1;
 
@@ -198,6 +207,7 @@ static int ask_followers(struct claiming *k, const struct parked_row *heads, siz
         args[asked] = (struct sql_followers){.consumer = k->req->consumer,
                                              .key = heads[i].key,
                                              .seq = heads[i].seq,
+                                             .alone = goes_alone(k),
                                              .max = (int64_t)room};
         ask[asked] = (struct mdb_question){&sql_followers, &args[asked]};
         asked++;
@@ -311,6 +321,7 @@ static int claim_due(struct claiming *k, struct error *err)
 
     k->b->parked = true;
     k->b->careful = n > 0 && heads[0].stop;
+    k->b->blamed = k->b->careful && k->req->careful == CAREFUL_TAKE;
     if (k->b->careful && k->req->careful == CAREFUL_WAIT) {
         k->hint->careful = true;
         return 0;

@@ -9,7 +9,7 @@
 #include "store_sql.h"
 
 #define LOOK_EVENTS 10000        /* newest events that are looked at for their markers */
-#define NUMBERS_ENOUGH INT64_MAX /* nobody gets there by counting */
+#define NUMBERS_ENOUGH INT64_MAX /* nobody gets there by counting, nor by insert_id */
 
 static void say(const struct doctor_request *req, enum finding_level level, const char *name,
                 const char *text, const char *advice)
@@ -80,11 +80,18 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
     struct mdb_rows *q = mdb_rows(st, &ignored,
                                   SQL(old_transactions, .seconds = req->patience_ms / 1000));
     while (q && mdb_step(&q) == 1) {
+        char whose[40] = "a prepared transaction (XA)"; /* its session is gone */
+        int64_t connection = mdb_int(q, 0);
+        if (connection != 0)
+            snprintf(whose, sizeof whose, "a transaction of connection %lld",
+                     (long long)connection);
         snprintf(text, sizeof text,
-                 "a transaction of connection %lld has been open for %lld s: events in it are not "
-                 "delivered, and the server keeps what others have deleted",
-                 (long long)mdb_int(q, 0), (long long)mdb_int(q, 1));
-        say(req, FINDING_WARNING, "transaction", text, "end it, or KILL the connection");
+                 "%s has been open for %lld s: events in it are not delivered, and the server "
+                 "keeps what others have deleted",
+                 whose, (long long)mdb_int(q, 1));
+        say(req, FINDING_WARNING, "transaction", text,
+            connection != 0 ? "end it, or KILL the connection"
+                            : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it");
     }
 }
 
@@ -113,7 +120,8 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
         return -1;
     if (n < MDB_TRIGGERS)
         say(req, FINDING_PROBLEM, "trigger",
-            "a trigger of the outbox is missing: events that are inserted are not delivered",
+            "a trigger of the outbox is missing: events that are inserted are not delivered, or "
+            "can be replaced and deleted without a word",
             "run `outbox init`");
     if (mdb_value(st, err, &unmarked, SQL(unmarked, .max = LOOK_EVENTS)) != 0)
         return -1;
@@ -123,10 +131,61 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
              "%lld of the newest events have neither a seq nor a marker: nobody will get them",
              (long long)unmarked);
     say(req, FINDING_PROBLEM, "marker", text,
-        "INSERT INTO outbox_fresh SELECT nr FROM outbox_event e WHERE NOT EXISTS (SELECT 1 FROM "
-        "outbox_order o WHERE o.nr = e.nr) AND NOT EXISTS (SELECT 1 FROM outbox_fresh f WHERE "
-        "f.nr = e.nr)");
+        "INSERT INTO outbox_fresh (nr) SELECT nr FROM outbox_event e WHERE NOT EXISTS (SELECT 1 "
+        "FROM outbox_order o WHERE o.nr = e.nr) AND NOT EXISTS (SELECT 1 FROM outbox_fresh f WHERE "
+        "f.nr = e.nr) ORDER BY nr");
     return 0;
+}
+
+/* guards reports that TRUNCATE could empty the table of events. */
+static int guards(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    int64_t n = 0;
+    if (mdb_value(st, err, &n, SQL(count_guards, .schema = st->url.database)) != 0)
+        return -1;
+    if (n == 0)
+        say(req, FINDING_WARNING, "insert-only",
+            "outbox_guard is missing: TRUNCATE can lose events without a word",
+            "create it again as `outbox migrate gen` has it");
+    return 0;
+}
+
+/* lost_waiting reports events that wait for a retry and are gone. */
+static int lost_waiting(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    char text[300];
+    int r;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(lost_parked, .max = LOOK_EVENTS));
+    while ((r = mdb_step(&q)) == 1) {
+        snprintf(text, sizeof text,
+                 "consumer \"%.63s\": %lld events that wait for it were deleted, the first is %lld",
+                 mdb_text(q, 0).p, (long long)mdb_int(q, 1), (long long)mdb_int(q, 2));
+        say(req, FINDING_PROBLEM, "lost", text,
+            "bring them back from a backup, or emit them again");
+    }
+    return r;
+}
+
+/* lost_events reports events that were deleted before every consumer had them. */
+static int lost_events(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+{
+    struct mdb_rows *q;
+    char text[200];
+    int64_t fresh = 0;
+    if (mdb_value(st, err, &fresh, SQL(lost_fresh, .max = LOOK_EVENTS)) != 0)
+        return -1;
+    int r = mdb_row(st, &q, err, SQL(lost_ordered, .max = LOOK_EVENTS));
+    if (r != 1)
+        return -1;
+    int64_t lost = mdb_int(q, 0) + fresh;
+    mdb_done(q);
+    if (lost > 0) {
+        snprintf(text, sizeof text, "%lld events were deleted that not every consumer has had",
+                 (long long)lost);
+        say(req, FINDING_PROBLEM, "lost", text,
+            "bring them back from a backup, or emit them again");
+    }
+    return lost_waiting(st, req, err);
 }
 
 /* definers names accounts that triggers run as and that are gone, as after a dump was restored on
@@ -178,29 +237,30 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
     return 0;
 }
 
-/* numbers tells when an event has a number so high that few are left: some producer chose it. */
+/* numbers reports a number so high that few are left, for events or for their markers: some account
+ * chose it. Rows above it have to be gone, else AUTO_INCREMENT stays above them. */
 static int numbers(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    struct mdb_rows *q;
-    char text[200], advice[200];
-    int r = mdb_row(st, &q, err, SQL(last_number));
-    if (r != 1)
-        return r;
-    uint64_t nr = strtoull(mdb_text(q, 0).p, NULL, 10);
-    mdb_done(q);
-    if (nr <= NUMBERS_ENOUGH)
-        return 0;
-
-    snprintf(text, sizeof text,
-             "an event has the number %llu, which its producer chose: after 18446744073709551615 "
-             "every INSERT fails",
-             (unsigned long long)nr);
-    snprintf(advice, sizeof advice,
-             "once it is delivered: DELETE FROM outbox_event WHERE nr = %llu; ALTER TABLE "
-             "outbox_event AUTO_INCREMENT = 1",
-             (unsigned long long)nr);
-    say(req, FINDING_PROBLEM, "numbers", text, advice);
-    return 0;
+    char text[200];
+    int r;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(next_numbers, .schema = st->url.database));
+    while ((r = mdb_step(&q)) == 1) {
+        bool events = mdb_int(q, 0) != 0;
+        uint64_t next = strtoull(mdb_text(q, 1).p, NULL, 10);
+        if (next <= NUMBERS_ENOUGH)
+            continue;
+        snprintf(text, sizeof text,
+                 "the next number of %s is %llu, because some account chose one: from "
+                 "18446744073709551615 on every INSERT fails",
+                 events ? "outbox_event" : "outbox_fresh", (unsigned long long)next);
+        say(req, FINDING_PROBLEM, "numbers", text,
+            events ? "once every consumer has had the events with such numbers: SET "
+                     "@outbox_change_events = 'on'; DELETE FROM outbox_event WHERE nr > "
+                     "9223372036854775807; ALTER TABLE outbox_event AUTO_INCREMENT = 1"
+                   : "once `outbox status` has given the events their seq: ALTER TABLE "
+                     "outbox_fresh AUTO_INCREMENT = 1");
+    }
+    return r;
 }
 
 /* ---- consumers ---- */
@@ -250,6 +310,8 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
         return 0; /* what is there is not ours to look at */
 
     if (engines(st, req, err) != 0 || triggers(st, req, err) != 0)
+        return -1;
+    if (guards(st, req, err) != 0 || lost_events(st, req, err) != 0)
         return -1;
     definers(st, req);
     if (marked(st, req, err) != 0)

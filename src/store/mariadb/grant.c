@@ -41,10 +41,11 @@ struct right {
 };
 
 /* A producer does not choose the number or the time of an event: with the highest number there
- * would be none left for others. It reads events, since the server asks for that of an INSERT that
- * returns something. A worker writes to every table but events, which it only trims.
- * statements/grant.sql knows a producer by outbox_emit, a consumer by outbox_wait, and an operator
- * by the right to write to outbox_meta, as removing a consumer does. */
+ * would be none left for others (trigger outbox_event_numbered: nor by insert_id). It reads events,
+ * since the server asks for that of an INSERT that returns something. A worker writes to every
+ * table but events, which it only trims. statements/grant.sql knows a producer by outbox_emit, a
+ * consumer by outbox_wait, and an operator by the right to write to outbox_meta, as removing a
+ * consumer does. */
 static const struct right rights[] = {
     {ALL_PARTS, SELECT, NULL, "", "outbox_meta"},
     {OPERATOR, INSERT | UPDATE, NULL, "", "outbox_meta"},
@@ -57,6 +58,7 @@ static const struct right rights[] = {
     {PRODUCER, EXECUTE, NULL, "PROCEDURE ", "outbox_emit_once"},
     {PRODUCER | CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_refuse_changed"},
     {WORKERS, SELECT | DELETE, NULL, "", "outbox_event"},
+    {WORKERS, SELECT, NULL, "", "outbox_guard"}, /* for doctor, which sees that it is there */
     {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_fresh"},
     {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_order"},
     {WORKERS, SELECT | UPDATE, NULL, "", "outbox_sequencer"},
@@ -78,6 +80,10 @@ static const struct right rights[] = {
     {WORKERS, SELECT, NULL, "", "outbox_sequenced"},
     {WORKERS, SELECT, NULL, "", "outbox_idempotency"},
     {WORKERS, SELECT, NULL, "", "outbox_delivery"},
+    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_wants"},
+    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_json_at"},
+    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_json_number"},
+    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_json_text"},
     {WORKERS, SELECT, NULL, "", "outbox_find_unprocessed"},
     {WORKERS, SELECT, NULL, "", "outbox_find_processing"},
     {WORKERS, SELECT, NULL, "", "outbox_find_failed"},

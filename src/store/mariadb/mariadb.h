@@ -11,8 +11,8 @@
 #include "store/db/db.h"
 #include "store/pull.h"
 
-#define MDB_SCHEMA_VERSION 3
-#define MDB_TRIGGERS 2 /* that an outbox has */
+#define MDB_SCHEMA_VERSION 1
+#define MDB_TRIGGERS 5 /* that an outbox has */
 
 /* ---- url.c: what a mariadb: URL says ---- */
 
@@ -363,8 +363,7 @@ int mdb_handle_once(struct store *st, void *foreign, struct str handler, struct 
 int mdb_turn(struct store *st, const struct settlement *s, bool *ret_lost,
              const struct claim_request *req, struct arena *a, struct batch *ret_batch,
              struct claim_hint *ret_hint, struct error *err);
-int mdb_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
-               int64_t lease_ms, bool *ret_lost, struct error *err);
+int mdb_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
 
 /* ---- settle.c, inside a transaction that has the consumer's row ---- */
 
@@ -383,7 +382,8 @@ struct parking {
     int attempts;
     int64_t due_at;  /* 0: at once; ignored if something of its key is parked before it */
     int64_t wait_ms; /* the wait that due_at is the end of; 0: none */
-    bool careful, delayed;
+    int crashes;
+    bool delayed;
     bool proven;       /* see struct outcome */
     const char *error; /* NULL: keep what is known of the last failure */
 };

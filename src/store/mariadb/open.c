@@ -126,6 +126,7 @@ const struct store_ops store_mariadb = {
     .turn = mdb_turn,
     .look = mdb_look,
     .extend = mdb_extend,
+    .claims = db_claims,
     .lend = mdb_lend,
     .savepoint = mdb_savepoint,
     .tx_state = mdb_tx_state,

@@ -106,13 +106,29 @@ static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct 
     return mdb_later(st, err, SQL(set_next, .next = next + n));
 }
 
-/* forget_reused makes way for numbers that began again. */
-static int forget_reused(struct mdb_store *st, struct error *err)
+/* drop_doubled deletes all but the first marker of each event. */
+static int drop_doubled(struct mdb_store *st, struct error *err)
+{
+    int r;
+    struct mdb_rows *q = mdb_rows(st, err, SQL(doubled, .max = SEQUENCE_MAX));
+    while ((r = mdb_step(&q)) == 1) {
+        int64_t marker = mdb_int(q, 0);
+        if (mdb_run(st, err, SQL(drop_run, .first = marker, .last = marker, .n = 1)) != 0) {
+            mdb_done(q);
+            return -1;
+        }
+    }
+    return r;
+}
+
+/* clear_numbers makes way for events whose number has a seq already, because numbers began again,
+ * or that have several markers. */
+static int clear_numbers(struct mdb_store *st, struct error *err)
 {
     int64_t ignored = 0;
     if (mdb_begin(&st->base, err) != 0)
         return -1;
-    if (mdb_value(st, err, &ignored, SQL(lock_sequencer)) != 0 ||
+    if (mdb_value(st, err, &ignored, SQL(lock_sequencer)) != 0 || drop_doubled(st, err) != 0 ||
         mdb_run(st, err, SQL(forget_reused)) != 0) {
         mdb_rollback(&st->base);
         return -1;
@@ -140,7 +156,7 @@ static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, st
         if (give_committed(st, ret_more, ret_next, &why) == 0)
             return 0;
         if (why.native == ER_DUP_ENTRY) {
-            if (forget_reused(st, err) != 0)
+            if (clear_numbers(st, err) != 0)
                 return -1;
         } else if (why.native != ER_LOCK_DEADLOCK) {
             break;

@@ -14,7 +14,7 @@ int mdb_park(struct mdb_store *st, const struct parking *p, struct error *err)
         .seq = p->ev->seq,
         .key = (int64_t)store_order_key(p->order, p->ev->key),
         .attempts = p->attempts,
-        .careful = p->careful,
+        .crashes = p->crashes,
         .delayed = p->delayed,
         .error = text_kept(p->error, kept),
         .wait = p->wait_ms,

@@ -1,5 +1,5 @@
-/* take_over.c: what becomes of claims whose lease ran out. Their events become careful parked ones:
- * any of them may have killed the process that had it. */
+/* take_over.c: what becomes of claims whose lease ran out. Their events become parked ones that
+ * have been through a crash: any of them may have killed the process that had it. */
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
@@ -7,11 +7,11 @@
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */
 
-/* park_careful parks one event of an expired claim; if it has a time of its own, until then. */
-static int park_careful(struct claiming *k, const struct event *ev, struct error *err)
+/* park_crashed parks one event of an expired claim; if it has a time of its own, until then. */
+static int park_crashed(struct claiming *k, const struct event *ev, struct error *err)
 {
     struct parking p = {
-        .consumer = k->req->consumer, .order = k->req->order, .ev = ev, .careful = true};
+        .consumer = k->req->consumer, .order = k->req->order, .ev = ev, .crashes = 1};
     if (ev->not_before > k->now) {
         p.due_at = ev->not_before;
         p.delayed = true;
@@ -34,7 +34,7 @@ static int park_some(struct claiming *k, const struct claim *e, int64_t *from, s
     if (mdb_fresh_wanted(k, q, e->lane, RANGE_EVENTS, &c, err) != 0)
         return -1;
     for (size_t i = 0; i < c.n; i++)
-        if (park_careful(k, &c.ev[i], err) != 0)
+        if (park_crashed(k, &c.ev[i], err) != 0)
             return -1;
     *from = c.scanned ? c.to : e->to;
     return 0;
@@ -62,8 +62,8 @@ static int park_range(struct claiming *k, const struct claim *e, struct error *e
     return r;
 }
 
-/* bury_poison makes a dead letter of a careful event whose last allowed attempt ended in a crash:
- * it has killed its process too often. */
+/* bury_poison makes a dead letter of an event that was to blame for its worker's end once too
+ * often. */
 static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 {
     struct mdb_rows *q;
@@ -85,11 +85,14 @@ static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 }
 
 /* unpark_claim lets the events of an expired parked claim wait again. */
-static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
+static int unpark_claim(struct claiming *k, const struct claim *e, struct error *err)
 {
-    if (bury_poison(k, epoch, err) != 0)
+    int64_t salt = (int64_t)rng_below(&k->st->rng, STORE_APART_MS);
+    if (e->blamed && bury_poison(k, e->epoch, err) != 0)
         return -1;
-    if (mdb_run(k->st, err, SQL(unpark_claim, .consumer = k->req->consumer, .epoch = epoch)) != 0)
+    if (mdb_run(k->st, err,
+                SQL(unpark_claim, .consumer = k->req->consumer, .epoch = e->epoch,
+                    .blamed = e->blamed, .now = k->now, .salt = salt)) != 0)
         return -1;
     k->hint->crashed += (size_t)k->st->changed;
     return 0;
@@ -117,7 +120,7 @@ static int dissolve(struct claiming *k, struct claim *e, struct error *err)
 {
     int r;
     if (e->parked)
-        r = unpark_claim(k, e->epoch, err);
+        r = unpark_claim(k, e, err);
     else
         r = dissolve_fresh(k, e, err);
     if (r != 0)

@@ -34,10 +34,15 @@ static int check_version(const struct turn *t, int64_t there, struct error *err)
 {
     if (there == MDB_SCHEMA_VERSION || t->k.s)
         return 0;
-    return err_fate(err, ERR_NEWER, FATE_FATAL, 0,
-                    "%s: this outbox has version %lld; this program knows %d: update it, or run "
-                    "`outbox migrate up`",
-                    t->k.st->shown, (long long)there, MDB_SCHEMA_VERSION);
+    if (there > MDB_SCHEMA_VERSION)
+        return err_fate(
+            err, ERR_NEWER, FATE_FATAL, 0,
+            "%s: this outbox was brought up to version %lld; this program knows %d: update it",
+            t->k.st->shown, (long long)there, MDB_SCHEMA_VERSION);
+    return err_fate(
+        err, ERR_NEWER, FATE_FATAL, 0,
+        "%s: this outbox has version %lld; this program wants %d: run `outbox migrate up`",
+        t->k.st->shown, (long long)there, MDB_SCHEMA_VERSION);
 }
 
 /* same_settings compares the row of consumer_state with the request. */

@@ -6,10 +6,6 @@
 
 #define REGISTER_PATIENCE (30000 * MS_NS)
 
-/* MS is a timestamp in milliseconds; NULL if it is infinite. */
-#define MS(column) \
-    "CASE WHEN isfinite(" column ") THEN floor(extract(epoch FROM " column ") * 1000)::bigint END"
-
 /* ---- registering ---- */
 
 /* start_text writes where a new consumer starts, as register() takes it. */
@@ -128,6 +124,17 @@ static void show_report(struct consumer_info *c)
     }
 }
 
+/* The columns of list_sql that come after the first: see read_info. */
+enum {
+    L_HEAD = 25,
+    L_PARKED_EXACT,
+    L_UNCLAIMED_AT,
+    L_OVERDUE_AT,
+    L_FIRST,
+    L_PARKED_AT = 34,
+    L_NOW
+};
+
 /* read_info reads a row of list_sql. Returns false if there is no room. */
 static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
 {
@@ -154,6 +161,16 @@ static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer
     c->report_at = pg_int(r, i, 24);
     c->down = store_says_down(c->report);
     c->inflight_exact = true;
+    c->parked_exact = pg_true(r, i, L_PARKED_EXACT);
+    c->unclaimed_at = pg_int(r, i, L_UNCLAIMED_AT);
+    c->overdue_at = pg_int(r, i, L_OVERDUE_AT);
+    if (c->overdue_at > pg_int(r, i, L_NOW))
+        c->overdue_at = 0;
+    c->first_parked = (struct parked_info){.seq = pg_int(r, i, L_FIRST),
+                                           .attempts = (int)pg_int(r, i, L_FIRST + 1),
+                                           .due_at = pg_int(r, i, L_FIRST + 2),
+                                           .error = pg_copy(r, i, L_FIRST + 3, a, &ok),
+                                           .since = pg_int(r, i, L_FIRST + 4)};
     show_report(c);
     return ok;
 }
@@ -162,23 +179,25 @@ static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer
 
 /* clang-format off */
 static const char waiting_sql[] =
-    "SELECT w.seq, w.fresh, w.waits, " MS("w.created_at") ", "
+    "SELECT w.seq, w.fresh, w.waits, " PG_MS("w.created_at") ", " PG_MS("w.due") ", "
            "CASE WHEN w.waits THEN e.payload END "
     "FROM @schema@._waiting($1, $2::int) w "
     "JOIN @schema@.event e ON e.seq = w.seq "
+    "WHERE NOT w.held "
     "ORDER BY w.seq";
 
 /* A parked event was wanted by the worker that parked it. It counts without a look at its payload,
  * which is NULL here, unless a worker left it behind and vanished. */
 static const char claimed_sql[] =
-    "SELECT e.seq, false, true, 0, "
+    "SELECT e.seq, false, true, " PG_MS("e.created_at") ", "
+           PG_MS("greatest(e.created_at, e.not_before)") ", "
            "CASE WHEN k.lane < 0 AND NOT e.careful THEN NULL ELSE e.payload END "
     "FROM @schema@.claim k, LATERAL @schema@._claimed(k.consumer, k.epoch) e "
     "WHERE k.consumer = $1 AND k.locked_until > @schema@._clock()";
 /* clang-format on */
 
 /* The columns of both. */
-enum { W_SEQ, W_FRESH, W_WAITS, W_CREATED, W_PAYLOAD };
+enum { W_SEQ, W_FRESH, W_WAITS, W_CREATED, W_DUE, W_PAYLOAD };
 
 /* What a predicate wants of the events that were looked at: fresh ones, which no claim has had yet,
  * and the others. */
@@ -188,13 +207,21 @@ struct asked {
     int64_t wanted;      /* of those */
     int64_t rest;        /* wanted of the others */
     int64_t oldest_at;   /* of all that are wanted; 0: none */
+    int64_t overdue_at;  /* as in consumer_info, but may be still to come */
 };
+
+/* earlier returns the earlier of two times; 0 is no time. */
+static int64_t earlier(int64_t a, int64_t b)
+{
+    if (!a || !b)
+        return a ? a : b;
+    return a < b ? a : b;
+}
 
 /* ask_row counts one event. */
 static void ask_row(const struct filter *f, const PGresult *r, int i, struct asked *n)
 {
     int64_t seq = pg_int(r, i, W_SEQ);
-    int64_t at = pg_int(r, i, W_CREATED);
     bool fresh = pg_true(r, i, W_FRESH);
     if (fresh) {
         n->scanned++;
@@ -202,102 +229,99 @@ static void ask_row(const struct filter *f, const PGresult *r, int i, struct ask
         if (n->first == 0)
             n->first = seq;
     }
-    bool waits = pg_true(r, i, W_WAITS);
-    if (!waits || !filter_payload(f, str_of(pg_str(r, i, W_PAYLOAD))))
+    if (!pg_true(r, i, W_WAITS))
+        return;
+    const char *payload = pg_str(r, i, W_PAYLOAD);
+    bool wanted = !payload || filter_payload(f, str_of(payload));
+    if (!wanted)
         return;
     if (fresh)
         n->wanted++;
     else
         n->rest++;
-    if (n->oldest_at == 0 || at < n->oldest_at)
-        n->oldest_at = at;
+    n->oldest_at = earlier(n->oldest_at, pg_int(r, i, W_CREATED));
+    n->overdue_at = earlier(n->overdue_at, pg_int(r, i, W_DUE));
 }
 
-static struct asked ask(const struct filter *f, const PGresult *r)
+/* ask counts the rows of an answer, and clears it. NULL: the query failed. */
+static int ask(const struct filter *f, PGresult *r, struct asked *ret)
 {
     struct asked n = {0};
+    if (!r)
+        return -1;
     for (int i = 0; i < PQntuples(r); i++)
         ask_row(f, r, i, &n);
-    return n;
+    PQclear(r);
+    *ret = n;
+    return 0;
 }
 
-/* extrapolate estimates how many fresh events up to `head` are wanted, if as many of the others are
- * as of those looked at. */
-static int64_t extrapolate(const struct asked *n, int64_t head)
+/* unclaimed_of says how many events nobody has: exactly, if all were looked at; else as many of the
+ * others up to `head` are wanted as of those that were. */
+static int64_t unclaimed_of(const struct asked *n, int64_t head)
 {
+    bool counted_all = n->scanned < STORE_PROBE_EVENTS;
+    if (counted_all || head <= n->last)
+        return n->rest + n->wanted;
     double seqs = (double)(head - n->first + 1);
     double looked_at = (double)(n->last - n->first + 1);
-    return (int64_t)((double)n->wanted * seqs / looked_at);
-}
-
-/* ask_behind counts what waits: exactly, if a look at STORE_PROBE_EVENTS of them is enough. */
-static int ask_behind(struct pg_store *st, const struct filter *f, struct consumer_info *c,
-                      int64_t head, struct error *err)
-{
-    PGresult *r = pg_query(st, err, waiting_sql, "si", c->spec.name, (int64_t)STORE_PROBE_EVENTS);
-    if (!r)
-        return -1;
-    struct asked n = ask(f, r);
-    PQclear(r);
-    c->behind_exact = n.scanned < STORE_PROBE_EVENTS;
-    c->behind = n.rest + n.wanted;
-    if (!c->behind_exact && head > n.last)
-        c->behind = n.rest + extrapolate(&n, head);
-    c->oldest_at = n.oldest_at;
-    return 0;
-}
-
-/* ask_inflight counts what claims have in hand, unless they are too many to look at. */
-static int ask_inflight(struct pg_store *st, const struct filter *f, struct consumer_info *c,
-                        struct error *err)
-{
-    if (c->inflight > STORE_PROBE_EVENTS) {
-        c->inflight_exact = false;
-        return 0;
-    }
-    PGresult *r = pg_query(st, err, claimed_sql, "s", c->spec.name);
-    if (!r)
-        return -1;
-    int64_t sure = 0;
-    for (int i = 0; i < PQntuples(r); i++)
-        sure += PQgetisnull(r, i, W_PAYLOAD);
-    struct asked n = ask(f, r);
-    PQclear(r);
-    c->inflight = sure + n.rest;
-    return 0;
+    return n->rest + (int64_t)((double)n->wanted * seqs / looked_at);
 }
 
 /* ask_predicate corrects the counts of a consumer with a predicate. The server counts what the type
- * patterns let through; the predicate is evaluated here. */
-static int ask_predicate(struct pg_store *st, struct consumer_info *c, int64_t head,
-                         struct error *err)
+ * patterns let through; the predicate is evaluated here. What claims have in hand is not looked at
+ * if it is too much. `row` is the consumer's in the answer to list_sql. */
+static int ask_predicate(struct pg_store *st, const PGresult *list, int row,
+                         struct consumer_info *c, struct error *err)
 {
     struct filter *f = NULL;
+    struct asked unclaimed = {0}, claimed = {0};
     if (!*c->spec.where)
         return 0;
     if (filter_new(NULL, c->spec.where, &f, NULL) != 0)
         return 0; /* of a worker in SQL, and no predicate of ours */
 
     int result = 0;
-    if (c->behind > 0)
-        result = ask_behind(st, f, c, head, err);
-    else
-        c->behind_exact = true;
-    if (result == 0 && c->inflight > 0)
-        result = ask_inflight(st, f, c, err);
+    c->inflight_exact = c->inflight <= STORE_PROBE_EVENTS;
+    if (c->behind > c->inflight + c->parked)
+        result = ask(
+            f, pg_query(st, err, waiting_sql, "si", c->spec.name, (int64_t)STORE_PROBE_EVENTS),
+            &unclaimed);
+    if (result == 0 && c->inflight > 0 && c->inflight_exact)
+        result = ask(f, pg_query(st, err, claimed_sql, "s", c->spec.name), &claimed);
     filter_free(f);
-    return result;
+    if (result != 0)
+        return -1;
+
+    int64_t now = pg_int(list, row, L_NOW);
+    if (c->inflight_exact) {
+        c->inflight = claimed.rest;
+        c->oldest_at = earlier(claimed.oldest_at, pg_int(list, row, L_PARKED_AT));
+        c->oldest_at = earlier(c->oldest_at, unclaimed.oldest_at);
+        c->overdue_at = earlier(claimed.overdue_at, c->first_parked.since);
+        c->overdue_at = earlier(c->overdue_at, unclaimed.overdue_at);
+        if (c->overdue_at > now)
+            c->overdue_at = 0;
+    }
+    c->unclaimed_at = unclaimed.oldest_at;
+    c->behind = unclaimed_of(&unclaimed, pg_int(list, row, L_HEAD)) + c->inflight + c->parked;
+    c->behind_exact = unclaimed.scanned < STORE_PROBE_EVENTS && c->inflight_exact &&
+                      c->parked_exact;
+    return 0;
 }
 
 /* ---- listing ---- */
 
 /* clang-format off */
 static const char list_sql[] =
-    "SELECT " SPEC_COLUMNS ", paused, " MS("created_at") ", "
-           "position, behind, " MS("oldest_at") ", delivered, inflight, owner, parked, dead, "
-           MS("next_due") ", last_error, " MS("last_error_at") ", floor, floor_pin, claims, "
-           "behind_exact, report, " MS("report_at") ", "
-           "coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) "
+    "SELECT " SPEC_COLUMNS ", paused, " PG_MS("created_at") ", "
+           "position, behind, " PG_MS("oldest_at") ", delivered, inflight, owner, parked, dead, "
+           PG_MS("next_due") ", last_error, " PG_MS("last_error_at") ", floor, floor_pin, claims, "
+           "behind_exact, report, " PG_MS("report_at") ", "
+           "coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0), parked_exact, "
+           PG_MS("unclaimed_at") ", " PG_MS("overdue_at") ", "
+           "first_seq, first_attempts, " PG_MS("first_due") ", first_error, "
+           PG_MS("first_since") ", " PG_MS("parked_at") ", " PG_MS("@schema@._clock()") " "
     "FROM @schema@.consumer_status "
     "WHERE $1::text IS NULL OR name = $1 "
     "ORDER BY name";
@@ -310,21 +334,18 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
     if (!r)
         return -1;
     size_t n = (size_t)PQntuples(r);
-    int64_t head = 0;
-    if (n > 0)
-        head = pg_int(r, 0, 25);
     struct consumer_info *list = arena_zalloc(a, n + 1, sizeof *list);
     bool ok = list != NULL;
     for (size_t i = 0; ok && i < n; i++)
         ok = read_info(r, (int)i, a, &list[i]);
+    int result = ok ? 0 : err_nomem(err);
+    for (size_t i = 0; result == 0 && i < n; i++)
+        result = ask_predicate(pg_of(base), r, (int)i, &list[i], err);
     PQclear(r);
-    if (!ok)
-        return err_nomem(err);
+    if (result != 0)
+        return -1;
     if (name && n == 0)
         return store_no_consumer(name, err);
-    for (size_t i = 0; i < n; i++)
-        if (ask_predicate(pg_of(base), &list[i], head, err) != 0)
-            return -1;
     *ret = list;
     *ret_n = n;
     return 0;

@@ -321,6 +321,58 @@ static int positions(const struct look *l, struct error *err)
     return 0;
 }
 
+/* clang-format off */
+static const char guards_sql[] =
+    "SELECT count(*) "
+    "FROM pg_catalog.pg_trigger t "
+    "WHERE t.tgrelid = '@schema@.event'::regclass "
+      "AND t.tgname = 'insert_only' "
+      "AND t.tgenabled IN ('O', 'A')";
+
+/* Events that wait for a retry and are gone: trim never deletes those, and a dead letter that was
+ * sent back has its own copy. */
+static const char lost_sql[] =
+    "SELECT p.consumer, count(*), min(p.seq) "
+    "FROM (SELECT x.consumer, x.seq FROM @schema@.parked x LIMIT 10000) p "
+    "WHERE NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = p.seq) "
+      "AND NOT EXISTS (SELECT 1 FROM @schema@.dead d "
+                      "WHERE d.consumer = p.consumer AND d.seq = p.seq) "
+    "GROUP BY p.consumer "
+    "ORDER BY p.consumer";
+/* clang-format on */
+
+/* insert_only looks whether events can be changed and deleted without a word. */
+static int insert_only(const struct look *l, struct error *err)
+{
+    PGresult *r = pg_query(l->st, err, guards_sql, "");
+    if (!r)
+        return -1;
+    bool guarded = pg_int(r, 0, 0) > 0;
+    PQclear(r);
+    if (guarded)
+        return 0;
+    return pg_say(l, FINDING_PROBLEM, "insert-only",
+                  "ALTER TABLE event ENABLE TRIGGER insert_only, or create it again as `outbox "
+                  "migrate gen` has it",
+                  "the trigger insert_only on table event is off: UPDATE, DELETE and TRUNCATE can "
+                  "lose events without a word");
+}
+
+/* lost looks for events that were deleted before their time, as far as anything tells: sequences
+ * leave gaps of their own. */
+static int lost(const struct look *l, struct error *err)
+{
+    PGresult *r = pg_query(l->st, err, lost_sql, "");
+    if (!r)
+        return -1;
+    for (int i = 0; i < PQntuples(r); i++)
+        pg_say(l, FINDING_PROBLEM, "lost", "bring them back from a backup, or emit them again",
+               "consumer \"%s\": %s events that wait for it were deleted, the first is %s",
+               PQgetvalue(r, i, 0), PQgetvalue(r, i, 1), PQgetvalue(r, i, 2));
+    PQclear(r);
+    return 0;
+}
+
 /* consumer_locks looks for transactions that have had a consumer locked for long. A worker locks
  * its consumer only for a moment. */
 static int consumer_locks(const struct look *l, bool *fine, struct error *err)
@@ -485,9 +537,19 @@ static int adopted(const struct look *l, struct error *err)
 /* ---- all of it ---- */
 
 static const struct check checks_outbox[] = {
-    {"grants", grants},   {"schema", strangers},   {"doorbell", doorbell}, {"dead-rows", dead_rows},
-    {"claim", claims},    {"position", positions}, {"restore", restored},  {"lock", locks},
-    {"adopted", adopted}, {"marked", marked},      {NULL, NULL},
+    {"grants", grants},
+    {"schema", strangers},
+    {"doorbell", doorbell},
+    {"dead-rows", dead_rows},
+    {"claim", claims},
+    {"position", positions},
+    {"restore", restored},
+    {"lock", locks},
+    {"adopted", adopted},
+    {"marked", marked},
+    {"insert-only", insert_only},
+    {"lost", lost},
+    {NULL, NULL},
 };
 
 /* run makes all checks of a list. A check that fails is a finding as well; only a lost server ends

@@ -405,7 +405,7 @@ static int find_low(struct listing *l, struct error *err)
         "FROM @schema@.consumer c WHERE $1::text IS NULL OR c.name = $1";
     static const char start_sql[] =
         "SELECT CASE WHEN EXISTS (SELECT 1 FROM @schema@.consumer c "
-        "WHERE ($1::text IS NULL OR c.name = $1) AND c.start_seen IS NOT NULL "
+        "WHERE ($1::text IS NULL OR c.name = $1) "
         "AND (c.start_floor > 0 OR c.start_seen::text <> '1:1:' OR c.start_also IS NOT NULL)) "
         "THEN 0 ELSE 9223372036854775807 END";
     if (l->q->unprocessed)

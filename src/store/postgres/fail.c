@@ -127,11 +127,18 @@ static int fail_silent(struct pg_store *st, struct error *err)
                     st->shown, limit);
 }
 
-/* outdated says whether the error is about something prepared: a plan for tables that were made
- * anew, or a statement that no longer exists. */
+/* outdated says whether the error is about something that the session has prepared or cached: a
+ * plan for tables that were made anew, a statement that no longer exists, the row of a table to
+ * which a column was added. PostgreSQL plans anew a cached query whose tables have changed, but
+ * not one that sees them only through a function, and that ends in an internal error. A new session
+ * has cached nothing. */
 static bool outdated(const char *state)
 {
-    return strcmp(state, "0A000") == 0 || strcmp(state, "26000") == 0;
+    static const char *const states[] = {"0A000", "26000", "42703", "42804", "42P13", "XX000"};
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+        if (strcmp(state, states[i]) == 0)
+            return true;
+    return false;
 }
 
 int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err)

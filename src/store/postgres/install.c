@@ -66,8 +66,8 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
 static const char function_mark[] = "CREATE OR REPLACE FUNCTION @schema@.";
 static const char view_mark[] = "CREATE OR REPLACE VIEW @schema@.";
 
-/* each_name appends the name behind every `mark` of a text, with the prefix, to a list a,b,c. */
-static void each_name(const char *text, const char *mark, const char *prefix, struct buf *to)
+/* each_name appends the name behind every `mark` of a text to a list a,b,c. */
+static void each_name(const char *text, const char *mark, struct buf *to)
 {
     for (const char *p = text; (p = strstr(p, mark));) {
         p += strlen(mark);
@@ -76,7 +76,6 @@ static void each_name(const char *text, const char *mark, const char *prefix, st
             n++;
         if (to->n > 0)
             buf_addc(to, ',');
-        buf_adds(to, prefix);
         buf_add(to, p, n);
     }
 }
@@ -84,15 +83,14 @@ static void each_name(const char *text, const char *mark, const char *prefix, st
 static void all_names(const char *mark, struct buf *to)
 {
     for (size_t i = 0; postgres_function[i]; i++)
-        each_name(postgres_function[i], mark, "", to);
+        each_name(postgres_function[i], mark, to);
 }
 
-/* names_in_migrations appends the functions that migrations make, because tables depend on them.
- * 0005_names.sql gave them their underscore. */
+/* names_in_migrations appends the functions that migrations make, because tables depend on them. */
 static void names_in_migrations(struct buf *to)
 {
     for (int v = 0; v < PG_SCHEMA_VERSION; v++)
-        each_name(postgres_migration[v], "CREATE FUNCTION @schema@.", "_", to);
+        each_name(postgres_migration[v], "CREATE FUNCTION @schema@.", to);
 }
 
 /* ---- filling in ---- */
@@ -134,11 +132,11 @@ static void add_make_way(struct buf *sql, const char *text)
     struct buf views, functions;
     buf_init(&views, 1 << 14);
     buf_init(&functions, 1 << 14);
-    each_name(text, function_mark, "", &functions);
+    each_name(text, function_mark, &functions);
     if (functions.n > 0)
         all_names(view_mark, &views);
     else
-        each_name(text, view_mark, "", &views);
+        each_name(text, view_mark, &views);
 
     const struct mark marks[] = {
         {"@views@", buf_cstr(&views)}, {"@functions@", buf_cstr(&functions)}, {NULL, NULL}};

@@ -392,56 +392,11 @@ static int persist(struct migrating *m, struct error *err)
     }
 }
 
-/* ---- constraints ---- */
-
-/* clang-format off */
-static const char unvalidated_sql[] =
-    "SELECT format('ALTER TABLE %s VALIDATE CONSTRAINT %I', k.conrelid::regclass, k.conname) "
-    "FROM pg_catalog.pg_constraint k "
-    "JOIN pg_catalog.pg_namespace n ON n.oid = k.connamespace "
-    "WHERE n.nspname = $1 AND NOT k.convalidated AND k.contype = 'c' AND k.conrelid <> 0";
-static const char short_wait_sql[] =
-    "SET LOCAL statement_timeout = 0; "
-    "SET LOCAL lock_timeout = '" LOCK_WAIT "'";
-/* clang-format on */
-
-/* validate_constraint checks a constraint against the rows that were there, if it can. */
-static int validate_constraint(struct pg_store *st, const char *text, struct error *err)
-{
-    struct error ignored;
-    if (pg_begin(&st->base, err) != 0)
-        return -1;
-    bool valid = pg_simple(st, short_wait_sql, &ignored) == 0 && pg_simple(st, text, &ignored) == 0;
-    if (valid)
-        pg_commit(&st->base, &ignored);
-    else
-        pg_rollback(&st->base);
-    return 0;
-}
-
-/* check_old_rows validates constraints that were added as NOT VALID. Those hold for new rows from
- * the start; whether they hold for older ones is checked now, which keeps nobody waiting. If they
- * do not, they stay as they are: nothing is wrong with the outbox. */
-static int check_old_rows(struct migrating *m, struct error *err)
-{
-    struct pg_store *st = m->st;
-    PGresult *r = pg_query(st, err, unvalidated_sql, "s", st->schema);
-    if (!r)
-        return -1;
-    for (int i = 0; i < PQntuples(r); i++)
-        if (validate_constraint(st, PQgetvalue(r, i, 0), err) != 0)
-            break;
-    PQclear(r);
-    return 0;
-}
-
 int pg_init(struct store *base, bool *ret_created, struct error *err)
 {
     struct migrating m = {.st = pg_of(base)};
     m.st->patient = true;
     int bad = persist(&m, err);
-    if (!bad && m.changed && m.from > 0)
-        bad = check_old_rows(&m, err);
     m.st->patient = false;
     if (!bad)
         *ret_created = m.changed;

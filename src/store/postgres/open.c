@@ -245,6 +245,7 @@ void pg_rollback(struct store *base)
     .turn = pg_turn, \
     .turns = pg_turns, \
     .extend = pg_extend, \
+    .claims = pg_claims, \
     .bell_fd = pg_bell_fd, \
     .bell_clear = pg_bell_clear, \
     .look = pg_look, \

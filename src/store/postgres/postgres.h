@@ -44,7 +44,7 @@
 #include "base/uuid7.h"
 #include "store/store.h"
 
-#define PG_SCHEMA_VERSION 6
+#define PG_SCHEMA_VERSION 1
 #define PG_SCHEMA "outbox" /* unless the URL names another */
 #define PG_STATEMENTS_MAX 64
 
@@ -295,6 +295,10 @@ PGresult *pg_last_result(struct pg_store *st, PGconn *db);
  * to its end. */
 void pg_clear_results(PGconn *db);
 
+/* PG_MS is a timestamp in milliseconds; NULL if it is infinite. */
+#define PG_MS(column) \
+    "CASE WHEN isfinite(" column ") THEN floor(extract(epoch FROM " column ") * 1000)::bigint END"
+
 /* A value of a row that came as text. pg_copy copies it into an arena; it returns NULL for NULL,
  * and also if there is no room, and then clears *ok. */
 int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
@@ -347,8 +351,9 @@ int pg_settle(struct store *st, const struct settlement *s, bool *ret_lost, stru
 int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost,
             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
             struct claim_hint *ret_hint, struct error *err);
-int pg_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
-              int64_t lease_ms, bool *ret_lost, struct error *err);
+int pg_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
+int pg_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
+              size_t *ret_n, struct error *err);
 
 /* pg_check_open connects, and refuses a turn inside a transaction, ours or one that somebody began
  * by hand: its claim would not be durable. */

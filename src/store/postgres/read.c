@@ -116,6 +116,7 @@ static void take_past(const PGresult *r, struct event *ev)
 {
     ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
     ev->failing_ms = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 2);
+    ev->crashed = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) != 0;
     ev->proven = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 3) != 0;
 }
 

@@ -223,8 +223,9 @@ static int send_call(struct turning *t, const struct settlement *s, const struct
                           /* request */
                           (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
                           (int64_t)q->careful, q->parked_first, c.request.pull_in, first_lane(q),
-                          c.request.known.p, req ? store_order_names[q->order] : NULL,
-                          (int64_t)q->lanes, c.request.events, c.request.where,
+                          q->once ? NULL : c.request.known.p,
+                          req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
+                          c.request.events, c.request.where,
                           /* read ahead */
                           c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n,
                           c.ahead.members, pg_key_sample());
@@ -403,12 +404,14 @@ static struct pg_window window_of(const PGresult *r)
                               .end = pg_int(r, 0, A_window_end)};
 }
 
-static struct batch batch_of(const PGresult *r)
+static struct batch batch_of(const PGresult *r, const struct claim_request *req)
 {
     int64_t lane = pg_int(r, 0, A_lane);
     bool parked = lane < 0;
+    bool careful = pg_true(r, 0, A_careful);
     return (struct batch){.parked = parked,
-                          .careful = pg_true(r, 0, A_careful),
+                          .careful = careful,
+                          .blamed = careful && req->careful == CAREFUL_TAKE,
                           .lane = parked ? 0 : (int)lane,
                           .epoch = pg_int(r, 0, A_epoch),
                           .from = pg_int(r, 0, A_from_seq),
@@ -429,7 +432,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
     struct pg_window w = window_of(r);
-    *b = batch_of(r);
+    *b = batch_of(r, t->req);
 
     bool read = was_read_ahead(t, r, &w);
     if (!read) {

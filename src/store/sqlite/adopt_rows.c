@@ -87,8 +87,9 @@ static const char event_of_row[] =
     " WHEN 'text' THEN (julianday(created_at) - 2440587.5) * 86400000"
     " END) AS INTEGER), " NOW_MS "), " NOW_MS ")) AS created_at, "
 
-    "CASE WHEN id IS NOT NULL AND NOT (" IS_UUID ")"
-    " THEN json_object('source_id', printf('%.1000s',"
+    "CASE WHEN id IS NULL OR " IS_UUID " AND id GLOB '??????????????7????[89abAB]*' THEN NULL"
+    " WHEN " IS_UUID " THEN json_object('source_id', lower(id))"
+    " ELSE json_object('source_id', printf('%.1000s',"
     " CASE typeof(id) WHEN 'blob' THEN lower(hex(id)) ELSE CAST(id AS TEXT) END))"
     " END AS headers, "
 

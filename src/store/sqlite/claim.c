@@ -27,7 +27,9 @@ int sqlite_claim_record(struct claiming *k, struct error *err)
         .owner = k->req->owner,
         .now = k->now,
         .lease = k->req->lease_ms,
-        .knows = SQLITE_SCHEMA_VERSION,
+        .blamed = k->b->blamed,
+        .boot = k->st->boot,
+        .ahead = sqlite_ahead(k->st, k->now),
     };
     if (sqlite_run(k->st, err, SQL(set_epoch, .consumer = claim.consumer, .epoch = k->epoch)) != 0)
         return -1;
@@ -76,16 +78,20 @@ static int extend_quietly(struct sqlite_store *st, const struct sql_extend_claim
     return sqlite_commit(&st->base, err);
 }
 
-int sqlite_extend(struct store *base, const char *consumer, const char *owner,
-                  const struct batch *b, int64_t lease_ms, bool *ret_lost, struct error *err)
+int sqlite_extend(struct store *base, const struct claim_lease *l, bool *ret_lost,
+                  struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
+    int64_t now = sqlite_now(st);
     struct sql_extend_claim args = {
-        .consumer = consumer,
-        .epoch = b->epoch,
-        .owner = owner,
-        .now = sqlite_now(st),
-        .lease = lease_ms,
+        .consumer = l->consumer,
+        .epoch = l->epoch,
+        .owner = l->owner,
+        .now = now,
+        .lease = l->lease_ms,
+        .absolve = l->absolve,
+        .boot = st->boot,
+        .ahead = sqlite_ahead(st, now),
     };
     if (st->for_deaf)
         return extend_quietly(st, &args, ret_lost, err);

@@ -12,7 +12,7 @@ struct parked_row {
     bool stop;     /* a head: it is careful; a follower: it may not be taken along */
     bool behind;   /* a head: another of its key is parked before it */
     bool followed; /* a head: another of its key is parked behind it */
-    bool proven;
+    bool proven, crashed;
 };
 
 /* ---- rows ---- */
@@ -23,7 +23,7 @@ static int read_parked(struct sqlite_store *st, sqlite3_stmt *q, struct parked_r
 {
     size_t n = 0;
     int r = 0;
-    bool heads = sqlite3_column_count(q) > 6;
+    bool heads = sqlite3_column_count(q) > 7;
     while (n < max) {
         r = sqlite_step(st, q, err);
         if (r != 1)
@@ -34,9 +34,10 @@ static int read_parked(struct sqlite_store *st, sqlite3_stmt *q, struct parked_r
             .attempts = sqlite3_column_int(q, 2),
             .key = sqlite3_column_int64(q, 3),
             .seq = sqlite3_column_int64(q, 4),
-            .stop = sqlite3_column_int(q, 5) != 0,
-            .behind = heads && sqlite3_column_int(q, 6) != 0,
-            .followed = heads && sqlite3_column_int(q, 7) != 0,
+            .crashed = sqlite3_column_int(q, 5) != 0,
+            .stop = sqlite3_column_int(q, 6) != 0,
+            .behind = heads && sqlite3_column_int(q, 7) != 0,
+            .followed = heads && sqlite3_column_int(q, 8) != 0,
         };
     }
     sqlite3_reset(q);
@@ -80,6 +81,7 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
 
     ev->attempts = p->attempts;
     ev->proven = p->proven;
+    ev->crashed = p->crashed;
     bool failing = p->failing_since && p->failing_since < k->now;
     if (failing)
         ev->failing_ms = clock_since(k->now, p->failing_since);
@@ -167,6 +169,12 @@ static int note_careful(struct claiming *k, struct error *err)
 
 /* ---- taking ---- */
 
+/* goes_alone says whether a careful event has to be the only one of its claim. */
+static bool goes_alone(const struct claiming *k)
+{
+    return k->req->careful != CAREFUL_ANY;
+}
+
 /* list_heads lists events that are due and the first of their key. An event that is due but has
  * another of its key before it, parked later by whoever took a claim over, goes behind that one. */
 static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, size_t *ret_n,
@@ -175,9 +183,10 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
     const char *name = k->req->consumer;
     bool careful = k->req->careful != CAREFUL_SKIP;
     size_t n, kept = 0;
-    sqlite3_stmt *q = sqlite_rows(
-        k->st, err,
-        SQL(due_heads, .consumer = name, .now = k->now, .careful = careful, .max = (int64_t)max));
+    sqlite3_stmt *q = sqlite_rows(k->st, err,
+                                  SQL(due_heads, .consumer = name, .now = k->now,
+                                      .careful = careful, .alone = goes_alone(k),
+                                      .max = (int64_t)max));
     if (read_parked(k->st, q, heads, max, &n, err) != 0)
         return -1;
 
@@ -202,7 +211,8 @@ static int take_followers(struct claiming *k, const struct parked_row *head,
         return 0;
     sqlite3_stmt *q = sqlite_rows(k->st, err,
                                   SQL(followers, .consumer = k->req->consumer, .key = head->key,
-                                      .seq = head->seq, .max = (int64_t)room));
+                                      .seq = head->seq, .alone = goes_alone(k),
+                                      .max = (int64_t)room));
     if (read_parked(k->st, q, rows, room, &n, err) != 0)
         return -1;
 
@@ -249,6 +259,7 @@ static int claim_due(struct claiming *k, struct error *err)
 
     k->b->parked = true;
     k->b->careful = n > 0 && heads[0].stop;
+    k->b->blamed = k->b->careful && k->req->careful == CAREFUL_TAKE;
     if (k->b->careful && k->req->careful == CAREFUL_WAIT) {
         k->hint->careful = true;
         return 0;

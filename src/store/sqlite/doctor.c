@@ -119,6 +119,58 @@ static void space(struct sqlite_store *st, const struct doctor_request *req)
 
 /* ---- the outbox ---- */
 
+#define LOOK_ROWS 10000 /* how many of a table's rows are looked at */
+#define GUARDS 3        /* triggers that keep events as they were inserted */
+
+/* guards reports that events can be changed, replaced or deleted. */
+static int guards(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+{
+    int64_t there = 0, allowed = 0;
+    if (sqlite_value(st, err, &there, SQL(count_guards)) != 0)
+        return -1;
+    if (sqlite_value(st, err, &allowed, SQL(changes_allowed)) != 0)
+        return -1;
+    if (there < GUARDS)
+        say(req, FINDING_PROBLEM, "insert-only",
+            "a trigger on outbox_event is missing: INSERT OR REPLACE, UPDATE or DELETE can lose "
+            "events without a word",
+            "create it again as `outbox migrate gen` has it");
+    if (allowed > 0)
+        say(req, FINDING_PROBLEM, "insert-only",
+            "events may be changed and deleted: outbox_meta has the row change_events",
+            "DELETE FROM outbox_meta WHERE name = 'change_events'");
+    return 0;
+}
+
+/* lost_events reports events that were deleted before their time, as far as anything tells. */
+static int lost_events(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+{
+    int r;
+    int64_t keyed = 0;
+    char text[300];
+    sqlite3_stmt *q = sqlite_rows(st, err, SQL(lost_parked, .max = LOOK_ROWS));
+    while ((r = sqlite_step(st, q, err)) == 1) {
+        snprintf(text, sizeof text,
+                 "consumer \"%s\": %lld events that wait for it were deleted, the first is %lld",
+                 sqlite3_column_text(q, 0), (long long)sqlite3_column_int64(q, 1),
+                 (long long)sqlite3_column_int64(q, 2));
+        say(req, FINDING_PROBLEM, "lost", text,
+            "bring them back from a backup, or emit them again");
+    }
+    if (r != 0)
+        return -1;
+    if (sqlite_value(st, err, &keyed, SQL(lost_keyed, .max = LOOK_ROWS)) != 0)
+        return -1;
+    if (keyed == 0)
+        return 0;
+    snprintf(text, sizeof text,
+             "%lld events with an idempotency key were deleted, and not by trim, which deletes the "
+             "key as well",
+             (long long)keyed);
+    say(req, FINDING_WARNING, "lost", text, "bring them back from a backup, or emit them again");
+    return 0;
+}
+
 /* positions reports consumers that have lost their place; see claim_lane. */
 static int positions(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
@@ -213,6 +265,8 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
     if (s.there != s.known)
         return 0;
     if (numbers(st, req, err) != 0)
+        return -1;
+    if (guards(st, req, err) != 0 || lost_events(st, req, err) != 0)
         return -1;
     if (positions(st, req, err) != 0)
         return -1;

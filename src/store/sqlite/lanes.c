@@ -27,7 +27,8 @@ int sqlite_lanes_ask(struct claiming *k, struct error *err)
         .owner = k->req->owner,
         .now = k->now,
         .lease = ASIDE,
-        .knows = SQLITE_SCHEMA_VERSION,
+        .boot = k->st->boot,
+        .ahead = sqlite_ahead(k->st, k->now),
     };
     bool has_some = k->req->n_known > 0;
     if (!m || has_some || k->req->lanes == 1)

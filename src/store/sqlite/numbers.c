@@ -40,9 +40,13 @@ int sqlite_numbers_repair(struct sqlite_store *st, int64_t *ret_events, int64_t 
     *ret_from = 0;
     if (sqlite_value(st, err, &base, SQL(highest_number)) != 0)
         return -1;
+    if (sqlite_run(st, err, SQL(allow_changes)) != 0)
+        return -1;
     if (sqlite_run(st, err, SQL(renumber, .base = base)) != 0)
         return -1;
     *ret_events = sqlite3_changes64(st->db);
+    if (sqlite_run(st, err, SQL(refuse_changes)) != 0)
+        return -1;
     if (sqlite_value(st, err, ret_from, SQL(first_event)) != 0)
         return -1;
     if (set_sequence(st, base, err) != 0)

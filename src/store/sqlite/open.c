@@ -217,6 +217,7 @@ static struct sqlite_store *store_new(const struct store_options *opt)
     st->opt = *opt;
     if (!st->opt.clock)
         st->opt.clock = &clock_system;
+    st->boot = clock_boot(st->opt.clock);
     if (!st->opt.busy_ms)
         st->opt.busy_ms = 5000;
     if (!st->opt.payload_max)
@@ -356,6 +357,7 @@ const struct store_ops store_sqlite = {
     .turns = sqlite_turns,
     .look = sqlite_look,
     .extend = sqlite_extend,
+    .claims = db_claims,
     .lend = sqlite_lend,
     .savepoint = sqlite_savepoint,
     .tx_state = sqlite_tx_state,

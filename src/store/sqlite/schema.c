@@ -9,7 +9,6 @@
 extern const char *const sqlite_schema[];
 
 #define INIT_TELL (10000 * MS_NS) /* how often init says that it waits */
-#define KEPT_MAX (16 << 20)       /* bytes of the application's triggers and indexes */
 
 /* ---- versions ---- */
 
@@ -134,49 +133,13 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->shown);
 }
 
-/* read_foreign appends the definitions of the application's own triggers and indexes on our table
- * of events. */
-static int read_foreign(struct sqlite_store *st, struct buf *ret, struct error *err)
-{
-    int r;
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(foreign_objects));
-    while ((r = sqlite_step(st, q, err)) == 1)
-        buf_addf(ret, "%s;\n", (const char *)sqlite3_column_text(q, 0));
-    return r;
-}
-
-/* restore_foreign makes the application's triggers and indexes again, if a migration that rebuilt
- * the table has dropped them. */
-static int restore_foreign(struct sqlite_store *st, struct buf *kept, struct error *err)
-{
-    struct buf left;
-    buf_init(&left, KEPT_MAX);
-    int r = read_foreign(st, &left, err);
-    bool dropped = r == 0 && left.n == 0;
-    buf_release(&left);
-
-    if (dropped && !buf_cstr(kept))
-        r = err_nomem(err);
-    else if (dropped)
-        r = sqlite_script(st, kept->p, err);
-    if (r != 0)
-        err_prefix(err, "a trigger or index on outbox_event that is not ours: drop it, and "
-                        "create it again afterwards");
-    return r;
-}
-
 /* migrate runs the migrations that are missing, inside a transaction. */
 static int migrate(struct sqlite_store *st, int64_t version, struct error *err)
 {
-    struct buf kept;
-    buf_init(&kept, KEPT_MAX);
-    int r = read_foreign(st, &kept, err);
-    for (; r == 0 && version < SQLITE_SCHEMA_VERSION; version++)
-        r = sqlite_script(st, sqlite_schema[version], err);
-    if (r == 0 && kept.n > 0)
-        r = restore_foreign(st, &kept, err);
-    buf_release(&kept);
-    return r;
+    for (; version < SQLITE_SCHEMA_VERSION; version++)
+        if (sqlite_script(st, sqlite_schema[version], err) != 0)
+            return -1;
+    return 0;
 }
 
 /* migrate_locked reads the version again under the write lock: another process may have been

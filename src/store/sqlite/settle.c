@@ -45,7 +45,7 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
         .seq = p->ev->seq,
         .key = (int64_t)store_order_key(p->order, p->ev->key),
         .attempts = p->attempts,
-        .careful = p->careful,
+        .crashes = p->crashes,
         .delayed = p->delayed,
         .error = text_kept(p->error, kept),
         .now = sqlite_now(st),

@@ -12,7 +12,7 @@
 #include "store/db/db.h"
 #include "store/pull.h"
 
-#define SQLITE_SCHEMA_VERSION 6
+#define SQLITE_SCHEMA_VERSION 1
 #define STATEMENTS_MAX 200 /* all of sql_all, and a dozen for transactions and pragmas */
 #define SQLITE_IDENTITY 33 /* 32 digits and the NUL */
 #define SQLITE_LOG_LIFE 12 /* bytes */
@@ -91,8 +91,10 @@ struct sqlite_store {
     bool for_deaf;   /* workers that are deaf use this handle */
     struct store_options opt;
     struct pull pull;
-    int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
-    int64_t began;    /* wall ms when the open transaction got the write lock */
+    int64_t turn_now;   /* the one "now" of a turn; 0: outside of a turn */
+    int64_t turn_ahead; /* sqlite_ahead at turn_now */
+    int64_t boot;       /* clock_boot of our clock */
+    int64_t began;      /* wall ms when the open transaction got the write lock */
     struct uuid7 uuid;
     struct rng rng;
     int bell; /* inotify descriptor; -1: none yet */
@@ -112,6 +114,16 @@ static inline struct sqlite_store *sqlite_of(struct store *st)
 static inline int64_t sqlite_now(const struct sqlite_store *st)
 {
     return st->turn_now ? st->turn_now : clock_wall(st->opt.clock);
+}
+
+/* sqlite_ahead is by how many ms the wall clock, which has just said `now`, is ahead of boot_ms,
+ * which processes with the same clock_boot share; 0 if that is not known. */
+static inline int64_t sqlite_ahead(const struct sqlite_store *st, int64_t now)
+{
+    const struct clock *c = st->opt.clock;
+    if (!st->boot)
+        return 0;
+    return st->turn_now ? st->turn_ahead : now - c->boot_ms(c->ctx);
 }
 
 /* ---- statement.c: prepared statements, result codes, rows ---- */
@@ -260,8 +272,7 @@ int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
 int sqlite_turns(struct store *st, struct shared_turn *t, size_t n, struct error *err);
-int sqlite_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
-                  int64_t lease_ms, bool *ret_lost, struct error *err);
+int sqlite_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
 
 /* ---- settle.c, inside a transaction ---- */
 
@@ -278,7 +289,8 @@ struct parking {
     int attempts;
     int64_t due_at;  /* 0: at once; ignored if something of its key is parked before it */
     int64_t wait_ms; /* the wait that due_at is the end of; 0: none */
-    bool careful, delayed;
+    int crashes;
+    bool delayed;
     bool proven;       /* see struct outcome */
     const char *error; /* NULL: keep what is known of the last failure */
 };

@@ -1,5 +1,5 @@
-/* take_over.c: what becomes of claims whose lease ran out. Their events become careful parked ones:
- * any of them may have killed the process that had it. */
+/* take_over.c: what becomes of claims whose lease ran out. Their events become parked ones that
+ * have been through a crash: any of them may have killed the process that had it. */
 #include <stdio.h>
 
 #include "store/sqlite/claim.h"
@@ -16,13 +16,14 @@ struct expired {
     int lane;
     bool parked;
     int64_t from, to;
+    bool blamed;
 };
 
-/* park_careful parks one event of an expired claim; if it has a time of its own, until then. */
-static int park_careful(struct claiming *k, const struct event *ev, struct error *err)
+/* park_crashed parks one event of an expired claim; if it has a time of its own, until then. */
+static int park_crashed(struct claiming *k, const struct event *ev, struct error *err)
 {
     struct parking p = {
-        .consumer = k->req->consumer, .order = k->req->order, .ev = ev, .careful = true};
+        .consumer = k->req->consumer, .order = k->req->order, .ev = ev, .crashes = 1};
     if (ev->not_before > k->now) {
         p.due_at = ev->not_before;
         p.delayed = true;
@@ -41,7 +42,7 @@ static int park_some(struct claiming *k, const struct expired *e, int64_t *from,
     if (sqlite_fresh_read(k, q, e->lane, RANGE_EVENTS, &c, err) != 0)
         return -1;
     for (size_t i = 0; i < c.n; i++)
-        if (park_careful(k, &c.ev[i], err) != 0)
+        if (park_crashed(k, &c.ev[i], err) != 0)
             return -1;
     *from = c.scanned ? c.to : e->to;
     return 0;
@@ -69,8 +70,8 @@ static int park_range(struct claiming *k, const struct expired *e, struct error 
     return r;
 }
 
-/* bury_poison makes a dead letter of a careful event whose last allowed attempt ended in a crash:
- * it has killed its process too often. */
+/* bury_poison makes a dead letter of an event that was to blame for its worker's end once too
+ * often. */
 static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 {
     sqlite3_stmt *q;
@@ -92,12 +93,14 @@ static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 }
 
 /* unpark_claim lets the events of an expired parked claim wait again. */
-static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
+static int unpark_claim(struct claiming *k, const struct expired *e, struct error *err)
 {
-    if (bury_poison(k, epoch, err) != 0)
+    int64_t salt = (int64_t)rng_below(&k->st->rng, STORE_APART_MS);
+    if (e->blamed && bury_poison(k, e->epoch, err) != 0)
         return -1;
-    if (sqlite_run(k->st, err, SQL(unpark_claim, .consumer = k->req->consumer, .epoch = epoch)) !=
-        0)
+    if (sqlite_run(k->st, err,
+                   SQL(unpark_claim, .consumer = k->req->consumer, .epoch = e->epoch,
+                       .blamed = e->blamed, .now = k->now, .salt = salt)) != 0)
         return -1;
     k->hint->crashed += (size_t)sqlite3_changes(k->st->db);
     return 0;
@@ -148,6 +151,7 @@ static int next_expired(struct claiming *k, const char *known, struct expired *r
         .parked = sqlite3_column_int(q, 2) != 0,
         .from = sqlite3_column_int64(q, 3),
         .to = sqlite3_column_int64(q, 4),
+        .blamed = sqlite3_column_int(q, 5) != 0,
     };
     sqlite3_reset(q);
     return 1;
@@ -160,7 +164,7 @@ static int dissolve(struct claiming *k, const struct expired *e, struct error *e
     if (held_keys_change(k->st, k->req->consumer, err) != 0)
         return -1;
     if (e->parked)
-        r = unpark_claim(k, e->epoch, err);
+        r = unpark_claim(k, e, err);
     else
         r = dissolve_fresh(k, e, err);
     if (r != 0)
@@ -174,8 +178,9 @@ int sqlite_take_over(struct claiming *k, struct error *err)
     struct expired e;
     int r;
     known_list(k->req, known);
-    if (sqlite_run(k->st, err, SQL(shorten_leases, .consumer = k->req->consumer, .now = k->now)) !=
-        0)
+    if (sqlite_run(k->st, err,
+                   SQL(correct_leases, .consumer = k->req->consumer, .now = k->now,
+                       .boot = k->st->boot, .ahead = sqlite_ahead(k->st, k->now))) != 0)
         return -1;
     while ((r = next_expired(k, known, &e, err)) == 1)
         if (dissolve(k, &e, err) != 0)

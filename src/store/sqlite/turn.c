@@ -304,7 +304,9 @@ static int run_steps(struct sqlite_store *st, struct turn *t, size_t n, struct e
         return -1;
     sqlite3_int64 before = sqlite3_total_changes64(st->db);
 
-    st->turn_now = sqlite_now(st); /* one for all: a claim is alive for all steps, or for none */
+    int64_t now = sqlite_now(st);
+    st->turn_ahead = sqlite_ahead(st, now);
+    st->turn_now = now; /* one for all: a claim is alive for all steps, or for none */
     for (size_t i = 0; i < n && r == 0; i++) {
         t[i].k.now = st->turn_now;
         r = steps(&t[i], err);

@@ -1,0 +1,103 @@
+#include "base/owner.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/small_file.h"
+#include "base/str.h"
+
+#define STAT_TEXT 1024
+
+/* What the kernel tells of a process. */
+struct process {
+    char state;
+    long threads;
+    unsigned long long start; /* in ticks since the boot */
+};
+
+/* read_text reads the beginning of a small file of the kernel. Returns false if it cannot. */
+static bool read_text(const char *path, char *out, size_t size)
+{
+    ssize_t n = small_file_read(path, out, size - 1);
+    out[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+/* look_up reads /proc/PID/stat: see proc(5). The name of the program, in brackets, may have any
+ * characters. Returns false if the kernel does not tell. */
+static bool look_up(long pid, struct process *ret)
+{
+    char path[64], text[STAT_TEXT];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    if (!read_text(path, text, sizeof text))
+        return false;
+    const char *after_name = strrchr(text, ')');
+    if (!after_name)
+        return false;
+    int n = sscanf(
+        after_name + 1,
+        " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+        &ret->state, &ret->threads, &ret->start);
+    return n == 3;
+}
+
+/* this_machine gives a number for this boot of this machine, and the namespace that our pids are
+ * of; 0: the kernel does not tell. */
+static uint32_t this_machine(void)
+{
+    char boot[64];
+    struct stat pids;
+    if (!read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot))
+        return 0;
+    if (stat("/proc/self/ns/pid", &pids) != 0)
+        return 0;
+
+    uint64_t hash = hash_add(HASH_INIT, str_of(boot));
+    hash = hash_add(hash, (struct str){(const char *)&pids.st_ino, sizeof pids.st_ino});
+    return (uint32_t)hash_end(hash);
+}
+
+void owner_make(char out[OWNER_TEXT], uint64_t random)
+{
+    char host[65] = "";
+    struct process self;
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(out, OWNER_TEXT, "%s:%ld:%08x", host, (long)getpid(), (unsigned)random);
+    uint32_t machine = this_machine();
+    if (machine != 0 && look_up((long)getpid(), &self))
+        snprintf(out + n, OWNER_TEXT - (size_t)n, ":%08x-%llx", machine, self.start);
+}
+
+/* has_ended says whether the process with this pid is not the one that was started then. */
+static bool has_ended(long pid, unsigned long long start)
+{
+    struct process p;
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+        return true;
+    if (!look_up(pid, &p))
+        return false;
+    bool zombie = p.state == 'Z' && p.threads <= 1; /* nobody has asked for its exit status yet */
+    return p.start != start || zombie;
+}
+
+bool owner_gone(const char *owner)
+{
+    const char *place = strrchr(owner, ':');
+    long pid;
+    unsigned machine;
+    unsigned long long start;
+    if (!place || sscanf(place, ":%8x-%llx", &machine, &start) != 2)
+        return false;
+
+    const char *host_end = strchr(owner, ':');
+    if (sscanf(host_end, ":%ld:", &pid) != 1 || pid <= 0)
+        return false;
+    bool here = machine != 0 && machine == this_machine();
+    return here && has_ended(pid, start);
+}

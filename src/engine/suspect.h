@@ -1,0 +1,74 @@
+/* suspect.h: events that may have killed a process.
+ *
+ * A careful event (see store.h) is a suspect if its sink runs code of the application in this
+ * process. A pipeline has nothing else in hand while it delivers one. If the process dies while one
+ * suspect is in flight, that one is to blame. Consumers do not wait for each other's deliveries, so
+ * several may be in flight at a time; then a crash is held against none of them. After several
+ * crashes the store hands them out at different times (see STORE_APART_MS), so that the one that
+ * kills is alone. */
+#ifndef ENGINE_SUSPECT_H
+#define ENGINE_SUSPECT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/owner.h"
+#include "store/store.h"
+
+/* A claim that is no longer to be blamed, in memory of its own: its pipeline may end meanwhile. */
+struct suspect_claim {
+    char consumer[STORE_NAME_MAX + 1];
+    char owner[OWNER_TEXT];
+    int64_t epoch;
+    int64_t lease_ms;
+};
+
+struct suspect;
+
+/* The suspects of all pipelines of a process; any thread. (1) in_flight and blamed are protected by
+ * lock. (2) blamed != NULL implies in_flight == 1. (3) Whoever claims an event that may be blamed
+ * has `asking` until its delivery begins. No other suspect begins meanwhile: it could not tell the
+ * store that the claim is not to be blamed, and could kill the process before anybody does. */
+struct suspects {
+    pthread_mutex_t lock;
+    pthread_mutex_t asking;
+    size_t in_flight;
+    struct suspect *blamed;
+};
+
+/* The part of one pipeline; only its thread uses it. */
+struct suspect {
+    struct suspects *all; /* NULL: this is the only pipeline of its process */
+    bool in_flight;
+    struct suspect_claim claim; /* valid if it is in flight */
+    bool due;                   /* the store has one */
+    bool asking;                /* it has all->asking */
+};
+
+void suspect_all_init(struct suspects *all);
+void suspect_all_release(struct suspects *all);
+
+/* suspect_ask returns what the store is to do with careful events in the next claim, while `others`
+ * batches are in hand beside it. suspect_begin or suspect_withdraw follows, after the claim and in
+ * the same thread. */
+enum careful suspect_ask(struct suspect *s, size_t others);
+/* suspect_withdraw notes that there was no suspect in the claim, or no claim. */
+void suspect_withdraw(struct suspect *s);
+
+/* suspect_begin notes that the claim of a careful event was made, and its delivery is about to
+ * begin. Returns how many claims are no longer to be blamed: ret has them, and the caller tells the
+ * store before the delivery. */
+size_t suspect_begin(struct suspect *s, const struct claim_lease *c, bool blamed,
+                     struct suspect_claim ret[2]);
+/* suspect_end notes that no suspect of this pipeline is with the sink any more. */
+void suspect_end(struct suspect *s);
+
+/* suspect_all_absolve finds the claim that would be blamed if the process died now, and blames it
+ * no more: the process is being stopped. Returns whether there is one. */
+bool suspect_all_absolve(struct suspects *all, struct suspect_claim *ret);
+
+/* suspect_lease is the lease with which a store is told so. It borrows from c. */
+struct claim_lease suspect_lease(const struct suspect_claim *c);
+
+#endif

@@ -1,0 +1,92 @@
+#include "store/topics.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct topic {
+    const char *type;
+    int64_t n[TOPIC_PLACES];
+    int64_t oldest_at;
+};
+
+/* make_room makes sure that one more type fits. */
+static int make_room(struct topics *t, struct error *err)
+{
+    if (t->n < t->room)
+        return 0;
+    size_t room = t->room ? t->room * 2 : 16;
+    struct topic *more = arena_zalloc(t->a, room, sizeof *more);
+    if (!more)
+        return err_nomem(err);
+    if (t->n)
+        memcpy(more, t->list, t->n * sizeof *more);
+    t->list = more;
+    t->room = room;
+    return 0;
+}
+
+/* topic_of finds the entry of a type, or appends it; NULL: there is no memory. */
+static struct topic *topic_of(struct topics *t, const struct topic_find *f, struct error *err)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (str_is(f->type, t->list[i].type))
+            return &t->list[i];
+
+    if (make_room(t, err) != 0)
+        return NULL;
+    const char *name = arena_bytes(t->a, f->type.p, f->type.n);
+    if (!name) {
+        err_nomem(err);
+        return NULL;
+    }
+    t->list[t->n] = (struct topic){.type = name, .oldest_at = f->oldest_at};
+    return &t->list[t->n++];
+}
+
+int topics_add(struct topics *t, const struct topic_find *f, struct error *err)
+{
+    struct topic *to = topic_of(t, f, err);
+    if (!to)
+        return -1;
+    to->n[f->place] += f->n;
+    bool older = f->oldest_at && (!to->oldest_at || f->oldest_at < to->oldest_at);
+    if (older)
+        to->oldest_at = f->oldest_at;
+    return 0;
+}
+
+static int most_first(const void *a, const void *b)
+{
+    const struct gauge_type *x = a, *y = b;
+    if (x->n != y->n)
+        return x->n < y->n ? 1 : -1;
+    return strcmp(x->type, y->type);
+}
+
+int topics_end(struct topics *t, const int64_t all[TOPIC_PLACES], struct consumer_gauge *g,
+               struct error *err)
+{
+    int64_t sample[TOPIC_PLACES] = {0};
+    for (size_t i = 0; i < t->n; i++)
+        for (size_t place = 0; place < TOPIC_PLACES; place++)
+            sample[place] += t->list[i].n[place];
+
+    struct gauge_type *list = arena_zalloc(t->a, t->n + 1, sizeof *list);
+    if (!list)
+        return err_nomem(err);
+    for (size_t i = 0; i < t->n; i++) {
+        const struct topic *from = &t->list[i];
+        list[i] = (struct gauge_type){.type = from->type, .oldest_at = from->oldest_at};
+        for (size_t place = 0; place < TOPIC_PLACES; place++) {
+            double n = (double)from->n[place];
+            if (all[place] > sample[place] && sample[place] > 0)
+                n = n * (double)all[place] / (double)sample[place];
+            list[i].n += (int64_t)(n + 0.5);
+        }
+    }
+    if (t->n)
+        qsort(list, t->n, sizeof *list, most_first);
+    g->type = list;
+    g->n_types = t->n;
+    return 0;
+}

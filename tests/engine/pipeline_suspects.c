@@ -1,0 +1,208 @@
+/* pipeline_suspects.c: events whose worker died. Where one of them can kill its worker, they are
+ * delivered one by one until it is found, and no consumer waits for another meanwhile. */
+#include "pipeline_tests.h"
+
+/* crashed starts a worker, lets it die with three events in flight, and starts it again. */
+static struct worker *crashed(struct rig *g, int i, const char *name)
+{
+    struct worker *w = rig_worker(g, i, name, "lease=1s", "retry=base=10ms,attempts=1,jitter=none",
+                                  NULL);
+    w->sk->hold = true;
+    rig_step(g, i);
+    assert_int_equal(w->sk->n, 3);
+    rig_crash(g, i);
+    rig_start(g, i);
+    w->sk->hold = true;
+    return w;
+}
+
+static void consumers_do_not_wait_for_each_others_suspects(void **state)
+{
+    struct rig *g = *state;
+    g->caps = SINK_IN_PROCESS;
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
+    struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
+    rig_pass(g, 1000);
+    rig_step(g, 0); /* and hangs */
+    assert_int_equal(a->sk->n, 1);
+    for (int i = 0; i < 3; i++) {
+        rig_step(g, 1);
+        assert_int_equal(b->sk->n, 1); /* alone in its pipeline */
+        rig_end(g, 1, 0, SINK_DELIVERED);
+    }
+    rig_step(g, 1);
+    assert_int_equal(g->n_seen, 3);
+}
+
+static void nothing_is_delivered_beside_a_suspect(void **state)
+{
+    struct rig *g = *state;
+    g->caps = SINK_IN_PROCESS;
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
+    struct worker *w = crashed(g, 0, "consumer=c");
+    rig_pass(g, 1000);
+    rig_step(g, 0);
+    for (int i = 0; i < 2; i++) {
+        rig_end(g, 0, 0, SINK_DELIVERED);
+        rig_step(g, 0);
+    }
+    assert_int_equal(w->sk->n, 1); /* the last one */
+    rig_emit(g, "new");
+    rig_pass(g, 100);
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+}
+
+static void crash_with_two_suspects_in_flight_is_held_against_neither(void **state)
+{
+    struct rig *g = *state;
+    g->caps = SINK_IN_PROCESS;
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
+    struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
+    for (int crash = 0; crash < 5; crash++) { /* attempts=1: one would do */
+        rig_pass(g, STORE_APART_MS + 1000);
+        rig_step(g, 0);
+        rig_step(g, 1);
+        assert_int_equal(a->sk->n, 1);
+        assert_int_equal(b->sk->n, 1);
+        rig_crash(g, 0);
+        rig_crash(g, 1);
+        rig_start(g, 0);
+        rig_start(g, 1);
+        a->sk->hold = true;
+        b->sk->hold = true;
+    }
+    assert_int_equal(rig_look(g).dead, 0);
+    rig_pass(g, STORE_APART_MS + 1000);
+    a->sk->hold = false;
+    assert_true(rig_run(g, 0, 2 * STORE_APART_MS));
+    assert_int_equal(g->n_seen, 3);
+}
+
+static void without_code_in_the_process_no_crash_counts_and_events_come_together(void **state)
+{
+    struct rig *g = *state;
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
+    struct worker *w = crashed(g, 0, "consumer=c");
+    for (int crash = 0; crash < 6; crash++) { /* attempts=1: one would do */
+        bool apart = crash >= 3;
+        rig_pass(g, 1000);
+        rig_step(g, 0); /* takes over */
+        rig_pass(g, apart ? STORE_APART_MS : 0);
+        rig_step(g, 0);
+        assert_in_range(w->sk->n, apart ? 1 : 3, 3);
+        rig_crash(g, 0);
+        rig_start(g, 0);
+        w->sk->hold = true;
+    }
+    rig_pass(g, 1000);
+    w->sk->hold = false;
+    assert_true(rig_run(g, 0, 2 * STORE_APART_MS));
+    assert_int_equal(rig_look(g).dead, 0);
+    assert_int_equal(g->n_seen, 3);
+}
+
+static void suspect_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried(void **state)
+{
+    struct rig *g = *state;
+    g->caps = SINK_IN_PROCESS;
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
+    struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
+    rig_pass(g, 1000);
+    rig_step(g, 0);
+    assert_int_equal(a->sk->n, 1);
+    rig_end(g, 0, 0, SINK_DOWN);
+    rig_step(g, 0);
+    rig_step(g, 1);
+    assert_int_equal(b->sk->n, 1);
+    rig_crash(g, 1); /* b's event was the poison, which has nothing to do with a's */
+    rig_pass(g, 2000);
+    a->sk->hold = false;
+    assert_true(rig_run(g, 0, 20000));
+    assert_int_equal(rig_look(g).dead, 0);
+    assert_int_equal(g->n_seen, 3);
+}
+
+static bool gone(const char *owner)
+{
+    return owner[0] == 'w' && owner[1] == '0';
+}
+
+static void worker_that_starts_takes_over_at_once_what_a_dead_one_left(void **state)
+{
+    struct rig *g = *state;
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
+    struct worker *w = rig_worker(g, 0, "lease=30s", NULL);
+    w->sk->hold = true;
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 3);
+    rig_crash(g, 0);
+    rig_start(g, 0);
+    rig_step(g, 0);
+    assert_int_equal(g->n_seen, 0); /* the lease is not over */
+    rig_crash(g, 0);
+    g->gone = gone;
+    rig_start(g, 0);
+    rig_pass(g, 20);
+    rig_step(g, 0);
+    assert_int_equal(g->n_seen, 3);
+}
+
+static void poison_is_found_one_event_at_a_time(void **state)
+{
+    struct rig *g = *state;
+    g->caps = SINK_IN_PROCESS;
+    rig_worker(g, 0, "lease=1s", "retry=base=10ms,attempts=3,jitter=none", NULL);
+    for (int i = 0; i < 10; i++)
+        rig_emit(g, i % 3 ? "a" : "b");
+    const int64_t poison_seq = 5;
+    int crashes = 0;
+    for (int round = 0; round < 2000 && crashes < 50; round++) {
+        struct worker *w = &g->w[0];
+        if (!w->p)
+            rig_start(g, 0);
+        w->sk->hold = true;
+        rig_step(g, 0);
+        bool dies = false;
+        for (size_t k = 0; k < w->sk->n; k++)
+            dies = dies || w->sk->d[k]->ev->seq == poison_seq;
+        if (dies) {
+            rig_crash(g, 0);
+            crashes++;
+        } else if (w->sk->n) {
+            rig_end(g, 0, 0, SINK_DELIVERED);
+            continue;
+        }
+        if (rig_look(g).dead && g->n_seen >= 9)
+            break;
+        rig_pass(g, 100);
+    }
+    assert_int_equal(rig_look(g).dead, 1);
+    assert_int_equal(rig_look(g).parked, 0);
+    bool got[11] = {false};
+    for (size_t i = 0; i < g->n_seen; i++)
+        got[g->seen[i].seq] = true;
+    for (int i = 1; i <= 10; i++)
+        assert_true(got[i] == (i != poison_seq));
+    /* Once among others, then alone until its attempts are used up. */
+    assert_in_range(crashes, 3, 5);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_RIG(consumers_do_not_wait_for_each_others_suspects),
+    ON_A_RIG(nothing_is_delivered_beside_a_suspect),
+    ON_A_RIG(crash_with_two_suspects_in_flight_is_held_against_neither),
+    ON_A_RIG(without_code_in_the_process_no_crash_counts_and_events_come_together),
+    ON_A_RIG(suspect_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried),
+    ON_A_RIG(worker_that_starts_takes_over_at_once_what_a_dead_one_left),
+    ON_A_RIG(poison_is_found_one_event_at_a_time),
+};
+
+const struct suite_part pipeline_suspects_tests = SUITE_PART(tests);
