@@ -9,9 +9,6 @@ import servers
 from sessions import Exact
 from support import wait_until
 
-PG_DUMP = str(servers.newest_postgres() / "pg_dump")
-PSQL = str(servers.newest_postgres() / "psql")
-
 
 class Astray(Exact):
     def setUp(self):
@@ -53,7 +50,7 @@ class Astray(Exact):
         self.register("c")
         self.emit(10)
         self.taken()
-        self.app.do("DELETE FROM @.event")
+        self.app.force("DELETE FROM @.event")
         old = self.emit(10, "b/1")
         self.app.do("SELECT setval('@.event_seq_seq', 5)")
         new = self.emit(5)
@@ -70,7 +67,7 @@ class Astray(Exact):
         self.app.do("SELECT setval('@.event_seq_seq', 500)")
         self.emit(1)
         self.taken()
-        self.app.do("DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1)")
+        self.app.force("DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1)")
         new = self.emit(3)
         self.app.do("SELECT setval('@.event_seq_seq', 600)")
         new += self.emit(1)
@@ -97,7 +94,7 @@ class Astray(Exact):
         self.app.do("UPDATE @.lane SET next_floor = floor WHERE next_floor IS NOT NULL")  # as it was left until now
         self.emit(3)
         self.taken()
-        self.app.do("SELECT setval('@.event_seq_seq', 1); DELETE FROM @.event")
+        self.app.force("SELECT setval('@.event_seq_seq', 1); DELETE FROM @.event")
         new = self.emit(3)
         self.assertEqual(self.taken(), new)
         self.assertLess(self.reader.do("SELECT pg_sequence_last_value('@.event_seq_seq')")[0][0], 100)
@@ -191,17 +188,18 @@ class Astray(Exact):
 
     def test_relay_goes_on_once_its_outbox_is_restored_in_place(self):
         out, dump = self.path("out"), self.path("dump")
+        pg_dump, psql = servers.postgres_tool("pg_dump"), [servers.postgres_tool("psql"), "-qX", "-v", "ON_ERROR_STOP=1"]
         self.emit(1)
         with self.relay("--consumer", "c", "--sink", f"file:{out}") as relay:
             wait_until(lambda: len(self.ndjson(out)) == 1)
-            text = subprocess.run([PG_DUMP, "--schema=outbox", self.store], check=True, capture_output=True).stdout
+            text = subprocess.run([pg_dump, "--schema=outbox", self.store], check=True, capture_output=True).stdout
             dump.write_bytes(text)
             self.app.do("DROP SCHEMA outbox CASCADE")
             self.app.do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
                         "pid <> pg_backend_pid() AND application_name = 'outbox'")
             wait_until(lambda: "is gone, or being restored" in relay.output(), what=relay.output)
             self.assertTrue(relay.running())
-            restore = subprocess.Popen([PSQL, "-qX", "-v", "ON_ERROR_STOP=1", self.store], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+            restore = subprocess.Popen([*psql, self.store], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
             lines = dump.read_bytes().splitlines(keepends=True)
             for at in range(0, len(lines), len(lines) // 20):  # slowly: the relay looks at what is there half-way
                 restore.stdin.write(b"".join(lines[at:at + len(lines) // 20]))
@@ -213,7 +211,7 @@ class Astray(Exact):
             wait_until(lambda: new[0] in [e["id"] for e in self.ndjson(out)], what=relay.output)
             # And again, under a connection that has its statements prepared.
             self.app.do("DROP SCHEMA outbox CASCADE")
-            subprocess.run([PSQL, "-qX", "-v", "ON_ERROR_STOP=1", "-f", dump, self.store], check=True, capture_output=True)
+            subprocess.run([*psql, "-f", dump, self.store], check=True, capture_output=True)
             new = self.emit(1)
             wait_until(lambda: new[0] in [e["id"] for e in self.ndjson(out)], what=relay.output)
 
@@ -241,7 +239,7 @@ class Astray(Exact):
                 self.assertEqual(len(self.taken("late")), 19)
                 self.in_order()
                 self.assertIn("came from elsewhere, and were repaired", self.doctor())
-                self.reader.do("TRUNCATE @.event, @.consumer, @.lane RESTART IDENTITY")
+                self.reader.force("TRUNCATE @.event, @.consumer, @.lane RESTART IDENTITY")
 
     def test_events_that_came_as_files_do_not_come_again(self):
         """As after pg_upgrade: another cluster by its name, and rows with the numbers of the transactions that wrote them. Some of them
@@ -261,7 +259,7 @@ class Astray(Exact):
         self.register("d")
         self.emit(5)
         self.taken("c")
-        self.app.do("DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1, false)")
+        self.app.force("DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1, false)")
         new = self.emit(2)
         self.assertEqual(self.taken("d"), new)  # it has seen nothing of the former ones
         self.assertEqual(self.taken("c"), new)

@@ -1,6 +1,8 @@
 """claim_batch in SQL: for one consumer, for all of them, within the limit, and as durable as the transaction it is called in."""
 # build: plain
 import collections
+import threading
+import time
 
 import psycopg2
 
@@ -63,6 +65,41 @@ class ClaimBatch(Exact):
         self.assertEqual(self.batch()[0], {"b": [event]})
         other.do("COMMIT")
         self.assertEqual(self.batch()[0], {"a": [event]})
+
+    def test_an_uncommitted_claim_is_not_waited_for(self):
+        for name in "abc": self.register(name)
+        event = self.writer.emit()
+        role = self.role()
+        self.sql(f"SELECT outbox.allow('consumer', '{role.split('user=')[1].split('&')[0]}', '*')")
+        for function in "claim_batch('first', 100, 'a')", "claim('a', 'first')":
+            self.reader.do("BEGIN")
+            self.assertEqual([seq for seq, in self.reader.do(f"SELECT seq FROM @.{function}")], [event])
+            for session in self.session(), self.session(role):
+                for beside in "claim_batch('w', 100, 'a')", "claim('a', 'w')":
+                    began = time.monotonic()
+                    self.assertEqual(session.do(f"SELECT * FROM @.{beside}"), [])
+                    self.assertLess(time.monotonic() - began, 2, beside)
+                began = time.monotonic()
+                session.do("BEGIN")
+                self.assertEqual(self.batch(session)[0], {"b": [event], "c": [event]})
+                self.assertLess(time.monotonic() - began, 2)
+                session.do("ROLLBACK")
+            self.reader.do("ROLLBACK")
+        self.assertEqual(set(self.batch()[0]), set("abc"))
+
+    def test_a_claim_waits_for_a_turn_that_ends_soon(self):
+        self.register("a")
+        event = self.writer.emit()
+        other = self.session()
+        for _ in range(3):
+            self.reader.do("BEGIN")
+            self.reader.do("SELECT 1 FROM @.consumer WHERE name = 'a' FOR UPDATE")
+            end = threading.Timer(0.01, self.reader.do, ("COMMIT",))
+            end.start()
+            epoch, events = other.claim("a")
+            end.join()
+            if epoch is not None: break  # a machine that is slow may have kept the COMMIT for longer than a claim waits
+        self.assertEqual([seq for seq, *_ in events], [event])
 
     def test_what_a_worker_vanished_with_comes_alone(self):
         for name in "abcd": self.register(name)

@@ -7,6 +7,11 @@ import psycopg2
 from sessions import Exact
 from support import wait_until
 
+# A relay's claim for consumer c. Unlike `claim` it waits for the consumer's lock.
+RELAYS_CLAIM = ("SELECT epoch FROM @._turn('c', %s, (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
+                "ROW(0, 0, '[]', 0, NULL), ROW(100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), "
+                "ROW(-1, NULL, 0, 0, 0, NULL, NULL))")
+
 
 class Claims(Exact):
     def setUp(self):
@@ -126,13 +131,13 @@ class Claims(Exact):
         self.assertEqual(owner.do("SELECT @.extend('c', 'w', %s, 60000)", epoch), [(True,)])
         wait_until(lambda: self.reader.do("SELECT now() > locked_until FROM @.claim")[0][0])
         taken = []
-        thread = threading.Thread(target=lambda: taken.append(other.claim("c", "thief")[1]))
+        thread = threading.Thread(target=lambda: taken.extend(other.do(RELAYS_CLAIM, "thief")))
         thread.start()
         wait_until(lambda: self.reader.do("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
                                           other.db.info.backend_pid))
         owner.do("COMMIT")
         thread.join()
-        self.assertEqual(taken, [[]])
+        self.assertEqual(taken, [(None,)])
         self.assertTrue(owner.settle("c", epoch, "w"))
 
     def test_turn_that_had_to_wait_shortens_nobody_elses_lease(self):
@@ -141,13 +146,11 @@ class Claims(Exact):
         holder, slow = self.session(), self.session()
         holder.do("BEGIN")
         holder.do("SELECT @._lock_consumer('c')")
-        thread = threading.Thread(target=slow.claim, args=("c", "slow"))
+        thread = threading.Thread(target=slow.do, args=(RELAYS_CLAIM, "slow"))
         thread.start()  # its clock stands where it began
         wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
-        (epoch,), = holder.do("SELECT epoch FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
-                              "ROW(0, 0, '[]', 0, NULL), ROW(100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), "
-                              "ROW(-1, NULL, 0, 0, 0, NULL, NULL))")
+        (epoch,), = holder.do(RELAYS_CLAIM, "w")
         holder.do("COMMIT")
         before = self.reader.do("SELECT locked_until FROM @.claim")
         thread.join()
@@ -172,7 +175,7 @@ class Claims(Exact):
                 self.register(when, lanes=4, ordering="none")
                 self.reader.do("ALTER TABLE @.event SET (autovacuum_enabled = off)")
                 if when == "empty":
-                    self.reader.do("TRUNCATE @.event")
+                    self.reader.force("TRUNCATE @.event")
                     self.reader.do("ANALYZE @.event, @.claim, @.parked, @.lane")
                 self.writer.do("INSERT INTO @.event (type, aggregate_type, aggregate_id) SELECT 't', 'a', i::text "
                                "FROM generate_series(1, 3000) i")

@@ -68,7 +68,7 @@ class Looks(Exact):
     def test_it_begins_with_the_first_event_that_is_kept(self):
         self.register("rare", "x.*")
         self.fill(2000)
-        self.reader.do("DELETE FROM @.event WHERE seq <= 1500")
+        self.reader.force("DELETE FROM @.event WHERE seq <= 1500")
         self.reader.emit(type="x.1")
         self.assertEqual(self.find("unprocessed", 10, None, 0, 700), ([("rare", 2001)], None))
 

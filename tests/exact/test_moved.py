@@ -13,9 +13,6 @@ import servers
 from sessions import Exact, Session
 from support import thorough, wait_until
 
-PG_DUMP = str(servers.newest_postgres() / "pg_dump")
-PSQL = str(servers.newest_postgres() / "psql")
-
 
 class Changed(Exact):
     """In one cluster."""
@@ -53,7 +50,7 @@ class Changed(Exact):
                     self.register(name)
                     self.emit(10)
                     self.taken(name)
-                    self.app.do(how)
+                    self.app.force(how)
                     new = self.emit(n)
                     ids = self.ids(new)
                     self.assertEqual(self.taken(name), ids)
@@ -61,14 +58,14 @@ class Changed(Exact):
                     self.assertEqual(self.trouble(), (None, None, None))
                     more = self.ids(self.emit(2))
                     self.assertEqual(self.taken(name), more)
-                    self.reader.do("DELETE FROM @.consumer; DELETE FROM @.lane; DELETE FROM @.event")
+                    self.reader.force("DELETE FROM @.consumer; DELETE FROM @.lane; DELETE FROM @.event")
 
     def test_numbers_that_begin_again_under_a_relay_lose_nothing(self):
         out = self.path("out.ndjson")
         with self.relay("--consumer", "c", "--sink", f"file:{out}"):
             self.emit(20)
             wait_until(lambda: len(self.ndjson(out)) == 20)
-            self.app.do("TRUNCATE @.event RESTART IDENTITY")
+            self.app.force("TRUNCATE @.event RESTART IDENTITY")
             for i in range(5): self.app.emit("a/1", payload=str(i))
             wait_until(lambda: len(self.ndjson(out)) >= 25)
         self.assertEqual([e["payload"] for e in self.ndjson(out)][20:], list(range(5)))
@@ -81,7 +78,7 @@ class Changed(Exact):
         self.reader.settle("c", epoch, outcomes=[
             {"seq": first[0], "kind": "dead", "error": "boom"}, {"seq": first[1], "kind": "delivered", "id": ids[1], "receipt": "r"},
             {"seq": first[3], "kind": "retry", "delay_ms": 3600000, "error": "later"}])
-        self.app.do("TRUNCATE @.event RESTART IDENTITY")
+        self.app.force("TRUNCATE @.event RESTART IDENTITY")
         new = self.ids(self.emit(4, "b/1"))
         self.assertEqual(self.taken(), new)
         self.assertEqual(self.reader.do("SELECT id FROM @.dead"), [(ids[0],)])
@@ -130,7 +127,7 @@ class Changed(Exact):
         got["c"] += [row[1] for row in rows]
         self.reader.settle("c", rows[0][0])
         old = self.ids(range(1, 11))
-        self.app.do("DELETE FROM @.event WHERE seq <= 3; SELECT setval('@.event_seq_seq', 1, false)")
+        self.app.force("DELETE FROM @.event WHERE seq <= 3; SELECT setval('@.event_seq_seq', 1, false)")
         new = self.ids(self.emit(3, "b/1"))
         for name in ("d", "c"): got[name] += self.taken(name)
         for name in ("c", "d"): self.assertEqual(sorted(set(got[name])), sorted({*old, *new}), name)
@@ -159,12 +156,12 @@ class Changed(Exact):
                 self.register("c")
                 epoch = self.claim_while_others_emit(3, 17)
                 if settled: self.reader.settle("c", epoch)
-                self.app.do("TRUNCATE @.event RESTART IDENTITY")
+                self.app.force("TRUNCATE @.event RESTART IDENTITY")
                 ids = self.ids(self.emit(5))
                 self.assertEqual(self.taken(), ids)
                 self.assertEqual(self.taken(), [])
                 self.reader.do("SELECT @.remove('c')")
-                self.app.do("TRUNCATE @.event RESTART IDENTITY")
+                self.app.force("TRUNCATE @.event RESTART IDENTITY")
 
     def turn(self, epoch, outcomes="[]"):
         """turn settles and asks for more, as a relay does. Gives whether the claim was lost, and how many events were claimed."""
@@ -212,7 +209,7 @@ class Changed(Exact):
         self.register("c")
         self.emit(5)
         self.taken()
-        self.app.do("TRUNCATE @.event RESTART IDENTITY")
+        self.app.force("TRUNCATE @.event RESTART IDENTITY")
         ids = self.ids(self.emit(2))
         worker = self.session()
         worker.do(f"SET ROLE {role}")
@@ -227,7 +224,7 @@ class Changed(Exact):
         self.register("c")
         self.emit(5)
         self.taken()
-        self.app.do("TRUNCATE @.event RESTART IDENTITY")
+        self.app.force("TRUNCATE @.event RESTART IDENTITY")
         writer = self.session()
         writer.do("BEGIN")
         writer.emit("b/1")
@@ -351,10 +348,10 @@ class Servers(Exact):
         session.do(f"DO $$ BEGIN FOR i IN 1..{n} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
 
     def dump(self, *options):
-        dump = self.path("dump.sql")
+        dump, pg_dump, psql = self.path("dump.sql"), servers.postgres_tool("pg_dump"), servers.postgres_tool("psql")
         with open(dump, "wb") as out:
-            subprocess.run([PG_DUMP, "--schema=outbox", "--no-owner", *options, self.store], check=True, stdout=out)
-        done = subprocess.run([PSQL, "-q", "-X", "-v", "ON_ERROR_STOP=1", "-f", str(dump), self.there_url], capture_output=True)
+            subprocess.run([pg_dump, "--schema=outbox", "--no-owner", *options, self.store], check=True, stdout=out)
+        done = subprocess.run([psql, "-q", "-X", "-v", "ON_ERROR_STOP=1", "-f", str(dump), self.there_url], capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         there = Session(self.there_url)
         self.addCleanup(there.close)
@@ -379,7 +376,7 @@ class Restored(Servers):
     def test_plain_sql_needs_no_relay_after_a_restore(self):
         for burnt in ("old", "new"):
             with self.subTest(burnt):
-                self.reader.do("TRUNCATE @.event, @.lane, @.claim, @.consumer")
+                self.reader.force("TRUNCATE @.event, @.lane, @.claim, @.consumer")
                 if burnt == "old": self.burn(self.reader, 3000)
                 self.register("c")
                 first = [self.reader.emit("a/1") for _ in range(10)]

@@ -66,6 +66,36 @@ class Moved(Case):
         self.assertIn("all is well", self.outbox("doctor", status=None).stdout)
 
 
+class Replayed(Moved):
+    SETTINGS = {**mariadb_server.LOGGED, "server-id": 1, "binlog-format": "MIXED"}
+
+    def test_a_log_of_statements_gives_events_the_numbers_that_they_had(self):
+        self.init()
+        self.sql("CREATE TABLE numbered (n BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB AUTO_INCREMENT = 700")
+        emit = "INSERT INTO outbox_event (type, payload) "
+        self.sql(f"CREATE TRIGGER tells AFTER INSERT ON numbered FOR EACH ROW {emit} VALUES ('t', NEW.n)")
+        with mariadb_server.connect(self.store) as db, db.cursor() as cursor:
+            cursor.execute("SET binlog_format = STATEMENT")
+            cursor.execute("BEGIN")
+            cursor.execute(emit + "VALUES ('t', 0), ('t', 0)")
+            cursor.execute("ROLLBACK")  # is not in the log, and has used up numbers
+            cursor.execute(emit + "VALUES ('t', 1)")
+            cursor.execute(emit + "VALUES ('t', 2), ('t', 3)")
+            cursor.execute(emit + "SELECT 't', seq FROM seq_4_to_6")
+            cursor.execute("INSERT INTO outbox_event (type, payload, nr) VALUES ('t', 7, 90)")
+            cursor.execute("INSERT INTO numbered VALUES (), ()")
+        numbers = self.sql("SELECT nr, payload FROM outbox_event ORDER BY nr")
+        log = subprocess.run(["mariadb-binlog", "--no-defaults", self.server.dir / "data" / "b.000001"], check=True, capture_output=True).stdout
+        self.assertGreater(log.count(b"SET INSERT_ID="), 3)
+        other = self.start_server(mariadb_server.MariaDB())
+        subprocess.run(["mariadb", "--no-defaults", "-u", "root", "-S", other.socket], check=True, input=log)
+        self.store = other.url("shop")
+        self.assertEqual(self.sql("SELECT nr, payload FROM outbox_event ORDER BY nr"), numbers)
+        self.emit("t", None, 8)
+        self.drain(*self.consumer())
+        self.assertEqual(self.got(), [1, 2, 3, 4, 5, 6, 7, 700, 701, 8])
+
+
 class Restored(Moved):
     def prepare(self):
         """prepare has one consumer that got 10 of 20, with a claim in the hand of a relay that was killed, and one that got none."""

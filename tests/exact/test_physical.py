@@ -9,10 +9,9 @@ import servers
 from sessions import Session
 from support import SOAK, Case, wait_until
 
-BIN = servers.newest_postgres()
-
 
 class Copied(Case):
+    postgres = True
     SETTINGS = {"wal_level": "replica"}
 
     def setUp(self):
@@ -24,14 +23,12 @@ class Copied(Case):
         self.outbox("init")
         self.out = self.path("out")
 
-    def copy(self, *options, **settings):
+    def copy(self, standby=None, **settings):
         """copy is a server in a copy of the old one's files, not started yet."""
-        new = servers.Postgres({**self.SETTINGS, **settings})
-        new.dir = servers.make_folder(new.prefix)
+        new = servers.Copy(self.old, settings, standby)
         self.addCleanup(new.close)
-        new.settings |= {"unix_socket_directories": str(new.dir), "port": new.port}
-        new.run(str(BIN / "pg_basebackup"), "-h", str(self.old.dir), "-U", servers.USER, "-D", str(new.dir / "data"), "-c", "fast",
-                "--no-sync", *options)
+        new.dir = servers.make_folder(new.prefix)
+        new.prepare()
         return new
 
     def session(self, url):
@@ -54,7 +51,7 @@ class Copied(Case):
 
     def test_standby_that_lagged_and_was_promoted_is_gone_on_from(self):
         """The relay knows of events, positions and claims that the new primary has never heard of."""
-        new = self.copy("-R", hot_standby="on")
+        new = self.copy("new", hot_standby="on")
         new.start()
         self.store = f"postgres:///shop?host={self.old.dir},{new.dir}&user={servers.USER}&target_session_attrs=read-write"
         with self.start() as relay:
@@ -115,9 +112,10 @@ class Copied(Case):
 
     @unittest.skipUnless(SOAK, "a soak's")
     def test_upgraded_cluster_repeats_nothing_but_what_was_in_flight(self):
+        upgrade = servers.postgres_tool("pg_upgrade")
         self.emit_n(self.store, range(5))
         self.emit_n(self.store, range(5, 7))
-        new = servers.Postgres()  # made before the old one is stopped, as people do
+        new = servers.Postgres(cluster="second")  # made before the old one is stopped, as people do
         new.start()
         self.addCleanup(new.close)
         new.stop("fast")
@@ -131,7 +129,7 @@ class Copied(Case):
         folder.mkdir()
         os.chmod(self.dir, 0o755)
         os.chown(folder, servers.NOBODY, servers.NOBODY)
-        subprocess.run([*servers.unprivileged("KILL"), str(BIN / "pg_upgrade"), "-b", str(BIN), "-B", str(BIN), "-U", servers.USER, "-d",
+        subprocess.run([*servers.unprivileged("KILL"), upgrade, "-b", str(self.old.bin), "-B", str(new.bin), "-U", servers.USER, "-d",
                         str(self.old.dir / "data"), "-D", str(new.dir / "data"), "-s", str(folder)], cwd=folder, check=True,
                        env=servers.clean_env(), capture_output=True)
         new.start()

@@ -183,7 +183,7 @@ class Costs(ExactAlone):
         """An id from elsewhere may be anywhere. Where its time puts it, 200,000 are looked at as well: here that is past the end."""
         self.register("c")
         self.bulk(self.session(), 1000)
-        self.reader.do("UPDATE @.event SET id = 'ffffffff-0000-7000-8000-000000000001' WHERE seq = 300")
+        self.reader.force("UPDATE @.event SET id = 'ffffffff-0000-7000-8000-000000000001' WHERE seq = 300")
         self.reader.do("INSERT INTO @.event (seq, type) OVERRIDING SYSTEM VALUE SELECT n, 't' FROM generate_series(300000, 301000) n")
         found = lambda look: self.reader.do("SELECT @._seq_of('ffffffff-0000-7000-8000-000000000001', %s)", look)[0][0]
         self.assertEqual([found(look) for look in (1000, 1700, 1800, None)], [None, None, 300, 300])
@@ -266,6 +266,41 @@ class Costs(ExactAlone):
         before = self.reader.do("SELECT version FROM @.lane WHERE lane = 0")
         self.take("c")
         self.assertEqual(self.reader.do("SELECT version FROM @.lane WHERE lane = 0"), before)
+
+    def looks(self, name):
+        """looks gives the pages and the milliseconds of what status and a scrape ask about a consumer."""
+        cost = {}
+        for what in ("@.consumer_status WHERE name = %s", "@._backlog(%s, 1000)", "@._parked_summary(%s)", "@._parked_events(%s, 1000)",
+                     "@._waiting(%s, 1000)"):
+            for _ in range(3):  # the first one reads the catalogs
+                found = self.reader.do(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {what}", name)[0][0][0]
+            plan = found["Plan"]
+            cost[what] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], found["Execution Time"] + found["Planning Time"]
+        return cost
+
+    def park(self, name, n):
+        """park makes n more events, all of which have failed and wait: one of a hundred keys each, so most wait behind another."""
+        self.bulk(self.session(), n)
+        self.reader.do("INSERT INTO @.parked (consumer, seq, key, attempts, due_at, error, failed_at, failing_since) "
+                       "SELECT %s, e.seq, e.seq %% 100, 1, CASE WHEN e.seq <= 100 THEN now() + interval '1 hour' END, 'HTTP 500', now(), now() "
+                       "FROM @.event e LEFT JOIN @.parked p ON p.seq = e.seq WHERE p.seq IS NULL", name)
+
+    def test_what_is_parked_is_counted_and_aged_at_the_same_cost_however_much_it_is(self):
+        """With statistics of an empty table, of all of it, and none."""
+        self.register("c", start_at=str(2 * BIG))  # so that they are parked, and do not wait as well
+        self.reader.do("ANALYZE @.event, @.parked, @.dead")
+        costs = []
+        for n in 20000, BIG - 20000, 0:
+            self.park("c", n)
+            costs.append(self.looks("c"))
+            if len(costs) == 2: self.reader.do("VACUUM ANALYZE @.event, @.parked")
+        shown, = self.reader.do("SELECT behind, behind_exact, parked, first_seq, overdue_at = oldest_at FROM @.consumer_status")
+        self.assertEqual(shown, (BIG, False, BIG, 1, True))
+        print(f"# pages and ms with 20,000 and {BIG} parked events, and after VACUUM: {costs}")
+        for what in costs[0]:
+            few, many, clean = (cost[what] for cost in costs)
+            self.assertLess(many[0], few[0] * 1.2 + 50, (what, costs))
+            self.assertLess(clean[0], few[0] * 1.2 + 50, (what, costs))
 
     def test_whether_it_is_still_the_outbox_is_asked_once_for_all_that_stand_at_the_same_place(self):
         self.reader.do("SELECT count(@.register('c' || i, start_at => 'end')) FROM generate_series(1, 100) i")

@@ -1,132 +1,20 @@
 """G1 to G6, G9 and G10 on PostgreSQL under random activity, against a model: writers begin, emit, set savepoints, roll back to
-them, prepare, commit and roll back in any order, while workers claim, fail, crash and give back, and old events are trimmed.
+them, prepare, commit and roll back in any order, while workers claim, fail, bury, crash and give back, and old events are trimmed.
 A failure names its seed. OUTBOX_SOAK=1 runs many seeds; OUTBOX_SEED=N that one alone."""
 # build: plain
 # quick: no
-import collections
 import os
-import random
 import time
 
 import servers
-from sessions import Exact
-from support import SOAK, wait_until
+from histories import World
+from support import SOAK
 
 SEED = os.environ.get("OUTBOX_SEED")
 SECONDS = 600  # of a soak
 
 
-class Writer:
-    """One connection and what the model knows of its transaction."""
-
-    def __init__(self, session, world):
-        self.session, self.world = session, world
-        self.open, self.pending, self.marks = False, [], []
-
-    def step(self, dice):
-        if not self.open:
-            self.session.do("BEGIN")
-            self.open, self.pending, self.marks = True, [], []
-            if dice.random() < 0.3: self.session.do("SELECT pg_current_xact_id()")
-            return
-        what = dice.choices(["emit", "savepoint", "back", "commit", "rollback", "prepare"], [60, 8, 6, 16, 5, 5])[0]
-        getattr(self, what)(dice)
-
-    def emit(self, dice):
-        for _ in range(dice.choice([1, 1, 1, 2, 5, 20])):
-            key = f"a/{dice.randrange(12)}" if dice.random() < 0.9 else None
-            kind = dice.choice(["t.one", "t.two", "u.one"])
-            self.pending.append((self.session.emit(key, kind), key, kind, self.world.now))
-
-    def savepoint(self, dice):
-        self.session.do(f"SAVEPOINT s{len(self.marks)}")
-        self.marks.append(len(self.pending))
-
-    def back(self, dice):
-        if not self.marks: return
-        n = dice.randrange(len(self.marks))
-        self.session.do(f"ROLLBACK TO s{n}")
-        del self.pending[self.marks[n]:]
-        del self.marks[n + 1:]
-
-    def commit(self, dice=None):
-        self.session.do("COMMIT")
-        self.world.committed(self.pending)
-        self.open = False
-
-    def rollback(self, dice=None):
-        self.session.do("ROLLBACK")
-        self.open = False
-
-    def prepare(self, dice):
-        if not self.world.two_phase: return
-        name = f"{self.world.dbname}_{self.world.now}"
-        self.session.do(f"PREPARE TRANSACTION '{name}'")
-        self.world.prepared.append((name, self.pending))
-        self.open = False
-
-
-class Reader:
-    """A consumer: what it was handed, in order. Its worker now and then fails, crashes or gives back, if it may."""
-
-    def __init__(self, session, name, trouble, ordering="key", kinds=("t.one", "t.two", "u.one")):
-        self.session, self.name, self.trouble, self.ordering, self.kinds = session, name, trouble, ordering, kinds
-        self.seen, self.crashed, self.workers = [], set(), 0
-
-    def step(self, dice, world):
-        """step claims once, and says whether there was anything."""
-        crash = self.trouble and dice.random() < 0.08
-        # A lease of a millisecond is the end of its worker: nothing is settled.
-        epoch, events = self.session.claim(self.name, f"w{self.workers}", dice.choice([1, 2, 7, 30, 30 if crash else 1000]),
-                                           1 if crash else 60000, 1000)
-        if epoch is None: return False
-        if crash:
-            self.workers += 1
-            tried = dice.randrange(len(events) + 1)
-            self.seen += [(e[0], world.now) for e in events[:tried] if not e[3]]
-            self.crashed |= {e[0] for e in events}
-            return True
-        outcomes, given_back, failing = [], 0, set()
-        if self.trouble and dice.random() < 0.15: given_back = dice.choice(events)[0]
-        for seq, _, key, held in events:
-            if given_back and seq >= given_back: break
-            stuck = key is not None and self.ordering == "key" and key in failing
-            if held or stuck:
-                outcomes.append({"seq": seq, "kind": "behind"})
-                if key: failing.add(key)
-            elif self.trouble and dice.random() < 0.05:
-                outcomes.append({"seq": seq, "kind": "retry", "delay_ms": 1, "error": "boom"})
-                if key: failing.add(key)
-            else:
-                self.seen.append((seq, world.now))
-        if not self.session.settle(self.name, epoch, f"w{self.workers}", outcomes, given_back):
-            raise AssertionError(f"{self.name}: a live claim was lost")
-        return True
-
-    def check(self, case, world):
-        """check compares with the model: everything once, nothing else, each key in its order."""
-        wanted = {seq for seq, e in world.events.items() if e[1] in self.kinds}
-        got = [seq for seq, _ in self.seen]
-        case.assertEqual(sorted(wanted - set(got)), [], f"{self.name}: lost")
-        case.assertEqual(sorted(set(got) - wanted), [], f"{self.name}: never committed, or not wanted")
-        twice = {seq for seq, n in collections.Counter(got).items() if n > 1}
-        case.assertEqual(sorted(twice - self.crashed), [], f"{self.name}: handed out twice though nothing crashed")
-        if self.ordering == "key": self.check_order(case, world)
-
-    def check_order(self, case, world):
-        place, keys = {}, {}
-        for i, (seq, _) in enumerate(self.seen): place.setdefault(seq, i)
-        for seq in sorted(place, key=place.get): keys.setdefault(world.events[seq][0], []).append(seq)
-        keys.pop(None, None)
-        for key, seqs in keys.items():
-            first = None  # of those that came later, the one that was committed first
-            for b in reversed(seqs):
-                if first and world.events[first][3] < world.events[b][2]:
-                    case.fail(f"{self.name}: {b}, written after {first} of {key} was committed, overtook it")
-                if not first or world.events[b][3] < world.events[first][3]: first = b
-
-
-class World(Exact):
+class Histories(World):
     two_phase = True
 
     @classmethod
@@ -139,72 +27,6 @@ class World(Exact):
         super().setUp()
         self.store = self.postgres.create_database(self.dbname)
         self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
-
-    def begin(self, schema):
-        """begin makes a world of its own in a schema."""
-        self.outbox("--store", f"{self.store}&schema={schema}", "init")
-        self.now, self.events, self.prepared, self.schema = 0, {}, [], schema
-        self.trimmed = 0
-
-    def committed(self, pending):
-        for seq, key, kind, written in pending: self.events[seq] = (key, kind, written, self.now)
-
-    def end_prepared(self, dice):
-        if not self.prepared: return
-        name, pending = self.prepared.pop(dice.randrange(len(self.prepared)))
-        if dice.random() < 0.7:
-            self.boss.do(f"COMMIT PREPARED '{name}'")
-            self.committed(pending)
-        else:
-            self.boss.do(f"ROLLBACK PREPARED '{name}'")
-
-    def readers(self, trouble):
-        specs = [("plain", "key", 1, ""), ("lanes", "key", 4, ""), ("any", "none", 2, ""), ("some", "key", 1, "t.*"),
-                 ("whole", "global", 1, "")]
-        made = []
-        for name, ordering, lanes, events in specs:
-            self.register(name, events, ordering, lanes, session=self.boss)
-            kinds = ("t.one", "t.two") if events else ("t.one", "t.two", "u.one")
-            made.append(Reader(self.session(schema=self.schema), name, trouble and name != "whole", ordering, kinds))
-        return made
-
-    def play(self, seed, steps, trouble):
-        dice = random.Random(seed)
-        self.begin(f"w{seed}_{trouble}")
-        self.boss = self.session(schema=self.schema)
-        readers = self.readers(trouble)
-        writers = [Writer(self.session(schema=self.schema), self) for _ in range(dice.choice([3, 8, 14]))]
-        for self.now in range(1, steps + 1):
-            roll = dice.random()
-            if roll < 0.65: dice.choice(writers).step(dice)
-            elif roll < 0.93: dice.choice(readers).step(dice, self)
-            elif roll < 0.96: self.end_prepared(dice)
-            elif roll < 0.99: self.trimmed += self.boss.do("SELECT events FROM @.trim('0', 50)")[0][0]
-            else: self.boss.do(dice.choice(["VACUUM @.lane", "ANALYZE @.event", "VACUUM @.event"]))
-        self.finish(dice, writers, readers)
-        for r in readers: r.check(self, self)
-        self.check_trim()
-        for s in [self.boss, *(w.session for w in writers), *(r.session for r in readers)]: s.close()
-
-    def finish(self, dice, writers, readers):
-        for w in writers:
-            self.now += 1
-            if w.open: w.commit() if dice.random() < 0.7 else w.rollback()
-        while self.prepared:
-            self.now += 1
-            self.end_prepared(dice)
-        for r in readers: r.trouble = False
-
-        def through():
-            self.now += 1
-            busy = [r for r in readers if r.step(dice, self)]
-            return not busy and self.boss.do("SELECT (SELECT count(*) FROM @.parked) + (SELECT count(*) FROM @.claim)") == [(0,)]
-        wait_until(through)
-
-    def check_trim(self):
-        """What everybody has may go, all of it; and nothing went before (or somebody would have lost it)."""
-        while self.boss.do("SELECT more FROM @.trim('0', 1000)")[0][0]: pass
-        self.assertEqual(self.boss.do("SELECT count(*) FROM @.event"), [(0,)])
 
     def seeds(self, n):
         if SEED: return [int(SEED)]

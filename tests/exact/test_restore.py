@@ -9,9 +9,6 @@ import psycopg2
 import servers
 from support import PgCase, wait_until
 
-PG_DUMP = "/usr/lib/postgresql/15/bin/pg_dump"
-PSQL = "/usr/lib/postgresql/15/bin/psql"
-
 
 def run_sql(url, *statements):
     db = psycopg2.connect(url)
@@ -40,11 +37,11 @@ class Restored(PgCase):
         run_sql(url, f"DO $$ BEGIN FOR i IN 1..{n} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
 
     def move(self):
-        dump = self.path("dump.sql")
+        dump, psql = self.path("dump.sql"), servers.postgres_tool("psql")
         with open(dump, "wb") as out:
-            subprocess.run([PG_DUMP, "--schema=outbox", "--no-owner", self.store], check=True, stdout=out)
+            subprocess.run([servers.postgres_tool("pg_dump"), "--schema=outbox", "--no-owner", self.store], check=True, stdout=out)
         self.store = self.new.url("there")
-        done = subprocess.run([PSQL, "-q", "-X", "-v", "ON_ERROR_STOP=1", "-f", str(dump), self.store], capture_output=True)
+        done = subprocess.run([psql, "-q", "-X", "-v", "ON_ERROR_STOP=1", "-f", str(dump), self.store], capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def there(self, *statements):

@@ -11,7 +11,7 @@ import sys
 
 from checker import COMMITTED, Fact, whole_lines
 from scenario import APPEND, CLAIMS, FLAKY, Crew, Scenario
-from support import wait_until
+from support import SOAK, TIMEOUT, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent
 STORM = 3  # seconds
@@ -83,7 +83,7 @@ class Crowd(Crew, Scenario):
 
     def heal(self):
         self.broken.unlink()
-        self.drain(*self.relay_args())
+        self.drain(*self.relay_args(), timeout=600 if SOAK else TIMEOUT)
         self.healed()
 
 

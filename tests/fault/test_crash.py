@@ -345,15 +345,16 @@ class Poison(Scenario):
         self.emit_with({20}, 40)
         deaths = self.run_until_through()
         self.check([20], 40, bound=40)
-        # Once in the batch, then three times alone. A lease that runs out on a busy server counts as an attempt, too.
-        self.assertIn(deaths, range(2, 5) if self.remote else (4,))
+        # Once in the batch, then three times alone; and when "audit" had such an event in hand as well, which counts for
+        # neither. A lease that runs out on a busy server counts as an attempt, too.
+        self.assertIn(deaths, range(2 if self.remote else 4, 10))
 
     def test_two_poison_events_of_one_key_and_one_of_another_take_nobody_with_them(self):
         """Several events that kill whoever handles them end as dead letters, and take nobody along."""
         self.emit_with({7, 12, 18}, 40)
         deaths = self.run_until_through()
         self.check([7, 12, 18], 40, bound=3 * 40)
-        self.assertLessEqual(deaths, 4 * 3)
+        self.assertLessEqual(deaths, 9 * 3)
 
     def test_neighbours_emitted_while_it_is_being_tried_are_delivered(self):
         """What is emitted while a poison event is being tried arrives all the same."""

@@ -8,18 +8,18 @@ The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N 
 be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
 import os
 import signal
-import subprocess
 import time
 import uuid
 
 import crowd
 import mariadb_server
 import producer
-import servers
+import small_disk
 from adopting import Rows
 from crowd import STORM
 from net import Net
 from scenario import CLAIMS, KEYS, Numbers
+from small_disk import HeldDisk
 from support import Case, MariaCase, wait_until
 
 UNAVAILABLE = 69
@@ -199,50 +199,20 @@ class RolledBack(Rows, ServerCase, MariaCase):
         self.assertEqual([e["payload"]["n"] for e in self.ndjson(self.path("mail"))], [1, 2])
 
 
-class SmallDisk(mariadb_server.MariaDB):
-    """A server whose database `shop` is in a file system of a few megabytes that only it can see, and that outlives it. Its logs are
-    elsewhere."""
-
-    MEGABYTES = 24
-    HOLD = f'mount -t tmpfs -o size={MEGABYTES}m none "$0" && echo mounted && exec sleep 3600'
+class SmallDisk(HeldDisk, mariadb_server.MariaDB):
+    """A server whose database `shop` is on a small disk. Its logs are elsewhere."""
 
     def prepare(self):
         super().prepare()
-        self.small = self.dir / "data" / "shop"
-        self.run("mkdir", str(self.small))
-        argv = [*servers.unprivileged("KILL"), "unshare", "-rm", "sh", "-c", self.HOLD, str(self.small)]
-        self.holder = subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        self.holder.stdout.readline()
-
-    def inside(self, *argv):
-        return ["nsenter", "-t", str(self.holder.pid), "-U", "-m", "--preserve-credentials", *argv]
-
-    def command(self):
-        return self.inside("unshare", "-U", "--map-user=1000", "--map-group=1000", "setpriv", "--pdeathsig", "KILL", *super().command())
-
-    def fill(self):
-        """fill takes what room there is, in large pieces and then in small ones."""
-        self.run(*self.inside("sh", "-c", 'for size in 65536 1; do dd if=/dev/zero bs=$size 2>/dev/null >>"$0"; done; true', str(self.small / "ballast")))
-
-    def make_room(self):
-        self.run(*self.inside("rm", str(self.small / "ballast")))
-
-    def close(self):
-        super().close()
-        self.holder.kill()
-        self.holder.wait()
-        self.holder.stdout.close()
-
-    @staticmethod
-    def possible():
-        argv = [*servers.unprivileged("KILL"), "unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
-        return subprocess.run(argv, cwd="/", capture_output=True).returncode == 0
+        shop = self.dir / "data" / "shop"
+        self.run("mkdir", str(shop))
+        self.hold(shop)
 
 
 class DiskFull(Numbers, Case):
     def setUp(self):
         super().setUp()
-        if not SmallDisk.possible(): self.skipTest("this machine lets nobody mount a small file system")
+        if not small_disk.possible(): self.skipTest("this machine lets nobody mount a small file system")
         self.server = SmallDisk().start()
         self.addCleanup(self.server.close)
         self.addCleanup(mariadb_server.forget_connections)
@@ -257,11 +227,13 @@ class DiskFull(Numbers, Case):
     def start(self):
         return self.relay("--consumer", "out", "--sink", f"file:{self.out}", "--batch", 1, "--lease", "500ms", "--log-hold", "0s")
 
-    def fill(self):
-        """fill leaves the database without room; what is refused then is said so. What still fits is one of the numbers."""
+    def begin(self):
         self.init()
         self.drain("--consumer", "out", "--sink", f"file:{self.out}")
         self.send(200)
+
+    def fill(self):
+        """fill leaves the database without room; what is refused then is said so. What still fits is one of the numbers."""
         self.server.fill()
         while True:
             said = self.outbox("emit", "a", "--key", f"k/{self.sent % KEYS}", "--payload", self.sent, "--header", "pad=" + "x" * 3000, status=None)
@@ -283,6 +255,7 @@ class DiskFull(Numbers, Case):
     def test_a_full_disk_refuses_emits_clearly_and_loses_nothing(self):
         """A database without room refuses emits and says why; what was committed is delivered, in order, at the latest when there is room
         again."""
+        self.begin()
         self.fill()
         with self.start() as relay:
             wait_until(lambda: "is full" in relay.output() or not self.missing(), what=relay.output)
@@ -290,9 +263,26 @@ class DiskFull(Numbers, Case):
             self.fault("database full")
             self.end(relay)
 
+    def test_a_relay_at_work_when_the_disk_fills_goes_on_by_itself(self):
+        """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
+        without anybody's help but for the room."""
+        self.begin()
+        with self.start() as relay:
+            for _ in range(2):
+                self.wait_all(relay)
+                relay.freeze()
+                self.send(60)
+                self.fill()
+                relay.signal(signal.SIGCONT)
+                wait_until(lambda: "is full" in relay.output() or not self.missing(), what=relay.output)
+                self.server.make_room()
+                self.fault("database full")
+            self.end(relay)
+
     def test_a_server_that_ends_itself_on_a_full_disk_loses_nothing(self):
         """A value that is stored on pages of its own takes room also to be rolled back: without any the server ends itself. Started
         again, with room, it has all that was committed, and relays go on by themselves."""
+        self.begin()
         self.fill()
         large = f'"{os.urandom(400000).hex()}"'
         with self.start() as relay:

@@ -162,8 +162,7 @@ class Moved(Case):
             for type in ("a", "b"): self.emit(type)
             self.delivered_to_all("b", relay)
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
-            with contextlib.closing(sqlite3.connect(self.db)) as db, db:
-                db.executescript("DELETE FROM outbox_event; DELETE FROM sqlite_sequence; INSERT INTO outbox_event (type) VALUES ('anew')")
+            self.alter_events("DELETE FROM outbox_event", "DELETE FROM sqlite_sequence", "INSERT INTO outbox_event (type) VALUES ('anew')")
             self.delivered_to_all("anew", relay)
             self.assertIn("began again", relay.output())
 
@@ -301,11 +300,11 @@ class Moved(Case):
         with self.start() as relay:
             for n in range(5): self.emit(f"before{n}")
             self.delivered("before4", relay)
-            for statement in empty: self.sql(statement)
+            self.alter_events(*empty)
             self.emit("after")
             self.delivered("after", relay)
             self.assertIn("the numbers of events began again", relay.output())
-        for statement in empty: self.sql(statement)
+        self.alter_events(*empty)
         for n in range(20): self.emit(f"later{n}")  # as many as to pass the position, with nobody looking
         self.assertIn("began again below what consumers have had", self.outbox("doctor", status=None).stdout)
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")

@@ -1,4 +1,4 @@
-"""PostgreSQL servers that die, come back, hand over to a standby or run out of space, and relays that are killed -9:
+"""PostgreSQL servers that die, come back or run out of space, and relays that are killed -9:
 nothing lost, order kept, and nobody has to start a relay again.
 
 # build: plain
@@ -8,63 +8,22 @@ The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N 
 be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
 import contextlib
 import os
-import subprocess
+import signal
 import time
-import uuid
 
 import crowd
-import producer
 import psycopg2
 import servers
+import small_disk
 from crowd import STORM
+from on_server import Crowd, ServerCase
 from scenario import CLAIMS, Numbers
-from support import TIMEOUT, Case, PgCase, wait_until
+from small_disk import HeldDisk
+from support import wait_until
 
 SOON = 20  # seconds: far longer than a relay waits between two tries to reach its server, shorter than its sweep
 UNAVAILABLE = 69
-
-
-class ServerCase(Case):
-    """A Case on a server of its class's own, with a database of its own."""
-
-    settings = {}
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = servers.Postgres(cls.settings).start()
-        cls.addClassCleanup(cls.server.close)
-
-    def setUp(self):
-        super().setUp()
-        self.dbname = f"t_{uuid.uuid4().hex[:12]}"
-        self.store = self.server.create_database(self.dbname)
-        self.out = self.path("out")
-
-    def sql(self, statement, *params):
-        return servers.execute(self.store, statement, *params)
-
-    ask = PgCase.ask
-
-    def mail(self, *more, **kw):
-        return self.relay("--consumer", "mail", "--sink", f"file:{self.out}", "--lease", "500ms", *more, **kw)
-
-    def got(self):
-        return [ev["payload"] for ev in self.ndjson(self.out)]
-
-    def wait_for(self, payloads, *relays, timeout=TIMEOUT):
-        wait_until(lambda: set(self.got()) >= set(payloads), timeout, lambda: "".join(
-            [f"missing {sorted(set(payloads) - set(self.got()))[:20]}\n", *(r.output() for r in relays)]))
-
-    def asleep(self):
-        return self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted")
-
-
-class Crowd(crowd.Crowd, ServerCase):
-    PREFIX = "outbox."
-    TABLE, FILL = producer.TABLE, producer.FILL
-
-    def rows(self):
-        return self.sql("SELECT id::text, aggregate_id, payload::text FROM outbox.event")
+BATCH = 20
 
 
 class Storm(crowd.Storms, Crowd):
@@ -193,72 +152,6 @@ class Pooled(Crowd):
         self.rounds(lambda seconds: self.pooled("session", seconds), STORM)
 
 
-class Standby(servers.Postgres):
-    """A streaming copy of another server."""
-
-    def __init__(self, primary):
-        super().__init__()
-        self.primary = primary
-
-    def prepare(self):
-        self.run(str(self.bin / "pg_basebackup"), "-h", str(self.primary.dir), "-U", servers.USER, "-D",
-                 str(self.dir / "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync")
-        self.settings |= {"unix_socket_directories": str(self.dir), "port": self.port}
-
-
-class Failover(Crowd):
-    @classmethod
-    def setUpClass(cls):
-        pass
-
-    def setUp(self):
-        self.primary = self.server = servers.Postgres().start()
-        super().setUp()
-        self.addCleanup(self.primary.close)
-        self.standby = Standby(self.primary).start()
-        self.addCleanup(self.standby.close)
-        # What was told to be committed is on both.
-        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        self.sql("SELECT pg_reload_conf()")
-        wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
-        hosts = f"host={self.primary.dir},{self.standby.dir}"
-        self.store = self.store.replace(f"host={self.primary.dir}", hosts) + "&target_session_attrs=read-write"
-
-    def test_a_standby_can_be_read_and_says_why_it_cannot_be_written_to(self):
-        self.init()
-        id = self.emit("a", "k/1", 1)
-        copy = self.standby.url(self.dbname)
-        wait_until(lambda: servers.execute(copy, "SELECT to_regclass('outbox.event')")[0][0] and
-                   servers.execute(copy, "SELECT 1 FROM outbox.event"))
-        self.assertIn(id, self.outbox("events", "list", "--store", copy).stdout)
-        self.outbox("status", "--store", copy)
-        consumer = ["--consumer", "m", "--sink", "stdout:"]
-        for args in (["emit", "a"], ["relay", "--drain", *consumer]):
-            self.assertIn("connect to the primary", self.outbox(*args, "--store", copy, status=UNAVAILABLE).stderr)
-        with self.relay(*consumer, "--store", copy, wait=False) as relay:
-            wait_until(lambda: "connect to the primary" in relay.output(), what=relay.output)
-            self.assertTrue(relay.running())
-        self.outbox("emit", "a", status=UNAVAILABLE, env={"OUTBOX_STORE": copy + "&target_session_attrs=read-write"})
-
-    def test_a_relay_follows_to_the_standby_that_takes_over(self):
-        """A primary that dies and a standby that takes over: what was committed on both is delivered, in order, by the same
-        relays."""
-        self.rounds(self.failover, 0)
-
-    def failover(self, _):
-        self.begin(1)
-        crew = self.crew(2, 2)
-        self.wait_books(30, crew)
-        self.primary.kill()
-        self.fault("primary killed")
-        servers.execute(self.standby.url("postgres"), "SELECT pg_promote()")
-        self.fault_over()
-        self.wait_books(30, crew)
-        self.dismiss(crew)
-        self.heal()
-        self.check()
-
-
 class SmallDisk(servers.Postgres):
     """A server with a tablespace `small` of a few megabytes, in a file system of its own that only it can see. Its log
     and its WAL are elsewhere: it does not die of it."""
@@ -274,24 +167,20 @@ class SmallDisk(servers.Postgres):
     def command(self):
         return ["unshare", "-rm", "sh", "-c", self.MOUNT, str(self.dir / "small"), *super().command()]
 
-    @staticmethod
-    def possible():
-        argv = [*servers.unprivileged("KILL"), "unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
-        return subprocess.run(argv, cwd="/", capture_output=True).returncode == 0
-
 
 class DiskFull(Numbers, ServerCase):
     PREFIX = "outbox."
 
     @classmethod
     def setUpClass(cls):
-        if not SmallDisk.possible(): return cls.skipTest(cls, "this machine lets nobody mount a small file system")
-        cls.server = SmallDisk().start()
-        cls.addClassCleanup(cls.server.close)
-        servers.execute(cls.server.url("postgres"), f"CREATE TABLESPACE small LOCATION '{cls.server.dir}/small/space'")
+        if not small_disk.possible(): return cls.skipTest(cls, "this machine lets nobody mount a small file system")
 
     def setUp(self):
+        """A server per test: files of a dropped database take room for as long as any of its processes has them open."""
+        self.server = SmallDisk().start()
+        self.addCleanup(self.server.close)
         super().setUp()
+        servers.execute(self.server.url("postgres"), f"CREATE TABLESPACE small LOCATION '{self.server.dir}/small/space'")
         servers.execute(self.server.url("postgres"), f"ALTER DATABASE {self.dbname} SET TABLESPACE small")
 
     def fill(self):
@@ -331,6 +220,73 @@ class DiskFull(Numbers, ServerCase):
         self.reckon(bound=CLAIMS * (relay.output().count("trying again") + self.lost_claims("mail")))
         self.outbox("emit", "a", "--payload", large)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(self.sent + 1,)])
+
+    def test_a_relay_at_work_when_the_disk_fills_goes_on_by_itself(self):
+        """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
+        without anybody's help but for the room."""
+        self.init()
+        with self.mail("--batch", 1) as relay:
+            for n in range(2):
+                self.send(100)
+                self.wait_all(relay)
+                relay.freeze()
+                self.send(100)
+                self.fill()
+                relay.signal(signal.SIGCONT)
+                # What is written may find room in pages that there are.
+                wait_until(lambda: relay.output().count("No space left on device") > n or not self.missing(), what=relay.output)
+                self.sql("DROP TABLE ballast")
+                self.fault("database full")
+                self.heal(relay)
+            self.wait_let_go()
+        self.reckon(bound=CLAIMS * (relay.output().count("trying again") + self.lost_claims("mail")))
+
+
+class SmallLog(HeldDisk, servers.Postgres):
+    """A server whose write-ahead log is on a small disk: without room there it ends itself."""
+
+    MEGABYTES = 64
+
+    def prepare(self):
+        super().prepare()
+        self.settings |= {"max_wal_size": "32MB", "min_wal_size": "32MB"}
+        here, log = self.dir / "wal", self.dir / "data" / "pg_wal"
+        self.run("mkdir", str(here))
+        self.hold(here)
+        self.run(*self.inside("sh", "-c", 'cp -a "$1/." "$0" && rm -r "$1" && ln -s "$0" "$1"', str(here), str(log)))
+
+
+class LogFull(Numbers, ServerCase):
+    PREFIX = "outbox."
+
+    @classmethod
+    def setUpClass(cls):
+        if not small_disk.possible(): return cls.skipTest(cls, "this machine lets nobody mount a small file system")
+        cls.server = SmallLog().start()
+        cls.addClassCleanup(cls.server.close)
+
+    def test_a_server_that_ends_itself_on_a_full_disk_loses_nothing(self):
+        """Without room for its log the server ends itself. Started again, with room, it has all that was committed, and relays go on
+        by themselves."""
+        self.init()
+        with self.mail("--batch", BATCH) as relay:
+            self.send(200)
+            self.wait_all(relay)
+            relay.freeze()
+            self.send(100)
+            self.server.fill()
+            with self.assertRaises(psycopg2.Error):
+                self.sql("CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
+            relay.signal(signal.SIGCONT)
+            wait_until(lambda: "could not" in relay.output(), what=relay.output)
+            wait_until(lambda: not self.server.running(), what=self.server.log)
+            self.server.make_room()
+            self.server.start()
+            self.fault("log full")
+            self.send(50)
+            self.heal(relay)
+            self.wait_let_go()
+        self.reckon(bound=CLAIMS * (1 + self.lost_claims("mail")) * BATCH)
 
 
 class TwoPhase(ServerCase):

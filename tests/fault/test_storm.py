@@ -131,14 +131,15 @@ class Handlers(Scenario):
             self.assertEqual(child.wait(expect=None), -signal.SIGABRT, child.output())
             deaths += 1
             self.fault("handlers aborted")
-            self.assertLess(deaths, 20)
+            self.assertLess(deaths, 30)
         self.healed()
         sometimes = {key for key in self.dead() if key in {("shop.odd", 9), ("shop.odd", 21)}}
         always = {("shop.odd", seq) for seq in (7, 15, 22, 29)}
         self.check(dead=always | sometimes, kills=deaths)
         self.assertEqual({attempts for attempts in self.dead().values()}, {3})
-        # Each poison once among others, then three times alone.
-        self.assertLessEqual(deaths, 2 * 4)
+        # Each poison once among others, then three times alone; what happens while another consumer has an event in hand that
+        # was in a crash counts for neither.
+        self.assertLessEqual(deaths, 2 * 9)
 
     def test_rows_of_an_adopted_table_are_marked_with_the_effect(self):
         """A handler's effect and the mark of the row it came from are one transaction."""

@@ -1,0 +1,67 @@
+"""An outbox whose version is changed under a relay that is at work: the relay settles what it has, and stops with a text that
+says why; nothing is lost, and what comes after it delivers nothing again."""
+# build: plain
+from support import Case, MariaCase, PgCase, read_ndjson, wait_until
+
+DATA = 65
+
+
+class Bumped:
+    """Another version, as far as a relay can tell."""
+
+    def set_version(self, number):
+        self.sql(f"UPDATE {self.meta} SET value = '{number}' WHERE name = 'schema_version'")
+
+    def stops(self, relay, text):
+        self.assertEqual(relay.wait(expect=DATA), DATA)
+        self.assertIn(text, relay.output())
+        self.assertNotIn("abandoned", relay.output())
+
+    def test_a_relay_stops_in_order_when_the_outbox_was_brought_up_under_it(self):
+        self.outbox("init")
+        out = self.path("out.ndjson")
+        consumer = ("--consumer", "a", "--sink", f"file:{out}", "--batch", "10")
+        relay = self.relay(*consumer, "--sweep", "200ms")
+        self.emit_many({"type": "t", "payload": n} for n in range(2000))
+        wait_until(lambda: len(read_ndjson(out)) > 100, what=relay.output)
+        self.set_version(99)
+        self.stops(relay, "this outbox was brought up to version 99; this program knows 1: update it")
+        came = [e["payload"] for e in read_ndjson(out)]
+        self.set_version(1)
+        self.drain(*consumer)
+        after = [e["payload"] for e in read_ndjson(out)]
+        self.assertEqual(after, list(range(2000)), f"lost or repeated; it had {len(came)}")
+
+    def test_an_idle_relay_stops_as_well(self):
+        self.outbox("init")
+        relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
+        self.set_version(99)
+        self.stops(relay, "this program knows 1: update it")
+
+    def test_a_relay_on_an_outbox_that_went_back_says_what_to_do(self):
+        self.outbox("init")
+        relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
+        self.set_version(0)
+        self.stops(relay, "this outbox has version 0; this program wants 1: run `outbox migrate up`")
+
+
+class BumpedSqlite(Bumped, Case):
+    meta = "outbox_meta"
+
+
+class BumpedMariaDB(Bumped, MariaCase):
+    meta = "outbox_meta"
+
+
+class BumpedPostgres(Bumped, PgCase):
+    meta = "outbox.meta"
+
+    def test_a_worker_in_plain_sql_is_told(self):
+        self.outbox("init")
+        self.sql("SELECT outbox.register('w')")
+        self.emit("t")
+        epoch = self.sql("SELECT epoch FROM outbox.claim('w', 'x')")[0][0]
+        self.set_version(99)
+        with self.assertRaisesRegex(Exception, "brought up to version 99; this program knows 1: update it"):
+            self.sql("SELECT * FROM outbox.claim('w', 'y')")
+        self.assertEqual(self.sql("SELECT outbox.settle('w', 'x', %s)", epoch), [(True,)])
