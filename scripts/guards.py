@@ -4,7 +4,6 @@ keeps them; otherwise one line per breach on the standard error output, `file:li
 
     includes   an #include in src goes to a layer below, never above or beside
     width      C, SQL and shell scripts have at most 100 columns
-    comments   a comment right above a function in src/**/*.c is a sentence whose subject is the function's name
     exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
     named      a file that src or sql names, in a comment or a message, exists
     printed    only output.c prints text that is not a literal: it shows what comes from outside; help is our own text
@@ -88,7 +87,6 @@ def width():
 
 ATTRIBUTE = re.compile(r"__attribute__\(\(.*?\)\)(?!\))")
 ENDS_ANOTHER = re.compile(r"\s*$|#|.*(;|\}|\*/)$")  # a line that belongs to what stands before a signature
-HEADING = re.compile(r"-{2,}")
 
 
 def functions(text):
@@ -101,28 +99,6 @@ def functions(text):
         signature = ATTRIBUTE.sub("", " ".join(text[first:brace]))
         name = re.search(r"(\w+)\(", signature)
         if name: yield first, name.group(1), "static" in signature[:name.start()].split()
-
-
-def comment_above(text, first):
-    """comment_above gives the index and the text of the comment that ends right above line `first`, or None."""
-    last = first - 1
-    if last < 0 or not text[last].endswith("*/"): return None
-    start = last
-    while start > 0 and "/*" not in text[start]: start -= 1
-    if not text[start].startswith("/*"): return None  # behind code
-    words = " ".join(line.strip().removeprefix("* ") for line in text[start:last + 1])[2:-2].strip()
-    return comment_above(text, start) if words.startswith("NOLINT") else (start, words)
-
-
-def comments():
-    for path in files(["src"], "*.c"):
-        text = lines(path)
-        for first, name, _ in functions(text):
-            above = comment_above(text, first)
-            if above is None or HEADING.match(above[1]): continue
-            start, words = above
-            if not re.match(rf"{name}\b", words): yield path, start + 1, f"the comment above {name} opens with something else; let its name be the subject"
-            elif words[len(name):].startswith(":"): yield path, start + 1, f'"{name}: ..." is a remark; write a sentence whose subject is {name}'
 
 
 # ---- exports ----
@@ -184,7 +160,7 @@ def printed():
                 yield path, number, "prints what output.c has not shown; use output_addf and output_flush, or output_note"
 
 
-GUARDS = {guard.__name__: guard for guard in (includes, width, comments, exports, named, printed)}
+GUARDS = {guard.__name__: guard for guard in (includes, width, exports, named, printed)}
 
 
 def main(parts):

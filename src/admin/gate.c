@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/char.h"
 #include "base/ipnet.h"
 
 static const struct gate_refusal welcome = {0, ""};
@@ -242,11 +243,6 @@ struct gate_refusal gate_check(const struct gate *g, const struct gate_request *
 
 /* ---- Authorization ---- */
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t';
-}
-
 /* bearer returns the token after "Bearer"; p == NULL: the header has another scheme. */
 static struct str bearer(struct str authorization)
 {
@@ -261,7 +257,7 @@ static struct str bearer(struct str authorization)
         token.p++;
         token.n--;
     }
-    while (token.n && is_blank(token.p[token.n - 1]))
+    while (token.n && char_is_blank(token.p[token.n - 1]))
         token.n--;
     return token;
 }

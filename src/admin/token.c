@@ -57,11 +57,6 @@ static int add(struct tokens *t, struct str word, struct error *err)
     return 0;
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r';
-}
-
 /* add_line adds the tokens of a line, unless it is a comment. */
 static int add_line(struct tokens *t, struct str line, struct error *err)
 {
@@ -71,7 +66,7 @@ static int add_line(struct tokens *t, struct str line, struct error *err)
 
     while (p < end) {
         const char *from = p;
-        while (p < end && !is_blank(*p))
+        while (p < end && !char_is_space(*p))
             p++;
         struct str word = {from, (size_t)(p - from)};
         if (word.n > 0 && add(t, word, err) != 0)

@@ -9,6 +9,7 @@
 
 #include "api/api_impl.h"
 #include "base/fd.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "store/mariadb/handle.h"
 #include "store/postgres/handle.h"
@@ -40,20 +41,11 @@ static void pass_about(void *ctx, enum log_level level, const char *consumer, co
     ob->log_about_fn(ob->log_ctx, (int)level, consumer, text, &a);
 }
 
-/* smaller returns how much of a struct to copy. A program compiled against an older header has
- * fewer members, and the others keep their defaults. */
-static size_t smaller(size_t a, size_t b)
-{
-    if (a < b)
-        return a;
-    return b;
-}
-
 static void take_options(const outbox_options *given, outbox_options *o)
 {
     *o = (outbox_options)OUTBOX_OPTIONS_INIT;
     if (given)
-        memcpy(o, given, smaller(given->size, sizeof *o));
+        memcpy(o, given, min_size(given->size, sizeof *o));
 }
 
 /* init_locks makes `lock` recursive, because a thread emits between outbox_begin and outbox_commit,
@@ -201,7 +193,7 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
     outbox_message m = OUTBOX_MESSAGE_INIT;
     if (given->size == 0)
         return err_set(err, ERR_MISUSE, "message was not initialised with OUTBOX_MESSAGE_INIT");
-    memcpy(&m, given, smaller(given->size, sizeof m));
+    memcpy(&m, given, min_size(given->size, sizeof m));
     *ev = (struct new_event){
         .type = str_of(m.type),
         .aggregate_type = str_of(m.aggregate_type),

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
+
 #define ARENA_FIRST ((size_t)64 * 1024)
 
 /* (1) used <= size. (2) The arena fills the block at its head; the blocks after it are left as they
@@ -52,13 +54,6 @@ void arena_reset(struct arena *a)
     free_except(a, largest);
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    if (a > b)
-        return a;
-    return b;
-}
-
 /* doubled returns twice a size, or the size itself if that would overflow. */
 static size_t doubled(size_t size)
 {
@@ -74,10 +69,10 @@ static size_t block_size(const struct arena *a, size_t n)
 {
     size_t size = ARENA_FIRST;
     if (a->head)
-        size = larger(size, doubled(a->head->size));
+        size = max_size(size, doubled(a->head->size));
     if (a->limit && size > a->limit)
         size = a->limit;
-    return larger(size, n);
+    return max_size(size, n);
 }
 
 /* apart says whether n bytes get a block of their own behind the head: they are much more than the

@@ -24,6 +24,11 @@ static inline bool char_is_letter(char c)
     return char_is_lower(c) || char_is_between(c, 'A', 'Z');
 }
 
+static inline bool char_is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
 /* char_is_space says whether c is white space: a blank, or one of \t \n \v \f \r. */
 static inline bool char_is_space(char c)
 {

@@ -131,6 +131,13 @@ int option_copy(void *field, const char *value, const struct option_def *o, stru
     return 0;
 }
 
+int option_copy_maybe(char **field, const char *text, struct error *err)
+{
+    if (!text)
+        return 0;
+    return option_copy(field, text, NULL, err);
+}
+
 int option_file(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (refuse_empty(value, err) != 0)

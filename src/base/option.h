@@ -55,6 +55,9 @@ option_setter option_name;   /* const char *, borrowed, not empty */
 option_setter option_copy;   /* char *, owned */
 option_setter option_file;   /* char *, owned, not empty */
 
+/* option_copy_maybe is option_copy for a text that may be NULL, which leaves *field as it is. */
+int option_copy_maybe(char **field, const char *text, struct error *err);
+
 /* option_find returns the row of that name in a table, which ends with name == NULL; or NULL. */
 const struct option_def *option_find(const struct option_def *table, const char *name);
 

@@ -7,6 +7,7 @@
 
 #include "base/char.h"
 #include "base/decimal.h"
+#include "base/num.h"
 #include "base/utf8.h"
 
 #define DURATION_MAX_MS (INT64_C(36525) * 86400000) /* 100 years */
@@ -208,11 +209,6 @@ int text_bool(const char *s, bool *ret, struct error *err)
     return err_set(err, ERR_CONFIG, "\"%s\" is neither yes nor no", s);
 }
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* distance counts the letters to insert, drop, change or swap with their neighbour to get from a to
  * b. Both have at most NAME_MAX_LEN. */
 static size_t distance(const char *a, size_t na, const char *b, size_t nb)
@@ -225,12 +221,12 @@ static size_t distance(const char *a, size_t na, const char *b, size_t nb)
     for (size_t i = 1; i <= na; i++) {
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t one_more = smaller(last[j], row[j - 1]) + 1;
+            size_t one_more = min_size(last[j], row[j - 1]) + 1;
             size_t changed = last[j - 1] + (a[i - 1] != b[j - 1]);
-            row[j] = smaller(one_more, changed);
+            row[j] = min_size(one_more, changed);
             bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
             if (swapped)
-                row[j] = smaller(row[j], before[j - 2] + 1);
+                row[j] = min_size(row[j], before[j - 2] + 1);
         }
 
         size_t *spare = before;

@@ -53,6 +53,18 @@ int url_decode(struct str from, char *to, size_t size, struct error *err)
     return 0;
 }
 
+char *url_decoded(struct str from)
+{
+    struct error ignored;
+    char *to = malloc(from.n + 1);
+    if (!to)
+        return NULL;
+    if (url_decode(from, to, from.n + 1, &ignored) == 0)
+        return to;
+    free(to);
+    return NULL;
+}
+
 /* set_parameter hands on one name=value. */
 static int set_parameter(struct str s, const char *password_env, url_set_fn *set, void *ctx,
                          struct error *err)

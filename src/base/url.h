@@ -12,6 +12,10 @@
  * part of a URL. Errors are ERR_CONFIG here and below, and never repeat the URL. */
 int url_decode(struct str from, char *to, size_t size, struct error *err);
 
+/* url_decoded returns a copy of `from` with every %XX undone, which the caller frees; NULL if it is
+ * malformed, has a control character, or memory is short. */
+char *url_decoded(struct str from);
+
 /* url_after returns the rest of s after the character at p, which points into s. */
 struct str url_after(struct str s, const char *p);
 

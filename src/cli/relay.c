@@ -13,6 +13,7 @@
 #include "admin/token.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/num.h"
 
 void relay_log(struct relay *r, int level, const char *consumer, const char *fmt, ...)
 {
@@ -521,11 +522,6 @@ static void sleep_until(struct relay *r, int64_t until)
     (void)got; /* it only fails if the time was up */
 }
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* say_stopping tells the service manager once that a signal has ended the run. */
 static void say_stopping(struct relay *r, bool *said)
 {
@@ -555,8 +551,8 @@ void *relay_watch(void *relay)
             feed(r, said);
             feed_at = now + r->notify.watchdog_ns / 2;
         }
-        int64_t next = earlier(logger_tell(&r->logger, now), admin_tick(r->admin, now));
-        sleep_until(r, earlier(next, feed_at));
+        int64_t next = min_i64(logger_tell(&r->logger, now), admin_tick(r->admin, now));
+        sleep_until(r, min_i64(next, feed_at));
     }
     say_stopping(r, &said_stopping); /* a stop may be over before this thread has its turn */
     return NULL;

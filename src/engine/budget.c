@@ -1,9 +1,6 @@
 #include "engine/budget.h"
 
-static size_t less(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
+#include "base/num.h"
 
 static size_t left_of(size_t whole, size_t part)
 {
@@ -19,10 +16,10 @@ static size_t room_of(const struct budget_part *p, const struct budget_wish *w, 
 {
     size_t free = left_of(p->b->limit, held);
     size_t more = left_of(free, p->held) / 2;
-    size_t room = less(w->most, (w->have + more) / BLOCKS);
+    size_t room = min_size(w->most, (w->have + more) / BLOCKS);
     if (w->first)
-        return room > BUDGET_LEAST ? room : less(w->most, BUDGET_LEAST);
-    return room >= less(w->most, BUDGET_MORE) ? room : 0;
+        return room > BUDGET_LEAST ? room : min_size(w->most, BUDGET_LEAST);
+    return room >= min_size(w->most, BUDGET_MORE) ? room : 0;
 }
 
 size_t budget_room(const struct budget_part *p, const struct budget_wish *w)

@@ -340,14 +340,6 @@ void consumer_release(struct consumer *c)
     *c = (struct consumer){0};
 }
 
-/* copy_text copies a string that may be NULL. */
-static int copy_text(char **field, const char *text, struct error *err)
-{
-    if (!text)
-        return 0;
-    return option_copy(field, text, NULL, err);
-}
-
 int consumer_copy(const struct consumer *from, const char *name, const char *events,
                   struct consumer *ret, struct error *err)
 {
@@ -365,9 +357,9 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
         goto fail;
     if (option_copy(&made.where, from->where, NULL, err) != 0)
         goto fail;
-    if (copy_text(&made.sink, from->sink, err) != 0)
+    if (option_copy_maybe(&made.sink, from->sink, err) != 0)
         goto fail;
-    if (copy_text(&made.exec_env, from->exec_env, err) != 0)
+    if (option_copy_maybe(&made.exec_env, from->exec_env, err) != 0)
         goto fail;
     *ret = made;
     return 0;

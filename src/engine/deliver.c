@@ -1,6 +1,8 @@
 /* deliver.c: hands events to the sink, and acts on its answers. */
 #include <stdio.h>
 
+#include "base/num.h"
+
 #include "engine/pipeline_impl.h"
 
 #define OFFER 256     /* events to submit at once, as a batch or as a chain */
@@ -14,11 +16,6 @@
 static const char *reason(const char *text)
 {
     return text ? text : "no reason given";
-}
-
-static int64_t longer(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* note_failure remembers how an event failed, for pipeline_failure. */
@@ -116,14 +113,14 @@ static void not_mine(struct pipeline *p, struct item *it, const struct sink_resu
     struct log_about of = judge_about(it->d.ev, it->d.attempt, key);
     log_about(p->cfg.log, LOG_INFO_, p->c->name, &of, "event %s (%s) is left to another worker: %s",
               it->d.ev->id.p, it->d.ev->type.p, text);
-    end_for_now(p, it, longer(delay, r->retry_after_ms), text);
+    end_for_now(p, it, max_i64(delay, r->retry_after_ms), text);
 }
 
 /* not_now puts the event off for a reason that is neither its own fault nor concerns the whole
  * sink, so other events go on. */
 static void not_now(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
-    int64_t delay = longer(r->retry_after_ms, NOT_NOW_MIN_MS);
+    int64_t delay = max_i64(r->retry_after_ms, NOT_NOW_MIN_MS);
     const char *text = reason(r->text);
     char key[JUDGE_KEY];
     struct log_about of = judge_about(it->d.ev, it->d.attempt, key);
@@ -262,7 +259,7 @@ static size_t submit(struct pipeline *p, struct delivery *const *d, size_t n, in
  * first. */
 static int64_t next_sent(struct pipeline *p, int64_t now)
 {
-    p->last_sent = longer(now, p->last_sent + 1);
+    p->last_sent = max_i64(now, p->last_sent + 1);
     return p->last_sent;
 }
 

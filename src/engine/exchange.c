@@ -2,6 +2,8 @@
  * the next one, both in one exchange. */
 #include <stdio.h>
 
+#include "base/num.h"
+
 #include "engine/pipeline_impl.h"
 
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
@@ -282,24 +284,19 @@ static void say_who_is_in_the_way(struct pipeline *p, const char *who)
            who);
 }
 
-static int64_t shorter(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* rest_ms returns how long to wait before the next look, if no bell rings before. */
 static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
 {
     bool has_bell = p->cfg.st->ops->bell_fd(p->cfg.st) >= 0;
     int64_t wait = p->cfg.sweep_ms;
     if (!has_bell) {
-        wait = shorter(wait, p->cfg.poll_ms);
+        wait = min_i64(wait, p->cfg.poll_ms);
     }
     if (h->wait_ms >= 0) {
-        wait = shorter(wait, h->wait_ms);
+        wait = min_i64(wait, h->wait_ms);
     }
     if (h->nap_ms > 0) {
-        wait = shorter(wait, h->nap_ms);
+        wait = min_i64(wait, h->nap_ms);
     }
     return wait;
 }

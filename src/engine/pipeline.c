@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/num.h"
 #include "engine/pipeline_impl.h"
 
 #define SWEEP_MS 30000 /* unless the host or the consumer says otherwise */
@@ -257,11 +258,6 @@ bool pipeline_step(struct pipeline *p)
     return again;
 }
 
-static int64_t sooner(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* lease_wake returns when the first of the claims in hand has to be extended. */
 static int64_t lease_wake(const struct pipeline *p)
 {
@@ -269,7 +265,7 @@ static int64_t lease_wake(const struct pipeline *p)
     for (size_t i = 0; i < p->hand.n; i++) {
         const struct live *l = p->hand.live[i];
         if (!l->lost)
-            at = sooner(at, pipeline_half_lease(p, l));
+            at = min_i64(at, pipeline_half_lease(p, l));
     }
     return at;
 }
@@ -282,14 +278,14 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
     int64_t company_by = exchange_company_by(p, now);
     size_t settling = 0;
     if (company_by > 0) {
-        *at = sooner(*at, company_by);
+        *at = min_i64(*at, company_by);
         settling = 1;
     }
     if (!room_for_batch(p, now, settling))
         return 0;
     if (schedule_store_away(&p->schedule, now))
         return 0;
-    *at = sooner(*at, schedule_look_wake(&p->schedule, now));
+    *at = min_i64(*at, schedule_look_wake(&p->schedule, now));
     if (!schedule_listens(&p->schedule, now))
         return 0;
 
@@ -316,16 +312,16 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
 
     if (awaits_sink(p)) {
         n += p->sk->ops->fds(p->sk, fds, max);
-        at = sooner(at, p->sk->ops->deadline(p->sk));
+        at = min_i64(at, p->sk->ops->deadline(p->sk));
     }
     if (p->circuit.until > now) {
-        at = sooner(at, p->circuit.until);
+        at = min_i64(at, p->circuit.until);
     }
     if (stands_by(p)) {
-        at = sooner(at, p->standby_at);
+        at = min_i64(at, p->standby_at);
     }
     if (p->state == PIPELINE_DRAINING) {
-        at = sooner(at, p->schedule.drain_by);
+        at = min_i64(at, p->schedule.drain_by);
     } else {
         n += wait_for_work(p, now, fds + n, max - n, &at);
     }

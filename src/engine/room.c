@@ -1,6 +1,8 @@
 /* room.c: whether a pipeline has room for another batch, and how large that may be. */
 #include "engine/pipeline_impl.h"
 
+#include "base/num.h"
+
 #define PROBE_EVENTS 16 /* events to claim while the sink is down */
 
 /* batches_at_once returns how many batches may be in hand. A fail-stop sink keeps the order of what
@@ -61,19 +63,14 @@ size_t room_bytes(struct pipeline *p)
     return budget_take(&p->memory, &w);
 }
 
-static size_t lesser(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 size_t room_events(const struct pipeline *p, size_t bytes)
 {
     /* More could not be in it, see event_bytes; and stores have a place for each. */
     size_t fit = bytes / sizeof(struct event) + 1;
-    size_t most = lesser(p->batch_size.n, fit);
+    size_t most = min_size(p->batch_size.n, fit);
     bool probing = circuit_open(&p->circuit);
     if (probing)
-        return lesser(most, PROBE_EVENTS);
+        return min_size(most, PROBE_EVENTS);
     return most;
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "base/char.h"
 #include "base/clock.h"
 #include "base/json.h"
 
@@ -17,11 +18,6 @@ static void add_string(struct buf *b, struct str s)
         json_quote(b, s);
     else
         ADD(b, "null");
-}
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
 /* may_have_telemetry says whether the word, or an escape that may hide it, is in the payload. */
@@ -47,7 +43,7 @@ static bool has_telemetry(struct str payload)
 static const char *object_end(struct str payload)
 {
     size_t first = 0;
-    while (first < payload.n && is_blank(payload.p[first]))
+    while (first < payload.n && char_is_space(payload.p[first]))
         first++;
     bool opens = first < payload.n && payload.p[first] == '{';
     if (!opens)
@@ -60,7 +56,7 @@ static void add_with_headers(struct buf *b, struct str object, const char *brace
                              struct str headers)
 {
     const char *last = brace - 1; /* the last byte inside, or the opening brace */
-    while (is_blank(*last))
+    while (char_is_space(*last))
         last--;
     bool empty = *last == '{';
 

@@ -183,13 +183,6 @@ void redis_url_release(struct redis_url *u)
     *u = (struct redis_url){0};
 }
 
-static int copy_text(char **to, const char *from, struct error *err)
-{
-    if (!from)
-        return 0;
-    return option_copy(to, from, NULL, err);
-}
-
 int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
                  struct redis_url *ret, struct error *err)
 {
@@ -208,7 +201,7 @@ int redis_url_at(const struct redis_url *like, const char *kind, const char *hos
         {&ret->key, like->key},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (copy_text(texts[i].to, texts[i].from, err) != 0)
+        if (option_copy_maybe(texts[i].to, texts[i].from, err) != 0)
             return -1;
     snprintf(ret->label, sizeof ret->label, "%s at %.200s:%.10s", kind, host, port);
     return 0;

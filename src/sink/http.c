@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/num.h"
 #include "sink/http_impl.h"
 #include "sink/kinds.h"
 
@@ -374,11 +375,6 @@ static size_t http_fds(struct sink *sk, struct pollfd *out, size_t max)
     return 1;
 }
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t http_deadline(struct sink *sk)
 {
     const struct http *h = (const struct http *)sk;
@@ -386,9 +382,9 @@ static int64_t http_deadline(struct sink *sk)
         return CLOCK_NEVER;
     int64_t at = h->rate_again;
     if (h->first)
-        at = earlier(at, earlier(h->timer, h->first->due));
+        at = min_i64(at, min_i64(h->timer, h->first->due));
     if (h->waiting)
-        at = earlier(at, h->waiting->start_at);
+        at = min_i64(at, h->waiting->start_at);
     return at;
 }
 

@@ -50,19 +50,14 @@ static bool is_ours(struct str name)
     return false;
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t';
-}
-
 /* trim takes off blanks, and at the end also the carriage return of a line end. */
 static struct str trim(struct str s)
 {
-    while (s.n && is_blank(s.p[0])) {
+    while (s.n && char_is_blank(s.p[0])) {
         s.p++;
         s.n--;
     }
-    while (s.n && (is_blank(s.p[s.n - 1]) || s.p[s.n - 1] == '\r'))
+    while (s.n && (char_is_blank(s.p[s.n - 1]) || s.p[s.n - 1] == '\r'))
         s.n--;
     return s;
 }

@@ -26,14 +26,6 @@ void http_options_release(struct http_options *o)
     *o = (struct http_options){0};
 }
 
-/* copy_text copies a text that may be absent. */
-static int copy_text(char **field, const char *text, struct error *err)
-{
-    if (!text)
-        return 0;
-    return option_copy(field, text, NULL, err);
-}
-
 int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err)
 {
     const char *const texts[] = {from->secret_file, from->secret_env, from->header_file,
@@ -46,7 +38,7 @@ int http_options_copy(const struct http_options *from, struct http_options *ret,
         *fields[i] = NULL; /* what is there belongs to from */
 
     for (size_t i = 0; i < n; i++) {
-        if (copy_text(fields[i], texts[i], err) != 0)
+        if (option_copy_maybe(fields[i], texts[i], err) != 0)
             return -1;
     }
     return 0;

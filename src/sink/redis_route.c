@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
+
 #include "sink/redis_impl.h"
 
 #define WATCH_NS (1000 * MS_NS) /* between attempts to hear of changes of the master */
@@ -236,11 +238,6 @@ size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t ma
     return n;
 }
 
-static int64_t sooner(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* sentinel_deadline is when to look at the Sentinels again, while something waits. */
 static int64_t sentinel_deadline(const struct redis_sink *r)
 {
@@ -254,13 +251,13 @@ int64_t redis_route_deadline(const struct redis_sink *r)
 {
     int64_t due = CLOCK_NEVER;
     for (size_t i = 0; i < r->n_nodes; i++)
-        due = sooner(due, redis_node_deadline(r->node[i]));
+        due = min_i64(due, redis_node_deadline(r->node[i]));
     if (!redis_route_busy(r))
         return due;
     if (r->set.kind == REDIS_SENTINEL)
-        due = sooner(due, sentinel_deadline(r));
+        due = min_i64(due, sentinel_deadline(r));
     if (r->map)
-        due = sooner(due, redis_map_deadline(r));
+        due = min_i64(due, redis_map_deadline(r));
     return due;
 }
 

@@ -82,13 +82,6 @@ static enum redis_kind kind_of(const char *url)
     return REDIS_SINGLE;
 }
 
-static int copy_text(char **to, const char *from, struct error *err)
-{
-    if (!from)
-        return 0;
-    return option_copy(to, from, NULL, err);
-}
-
 /* take_login fills s->url from what the URL says about the login. */
 static int take_login(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
@@ -152,7 +145,7 @@ static int check_path(struct redis_settings *s, const struct broker_url *b, stru
     bool empty = b->path[0] == '\0' || strcmp(b->path, "0") == 0;
     if (s->kind == REDIS_CLUSTER && !empty)
         return err_set(err, ERR_CONFIG, "a cluster has database 0 only");
-    return copy_text(&s->master, b->path, err);
+    return option_copy_maybe(&s->master, b->path, err);
 }
 
 /* read_many reads a URL with several hosts. */

@@ -8,6 +8,7 @@
 #include <sys/random.h>
 
 #include "base/base64.h"
+#include "base/char.h"
 #include "base/small_file.h"
 #include "sink/signature_impl.h"
 
@@ -166,15 +167,10 @@ static int add_key(struct signature_keys *keys, struct str word, struct error *e
     return 0;
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 /* end_of_word and end_of_line find where what begins at p ends. */
 static const char *end_of_word(const char *p, const char *end)
 {
-    while (p < end && !is_blank(*p))
+    while (p < end && !char_is_space(*p))
         p++;
     return p;
 }

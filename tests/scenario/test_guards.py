@@ -1,4 +1,4 @@
-"""scripts/guards.py, which scripts/lint runs as includes, width, comments, exports, named and printed, finds what breaks a rule and nothing else."""
+"""scripts/guards.py, which scripts/lint runs as includes, width, exports, named and printed, finds what breaks a rule and nothing else."""
 # build: plain
 import importlib.util
 import pathlib
@@ -62,15 +62,6 @@ class Guards(unittest.TestCase):
         wide = "x" * 200
         self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "scripts__a.py": wide,
                                                      "scripts__embed": "#!/usr/bin/env python3\n" + wide}), [])
-
-    def test_a_comment_above_a_function_opens_with_its_name(self):
-        good = ("/* ---- parts ---- */\nstatic int part(void)\n" + BODY + "\n/* a_open opens,\n * and more. */\nint a_open(int x,\n           int y)\n" + BODY
-                + "\n/* About what follows. */\n\nint a_none(void)\n" + BODY + "\n/* A thing. */\nstruct thing\n{\n    int x;\n};\n"
-                + "\n/* a_said says. */\n/* NOLINTNEXTLINE(x): y. */\n__attribute__((format(printf, 1, 2))) static void a_said(int x)\n" + BODY)
-        self.assertEqual(self.complaints("comments", **{"src__base__a.c": good}), [])
-        self.finds("comments", "src/base/a.c:3", "above a_open", **{"src__base__a.c": "int x;\n\n/* Opens,\n * and more. */\nint a_open(void)\n" + BODY})
-        self.finds("comments", "src/base/a.c:1", "above a_open", **{"src__base__a.c": "/* a_opened is another. */\nint a_open(void)\n" + BODY})
-        self.finds("comments", "src/base/a.c:1", "is a remark", **{"src__base__a.c": "/* a_open: at last. */\nint a_open(void)\n" + BODY})
 
     def test_a_file_exports_what_has_its_name(self):
         good = "int a_open(void)\n" + BODY + "\nstatic int other(void)\n" + BODY + "\nOUTBOX_API int outbox_open(int x,\n        int y)\n" + BODY

@@ -1,6 +1,7 @@
 /* events.c: listing events by what they are and the state they are in. */
 #include <stdlib.h>
 
+#include "base/num.h"
 #include "store/db/db.h"
 #include "store/db/inspect.h"
 #include "store_sql.h"
@@ -52,16 +53,6 @@ struct listing {
 
 /* ---- which events can be in the state asked for ---- */
 
-static int64_t lower(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t higher(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* lanes_of is the number of a consumer's lanes; a tampered database may have others. */
 static int lanes_of(const struct viewer *v, size_t i)
 {
@@ -75,7 +66,7 @@ static int64_t passed_by_all(const struct viewer *v)
     int64_t low = INT64_MAX;
     for (size_t i = 0; i < v->n; i++)
         for (int lane = 0; lane < lanes_of(v, i); lane++)
-            low = lower(low, v->c[i].positions[lane]);
+            low = min_i64(low, v->c[i].positions[lane]);
     return low;
 }
 
@@ -85,7 +76,7 @@ static int64_t passed_by_any(const struct viewer *v)
     int64_t high = 0;
     for (size_t i = 0; i < v->n; i++)
         for (int lane = 0; lane < lanes_of(v, i); lane++)
-            high = higher(high, v->c[i].positions[lane]);
+            high = max_i64(high, v->c[i].positions[lane]);
     return high;
 }
 
@@ -94,7 +85,7 @@ static int64_t last_start(const struct viewer *v)
 {
     int64_t high = 0;
     for (size_t i = 0; i < v->n; i++)
-        high = higher(high, v->c[i].start);
+        high = max_i64(high, v->c[i].start);
     return high;
 }
 
@@ -297,12 +288,12 @@ static int list_events(struct viewer *v, struct listing *l, struct error *err)
     if (!q->newest_first) {
         if (list_exceptional(v, l, q->after, l->low, err) != 0)
             return -1;
-        return look(v, l, higher(q->after, l->low), l->high, err);
+        return look(v, l, max_i64(q->after, l->low), l->high, err);
     }
     int64_t last = q->after ? q->after - 1 : INT64_MAX;
-    if (look(v, l, l->low, lower(last, l->high), err) != 0)
+    if (look(v, l, l->low, min_i64(last, l->high), err) != 0)
         return -1;
-    return list_exceptional(v, l, 0, lower(last, l->low), err);
+    return list_exceptional(v, l, 0, min_i64(last, l->low), err);
 }
 
 int db_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,

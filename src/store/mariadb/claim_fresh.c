@@ -1,4 +1,5 @@
 /* claim_fresh.c: handing out the events after a lane's position. */
+#include "base/num.h"
 #include "store/mariadb/claim.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
@@ -89,16 +90,11 @@ int mdb_fresh_wanted(struct claiming *k, struct mdb_rows *q, int lane, size_t ma
     return r;
 }
 
-static size_t lesser(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 struct mdb_after mdb_fresh_next(const struct claim_request *req, int64_t position)
 {
     return (struct mdb_after){
         .position = position,
-        .max = (int64_t)lesser(req->max_events, CHUNK_MAX),
+        .max = (int64_t)min_size(req->max_events, CHUNK_MAX),
         .most = mdb_fresh_inline(req),
     };
 }
@@ -119,7 +115,7 @@ static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *
     do {
         before = c.scanned;
         struct mdb_after after = mdb_fresh_next(k->req, c.to);
-        asked = lesser((size_t)after.max, scan - c.scanned);
+        asked = min_size((size_t)after.max, scan - c.scanned);
         after.max = (int64_t)asked;
         struct mdb_rows *q = mdb_read_after(k->st, &after, err);
         if (mdb_fresh_wanted(k, q, lane, most, &c, err) != 0)
@@ -237,7 +233,7 @@ static int mark_held(struct claiming *k, struct error *err)
     if (!k->keys.too_many)
         return 0;
     for (size_t i = 0; i < n; i += TOGETHER)
-        if (ask_held(k, &ev[i], lesser(n - i, TOGETHER), err) != 0)
+        if (ask_held(k, &ev[i], min_size(n - i, TOGETHER), err) != 0)
             return -1;
     return 0;
 }

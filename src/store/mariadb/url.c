@@ -7,6 +7,7 @@
 
 #include "base/small_file.h"
 #include "base/text.h"
+#include "base/url.h"
 
 #define ANSWER_MS 60000
 #define PASSWORD_MAX 1024
@@ -18,55 +19,6 @@ static int not_understood(struct error *err)
                    "the mariadb: URL cannot be understood: it is mariadb://USER@HOST:PORT/DB, with "
                    "special characters as %%XX (also in a password), and ?socket=PATH instead of "
                    "HOST:PORT for a server on this machine");
-}
-
-/* ---- percent-encoding ---- */
-
-static int hex_digit(char c)
-{
-    static const char digits[] = "0123456789abcdef";
-    const char *at = memchr(digits, tolower((unsigned char)c), 16);
-    return at ? (int)(at - digits) : -1;
-}
-
-/* decode_byte returns the byte that %XX at p stands for; 0 if it is malformed, or a control
- * character. */
-static char decode_byte(const char *p, const char *end)
-{
-    if (end - p < 3)
-        return 0;
-    int high = hex_digit(p[1]);
-    int low = hex_digit(p[2]);
-    if (high < 0 || low < 0)
-        return 0;
-    int byte = high * 16 + low;
-    return byte < ' ' ? 0 : (char)byte;
-}
-
-/* decode copies n bytes at p, percent-decoded. Returns NULL if they are malformed, or memory is
- * short. */
-static char *decode(const char *p, size_t n)
-{
-    char *out = malloc(n + 1);
-    char *to = out;
-    if (!out)
-        return NULL;
-    for (const char *end = p + n; p < end;) {
-        char byte = *p;
-        size_t taken = 1;
-        if (byte == '%') {
-            byte = decode_byte(p, end);
-            taken = 3;
-        }
-        if ((unsigned char)byte < ' ') {
-            free(out);
-            return NULL;
-        }
-        *to++ = byte;
-        p += taken;
-    }
-    *to = '\0';
-    return out;
 }
 
 /* ---- the parts ---- */
@@ -122,7 +74,7 @@ static int read_query(struct mdb_url *u, const char *p, struct error *err)
     while (*p) {
         size_t n = strcspn(p, "&");
         size_t name = strcspn(p, "=&");
-        char *value = name < n ? decode(p + name + 1, n - name - 1) : NULL;
+        char *value = name < n ? url_decoded((struct str){p + name + 1, n - name - 1}) : NULL;
         bool usable = value && *value;
         if (!usable) {
             free(value);
@@ -156,9 +108,9 @@ static int read_user(struct mdb_url *u, const char *p, size_t n, struct error *e
 {
     const char *colon = memchr(p, ':', n);
     size_t user = colon ? (size_t)(colon - p) : n;
-    u->user = decode(p, user);
+    u->user = url_decoded((struct str){p, user});
     if (colon)
-        u->password = decode(colon + 1, n - user - 1);
+        u->password = url_decoded((struct str){colon + 1, n - user - 1});
     bool whole = u->user && *u->user && (!colon || u->password);
     return whole ? 0 : not_understood(err);
 }
@@ -181,13 +133,13 @@ static int read_host(struct mdb_url *u, const char *p, size_t n, struct error *e
     }
     if (host == 0)
         return 0;
-    u->host = decode(p, host);
+    u->host = url_decoded((struct str){p, host});
     return u->host ? 0 : not_understood(err);
 }
 
 static int read_database(struct mdb_url *u, const char *p, size_t n, struct error *err)
 {
-    u->database = decode(p, n);
+    u->database = url_decoded((struct str){p, n});
     bool usable = u->database && *u->database;
     if (!usable)
         return err_set(err, ERR_CONFIG,

@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/text.h"
+#include "base/url.h"
 #include "store/postgres/postgres.h"
 
 #define ANSWER_MS 60000
@@ -13,50 +14,6 @@
 #define NOWHERE "/nonexistent/outbox" /* a socket that does not exist */
 
 /* ---- our parameters ---- */
-
-static int hex_digit(char c)
-{
-    static const char digits[] = "0123456789abcdef";
-    const char *at = memchr(digits, tolower((unsigned char)c), 16);
-    return at ? (int)(at - digits) : -1;
-}
-
-/* decode_byte returns the byte that %XX at p stands for; 0 if it is malformed, or a NUL. */
-static int decode_byte(const char *p, const char *end)
-{
-    if (end - p < 3)
-        return 0;
-    int high = hex_digit(p[1]);
-    int low = hex_digit(p[2]);
-    if (high < 0 || low < 0)
-        return 0;
-    return high * 16 + low;
-}
-
-/* decode copies n bytes at p, percent-decoded. Returns NULL if they are malformed, or memory is
- * short. */
-static char *decode(const char *p, size_t n)
-{
-    char *out = malloc(n + 1);
-    char *to = out;
-    if (!out)
-        return NULL;
-    for (const char *end = p + n; p < end;) {
-        if (*p != '%') {
-            *to++ = *p++;
-            continue;
-        }
-        int byte = decode_byte(p, end);
-        if (byte == 0) {
-            free(out);
-            return NULL;
-        }
-        *to++ = (char)byte;
-        p += 3;
-    }
-    *to = '\0';
-    return out;
-}
 
 /* take_ours takes a parameter of the query part if it is one of ours, and returns whether it was.
  * It clears *ok if the value is empty or malformed. */
@@ -69,7 +26,7 @@ static bool take_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
         if (n < len || strncmp(p, names[i], len) != 0)
             continue;
         free(*to[i]);
-        *to[i] = decode(p + len, n - len);
+        *to[i] = url_decoded((struct str){p + len, n - len});
         bool usable = *to[i] && **to[i];
         if (!usable)
             *ok = false;
