@@ -6,6 +6,15 @@
 #include "sink/receive.h"
 #include "sink/sink.h"
 
+/* In liboutbox the brokers are left to liboutbox-sinks (sink_module.h). */
+#ifdef OUTBOX_SINKS_ON_DEMAND
+#undef OUTBOX_REDIS
+#undef OUTBOX_NATS
+#undef OUTBOX_KAFKA
+#undef OUTBOX_RABBITMQ
+#undef OUTBOX_HTTP
+#endif
+
 extern const struct sink_ops exec_ops, file_ops, stdout_ops;
 #ifdef OUTBOX_REDIS
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;

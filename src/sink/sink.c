@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "sink/kinds.h"
+#include "sink/sink_module.h"
 
 const struct sink_ops *const sink_kinds[] = {
     &stdout_ops,
@@ -89,10 +90,9 @@ static int left_out(size_t i, const char *list, struct error *err)
 
 static int unknown(const char *scheme, const char *list, struct error *err)
 {
-    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         if (strcmp(scheme, absent[i].scheme) == 0)
             return left_out(i, list, err);
-    }
 
     const char *names[KINDS] = {NULL};
     for (size_t i = 0; sink_kinds[i]; i++)
@@ -102,6 +102,24 @@ static int unknown(const char *scheme, const char *list, struct error *err)
     text_hint(scheme, names, (struct text_hint){"'", ":'", all}, hint);
     return err_set(err, ERR_CONFIG, "unknown sink '%s:'%s", scheme, hint);
 }
+
+static const struct sink_ops *find_in(const struct sink_ops *const *kinds, const char *scheme)
+{
+    for (size_t i = 0; kinds[i]; i++)
+        if (strcmp(scheme, kinds[i]->scheme) == 0)
+            return kinds[i];
+    return NULL;
+}
+
+#ifdef OUTBOX_SINKS_ON_DEMAND
+static bool is_brokers(const char *scheme)
+{
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+        if (strcmp(scheme, absent[i].scheme) == 0)
+            return true;
+    return false;
+}
+#endif
 
 int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
 {
@@ -113,13 +131,19 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
         return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
 
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
-    for (size_t i = 0; sink_kinds[i]; i++) {
-        if (strcmp(scheme, sink_kinds[i]->scheme) != 0)
-            continue;
-        *ret = sink_kinds[i];
-        return 0;
+    const struct sink_ops *found = find_in(sink_kinds, scheme);
+#ifdef OUTBOX_SINKS_ON_DEMAND
+    if (!found && is_brokers(scheme)) {
+        const struct sink_module *m = sink_module_load(err);
+        if (!m)
+            return -1;
+        found = find_in(m->sinks, scheme);
     }
-    return unknown(scheme, list, err);
+#endif
+    if (!found)
+        return unknown(scheme, list, err);
+    *ret = found;
+    return 0;
 }
 
 struct sink_broker sink_broker_of(struct sink *sk)

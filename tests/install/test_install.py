@@ -8,10 +8,14 @@ import subprocess
 import tempfile
 import unittest
 
+from endpoint import Endpoint
 from support import BIN, ROOT, clean_env
 
 BUILD = pathlib.Path(BIN).parent
 SOURCE = ROOT / "tests" / "install" / "hello.c"
+WEBHOOK = SOURCE.with_name("webhook.c")
+# What a program that emits or runs handlers loads: libc, and the clients of the three databases.
+NEEDED = {"libc", "libsqlite3", "libpq", "libmariadb", "ld-linux-x86-64"}
 
 
 def said(*argv, env=None):
@@ -66,6 +70,34 @@ class Installed(unittest.TestCase):
         folders = [flag[2:] for flag in said("pkg-config", "--cflags-only-I", "outbox", env=env).split()]
         self.assertTrue(any((pathlib.Path(folder) / "outbox.h").exists() for folder in folders), folders)
 
+    def needed(self, name):
+        return set(re.findall(r"NEEDED.*\[([\w-]+)\.so", said("readelf", "-d", self.find(name))))
+
+    def test_library_needs_no_client_of_a_broker(self):
+        self.assertLessEqual(self.needed("liboutbox.so.0"), NEEDED)
+        self.assertTrue(self.needed("liboutbox-sinks.so.0") - NEEDED, "the sinks are built, so they need something")
+
+    def test_broker_sinks_are_loaded_on_demand(self):
+        program = self.root / "webhook"
+        said("gcc", WEBHOOK, "-o", program, *self.pkg_config("--cflags", "--libs"))
+        folder = self.find("liboutbox.so.0").parent
+        with Endpoint() as endpoint:
+            said(program, endpoint.url, env=clean_env({"LD_LIBRARY_PATH": str(folder)}))
+            self.assertEqual([request.body for request in endpoint.requests], [b'{"total": 99}'])
+
+    def test_missing_sinks_are_named_and_emitting_goes_on_without_them(self):
+        folder = self.root / "alone"
+        folder.mkdir()
+        shutil.copy(self.find("liboutbox.so.0"), folder)
+        env = clean_env({"LD_LIBRARY_PATH": str(folder)})
+        for source in (SOURCE, WEBHOOK):
+            said("gcc", source, "-o", folder / source.stem, *self.pkg_config("--cflags", "--libs"))
+        self.assertIn("order.paid", said(folder / "hello", env=env))
+        failed = subprocess.run([folder / "webhook", "http://127.0.0.1:1/"], env=env, capture_output=True, text=True)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn("broker sinks are in liboutbox-sinks.so.0, which cannot be loaded", failed.stdout)
+        self.assertIn("install it beside liboutbox", failed.stdout)
+
     def test_soname_carries_the_abi_number(self):
         dynamic = said("readelf", "-d", self.find("liboutbox.so.0"))
         self.assertEqual(re.findall(r"SONAME.*\[(.*)\]", dynamic), ["liboutbox.so.0"])
@@ -81,7 +113,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(exported, declared)
 
     def test_binary_and_library_are_hardened(self):
-        for name, wanted in (("outbox", ("PIE", "NOW")), ("liboutbox.so.0", ("NOW",))):
+        for name, wanted in (("outbox", ("PIE", "NOW")), ("liboutbox.so.0", ("NOW",)), ("liboutbox-sinks.so.0", ("NOW",))):
             with self.subTest(name):
                 file = self.find(name)
                 dynamic, headers = said("readelf", "-dW", file), said("readelf", "-lW", file)

@@ -1,0 +1,11 @@
+/* api_sinks.c: what liboutbox-sinks exports. */
+#include "engine/stream_reader.h"
+#include "sink/sink_module.h"
+
+extern const struct sink_module outbox_sink_module __attribute__((visibility("default")));
+
+const struct sink_module outbox_sink_module = {
+    .version = OUTBOX_VERSION,
+    .sinks = sink_kinds,
+    .read_streams = stream_reader_run,
+};
