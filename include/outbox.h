@@ -65,7 +65,7 @@ OUTBOX_API const char *outbox_version(void);
 /*
 ** CAPI: Errors
 **
-** code says what went wrong, and fate what may be done about it. native is what the other side said
+** code says what went wrong, and retry_class what may be done about it. native is what the other side said
 ** (an errno, a SQLite result code, an exit status), or 0. text is one line for people, without
 ** secrets.
 */
@@ -89,17 +89,17 @@ enum outbox_code {
     OUTBOX_UNDELIVERED = 15  /* committed, but a delivery failed: only in eager mode */
 };
 
-enum outbox_fate {
-    OUTBOX_FATE_NONE = 0,   /* not about a delivery */
-    OUTBOX_FATE_RETRY = 1,  /* may pass later */
-    OUTBOX_FATE_REJECT = 2, /* will never pass */
-    OUTBOX_FATE_DOWN = 3,   /* the other side is down */
-    OUTBOX_FATE_FATAL = 4   /* configuration */
+enum outbox_retry_class {
+    OUTBOX_CLASS_NONE = 0,   /* not about a delivery */
+    OUTBOX_CLASS_RETRY = 1,  /* may pass later */
+    OUTBOX_CLASS_REJECT = 2, /* will never pass */
+    OUTBOX_CLASS_DOWN = 3,   /* the other side is down */
+    OUTBOX_CLASS_FATAL = 4   /* configuration */
 };
 
 typedef struct outbox_error {
-    int code; /* enum outbox_code */
-    int fate; /* enum outbox_fate */
+    int code;        /* enum outbox_code */
+    int retry_class; /* enum outbox_retry_class */
     int native;
     int reserved;
     char text[496];

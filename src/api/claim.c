@@ -146,7 +146,7 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
         return -1;
     if (filter_new(spec->events, spec->where, &filter, err) != 0)
         return -1;
-    enum careful careful = b->n == 0 ? CAREFUL_TAKE : CAREFUL_SKIP;
+    enum suspect_policy careful = b->n == 0 ? SUSPECT_TAKE : SUSPECT_SKIP;
     struct claim_request req = {
         .consumer = spec->name,
         .owner = b->worker,
@@ -154,7 +154,7 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
         .lanes = spec->lanes,
         .lane_hint = (int)rng_below(&b->rng, (uint64_t)spec->lanes),
         .parked_first = true,
-        .careful = careful,
+        .suspect = careful,
         .filter = filter,
         .events = spec->events,
         .where = spec->where,
@@ -162,8 +162,8 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
         .max_bytes = BATCH_BYTES,
         .lease_ms = c->lease_ms,
         .max_attempts = p->retry.attempts,
-        .once = true,
-        .crowded = crowded,
+        .one_shot = true,
+        .no_readahead = crowded,
     };
 
     int r = 0;
@@ -191,7 +191,7 @@ static void shuffle(struct consumer_spec *list, size_t n, struct rng *rng)
 /* is_full says whether nothing more fits: the limit is reached, or the batch is a careful event. */
 static bool is_full(const outbox_batch *b, const outbox_claim *c)
 {
-    bool careful = b->last && b->last->b.careful;
+    bool careful = b->last && b->last->b.suspect;
     return careful || b->n >= c->limit;
 }
 

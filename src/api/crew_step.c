@@ -61,8 +61,8 @@ static void tell_failure(const struct runner *r, int *result, struct error *err)
     bool failed = failures_of(r) > r->failures;
     if (*result != 0 || !failed)
         return;
-    *result = err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "consumer \"%s\": %s",
-                       r->consumer->name, pipeline_failure(r->p));
+    *result = err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "consumer \"%s\": %s",
+                        r->consumer->name, pipeline_failure(r->p));
 }
 
 static void show_all(struct crew *w, struct runner *const *r, size_t n)

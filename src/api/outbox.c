@@ -17,7 +17,7 @@
 
 _Static_assert(sizeof(struct outbox_error) == sizeof(struct error), "struct error is ABI");
 _Static_assert((int)OUTBOX_INTERNAL == (int)ERR_INTERNAL &&
-                   (int)OUTBOX_FATE_FATAL == (int)FATE_FATAL,
+                   (int)OUTBOX_CLASS_FATAL == (int)CLASS_FATAL,
                "the codes are the same");
 
 OUTBOX_API const char *outbox_version(void)
@@ -259,7 +259,7 @@ static bool steps_at_once(const outbox *ob)
  * doorbell to do so, and in eager mode delivers at once. */
 static int committed(outbox *ob, struct error *err)
 {
-    bool has_bell = (ob->st->caps & STORE_DOORBELL) != 0;
+    bool has_bell = (ob->st->caps & STORE_WAKEUP) != 0;
     if (!has_bell)
         outbox_wake(ob);
     if (!steps_at_once(ob))

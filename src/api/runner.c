@@ -423,8 +423,8 @@ static void tell_down(const struct runner *r, struct error *err, int *result)
 {
     if (*result != 0 || !pipeline_stats(r->p)->down)
         return;
-    *result = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "consumer \"%s\": sink is down",
-                       r->consumer->name);
+    *result = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "consumer \"%s\": sink is down",
+                        r->consumer->name);
 }
 
 void runner_leave(struct runner *r, struct error *err, int *result)

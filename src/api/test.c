@@ -64,7 +64,7 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
             result = -1;
             if (public_err)
                 *public_err = why;
-            if (why.fate != OUTBOX_FATE_RETRY)
+            if (why.retry_class != OUTBOX_CLASS_RETRY)
                 break;
         }
         total += n;

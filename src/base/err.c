@@ -34,13 +34,13 @@ static void append(struct error *err, const char *text)
     clean(err->text);
 }
 
-static int set(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt,
-               va_list ap)
+static int set(struct error *err, enum err_code code, enum retry_class fate, int native,
+               const char *fmt, va_list ap)
 {
     if (!err)
         return -1;
     err->code = (int)code;
-    err->fate = (int)fate;
+    err->retry_class = (int)fate;
     err->native = native;
     err->reserved = 0;
     vsnprintf(err->text, sizeof err->text, fmt, ap);
@@ -52,13 +52,13 @@ int err_set(struct error *err, enum err_code code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    set(err, code, FATE_NONE, 0, fmt, ap);
+    set(err, code, CLASS_NONE, 0, fmt, ap);
     va_end(ap);
     return -1;
 }
 
-int err_fate(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt,
-             ...)
+int err_class(struct error *err, enum err_code code, enum retry_class fate, int native,
+              const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -73,7 +73,7 @@ int err_errno(struct error *err, enum err_code code, int errno_value, const char
         return -1;
     va_list ap;
     va_start(ap, fmt);
-    set(err, code, FATE_NONE, errno_value, fmt, ap);
+    set(err, code, CLASS_NONE, errno_value, fmt, ap);
     va_end(ap);
 
     append(err, strerror(errno_value));
@@ -89,7 +89,7 @@ int err_prefix(struct error *err, const char *fmt, ...)
 
     va_list ap;
     va_start(ap, fmt);
-    set(err, (enum err_code)err->code, (enum fate)err->fate, err->native, fmt, ap);
+    set(err, (enum err_code)err->code, (enum retry_class)err->retry_class, err->native, fmt, ap);
     va_end(ap);
 
     append(err, old);

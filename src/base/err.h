@@ -26,31 +26,31 @@ enum err_code {
 };
 
 /* What to do about it. Only the engine, and a relay that is starting, act on this. */
-enum fate {
-    FATE_NONE = 0,   /* not about a delivery */
-    FATE_RETRY = 1,  /* this event, later */
-    FATE_REJECT = 2, /* this event, never: trying again cannot help */
-    FATE_DOWN = 3,   /* not the event's fault: the other side is away */
-    FATE_FATAL = 4,  /* configuration: stop */
+enum retry_class {
+    CLASS_NONE = 0,   /* not about a delivery */
+    CLASS_RETRY = 1,  /* this event, later */
+    CLASS_REJECT = 2, /* this event, never: trying again cannot help */
+    CLASS_DOWN = 3,   /* not the event's fault: the other side is away */
+    CLASS_FATAL = 4,  /* configuration: stop */
 };
 
 /* The layout is part of the ABI: it is that of struct outbox_error. */
 struct error {
-    int code;   /* enum err_code */
-    int fate;   /* enum fate */
+    int code;        /* enum err_code */
+    int retry_class; /* enum retry_class */
     int native; /* what the other side said: errno, HTTP status, exit status, ...; 0 if nothing */
     int reserved;
     char text[496]; /* lower case, one line, no secrets, always terminated */
 };
 
-/* err_set fills *err (NULL is fine) and returns -1, so that `return err_set(...)` reads well. The
- * fate is FATE_NONE. A text that is too long is cut. */
+/* err_set fills *err (NULL is fine) and returns -1, so that `return err_set(...)` reads well. Its
+ * retry class is CLASS_NONE. A text that is too long is cut. */
 int err_set(struct error *err, enum err_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* err_fate is err_set with a fate and a native code. */
-int err_fate(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt,
-             ...) __attribute__((format(printf, 5, 6)));
+/* err_class is err_set with a retry class and a native code. */
+int err_class(struct error *err, enum err_code code, enum retry_class retry_class, int native,
+              const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
 /* err_errno is err_set with ": strerror(errno_value)" appended, and errno_value as the native
  * code. */
@@ -66,7 +66,7 @@ int err_nomem(struct error *err);
 /* Static analysis sees one file at a time, and has to be told what these return. */
 #if defined(OUTBOX_ANALYSIS) && !defined(ERR_C)
 #define err_set(...) (err_set(__VA_ARGS__), -1)
-#define err_fate(...) (err_fate(__VA_ARGS__), -1)
+#define err_class(...) (err_class(__VA_ARGS__), -1)
 #define err_errno(...) (err_errno(__VA_ARGS__), -1)
 #define err_prefix(...) (err_prefix(__VA_ARGS__), -1)
 #define err_nomem(...) (err_nomem(__VA_ARGS__), -1)

@@ -158,10 +158,10 @@ static int not_reached(struct walk *w, const char *path, struct error *err)
         close(w->dir);
     if (w->stranger == NOBODY)
         return err_errno(err, ERR_UNAVAILABLE, why, "could not open %s", path);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, ELOOP,
-                    "%s: a folder on the way is a link that belongs to uid %u, in a folder that "
-                    "everybody can write to; it is not followed",
-                    path, (unsigned)w->stranger);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
+                     "%s: a folder on the way is a link that belongs to uid %u, in a folder that "
+                     "everybody can write to; it is not followed",
+                     path, (unsigned)w->stranger);
 }
 
 int place_find(const char *path, struct place *ret, struct error *err)
@@ -192,12 +192,12 @@ void place_release(struct place *p)
 static int not_trusted(const char *name, const struct stat *st, struct error *err)
 {
     if (S_ISREG(st->st_mode) && st->st_nlink > 1)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, EPERM,
-                        "%s has other names (hard links), and is in a folder that everybody can "
-                        "write to: it is not used",
-                        name);
-    return err_fate(
-        err, ERR_UNAVAILABLE, FATE_DOWN, EPERM,
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
+                         "%s has other names (hard links), and is in a folder that everybody can "
+                         "write to: it is not used",
+                         name);
+    return err_class(
+        err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
         "%s belongs to uid %u, and is in a folder that everybody can write to: it is not used",
         name, (unsigned)st->st_uid);
 }
@@ -243,9 +243,9 @@ int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, st
 {
     int fd = fd_above_stdio(open_or_make(p, flags, mode, ret_made));
     if (fd < 0 && errno == ELOOP)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, ELOOP,
-                        "%s is a symbolic link, which is not followed: name the file itself",
-                        p->path);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
+                         "%s is a symbolic link, which is not followed: name the file itself",
+                         p->path);
     if (fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not open %s", p->path);
 

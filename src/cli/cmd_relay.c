@@ -86,7 +86,7 @@ static void catch_signals(struct relay *r)
  * rather a wrong path. */
 static bool will_be_back(const struct relay *r, const struct error *err)
 {
-    if (err->fate != FATE_RETRY)
+    if (err->retry_class != CLASS_RETRY)
         return false;
     switch (err->code) {
     case ERR_UNAVAILABLE: return store_kind(r->cli->settings.store)->caps & STORE_REMOTE;

@@ -135,7 +135,7 @@ static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
 {
     const char *text = r->text ? r->text : "the sink gave up";
     struct error err;
-    err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, r->native, "%s", text);
+    err_class(&err, ERR_UNAVAILABLE, CLASS_FATAL, r->native, "%s", text);
     pipeline_fail(p, &err, pipeline_now(p));
 }
 
@@ -165,7 +165,7 @@ static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
  * held back. */
 static void not_tried(struct pipeline *p, struct item *it)
 {
-    bool goes_back = it->live->b.careful || it->live->lost;
+    bool goes_back = it->live->b.suspect || it->live->lost;
     if (goes_back) {
         live_item_hold(it, &p->hand.ready);
         return;

@@ -39,7 +39,7 @@ void exchange_store_failed(struct pipeline *p, const struct error *err)
     }
     snprintf(p->stats.why, sizeof p->stats.why, "store: %s", err->text);
 
-    if (err->fate == FATE_FATAL) {
+    if (err->retry_class == CLASS_FATAL) {
         pipeline_fail(p, err, pipeline_now(p));
         return;
     }
@@ -75,7 +75,7 @@ void exchange_drop(struct pipeline *p, size_t i)
     struct live *l = p->hand.live[i];
     if (l->lost)
         forget_failures(p, l);
-    if (l->b.careful)
+    if (l->b.suspect)
         suspect_end(&p->suspect);
     effects_drop(p, l);
     hand_drop(&p->hand, i);
@@ -166,9 +166,9 @@ static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, stru
     x->settled = l;
     x->place = i;
     x->settlement = exchange_settlement(p, l);
-    if (l->b.careful) {
+    if (l->b.suspect) {
         suspect_end(&p->suspect);
-        l->b.careful = false;
+        l->b.suspect = false;
     }
     schedule_look_now(&p->schedule); /* settling may make a retry or a follower due */
     return 0;
@@ -190,11 +190,11 @@ static void add_claim(struct pipeline *p, struct exchange *x)
         return;
     }
 
-    p->cfg.st->ops->bell_clear(p->cfg.st);
+    p->cfg.st->ops->wake_clear(p->cfg.st);
     x->request.max_events = room_events(p, x->request.max_bytes);
-    x->request.careful = CAREFUL_ANY;
+    x->request.suspect = SUSPECT_ANY;
     if (pipeline_in_process(p))
-        x->request.careful = suspect_ask(&p->suspect, p->hand.n - settling);
+        x->request.suspect = suspect_ask(&p->suspect, p->hand.n - settling);
 }
 
 /* ---- the answer ---- */
@@ -257,10 +257,10 @@ static void superseded(struct pipeline *p)
         return;
     }
     struct error err;
-    err_fate(&err, ERR_CONFLICT, FATE_FATAL, 0,
-             "this consumer was given another order, number of lanes or filter meanwhile (outbox "
-             "consumers history %s); start it again with those",
-             p->c->name);
+    err_class(&err, ERR_CONFLICT, CLASS_FATAL, 0,
+              "this consumer was given another order, number of lanes or filter meanwhile (outbox "
+              "consumers history %s); start it again with those",
+              p->c->name);
     /* Deliveries in flight may end within their lease. */
     pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS);
 }
@@ -270,10 +270,10 @@ static void superseded(struct pipeline *p)
 static void say_who_is_in_the_way(struct pipeline *p, const char *who)
 {
     const char *now = who ? who : "";
-    bool same = strncmp(p->in_the_way, now, sizeof p->in_the_way - 1) == 0;
+    bool same = strncmp(p->wake_blocker, now, sizeof p->wake_blocker - 1) == 0;
     if (same)
         return;
-    snprintf(p->in_the_way, sizeof p->in_the_way, "%s", now);
+    snprintf(p->wake_blocker, sizeof p->wake_blocker, "%s", now);
     if (!who) {
         log_at(p->cfg.log, LOG_INFO_, p->c->name, "the doorbell works again");
         return;
@@ -287,7 +287,7 @@ static void say_who_is_in_the_way(struct pipeline *p, const char *who)
 /* rest_ms returns how long to wait before the next look, if no bell rings before. */
 static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
 {
-    bool has_bell = p->cfg.st->ops->bell_fd(p->cfg.st) >= 0;
+    bool has_bell = p->cfg.st->ops->wake_fd(p->cfg.st) >= 0;
     int64_t wait = p->cfg.sweep_ms;
     if (!has_bell) {
         wait = min_i64(wait, p->cfg.poll_ms);
@@ -295,8 +295,8 @@ static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
     if (h->wait_ms >= 0) {
         wait = min_i64(wait, h->wait_ms);
     }
-    if (h->nap_ms > 0) {
-        wait = min_i64(wait, h->nap_ms);
+    if (h->poll_in_ms > 0) {
+        wait = min_i64(wait, h->poll_in_ms);
     }
     return wait;
 }
@@ -306,10 +306,10 @@ static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
 static void found_nothing(struct pipeline *p, const struct exchange *x)
 {
     const struct claim_hint *h = &x->hint;
-    bool look_on = h->skipped > 0 || h->careful;
+    bool look_on = h->skipped > 0 || h->suspect;
 
-    say_who_is_in_the_way(p, h->in_the_way);
-    p->suspect.due = h->careful;
+    say_who_is_in_the_way(p, h->wake_blocker);
+    p->suspect.due = h->suspect;
     if (look_on) {
         schedule_look_now(&p->schedule);
     } else {
@@ -332,7 +332,7 @@ static void note_turn(struct pipeline *p, const struct live *l)
     bool few = 4 * l->b.n < p->batch_size.n;
     p->lane = (l->b.lane + 1) % p->c->lanes;
     p->parked_turn = !p->parked_turn;
-    if (l->b.parked && few && !l->b.careful)
+    if (l->b.parked && few && !l->b.suspect)
         p->parked_at = l->claimed_at + PARKED_PAUSE;
 }
 
@@ -348,7 +348,7 @@ static void took_batch(struct pipeline *p, struct live *l, const struct claim_hi
     }
     p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
     note_turn(p, l);
-    p->suspect.due = l->b.careful; /* probably not the only one */
+    p->suspect.due = l->b.suspect; /* probably not the only one */
     if (h->quiet) {
         schedule_rest(&p->schedule, l->claimed_at, p->cfg.sweep_ms * MS_NS, false);
     } else {
@@ -387,7 +387,7 @@ static void claimed(struct pipeline *p, const struct exchange *x)
     l->b = x->batch;
     l->claimed_at = x->at;
     l->deadline = x->at + p->c->lease_ms * MS_NS;
-    if (l->b.careful)
+    if (l->b.suspect)
         suspect_claimed(p, &l->b);
     else
         suspect_withdraw(&p->suspect);
@@ -504,7 +504,7 @@ static bool claim(struct pipeline *p)
  * answer would change nothing: a look is due anyway, or another worker has the lane. */
 static void hear_bell(struct pipeline *p, int64_t now)
 {
-    struct pollfd bell = {.fd = p->cfg.st->ops->bell_fd(p->cfg.st), .events = POLLIN};
+    struct pollfd bell = {.fd = p->cfg.st->ops->wake_fd(p->cfg.st), .events = POLLIN};
     if (bell.fd < 0)
         return;
     if (schedule_look_due(&p->schedule, now))
@@ -526,7 +526,7 @@ static bool ended(const struct pipeline *p, size_t i)
 /* delivered_whole says whether nothing but the end of the batch has to be recorded. */
 static bool delivered_whole(const struct live *l)
 {
-    if (l->b.parked || l->b.careful || l->lost)
+    if (l->b.parked || l->b.suspect || l->lost)
         return false;
     return l->exceptions == 0 && l->release_from == 0;
 }

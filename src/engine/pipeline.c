@@ -289,7 +289,7 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
     if (!schedule_listens(&p->schedule, now))
         return 0;
 
-    int bell = p->cfg.st->ops->bell_fd(p->cfg.st);
+    int bell = p->cfg.st->ops->wake_fd(p->cfg.st);
     bool has_bell = bell >= 0;
     if (!has_bell || max == 0)
         return 0;

@@ -47,14 +47,14 @@ struct pipeline {
     int64_t standby_at;    /* when to try to register again, monotonic */
     int64_t standby_delay; /* the last wait between two tries; 0: none yet */
 
-    int64_t last_sent;     /* sent_at of the last delivery; no two are equal */
-    bool answered;         /* the sink has answered since it was last offered something */
-    int64_t wall_ahead_ms; /* wall clock minus monotonic clock, at the last claim */
-    char in_the_way[200];  /* who blocks the doorbell, as last logged; "": nobody */
-    size_t chain;          /* how many events of a chain to offer; see chain_length */
-    const char *caution;   /* what the sink warned of last; NULL: nothing */
-    char failure[256];     /* how the last event that failed did: "type: why" */
-    struct report report;  /* for operators */
+    int64_t last_sent;      /* sent_at of the last delivery; no two are equal */
+    bool answered;          /* the sink has answered since it was last offered something */
+    int64_t wall_ahead_ms;  /* wall clock minus monotonic clock, at the last claim */
+    char wake_blocker[200]; /* who blocks the doorbell, as last logged; "": nobody */
+    size_t chain;           /* how many events of a chain to offer; see chain_length */
+    const char *caution;    /* what the sink warned of last; NULL: nothing */
+    char failure[256];      /* how the last event that failed did: "type: why" */
+    struct report report;   /* for operators */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)

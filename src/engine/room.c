@@ -28,7 +28,7 @@ static bool may_join(const struct pipeline *p)
     /* While a suspect is being delivered, or is about to be, nothing else starts. So if the process
      * dies, that event is to blame. */
     const struct live *newest = p->hand.live[p->hand.n - 1];
-    return !p->suspect.due && !newest->b.careful;
+    return !p->suspect.due && !newest->b.suspect;
 }
 
 /* wish says what memory the next batch needs. A batch that is about to be settled has its own until

@@ -75,17 +75,17 @@ static int call(struct member *m, int argc, const char **argv, redisReply **ret,
     return redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err);
 }
 
-/* error_of turns an error reply into an error: FATE_FATAL where waiting does not help. */
+/* error_of turns an error reply into an error: CLASS_FATAL where waiting does not help. */
 static int error_of(struct member *m, const redisReply *r, struct error *err)
 {
     char said[REDIS_TEXT];
-    enum fate fate = FATE_DOWN;
+    enum retry_class fate = CLASS_DOWN;
     redis_conn_text(&m->conn, r, said);
     if (redis_fault_of(r->str) == REDIS_FAULT_SETUP)
-        fate = FATE_FATAL;
+        fate = CLASS_FATAL;
     if (redis_reconnects(r->str))
         redis_conn_close(&m->conn);
-    return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s: %s", m->url.label, said);
+    return err_class(err, ERR_UNAVAILABLE, fate, 0, "%s: %s", m->url.label, said);
 }
 
 /* ask is call where an error reply is an error, too. */
@@ -105,8 +105,8 @@ static int ask(struct member *m, int argc, const char **argv, redisReply **ret, 
  * connected to. */
 static int odd(const struct member *m, const char *command, struct error *err)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
-                    "%s gave no such answer to %s as Redis gives", m->url.label, command);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                     "%s gave no such answer to %s as Redis gives", m->url.label, command);
 }
 
 /* count_of returns how many elements a list has; 0 for anything but a list. */
@@ -190,7 +190,7 @@ static int start_of(struct member *m, const char *stream, char from[ID_TEXT], st
         return -1;
     if (m->cfg->snapshot(m->cfg->ctx, stream, from, err) == 0)
         return 0;
-    err->fate = FATE_FATAL;
+    err->retry_class = CLASS_FATAL;
     return -1;
 }
 
@@ -207,8 +207,8 @@ static int create_group(struct member *m, const char *stream, const char *from, 
     freeReplyObject(r);
     if (there)
         return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s, stream %.100s: %s", m->url.label,
-                    stream, said);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s, stream %.100s: %s", m->url.label,
+                     stream, said);
 }
 
 /* make_group creates the group of a stream, unless it exists. */
@@ -331,8 +331,8 @@ static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT]
         m->stats->claimed += (int64_t)r->element[1]->elements;
         rc = take_all(m, stream, r->element[1], err);
     } else {
-        rc = err_fate(err, ERR_UNAVAILABLE, FATE_FATAL, 0,
-                      "%s: XAUTOCLAIM needs Redis 6.2 or later", m->url.label);
+        rc = err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
+                       "%s: XAUTOCLAIM needs Redis 6.2 or later", m->url.label);
     }
     freeReplyObject(r);
     return rc;
@@ -501,7 +501,7 @@ static int loop(struct member *m, struct error *err)
 
         if (told_to_stop(m))
             return 0;
-        if (err->fate == FATE_FATAL)
+        if (err->retry_class == CLASS_FATAL)
             return -1;
         redis_conn_close(&m->conn);
         say_away(m, !away, err);

@@ -32,13 +32,13 @@ static bool may_blame(struct suspect *s)
     return s->asking;
 }
 
-enum careful suspect_ask(struct suspect *s, size_t others)
+enum suspect_policy suspect_ask(struct suspect *s, size_t others)
 {
     if (others > 0 || !s->due)
-        return CAREFUL_WAIT; /* let them end first; or ask again once the store says there is one */
+        return SUSPECT_WAIT; /* let them end first; or ask again once the store says there is one */
     if (may_blame(s))
-        return CAREFUL_TAKE;
-    return CAREFUL_BESIDE;
+        return SUSPECT_TAKE;
+    return SUSPECT_BESIDE;
 }
 
 void suspect_withdraw(struct suspect *s)

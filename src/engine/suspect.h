@@ -52,7 +52,7 @@ void suspect_all_release(struct suspects *all);
 /* suspect_ask returns what the store is to do with careful events in the next claim, while `others`
  * batches are in hand beside it. suspect_begin or suspect_withdraw follows, after the claim and in
  * the same thread. */
-enum careful suspect_ask(struct suspect *s, size_t others);
+enum suspect_policy suspect_ask(struct suspect *s, size_t others);
 /* suspect_withdraw notes that there was no suspect in the claim, or no claim. */
 void suspect_withdraw(struct suspect *s);
 

@@ -87,7 +87,7 @@ static int start_socket(struct wire *w, const struct sockaddr *sa, socklen_t n)
 static int unreachable(const struct wire *w, int error, struct error *err)
 {
     err_errno(err, ERR_UNAVAILABLE, error, "could not reach %s", w->peer.label);
-    err->fate = FATE_DOWN;
+    err->retry_class = CLASS_DOWN;
     return -1;
 }
 
@@ -116,8 +116,8 @@ static int open_network(struct wire *w, struct error *err)
         rc = getaddrinfo(w->peer.host, w->peer.port, &hints, &w->addrs);
     }
     if (rc != 0)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "could not look up %s: %s",
-                        w->peer.host, gai_strerror(rc));
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "could not look up %s: %s",
+                         w->peer.host, gai_strerror(rc));
     w->next = w->addrs;
     return try_next(w, EADDRNOTAVAIL, err);
 }
@@ -204,7 +204,7 @@ int wire_advance(struct wire *w, struct error *err)
 int wire_lost(const struct wire *w, struct error *err)
 {
     err_prefix(err, "%s", w->peer.label);
-    err->fate = FATE_DOWN;
+    err->retry_class = CLASS_DOWN;
     return -1;
 }
 

@@ -43,13 +43,13 @@ void wire_init(struct wire *w);
 
 /* wire_open starts to connect, after closing what was open. The strings of the peer are borrowed
  * until the connection is closed. It blocks while the host's name is looked up, and for nothing
- * else. On failure the connection is closed: ERR_UNAVAILABLE with FATE_DOWN. */
+ * else. On failure the connection is closed: ERR_UNAVAILABLE with CLASS_DOWN. */
 int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err);
 /* wire_close drops the connection. One that is closed stays so. */
 void wire_close(struct wire *w);
 
 /* wire_advance goes on with connecting and TLS as far as it can without waiting; at WIRE_OPEN there
- * is nothing left to do. It returns -1 with FATE_DOWN when the peer cannot be reached; the caller
+ * is nothing left to do. It returns -1 with CLASS_DOWN when the peer cannot be reached; the caller
  * then closes the connection. */
 int wire_advance(struct wire *w, struct error *err);
 
@@ -61,7 +61,7 @@ ssize_t wire_read(struct wire *w, char *p, size_t n, struct error *err);
 int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err);
 /* wire_drained says whether a wire_read of n bytes into room for max has emptied the socket. */
 bool wire_drained(const struct wire *w, size_t n, size_t max);
-/* wire_lost names the peer in an error of a connection that is lost: FATE_DOWN. Returns -1. */
+/* wire_lost names the peer in an error of a connection that is lost: CLASS_DOWN. Returns -1. */
 int wire_lost(const struct wire *w, struct error *err);
 
 /* wire_poll returns what to poll for before the next call; unsent says whether the caller has bytes

@@ -153,7 +153,7 @@ static int stranger(const struct rabbit_conn *c, struct error *err)
 {
     err_prefix(err, "%s", rabbit_conn_label(c));
     err->code = ERR_UNAVAILABLE;
-    err->fate = FATE_DOWN;
+    err->retry_class = CLASS_DOWN;
     return -1;
 }
 
@@ -191,8 +191,8 @@ static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbi
     else if (c->state == RABBIT_READY)
         rc = frame(ctx, f, has_method ? &m : NULL, err);
     else
-        rc = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s speaks on a channel before the login",
-                      rabbit_conn_label(c));
+        rc = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                       "%s speaks on a channel before the login", rabbit_conn_label(c));
     recycle_amqp_pool(&c->pool);
     return rc;
 }
@@ -264,8 +264,8 @@ static int check_login(const struct rabbit_conn *c, struct error *err)
 {
     if (c->state == RABBIT_READY || now_of(c) < c->since + LOGIN_NS)
         return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not let us in within %d s",
-                    rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not let us in within %d s",
+                     rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
 }
 
 static int drive_greeting(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
@@ -308,9 +308,9 @@ static int keep_heartbeat(struct rabbit_conn *c, struct error *err)
         return 0;
     int64_t now = now_of(c);
     if (now >= c->heard + 2 * c->heartbeat)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
-                        "%s has been silent for two heartbeats of %d s", rabbit_conn_label(c),
-                        (int)(c->heartbeat / MS_NS / 1000));
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                         "%s has been silent for two heartbeats of %d s", rabbit_conn_label(c),
+                         (int)(c->heartbeat / MS_NS / 1000));
     bool quiet = now >= c->told + c->heartbeat / 2 && rabbit_conn_queued(c) == 0;
     if (quiet)
         rabbit_frame_put_heartbeat(&c->out);

@@ -61,7 +61,7 @@ void rabbit_conn_release(struct rabbit_conn *c);
 
 /* rabbit_conn_open starts to connect to one of the nodes. Frames may be queued at once; they are
  * sent after the login. It blocks while a host's name is looked up, and for nothing else. On
- * failure the connection is closed: ERR_UNAVAILABLE or ERR_NOMEM, with FATE_DOWN. */
+ * failure the connection is closed: ERR_UNAVAILABLE or ERR_NOMEM, with CLASS_DOWN. */
 int rabbit_conn_open(struct rabbit_conn *c, struct error *err);
 /* rabbit_conn_close drops the connection and everything that was queued. A broker that is listening
  * is told, without waiting for it. */

@@ -110,7 +110,7 @@ static int login_plain(struct rabbit_conn *c, struct error *err)
     char *password = c->cfg.password(c->cfg.password_ctx, &why);
     if (!password && why.code) {
         *err = why;
-        err->fate = FATE_DOWN;
+        err->retry_class = CLASS_DOWN;
         return -1;
     }
 
@@ -123,8 +123,8 @@ static int login_plain(struct rabbit_conn *c, struct error *err)
         buf_adds(&b, password);
     int rc;
     if (b.failed)
-        rc = err_fate(err, ERR_CONFIG, FATE_DOWN, 0, "%s: user and password are too long",
-                      rabbit_conn_label(c));
+        rc = err_class(err, ERR_CONFIG, CLASS_DOWN, 0, "%s: user and password are too long",
+                       rabbit_conn_label(c));
     else
         rc = start_ok(c, "PLAIN", (struct str){b.p, b.n}, err);
 
@@ -143,8 +143,8 @@ static int take_start(struct rabbit_conn *c, const amqp_connection_start_t *m, s
     note_product(c, &m->server_properties);
     if (!has_word(rabbit_str(m->mechanisms), mechanism)) {
         char offered[RABBIT_TEXT];
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s does not offer SASL %s, only %s",
-                        rabbit_conn_label(c), mechanism, rabbit_conn_text(m->mechanisms, offered));
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s does not offer SASL %s, only %s",
+                         rabbit_conn_label(c), mechanism, rabbit_conn_text(m->mechanisms, offered));
     }
     if (c->cfg.external)
         return start_ok(c, mechanism, STR(""), err);
@@ -156,8 +156,8 @@ static int take_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, str
 {
     bool too_small = m->frame_max > 0 && m->frame_max < RABBIT_FRAME_MIN;
     if (too_small)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s wants frames of %u bytes",
-                        rabbit_conn_label(c), m->frame_max);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s wants frames of %u bytes",
+                         rabbit_conn_label(c), m->frame_max);
     c->frame_max = FRAME_MAX;
     if (m->frame_max > 0 && m->frame_max < FRAME_MAX)
         c->frame_max = m->frame_max;
@@ -185,8 +185,8 @@ static int closed(struct rabbit_conn *c, const amqp_connection_close_t *m, struc
     char said[RABBIT_TEXT];
     rabbit_conn_text(m->reply_text, said);
     const char *what = c->state == RABBIT_READY ? "closed the connection" : "refused the login";
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, m->reply_code, "%s %s: %s",
-                    rabbit_conn_label(c), what, said);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, m->reply_code, "%s %s: %s",
+                     rabbit_conn_label(c), what, said);
 }
 
 static void take_blocked(struct rabbit_conn *c, const amqp_connection_blocked_t *m)
@@ -218,6 +218,6 @@ int rabbit_greeting_take(struct rabbit_conn *c, const amqp_method_t *m, bool *re
     case AMQP_CONNECTION_UNBLOCKED_METHOD: c->blocked = false; return 0;
     default: break;
     }
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s says %s out of turn",
-                    rabbit_conn_label(c), amqp_method_name(m->id));
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+                     rabbit_conn_label(c), amqp_method_name(m->id));
 }

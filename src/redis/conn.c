@@ -150,8 +150,8 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
         redis_conn_close(c);
     if (start(c, err) == 0)
         return 0;
-    if (!err->fate)
-        err->fate = FATE_DOWN;
+    if (!err->retry_class)
+        err->retry_class = CLASS_DOWN;
     redis_conn_close(c);
     return -1;
 }
@@ -186,9 +186,9 @@ static int next_reply(struct redis_conn *c, redisReply **ret, struct error *err)
 {
     void *r = NULL;
     if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
-                        "%s does not speak the Redis protocol: %s", c->url->label,
-                        c->reader->errstr);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                         "%s does not speak the Redis protocol: %s", c->url->label,
+                         c->reader->errstr);
     if (r)
         c->coming = 0;
     *ret = r;
@@ -203,8 +203,8 @@ static int check_coming(const struct redis_conn *c, struct error *err)
         max = GREET_MAX;
     if (c->coming <= max)
         return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s sends a reply that does not end",
-                    c->url->label);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends a reply that does not end",
+                     c->url->label);
 }
 
 /* take_greeting takes the reply to the next command of the greeting. The connection is ready only
@@ -342,8 +342,8 @@ static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct err
     struct pollfd fds[2] = {redis_conn_poll(c), {.fd = wake, .events = POLLIN}};
     int64_t left = (deadline - clock_mono(&clock_system)) / MS_NS;
     if (left <= 0)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not answered in time",
-                        c->url->label);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered in time",
+                         c->url->label);
 
     int wait_ms = left < WAIT_MAX_MS ? (int)left + 1 : WAIT_MAX_MS;
     int rc = poll(fds, 2, wait_ms);

@@ -77,9 +77,9 @@ static int refused(const struct redis_conn *c, enum redis_greeting what, const r
 
     /* Waiting does not help if the server does not have the database. */
     bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
-    enum fate fate = no_such_db ? FATE_FATAL : FATE_DOWN;
-    return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what],
-                    text);
+    enum retry_class fate = no_such_db ? CLASS_FATAL : CLASS_DOWN;
+    return err_class(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what],
+                     text);
 }
 
 /* check_role refuses a server that is not a master: a Sentinel may be late to know. */
@@ -90,7 +90,7 @@ static int check_role(const struct redis_conn *c, const redisReply *r, struct er
     bool master = told && strcmp(r->element[0]->str, "master") == 0;
     if (master)
         return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s is not a master now", c->url->label);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
 }
 
 int redis_greeting_answered(struct redis_conn *c, const redisReply *r, struct error *err)

@@ -9,7 +9,7 @@
 int redis_greeting_make(struct redis_conn *c, struct error *err);
 
 /* redis_greeting_answered takes the reply to the next of them. It fails if the server refuses a
- * command that we need: FATE_FATAL for a database that it does not have, else FATE_DOWN. */
+ * command that we need: CLASS_FATAL for a database that it does not have, else CLASS_DOWN. */
 int redis_greeting_answered(struct redis_conn *c, const redisReply *r, struct error *err);
 
 #endif

@@ -119,11 +119,11 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
     }
     if (r->type == REDIS_REPLY_ERROR) {
         redis_conn_text(&s->conn, r, said);
-        err_fate(&s->why, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s: %s", u->label, said);
+        err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s: %s", u->label, said);
     } else {
-        err_fate(&s->why, ERR_UNAVAILABLE, FATE_DOWN, 0,
-                 "%s does not know a master \"%.100s\": is that the name that it monitors?",
-                 u->label, s->master);
+        err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                  "%s does not know a master \"%.100s\": is that the name that it monitors?",
+                  u->label, s->master);
     }
 }
 
@@ -204,7 +204,7 @@ void redis_sentinel_drive(struct redis_sentinel *s, int64_t now)
     }
     if (now - s->since < ASK_NS)
         return;
-    err_fate(&s->why, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not answered", s->conn.url->label);
+    err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered", s->conn.url->label);
     failed(s, now);
 }
 

@@ -51,8 +51,8 @@ static int fail(MYSQL *db, struct error *err)
 {
     enum err_code code = code_of(mysql_errno(db));
     bool final = code == ERR_INVALID || code == ERR_READONLY;
-    return err_fate(err, code, final ? FATE_FATAL : FATE_RETRY, (int)mysql_errno(db),
-                    "could not claim rows: %.300s", mysql_error(db));
+    return err_class(err, code, final ? CLASS_FATAL : CLASS_RETRY, (int)mysql_errno(db),
+                     "could not claim rows: %.300s", mysql_error(db));
 }
 
 static int ready(void *conn, struct error *err)
@@ -61,8 +61,8 @@ static int ready(void *conn, struct error *err)
     if (!conn)
         return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
     if (mariadb_get_infov(conn, MARIADB_CONNECTION_SERVER_STATUS, &status) != 0)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "could not claim rows: the connection is broken");
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "could not claim rows: the connection is broken");
     if (status & SERVER_STATUS_IN_TRANS)
         return err_set(err, ERR_MISUSE,
                        "a claim of rows inside an open transaction would not count until that "

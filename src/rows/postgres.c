@@ -47,13 +47,13 @@ static enum err_code code_of(const char *state)
 }
 
 /* fate_of says whether trying again can help. */
-static enum fate fate_of(enum err_code code)
+static enum retry_class fate_of(enum err_code code)
 {
     switch (code) {
     case ERR_INVALID:
     case ERR_READONLY:
-    case ERR_INTERNAL: return FATE_FATAL;
-    default: return FATE_RETRY;
+    case ERR_INTERNAL: return CLASS_FATAL;
+    default: return CLASS_RETRY;
     }
 }
 
@@ -64,13 +64,13 @@ static int fail(PGconn *conn, const PGresult *res, struct error *err)
     if (!message)
         message = PQerrorMessage(conn);
     if (!state)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "could not claim rows: %s", message);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "could not claim rows: %s", message);
 
     enum err_code code = code_of(state);
     if (PQstatus(conn) != CONNECTION_OK)
         code = ERR_UNAVAILABLE;
-    return err_fate(err, code, fate_of(code), 0, "could not claim rows: %s (SQLSTATE %s)", message,
-                    state);
+    return err_class(err, code, fate_of(code), 0, "could not claim rows: %s (SQLSTATE %s)", message,
+                     state);
 }
 
 static int ready(void *conn, struct error *err)
@@ -81,8 +81,8 @@ static int ready(void *conn, struct error *err)
     PGTransactionStatusType status = PQtransactionStatus(conn);
     bool busy = status == PQTRANS_ACTIVE || PQpipelineStatus(conn) != PQ_PIPELINE_OFF;
     if (status == PQTRANS_UNKNOWN)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "could not claim rows: the connection is broken");
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "could not claim rows: the connection is broken");
     if (busy)
         return err_set(err, ERR_MISUSE,
                        "a claim of rows on a connection that is busy with another command");

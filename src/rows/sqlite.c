@@ -9,8 +9,8 @@ static int fail(sqlite3 *db, int rc, struct error *err)
 {
     bool unknown_name = rc == SQLITE_ERROR; /* no such table, no such column */
     if (unknown_name)
-        return err_fate(err, ERR_INVALID, FATE_FATAL, rc, "could not claim rows: %s",
-                        sqlite3_errmsg(db));
+        return err_class(err, ERR_INVALID, CLASS_FATAL, rc, "could not claim rows: %s",
+                         sqlite3_errmsg(db));
     sqlite_fail(NULL, db, rc, err);
     return err_prefix(err, "could not claim rows");
 }

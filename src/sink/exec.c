@@ -29,8 +29,8 @@
 /* not_started says what kept a command from starting, with errno. The event is not to blame. */
 static int not_started(struct error *err, const char *what)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, errno, "could not start the command: %s: %s",
-                    what, strerror(errno));
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, errno, "could not start the command: %s: %s",
+                     what, strerror(errno));
 }
 
 /* line_failed says why the line could not be written. The limit on the size of files also applies
@@ -43,8 +43,8 @@ static int line_failed(const struct exec *x, struct error *err)
     bool too_long = getrlimit(RLIMIT_FSIZE, &limit) == 0 && x->line.n > limit.rlim_cur;
     if (!too_long)
         return not_started(err, "could not write its input");
-    return err_fate(
-        err, ERR_INVALID, FATE_REJECT, EFBIG,
+    return err_class(
+        err, ERR_INVALID, CLASS_REJECT, EFBIG,
         "its line of %zu bytes is more than this process may write to a file: %llu (ulimit -f)",
         x->line.n, (unsigned long long)limit.rlim_cur);
 }
@@ -127,12 +127,12 @@ static int not_spawned(const struct exec *x, struct error *err)
         return not_started(err, "/bin/sh");
     size_t facts = exec_env_bytes(x->env);
     if (facts > FACTS_MAX)
-        return err_fate(
-            err, ERR_INVALID, FATE_REJECT, E2BIG,
+        return err_class(
+            err, ERR_INVALID, CLASS_REJECT, E2BIG,
             "it takes %zu bytes of environment, more than the system lets a command have", facts);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, E2BIG,
-                    "could not start the command: the environment of this process takes all the "
-                    "room that the system lets a command have");
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, E2BIG,
+                     "could not start the command: the environment of this process takes all the "
+                     "room that the system lets a command have");
 }
 
 static void wait_for_shell(pid_t pid)
@@ -177,7 +177,7 @@ static struct run *free_slot(struct exec *x)
     return NULL;
 }
 
-/* start runs the command for an event; there must be a free slot. ERR_INVALID with FATE_REJECT if
+/* start runs the command for an event; there must be a free slot. ERR_INVALID with CLASS_REJECT if
  * no command can be given this event. */
 static int start(struct exec *x, struct delivery *d, struct error *err)
 {
@@ -214,7 +214,7 @@ static int start(struct exec *x, struct delivery *d, struct error *err)
 static void answer_not_started(struct exec *x, struct delivery *d, const struct error *err)
 {
     struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
-    if (err->fate == FATE_REJECT) {
+    if (err->retry_class == CLASS_REJECT) {
         res.status = SINK_REJECT;
         res.unasked = true;
     }
@@ -231,7 +231,7 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
         if (start(x, d[i], &err) == 0)
             continue;
 
-        bool event_to_blame = err.fate == FATE_REJECT;
+        bool event_to_blame = err.retry_class == CLASS_REJECT;
         /* Running commands may have caused the shortage: wait for one to end. */
         if (!event_to_blame && x->running)
             return i;

@@ -174,14 +174,15 @@ int exec_env_text(struct exec_env *e, const char *name, struct str value, struct
         return 0;
     size_t rest = strlen(name) + 2; /* with the equals sign and the NUL */
     if (value.n && memchr(value.p, '\0', value.n))
-        return err_fate(err, ERR_INVALID, FATE_REJECT, 0,
-                        "%s has a NUL, which no environment can hold", name);
+        return err_class(err, ERR_INVALID, CLASS_REJECT, 0,
+                         "%s has a NUL, which no environment can hold", name);
     if (value.n > e->string_max - rest)
-        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG,
-                        "%s takes %zu bytes; one variable may take %zu", name, value.n + rest,
-                        e->string_max);
+        return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG,
+                         "%s takes %zu bytes; one variable may take %zu", name, value.n + rest,
+                         e->string_max);
     if (e->n_facts == EXEC_ENV_FACTS_MAX)
-        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s is one variable too many", name);
+        return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG, "%s is one variable too many",
+                         name);
 
     e->starts[e->n_facts++] = e->text.n;
     buf_adds(&e->text, name);

@@ -30,7 +30,7 @@ void exec_env_free(struct exec_env *e);
 /* exec_env_clear forgets all facts. */
 void exec_env_clear(struct exec_env *e);
 /* exec_env_text adds a fact, unless its value is absent. Fails with ERR_NOMEM, or with ERR_INVALID
- * and FATE_REJECT if no environment can hold the value: a command that saw only a part would take
+ * and CLASS_REJECT if no environment can hold the value: a command that saw only a part would take
  * it for something else. */
 int exec_env_text(struct exec_env *e, const char *name, struct str value, struct error *err);
 int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct error *err);

@@ -178,8 +178,8 @@ static bool still_busy(struct file *f, struct error *err)
     if (!w->since)
         *w = (struct lock_wait){.since = now, .pause = LOCK_PAUSE_MIN_NS};
     if (now - w->since >= LOCK_WAIT_NS) {
-        err_fate(err, ERR_BUSY, FATE_DOWN, EWOULDBLOCK,
-                 "another process has locked %s (flock); lslocks shows which", f->path);
+        err_class(err, ERR_BUSY, CLASS_DOWN, EWOULDBLOCK,
+                  "another process has locked %s (flock); lslocks shows which", f->path);
         return false;
     }
     w->again = now + w->pause;

@@ -136,5 +136,5 @@ int kafka_message_produce(struct kafka_sink *k, size_t i, struct error *err)
     rd_kafka_headers_destroy(headers);
     char text[KAFKA_TEXT];
     kafka_fate_text(code, text);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_NONE, code, "%s", text);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_NONE, code, "%s", text);
 }

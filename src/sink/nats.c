@@ -275,9 +275,9 @@ static void check_time(struct nats_sink *n)
         ask_again(n, now);
     if (now < oldest_due(n))
         return;
-    err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, ETIMEDOUT,
-             "%s has not answered for %lld ms; %zu events were waiting", n->plan->url.label,
-             patience_ms(n, now), n->count);
+    err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, ETIMEDOUT,
+              "%s has not answered for %lld ms; %zu events were waiting", n->plan->url.label,
+              patience_ms(n, now), n->count);
     atomic_fetch_add(&n->plan->host, 1); /* another server may do better */
     nats_give_up(n, &err);
 }

@@ -52,9 +52,9 @@ static void drop_link(struct nats_sink *n)
 void nats_give_up(struct nats_sink *n, const struct error *err)
 {
     enum sink_status status = SINK_DOWN;
-    if (err->fate == FATE_FATAL)
+    if (err->retry_class == CLASS_FATAL)
         status = SINK_FATAL;
-    if (err->fate == FATE_RETRY) {
+    if (err->retry_class == CLASS_RETRY) {
         status = SINK_REFUSED;
         n->refused = *err;
         n->refused_until = nats_now(n) + REFUSED_NS;
@@ -115,8 +115,8 @@ static void refused(struct nats_sink *n, struct flight *f, const struct sink_res
         nats_end_all(n, SINK_CANCELLED, r->native, r->text);
         return;
     }
-    enum fate fate = r->status == SINK_FATAL ? FATE_FATAL : FATE_DOWN;
-    err_fate(&err, ERR_UNAVAILABLE, fate, r->native, "%s", r->text);
+    enum retry_class fate = r->status == SINK_FATAL ? CLASS_FATAL : CLASS_DOWN;
+    err_class(&err, ERR_UNAVAILABLE, fate, r->native, "%s", r->text);
     nats_give_up(n, &err);
 }
 

@@ -92,8 +92,8 @@ static int failed(const struct nats_plan *p, natsStatus s, const char *what, str
 {
     char said[200];
     nats_said(s, said, sizeof said);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s: %s", p->url.label, what,
-                    said);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "%s: %s: %s", p->url.label, what,
+                     said);
 }
 
 static int set_token(const struct nats_plan *p, natsOptions *o, struct error *err)
@@ -205,8 +205,8 @@ int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, 
         advice = "; write nats+tls://";
     if (s == NATS_SECURE_CONNECTION_WANTED)
         advice = "; the server has no TLS: write nats://, or set it up";
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "nats at %.200s:%.10s: %s%s", h->host,
-                    h->port, said, advice);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "nats at %.200s:%.10s: %s%s",
+                     h->host, h->port, said, advice);
 }
 
 /* set_behaviour takes from libnats what it would do on its own: reconnecting, timers, a thread that

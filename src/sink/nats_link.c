@@ -133,7 +133,7 @@ static int gone(struct nats_link *l, struct error *err)
     if (!said || !*said)
         said = s == NATS_OK ? "the connection was closed" : natsStatus_GetText(s);
     text_clean(text, sizeof text, said, strlen(said));
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s", l->plan->url.label, text);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "%s: %s", l->plan->url.label, text);
 }
 
 static bool is_dropped(struct nats_link *l)

@@ -95,8 +95,8 @@ static int went_wrong(struct nats_link *l, natsStatus s, const char *what, struc
 {
     char said[200];
     nats_said(s, said, sizeof said);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, (int)s, "%s: %s: %s", l->plan->url.label, what,
-                    said);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "%s: %s: %s", l->plan->url.label,
+                     what, said);
 }
 
 /* subscribe has messages to a subject handed to fn, which may be called until on_complete was. */
@@ -240,18 +240,18 @@ static int ask_with(struct nats_link *l, const char *what, struct buf *body, str
 static int refused(struct nats_link *l, const char *what, int code, const char *said,
                    struct error *err)
 {
-    enum fate fate = FATE_DOWN;
+    enum retry_class fate = CLASS_DOWN;
     if (nats_fate_of(code, said)->status == SINK_REFUSED)
-        fate = FATE_RETRY;
-    return err_fate(err, ERR_UNAVAILABLE, fate, code, "%s: stream %s: %s: %s (%d)",
-                    l->plan->url.label, l->plan->stream.name, what, said, code);
+        fate = CLASS_RETRY;
+    return err_class(err, ERR_UNAVAILABLE, fate, code, "%s: stream %s: %s: %s (%d)",
+                     l->plan->url.label, l->plan->stream.name, what, said, code);
 }
 
 static int no_stream(struct nats_link *l, struct error *err)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, NO_STREAM,
-                    "%s has no stream %s; make one for %s, or write create=on", l->plan->url.label,
-                    l->plan->stream.name, l->plan->stream.subject);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, NO_STREAM,
+                     "%s has no stream %s; make one for %s, or write create=on", l->plan->url.label,
+                     l->plan->stream.name, l->plan->stream.subject);
 }
 
 /* create makes the stream; *ret is the answer, which has what its info would have. */

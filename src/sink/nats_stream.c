@@ -146,8 +146,8 @@ static int not_taken(const struct nats_wanted *want, const struct nats_stream *s
 {
     char takes[200];
     text_clean(takes, sizeof takes, st->subjects, strlen(st->subjects));
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "it takes %s; the events go to %s",
-                    takes[0] ? takes : "no subjects", want->subject);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it takes %s; the events go to %s",
+                     takes[0] ? takes : "no subjects", want->subject);
 }
 
 int nats_stream_read(struct str text, const struct nats_wanted *want, struct nats_stream *ret,
@@ -164,11 +164,11 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
         return -1;
 
     if (ret->no_ack)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "it has no_ack set, so it never says whether it has stored an event");
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "it has no_ack set, so it never says whether it has stored an event");
     if (ret->sealed)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "it is sealed, and takes nothing any more");
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "it is sealed, and takes nothing any more");
     bool takes_ours = !want->fixed || nats_stream_takes(ret, str_of(want->subject));
     if (!takes_ours)
         return not_taken(want, ret, err);

@@ -128,9 +128,9 @@ static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bo
         tag = r->next - 1;
     bool sent = all || (tag > 0 && tag < r->next);
     if (!sent)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
-                        "%s confirms message %llu, which was never sent",
-                        rabbit_conn_label(&r->conn), (unsigned long long)tag);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                         "%s confirms message %llu, which was never sent",
+                         rabbit_conn_label(&r->conn), (unsigned long long)tag);
 
     uint64_t from = multiple ? r->first : tag;
     for (uint64_t t = from; t <= tag; t++) {
@@ -170,8 +170,8 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
     }
     bool fits = ret->what == RETURNING_BODY && f->type == RABBIT_BODY && f->payload.n <= ret->rest;
     if (!fits)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s sends a message out of turn",
-                        rabbit_conn_label(&r->conn));
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends a message out of turn",
+                         rabbit_conn_label(&r->conn));
     ret->rest -= f->payload.n;
     if (ret->rest == 0)
         ret->what = RETURNING_NOTHING;
@@ -229,9 +229,9 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m)
     if (rabbitmq_setup_refused(r, m, &err) == 0)
         return 0;
     struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
-    if (err.fate == FATE_FATAL)
+    if (err.retry_class == CLASS_FATAL)
         res.status = SINK_FATAL;
-    if (err.fate == FATE_RETRY)
+    if (err.retry_class == CLASS_RETRY)
         res.status = SINK_REFUSED;
     rabbitmq_answer_all(r, &res);
     r->refused = err;
@@ -278,8 +278,8 @@ static int take_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct e
     case AMQP_BASIC_RETURN_METHOD: return take_return(r, m->decoded);
     case AMQP_CHANNEL_FLOW_METHOD: return take_flow(r, m->decoded, err);
     default:
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s says %s out of turn",
-                        rabbit_conn_label(&r->conn), amqp_method_name(m->id));
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+                         rabbit_conn_label(&r->conn), amqp_method_name(m->id));
     }
 }
 
@@ -289,9 +289,9 @@ int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_m
     struct rabbitmq_sink *r = sink;
     bool expected = f->channel == RABBITMQ_CHANNEL && r->channel != CHANNEL_NONE;
     if (!expected)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
-                        "%s speaks on channel %d, which is not open", rabbit_conn_label(&r->conn),
-                        f->channel);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                         "%s speaks on channel %d, which is not open", rabbit_conn_label(&r->conn),
+                         f->channel);
     if (!m)
         return take_content(r, f, err);
     if (m->id == AMQP_CHANNEL_CLOSE_METHOD)
@@ -326,7 +326,7 @@ void rabbitmq_answer_lost(struct rabbitmq_sink *r, const struct error *err)
     struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
     if (is_suspect(r))
         res.status = SINK_RETRY;
-    if (err->fate == FATE_FATAL)
+    if (err->retry_class == CLASS_FATAL)
         res.status = SINK_FATAL;
 
     struct rabbitmq_suspect suspect = r->suspect;

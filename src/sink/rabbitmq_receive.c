@@ -200,8 +200,8 @@ static int refused(const struct rabbitmq_receiver *rc, const amqp_channel_close_
                    struct error *err)
 {
     char said[RABBIT_TEXT];
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, m->reply_code, "%s: %s",
-                    rabbit_conn_label(&rc->conn), rabbit_conn_text(m->reply_text, said));
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, m->reply_code, "%s: %s",
+                     rabbit_conn_label(&rc->conn), rabbit_conn_text(m->reply_text, said));
 }
 
 static int take_frame(void *ctx, const struct rabbit_frame *f, const amqp_method_t *m,

@@ -128,8 +128,8 @@ int rabbitmq_setup_begin(struct rabbitmq_sink *r, struct error *err)
 int rabbitmq_setup_reply(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
 {
     if (m->id != steps[r->step].answer)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s says %s out of turn",
-                        rabbit_conn_label(&r->conn), amqp_method_name(m->id));
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+                         rabbit_conn_label(&r->conn), amqp_method_name(m->id));
     r->step++;
     return go_on(r, err);
 }
@@ -162,18 +162,18 @@ int rabbitmq_setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
 {
     char said[RABBIT_TEXT];
     int code = m->reply_code;
-    enum fate fate = FATE_DOWN;
+    enum retry_class fate = CLASS_DOWN;
     rabbit_conn_text(m->reply_text, said);
     if (code == AMQP_PRECONDITION_FAILED && creates(r))
         return differs(r, said, err);
 
     enum sink_status status = rabbitmq_fate_of(SAID_SETUP, code, said)->status;
     if (status == SINK_FATAL)
-        fate = FATE_FATAL;
+        fate = CLASS_FATAL;
     if (status == SINK_REFUSED)
-        fate = FATE_RETRY;
-    return err_fate(err, ERR_UNAVAILABLE, fate, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
-                    steps[r->step].what, said, advice(r, code));
+        fate = CLASS_RETRY;
+    return err_class(err, ERR_UNAVAILABLE, fate, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
+                     steps[r->step].what, said, advice(r, code));
 }
 
 void rabbitmq_caution(struct rabbitmq_sink *r, const char *fmt, ...)

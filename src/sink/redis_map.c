@@ -74,7 +74,7 @@ int redis_map_open(struct redis_node *n, struct error *err)
 {
     struct redis_sink *r = n->sink;
     if (redis_now(r) < n->retry_at)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s", n->why);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s", n->why);
     if (redis_conn_open(&n->conn, err) == 0)
         return 0;
     redis_map_lost(n, err);
@@ -159,8 +159,8 @@ static void leave(struct redis_sink *r)
         if (n->owns || !silent)
             continue;
         struct error err;
-        err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has lost its slots, and does not answer",
-                 n->url.label);
+        err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                  "%s has lost its slots, and does not answer", n->url.label);
         redis_answer_lost(n, &err);
     }
 }
@@ -201,8 +201,8 @@ static void leave_still(struct redis_sink *r)
         if (!others_work)
             continue;
         struct error err;
-        err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not answered for %lld ms",
-                 n->url.label, (long long)(waited / MS_NS));
+        err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered for %lld ms",
+                  n->url.label, (long long)(waited / MS_NS));
         redis_answer_lost(n, &err);
         back_off(n);
     }

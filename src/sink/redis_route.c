@@ -142,8 +142,8 @@ static void follow(struct redis_node *n)
 {
     struct error err;
     const struct redis_sentinel *s = &n->sink->sentinel;
-    err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s is no longer the master; that is %.200s:%s",
-             n->url.label, s->told.host, s->told.port);
+    err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is no longer the master; that is %.200s:%s",
+              n->url.label, s->told.host, s->told.port);
     redis_answer_lost(n, &err);
 }
 

@@ -143,7 +143,7 @@ static void write_failed(struct stdout_sink *s)
     bool gone = errno == EPIPE || errno == EBADF || errno == ECONNRESET;
     if (gone) {
         /* What was in the pipe is lost with its reader, so nothing counts as delivered. */
-        err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, errno, "standard output was closed");
+        err_class(&err, ERR_UNAVAILABLE, CLASS_FATAL, errno, "standard output was closed");
         answer_all(s, SINK_FATAL, &err);
         return;
     }

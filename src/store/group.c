@@ -31,13 +31,13 @@ static struct group_turn *take_all(struct group *g, size_t *ret_n)
 }
 
 /* ask has the store make n turns. */
-static int ask(struct share *sh, struct shared_turn *t, size_t n, struct error *err)
+static int ask(struct share *sh, struct batched_turn *t, size_t n, struct error *err)
 {
     size_t h;
     if (share_borrow(sh, NULL, &h, err) != 0)
         return -1;
     struct store *st = sh->handle[h].st;
-    int result = st->ops->turns(st, t, n, err);
+    int result = st->ops->turn_many(st, t, n, err);
     share_return(sh, h, result != 0 ? err : NULL);
     return result;
 }
@@ -52,7 +52,7 @@ static bool is_for_all(const struct share *sh, const struct error *err)
 
 /* tell hands each turn of the list its answer, or says that the store cannot be asked. Any other
  * error is not known to be everybody's: each turn is made by itself then, and meets its own. */
-static void tell(const struct share *sh, struct group_turn *first, const struct shared_turn *t,
+static void tell(const struct share *sh, struct group_turn *first, const struct batched_turn *t,
                  int result, const struct error *err)
 {
     bool unreachable = result != 0 && is_for_all(sh, err);
@@ -68,7 +68,7 @@ static void tell(const struct share *sh, struct group_turn *first, const struct 
 /* make makes the turns of a list. Without memory none is made: each is then made by itself. */
 static void make(struct share *sh, struct group_turn *first, size_t n)
 {
-    struct shared_turn *t = calloc(n, sizeof *t);
+    struct batched_turn *t = calloc(n, sizeof *t);
     struct error err = {0};
     size_t i = 0;
     if (!t)
@@ -135,7 +135,7 @@ static void await(struct group_turn *w)
         continue; /* a signal came */
 }
 
-int group_turn(struct share *sh, struct shared_turn *t, struct error *err)
+int group_turn(struct share *sh, struct batched_turn *t, struct error *err)
 {
     struct group_turn w = {.turn = *t, .err = err, .state = GROUP_WAITS};
     w.turn.made = false;

@@ -44,7 +44,7 @@ static bool wants(const struct share_seat_store *seat, const struct event *ev)
     return unread || !filter_has_where(seat->filter) || filter_payload(seat->filter, ev->payload);
 }
 
-/* ring_for is the look_visit: it rings those who want the event. */
+/* ring_for is the new_event_visit: it rings those who want the event. */
 static void ring_for(void *ctx, const struct event *ev)
 {
     struct share *sh = ctx;
@@ -79,8 +79,8 @@ static bool note_who(struct share *sh, const char *who)
     char now[SHARE_WHO];
     snprintf(now, sizeof now, "%s", who ? who : "");
     pthread_mutex_lock(&sh->lock);
-    bool news = strcmp(now, sh->in_the_way) != 0;
-    memcpy(sh->in_the_way, now, sizeof now);
+    bool news = strcmp(now, sh->wake_blocker) != 0;
+    memcpy(sh->wake_blocker, now, sizeof now);
     pthread_mutex_unlock(&sh->lock);
     return news;
 }
@@ -106,17 +106,17 @@ static int64_t look(struct share *sh)
 {
     struct store *st = sh->lookout.st;
     struct manner m = manner_of(sh);
-    struct glance found;
+    struct watch_result found;
     struct error why = {0};
     do {
-        st->ops->bell_clear(st);
-        if (st->ops->look(st, m.blind, m.payloads, ring_for, sh, &found, &why) != 0) {
+        st->ops->wake_clear(st);
+        if (st->ops->poll_new(st, m.blind, m.payloads, ring_for, sh, &found, &why) != 0) {
             tell_why(sh, &why);
             ring_all(sh);
             return UNREACHED_WAIT;
         }
         tell_why(sh, NULL);
-        bool told = note_who(sh, found.in_the_way);
+        bool told = note_who(sh, found.wake_blocker);
         if (found.all || told)
             ring_all(sh);
     } while (found.again);
@@ -138,7 +138,7 @@ static int64_t lesser(int64_t a, int64_t b)
 static bool rest(struct lookout *l, int64_t wait_ms)
 {
     struct pollfd fds[] = {{.fd = l->stop_fd, .events = POLLIN},
-                           {.fd = l->st->ops->bell_fd(l->st), .events = POLLIN}};
+                           {.fd = l->st->ops->wake_fd(l->st), .events = POLLIN}};
     int timeout = wait_ms < 0 ? -1 : (int)lesser(wait_ms, 3600 * 1000);
     poll(fds, 2, timeout); /* a negative descriptor is ignored */
     return fds[0].revents == 0;

@@ -63,13 +63,13 @@ static void say_who(struct share_seat_store *seat, struct claim_hint *hint)
 {
     struct share *sh = seat->share;
     pthread_mutex_lock(&sh->lock);
-    memcpy(seat->in_the_way, sh->in_the_way, sizeof seat->in_the_way);
+    memcpy(seat->wake_blocker, sh->wake_blocker, sizeof seat->wake_blocker);
     pthread_mutex_unlock(&sh->lock);
-    hint->in_the_way = *seat->in_the_way ? seat->in_the_way : NULL;
+    hint->wake_blocker = *seat->wake_blocker ? seat->wake_blocker : NULL;
 }
 
 /* turn_alone makes a turn by itself, on a borrowed handle. */
-static int turn_alone(struct share_seat_store *seat, struct shared_turn *t, bool *ret_lost,
+static int turn_alone(struct share_seat_store *seat, struct batched_turn *t, bool *ret_lost,
                       struct error *err)
 {
     struct loan l;
@@ -81,7 +81,7 @@ static int turn_alone(struct share_seat_store *seat, struct shared_turn *t, bool
 
 /* turn_in_company makes a turn together with those of others, if it is simple. After one that was
  * not, a few are made alone. Only the seat's own thread is here. */
-static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t, struct error *err)
+static int turn_in_company(struct share_seat_store *seat, struct batched_turn *t, struct error *err)
 {
     bool nothing_to_do = !t->s && t->req->max_events == 0;
     if (nothing_to_do)
@@ -106,10 +106,10 @@ static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t,
 /* note_backlog has the next turn made alone while there is more than a simple turn hands out: a few
  * consumers that are behind each have a handle now and then, and larger batches. A crowd goes
  * through it in company. */
-static void note_backlog(struct share_seat_store *seat, const struct shared_turn *t)
+static void note_backlog(struct share_seat_store *seat, const struct batched_turn *t)
 {
     bool backlog = t->batch.n > 0 && !t->hint.quiet;
-    bool goes_alone = backlog && !t->req->crowd;
+    bool goes_alone = backlog && !t->req->batch_backlog;
     if (goes_alone && seat->alone == 0)
         seat->alone = 1;
     if (!backlog && seat->alone_last <= 1)
@@ -123,11 +123,11 @@ static int seat_turn(struct store *base, const struct settlement *s, bool *ret_l
     struct share_seat_store *seat = seat_of(base);
     struct claim_request asked = *req;
     size_t seats = seats_of(seat->share);
-    asked.deaf = true;
-    asked.crowded = seats > 1; /* or a handle may read ahead for it */
-    asked.crowd = seats >= CROWD || has_one_writer(seat->share->origin);
-    asked.memo = &seat->memo;
-    struct shared_turn t = {.s = s, .req = &asked, .a = a, .hint.wait_ms = -1};
+    asked.no_listen = true;
+    asked.no_readahead = seats > 1; /* or a handle may read ahead for it */
+    asked.batch_backlog = seats >= CROWD || has_one_writer(seat->share->origin);
+    asked.cache = &seat->cache;
+    struct batched_turn t = {.s = s, .req = &asked, .a = a, .hint.wait_ms = -1};
     bool lost = false;
 
     if (turn_in_company(seat, &t, err) != 0)
@@ -316,8 +316,8 @@ int share_seat(struct share *sh, const struct share_wants *wants, struct store *
 
 bool share_possible(const struct store *st, size_t workers)
 {
-    bool rings = (st->caps & STORE_DOORBELL) != 0;
-    if (!st->ops->turns || !st->ops->look || !rings)
+    bool rings = (st->caps & STORE_WAKEUP) != 0;
+    if (!st->ops->turn_many || !st->ops->poll_new || !rings)
         return false;
     return !has_one_writer(st) || workers >= SHARE_WORKERS;
 }
@@ -363,8 +363,8 @@ int share_open(struct store *st, const struct share_config *cfg, struct share **
         .consumer_pause = seat_pause,
         .consumer_report = seat_report,
         .trim = seat_trim,
-        .bell_fd = seat_bell_fd,
-        .bell_clear = seat_bell_clear,
+        .wake_fd = seat_bell_fd,
+        .wake_clear = seat_bell_clear,
     };
     pthread_mutex_init(&sh->lock, NULL);
     sh->queue.end = &sh->queue.first;

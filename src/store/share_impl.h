@@ -32,7 +32,7 @@ struct share_queue {
 /* A turn that waits to be made together with others; it is on the stack of who waits for it. (1)
  * While it waits, whoever leads is the only one to touch it; `over` gives it back. */
 struct group_turn {
-    struct shared_turn turn;
+    struct batched_turn turn;
     struct error *err; /* of who waits: why the store could not be asked */
     bool failed;       /* it could not be */
     enum { GROUP_WAITS, GROUP_LEADS, GROUP_OVER } state;
@@ -59,8 +59,8 @@ struct share_seat_store {
      * time. What makes a turn difficult seldom passes at once. */
     unsigned alone, alone_last;
     bool failed; /* the last operation did */
-    struct turn_memo memo;
-    char in_the_way[SHARE_WHO]; /* what the last turn said */
+    struct turn_cache cache;
+    char wake_blocker[SHARE_WHO]; /* what the last turn said */
 };
 
 struct lookout {
@@ -86,7 +86,7 @@ struct share {
     struct group group;
     struct share_seat_store *seats;
     size_t n_seats;
-    char in_the_way[SHARE_WHO]; /* who keeps the bell from ringing, as the lookout found; "" */
+    char wake_blocker[SHARE_WHO]; /* who keeps the bell from ringing, as the lookout found; "" */
 };
 
 /* share_borrow waits for a handle, and opens it if that was not done yet. `seat` says who wants it;
@@ -96,7 +96,7 @@ void share_return(struct share *sh, size_t i, const struct error *why);
 
 /* group_turn makes a turn together with those that others ask for meanwhile. If t->made is false
  * afterwards, it has to be made by itself. ERR_UNAVAILABLE: the store could not be asked. */
-int group_turn(struct share *sh, struct shared_turn *t, struct error *err);
+int group_turn(struct share *sh, struct batched_turn *t, struct error *err);
 
 /* lookout_start starts the thread of the lookout, lookout_stop ends it. */
 int lookout_start(struct share *sh, struct error *err);

@@ -8,9 +8,9 @@
  * consumer has lanes; a lane's position says how far its events have been handed out. A claim is a
  * range of events up to that position, or a set of parked events, leased to one owner. Settling a
  * claim records the exceptions and forgets the claim; everything else was delivered. When the lease
- * of a claim runs out, its events are parked and marked careful: one of them may have killed its
- * worker. Where that is possible at all (see enum careful), they are handed out one at a time, and
- * a worker that vanishes again counts against the one it had. So a crash repeats only unsettled
+ * of a claim runs out, its events are parked as suspects: one of them may have killed its worker.
+ * Where that is possible at all (see enum suspect_policy), they are handed out one at a time, and a
+ * worker that vanishes again counts against the one it had. So a crash repeats only unsettled
  * work, and a poison event dies alone. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -25,9 +25,9 @@
 #include "event/event.h"
 #include "event/filter.h"
 #include "event/hwm.h"
+#include "store/clock_repair.h"
 #include "store/consumer_spec.h"
 #include "store/operator.h"
-#include "store/pull.h"
 
 struct db_driver;
 
@@ -40,22 +40,22 @@ struct batch {
     struct event *ev;
     size_t n;
     bool parked;      /* parked events; otherwise a fresh range */
-    bool careful;     /* one event that a worker had in hand when it vanished, handed out alone */
-    bool blamed;      /* careful, and if this worker vanishes as well, that counts as an attempt */
+    bool suspect;     /* one event that was in flight when a worker vanished, handed out alone */
+    bool blamed;      /* suspect, and if this worker vanishes as well, that counts as an attempt */
     int lane;         /* of a fresh range; STORE_ALL_LANES: of all of them */
     int64_t epoch;    /* the fence: grows with every claim of the consumer */
     int64_t from, to; /* the fresh range (from, to], by seq */
 };
 
-/* What to do with careful events. A worker that can be killed by an event has nothing else in hand
- * while it delivers one. */
-enum careful {
-    CAREFUL_SKIP, /* leave it: claim other events */
-    /* something is being delivered: claim nothing, so that its turn comes (claim_hint.careful) */
-    CAREFUL_WAIT,
-    CAREFUL_TAKE,   /* hand it out, alone and blamed */
-    CAREFUL_BESIDE, /* hand it out alone, but not blamed: this process has others like it in hand */
-    CAREFUL_ANY,    /* no event can kill this worker: hand careful ones out like all others */
+/* What to do with suspects: events that were in flight when a worker vanished. A worker that an
+ * event can kill delivers a suspect alone, with nothing else in flight. */
+enum suspect_policy {
+    SUSPECT_SKIP, /* leave it: claim other events */
+    /* events are in flight: claim nothing, so that the suspect can follow (claim_hint.suspect) */
+    SUSPECT_WAIT,
+    SUSPECT_TAKE,   /* hand it out, alone and blamed */
+    SUSPECT_BESIDE, /* hand it out alone, but not blamed: this process delivers another suspect */
+    SUSPECT_ANY,    /* no event can kill this worker: hand suspects out like all others */
 };
 
 /* Events that have been through several crashes, of which none is to blame, are handed out again at
@@ -70,7 +70,7 @@ struct claim_request {
     int lanes;
     int lane_hint;               /* the lane in which to look for fresh events first */
     bool sole;                   /* no other worker of this process is at the consumer */
-    enum careful careful;        /* what to do when a careful event is due */
+    enum suspect_policy suspect; /* what to do when a suspect is due */
     bool parked_first;           /* try parked events before fresh ones */
     const struct filter *filter; /* compiled from the next two */
     const char *events, *where;  /* as registered */
@@ -80,23 +80,20 @@ struct claim_request {
     size_t max_bytes; /* the event that reaches this is the last */
     int64_t lease_ms;
     int max_attempts; /* an event that was blamed for as many crashes is buried */
-    /* the caller may not come back soon: do not read ahead, do not listen for a bell, and do not
-     * wait for a consumer that another transaction has locked */
-    bool once;
-    /* somebody else listens for the bell, and rings the caller: this handle need not */
-    bool deaf;
-    /* the handle serves other consumers as well: do not read ahead */
-    bool crowded;
-    /* they are so many that a backlog is cheaper in company as well */
-    bool crowd;
-    /* what the store remembers of this consumer's turns; NULL: the handle is this consumer's
+    /* the caller may not come back soon: do not read ahead, do not arm the wake-up, and do not wait
+     * for a consumer that another transaction has locked */
+    bool one_shot;
+    bool no_listen;     /* a watcher wakes the caller: this handle need not listen */
+    bool no_readahead;  /* the handle serves other consumers as well */
+    bool batch_backlog; /* combine turns even when there is a backlog */
+    /* what the store remembers of this consumer's turns; NULL: the handle belongs to this consumer
      * alone, and remembers it itself */
-    struct turn_memo *memo;
+    struct turn_cache *cache;
 };
 
 /* What a store remembers between the turns of one consumer. Zeros: nothing yet. */
-struct turn_memo {
-    struct pull pull;
+struct turn_cache {
+    struct clock_repair repair;
     unsigned unread; /* claims in a row that could not be read and were given back */
 };
 
@@ -109,22 +106,22 @@ struct claim_hint {
     /* until something falls due (a retry, a delay, the end of a lease); -1: nothing will by
      * itself */
     int64_t wait_ms;
-    int64_t nap_ms; /* > 0: the bell does not ring for everything now; look again this soon */
+    int64_t poll_in_ms; /* > 0: not every commit wakes us now; ask again this soon */
     /* events skipped because the filter or the lane did not match; > 0: ask again at once */
     size_t skipped;
     size_t crashed; /* events of expired claims that this call took over */
     size_t buried;  /* events that this call buried, because the process died on them too often */
-    bool careful;   /* a careful event is due, but the request did not allow it */
-    /* who keeps us from being woken without having any business here; NULL: nobody. Lives until
-     * the next turn */
-    const char *in_the_way;
+    bool suspect;   /* a suspect is due, but the request did not allow it */
+    /* the unrelated session that holds the lock our wake-ups need; NULL: none. Lives until the next
+     * turn */
+    const char *wake_blocker;
     /* the registered order, lanes or filter are not those of the request: nothing was claimed */
     bool changed;
     /* events may have been claimed, but could not be read. Their claim was given back, or its lease
      * will run out. What the turn settled is settled */
     bool unread;
-    /* beside a batch: there was nothing else to claim, and the bell rings for whatever comes next,
-     * so there is no need to look before */
+    /* beside a batch: there was nothing else to claim, and a wake-up announces whatever comes next,
+     * so there is no need to ask before */
     bool quiet;
 };
 
@@ -195,9 +192,9 @@ struct settlement {
     size_t n_marks;
 };
 
-/* One of several turns that are made together, each of another consumer. The first three are what
- * turn is given; the request asks for events. The rest is the answer. */
-struct shared_turn {
+/* One of several turns made in one transaction, each of a different consumer. The first three
+ * fields are what turn is given; the request asks for events. The rest is the answer. */
+struct batched_turn {
     const struct settlement *s; /* NULL: nothing is settled */
     const struct claim_request *req;
     struct arena *a;
@@ -208,24 +205,24 @@ struct shared_turn {
     struct claim_hint hint;
 };
 
-/* What a look at the outbox found. */
-struct glance {
-    size_t n;   /* events that were shown */
-    bool all;   /* there may be others: everybody may have something to do */
-    bool again; /* look once more at once */
-    /* the next look is due in this time, unless the bell rings before; -1: when it rings */
+/* What poll_new found. */
+struct watch_result {
+    size_t n;   /* new events that were visited */
+    bool all;   /* there may be others: wake all consumers */
+    bool again; /* call poll_new once more at once */
+    /* the next call is due in this time, unless a wake-up comes before; -1: at the wake-up */
     int64_t wait_ms;
-    /* as in claim_hint. Lives until the next look */
-    const char *in_the_way;
+    /* as in claim_hint. Lives until the next call */
+    const char *wake_blocker;
 };
 
-/* look_visit is called with an event that is new, borrowed for the call. Only its type and payload
- * are there; payload.p == NULL: it was not read. */
-typedef void look_visit(void *ctx, const struct event *ev);
+/* new_event_visit is called with a new event, borrowed for the call. Only its type and payload are
+ * set; payload.p == NULL: it was not read. */
+typedef void new_event_visit(void *ctx, const struct event *ev);
 
 enum {
-    STORE_DOORBELL = 1, /* bell_fd says when to look */
-    STORE_SHARED = 2,   /* other processes can reach it */
+    STORE_WAKEUP = 1, /* wake_fd says when to ask */
+    STORE_SHARED = 2, /* other processes can reach it */
     /* calls with a foreign connection do not touch the handle: they may come from any thread */
     STORE_FREE = 4,
     /* while a transaction is open on one handle, no other can write, nor take a claim over */
@@ -343,31 +340,28 @@ struct store_ops {
     int (*turn)(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
-    /* turns makes those of n turns that are simple, in one transaction: they settle claims that
-     * were delivered whole, and find few new events, or none. They are sure of the bell: see
-     * claim_request.deaf. After an error none was made, as far as anybody knows: see turn. NULL:
-     * this store makes each by itself. */
-    int (*turns)(struct store *st, struct shared_turn *t, size_t n, struct error *err);
+    /* turn_many makes those of n turns that are simple, in one transaction: they settle claims that
+     * were delivered whole, and find few new events, or none. All of them set no_listen. After an
+     * error the outcome is unknown, as with turn. NULL: this store makes each turn separately. */
+    int (*turn_many)(struct store *st, struct batched_turn *t, size_t n, struct error *err);
     /* extend moves the end of a claim to now + lease_ms. *ret_lost: it is no longer its owner's. */
     int (*extend)(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
     /* claims lists the claims of a consumer in the arena, in the order of their epochs. */
     int (*claims)(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
                   size_t *ret_n, struct error *err);
 
-    /* bell_fd is readable when somebody else may have committed; -1 without STORE_DOORBELL.
-     * bell_clear empties it. Call it before the turn that looks: no wake-up is lost between the
-     * two. */
-    int (*bell_fd)(struct store *st);
-    void (*bell_clear)(struct store *st);
+    /* wake_fd is readable when another session may have committed; -1 without STORE_WAKEUP.
+     * wake_clear empties it. Call it before the turn, so that no wake-up is lost in between. */
+    int (*wake_fd)(struct store *st);
+    void (*wake_clear)(struct store *st);
 
-    /* look says what has been committed since the last look of this handle, on behalf of handles
-     * that are deaf (see claim_request). Call bell_clear before it, so that no commit is missed
-     * between the two. With `blind` it asks the server nothing while producers ring, and answers
-     * that everybody may have something to do. With `payloads` it reads payloads that are not
-     * large. NULL: this store has no such look. Where one writer waits for the other, a look takes
-     * its turn among them. */
-    int (*look)(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
-                struct glance *ret, struct error *err);
+    /* poll_new visits the events committed since the last call on this handle, for a watcher that
+     * wakes handles with no_listen. Call wake_clear before it, so that no commit is missed in
+     * between. With skip_query it sends no query while producers notify, and answers `all`. With
+     * `payloads` it reads payloads that are not large. Where there is one writer at a time, it
+     * waits for the write lock. NULL: this store cannot. */
+    int (*poll_new)(struct store *st, bool skip_query, bool payloads, new_event_visit *visit,
+                    void *ctx, struct watch_result *ret, struct error *err);
 
     /* ---- effects of handlers, in one transaction with their settlement ---- */
 

@@ -224,7 +224,7 @@ static void sink_that_is_down_makes_step_say_so_and_keeps_nothing(void **state)
     emit(ob_of(state), "a", "1", "{}");
     emit(ob_of(state), "b", "1", "{}");
     assert_int_equal(outbox_step(ob_of(state), NULL, &err), -1);
-    assert_int_equal(err.fate, OUTBOX_FATE_DOWN);
+    assert_int_equal(err.retry_class, OUTBOX_CLASS_DOWN);
     h.verdict = OUTBOX_DONE;
     h.types[0] = '\0';
     OK(outbox_step(ob_of(state), NULL, &err));

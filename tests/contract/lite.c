@@ -123,7 +123,7 @@ const char *lite_taken(struct store_rig *g, const char *told)
     types[0] = '\0';
     if (told) {
         assert_int_equal(lite_take(g, &err), -1);
-        assert_int_equal(err.fate, FATE_RETRY);
+        assert_int_equal(err.retry_class, CLASS_RETRY);
         if (!strstr(err.text, told))
             fail_msg("%s", err.text);
     }

@@ -7,7 +7,7 @@
 
 static bool rings(struct store *st, int ms)
 {
-    struct pollfd fd = {.fd = st->ops->bell_fd(st), .events = POLLIN};
+    struct pollfd fd = {.fd = st->ops->wake_fd(st), .events = POLLIN};
     assert_true(fd.fd >= 0);
     return poll(&fd, 1, ms) == 1;
 }
@@ -20,10 +20,10 @@ static size_t look_on(struct store_rig *g, struct store *st, const char *consume
     bool lost;
     struct claim_request req = request(consumer, consumer);
     arena_reset(&g->a);
-    st->ops->bell_clear(st);
+    st->ops->wake_clear(st);
     must(st->ops->turn(st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), &err);
     if (nap)
-        *nap = g->hint.nap_ms;
+        *nap = g->hint.poll_in_ms;
     size_t n = g->b.n;
     struct settlement s = {.consumer = consumer, .owner = consumer, .order = ORDER_KEY, .b = &g->b};
     if (n)
@@ -260,12 +260,12 @@ static void ignore(void *ctx, const struct event *ev)
     (void)ev;
 }
 
-static struct glance glance(struct store *st)
+static struct watch_result glance(struct store *st)
 {
     struct error err;
-    struct glance found;
-    st->ops->bell_clear(st);
-    must(st->ops->look(st, false, false, ignore, NULL, &found, &err), &err);
+    struct watch_result found;
+    st->ops->wake_clear(st);
+    must(st->ops->poll_new(st, false, false, ignore, NULL, &found, &err), &err);
     return found;
 }
 
@@ -284,7 +284,7 @@ static void where_producers_are_busy_looks_are_rarer_and_the_lock_is_not_asked_f
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         pass(ms[i]);
         pg_do(db, nine);
-        struct glance found = glance(g->st);
+        struct watch_result found = glance(g->st);
         assert_int_equal(found.n, 9);
         assert_int_equal(found.wait_ms, wait[i]);
     }

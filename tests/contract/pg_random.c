@@ -198,7 +198,7 @@ static struct claim_request request_of(struct world *w, struct worker *x, int64_
     req.max_bytes = roll(w, 4) ? 1 << 20 : 1000;
     req.parked_first = roll(w, 2);
     req.max_attempts = 1000;
-    req.careful = x->n == 0 ? CAREFUL_TAKE : CAREFUL_SKIP;
+    req.suspect = x->n == 0 ? SUSPECT_TAKE : SUSPECT_SKIP;
     return req;
 }
 
@@ -219,9 +219,9 @@ static bool in_company(struct worker *x, const struct settlement *s, struct clai
                        struct batch *b, struct claim_hint *hint)
 {
     struct error err;
-    struct shared_turn t = {.s = s, .req = req, .a = &x->a[x->n]};
-    req->deaf = true;
-    must(x->st->ops->turns(x->st, &t, 1, &err), &err);
+    struct batched_turn t = {.s = s, .req = req, .a = &x->a[x->n]};
+    req->no_listen = true;
+    must(x->st->ops->turn_many(x->st, &t, 1, &err), &err);
     if (!t.made)
         return false;
     *b = t.batch;

@@ -271,9 +271,9 @@ static void careful_event_is_left_to_the_long_way(void **state)
     assert_int_equal(turn(w, false), BATCH);
     pg_do(w->db, "UPDATE parked SET crashes = 1 WHERE seq = (SELECT min(seq) FROM parked)");
     pass(1001);
-    w->req.careful = CAREFUL_TAKE;
+    w->req.suspect = SUSPECT_TAKE;
     assert_int_equal(turn(w, true), 1);
-    assert_true(w->g->b.careful);
+    assert_true(w->g->b.suspect);
     assert_int_equal(pg_number(w->db, "SELECT attempts FROM parked WHERE crashes > 0"), 1);
     end(w);
 }

@@ -15,7 +15,7 @@ struct company {
     struct settlement s[MANY];
     struct arena a[MANY];
     struct batch b[MANY]; /* in hand */
-    struct shared_turn t[MANY];
+    struct batched_turn t[MANY];
     bool apart; /* their turns are made one by one */
 };
 
@@ -32,7 +32,7 @@ static struct company *assemble(struct store_rig *g)
         snprintf(c->name[i], sizeof c->name[i], "c%zu", i);
         put(g->st, c->name[i]);
         c->req[i] = request(c->name[i], "me");
-        c->req[i].deaf = true;
+        c->req[i].no_listen = true;
         arena_init(&c->a[i], 0);
     }
     return c;
@@ -52,7 +52,7 @@ static size_t all_turn(struct company *c)
     struct error err;
     size_t made = 0;
     for (size_t i = 0; i < MANY; i++) {
-        c->t[i] = (struct shared_turn){.req = &c->req[i], .a = &c->a[i]};
+        c->t[i] = (struct batched_turn){.req = &c->req[i], .a = &c->a[i]};
         c->s[i] = (struct settlement){
             .consumer = c->name[i], .owner = "me", .order = ORDER_KEY, .b = &c->b[i]};
         if (c->b[i].n > 0)
@@ -60,7 +60,7 @@ static size_t all_turn(struct company *c)
     }
     size_t n = c->apart ? 1 : MANY;
     for (size_t i = 0; i < MANY; i += n)
-        must(c->g->st->ops->turns(c->g->st, &c->t[i], n, &err), &err);
+        must(c->g->st->ops->turn_many(c->g->st, &c->t[i], n, &err), &err);
     for (size_t i = 0; i < MANY; i++) {
         made += c->t[i].made;
         if (c->t[i].made)
@@ -117,7 +117,7 @@ static void nobody_else_gets_what_was_claimed_in_company(void **state)
 
     pass(LEASE + 1);
     assert_int_equal(claim_by(c->g, request("c0", "another")), 1);
-    assert_true(c->g->b.careful);
+    assert_true(c->g->b.suspect);
     assert_int_equal(all_turn(c), 0); /* all leases have run out, which is no simple matter */
     bool lost;
     struct error err;
@@ -202,8 +202,8 @@ static void settlement_with_an_exception_is_left_alone(void **state)
     struct outcome o = {.ev = &c->b[0].ev[0], .kind = OUTCOME_DEAD, .attempts = 1, .error = "no"};
     struct settlement s = {
         .consumer = "c0", .owner = "me", .order = ORDER_KEY, .b = &c->b[0], .out = &o, .n = 1};
-    struct shared_turn t = {.s = &s, .req = &c->req[0], .a = &c->a[0]};
-    must(c->g->st->ops->turns(c->g->st, &t, 1, &err), &err);
+    struct batched_turn t = {.s = &s, .req = &c->req[0], .a = &c->a[0]};
+    must(c->g->st->ops->turn_many(c->g->st, &t, 1, &err), &err);
     assert_false(t.made);
     assert_int_equal(look(c->g, "c0").claims, 1);
     dismiss(c);
@@ -285,13 +285,13 @@ static void events_that_cannot_be_kept_are_given_back(void **state)
     struct error err;
     emit(c->g->st, "a");
     arena_init(&small, 64);
-    struct shared_turn t = {.req = &c->req[0], .a = &small};
-    must(c->g->st->ops->turns(c->g->st, &t, 1, &err), &err);
+    struct batched_turn t = {.req = &c->req[0], .a = &small};
+    must(c->g->st->ops->turn_many(c->g->st, &t, 1, &err), &err);
     assert_true(t.made && t.hint.unread);
     assert_int_equal(t.batch.n, 0);
     arena_release(&small);
     assert_int_equal(claim(c->g, "c0"), 1);
-    assert_false(c->g->b.careful);
+    assert_false(c->g->b.suspect);
     assert_int_equal(c->g->b.ev[0].attempts, 0);
     dismiss(c);
 }
@@ -303,10 +303,10 @@ static void of_two_workers_of_a_consumer_one_is_left_alone(void **state)
     emit(c->g->st, "a");
     struct claim_request other = c->req[0];
     other.owner = "another";
-    struct shared_turn t[] = {{.req = &c->req[0], .a = &c->a[0]},
-                              {.req = &other, .a = &c->a[1]},
-                              {.req = &c->req[2], .a = &c->a[2]}};
-    must(c->g->st->ops->turns(c->g->st, t, 3, &err), &err);
+    struct batched_turn t[] = {{.req = &c->req[0], .a = &c->a[0]},
+                               {.req = &other, .a = &c->a[1]},
+                               {.req = &c->req[2], .a = &c->a[2]}};
+    must(c->g->st->ops->turn_many(c->g->st, t, 3, &err), &err);
     assert_true(t[0].made && t[2].made);
     assert_false(t[1].made);
     assert_int_equal(t[0].batch.n, 1);
@@ -339,9 +339,9 @@ static void epochs_that_are_behind_fail_all_and_are_put_right_alone(void **state
     emit(c->g->st, "b");
     for (size_t i = 0; i < MANY; i++) {
         c->s[i].b = &c->b[i];
-        c->t[i] = (struct shared_turn){.s = &c->s[i], .req = &c->req[i], .a = &c->a[i]};
+        c->t[i] = (struct batched_turn){.s = &c->s[i], .req = &c->req[i], .a = &c->a[i]};
     }
-    assert_int_equal(c->g->st->ops->turns(c->g->st, c->t, MANY, &err), -1);
+    assert_int_equal(c->g->st->ops->turn_many(c->g->st, c->t, MANY, &err), -1);
     assert_int_equal(pg_number(db, "SELECT count(*) FROM claim"), MANY);
     assert_true(settle_as(c->g, &c->s[0]));
     assert_int_equal(claim(c->g, "c0"), 1);
@@ -438,8 +438,8 @@ static bool settle_alone(struct company *c, struct claim_request *req)
     struct error err;
     struct settlement s = {
         .consumer = "c0", .owner = req->owner, .order = ORDER_KEY, .b = &c->b[0]};
-    struct shared_turn t = {.s = &s, .req = req, .a = &c->a[1]};
-    must(c->g->st->ops->turns(c->g->st, &t, 1, &err), &err);
+    struct batched_turn t = {.s = &s, .req = req, .a = &c->a[1]};
+    must(c->g->st->ops->turn_many(c->g->st, &t, 1, &err), &err);
     return t.made;
 }
 
@@ -501,7 +501,7 @@ static void number_from_before_is_left_to_a_turn_of_its_own(void **state)
 
 static bool rings(struct store *st, int ms)
 {
-    struct pollfd fd = {.fd = st->ops->bell_fd(st), .events = POLLIN};
+    struct pollfd fd = {.fd = st->ops->wake_fd(st), .events = POLLIN};
     return poll(&fd, 1, ms) == 1;
 }
 
@@ -517,13 +517,13 @@ static void note_sight(void *ctx, const struct event *ev)
     s->unread += ev->payload.p == NULL;
 }
 
-static struct glance glance(struct store *st, bool payloads, struct sight *s)
+static struct watch_result glance(struct store *st, bool payloads, struct sight *s)
 {
     struct error err;
-    struct glance found;
+    struct watch_result found;
     *s = (struct sight){0};
-    st->ops->bell_clear(st);
-    must(st->ops->look(st, false, payloads, note_sight, s, &found, &err), &err);
+    st->ops->wake_clear(st);
+    must(st->ops->poll_new(st, false, payloads, note_sight, s, &found, &err), &err);
     return found;
 }
 
@@ -539,7 +539,7 @@ static void look_shows_each_commit_once(void **state)
     pg_do(db, "BEGIN; INSERT INTO event (type) VALUES ('late')");
     emit_with(g->st, "order.paid", "2", "{}", 0);
 
-    struct glance found = glance(g->st, true, &s);
+    struct watch_result found = glance(g->st, true, &s);
     assert_false(found.all);
     assert_int_equal(s.n, 2);
     assert_int_equal(s.paid, 2);

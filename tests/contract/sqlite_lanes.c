@@ -183,7 +183,7 @@ static void claim_of_all_lanes_that_expires_is_taken_over(void **state)
     assert_int_equal(step(&a, 0), 100);
     pass(LEASE + 1);
     assert_int_equal(step(&b, 0), 1); /* careful, alone */
-    assert_true(b.b.careful);
+    assert_true(b.b.suspect);
     assert_int_equal(b.hint.crashed, 100);
     assert_int_equal(
         lite_count(g->st, "SELECT count(*) FROM outbox_parked WHERE crashes > 0 AND seq <= 100"),

@@ -8,7 +8,7 @@ struct pair {
     struct claim_request req[2];
     struct settlement s[2];
     struct arena a[2];
-    struct shared_turn t[2];
+    struct batched_turn t[2];
 };
 
 static struct pair *pair_of(const char *one, const char *other)
@@ -17,9 +17,9 @@ static struct pair *pair_of(const char *one, const char *other)
     const char *name[] = {one, other};
     for (int i = 0; i < 2; i++) {
         p->req[i] = request(name[i], "me");
-        p->req[i].deaf = true;
+        p->req[i].no_listen = true;
         arena_init(&p->a[i], 0);
-        p->t[i] = (struct shared_turn){.req = &p->req[i], .a = &p->a[i]};
+        p->t[i] = (struct batched_turn){.req = &p->req[i], .a = &p->a[i]};
         p->s[i] = (struct settlement){
             .consumer = name[i], .owner = "me", .order = ORDER_KEY, .b = &p->t[i].batch};
     }
@@ -36,7 +36,7 @@ static void pair_free(struct pair *p)
 /* both makes both turns. */
 static int both(struct store_rig *g, struct pair *p, struct error *err)
 {
-    return g->st->ops->turns(g->st, p->t, 2, err);
+    return g->st->ops->turn_many(g->st, p->t, 2, err);
 }
 
 static int count_commit(void *ctx)
@@ -127,10 +127,10 @@ static void count_shown(void *ctx, const struct event *ev)
 static int look_at(struct store *st, bool *ret_all)
 {
     struct error err;
-    struct glance found;
+    struct watch_result found;
     int shown = 0;
-    st->ops->bell_clear(st);
-    must(st->ops->look(st, false, false, count_shown, &shown, &found, &err), &err);
+    st->ops->wake_clear(st);
+    must(st->ops->poll_new(st, false, false, count_shown, &shown, &found, &err), &err);
     assert_int_equal(found.n, shown);
     *ret_all = found.all;
     return shown;

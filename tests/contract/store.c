@@ -137,7 +137,7 @@ struct claim_request request(const char *consumer, const char *owner)
                                   .max_bytes = 1 << 20,
                                   .lease_ms = LEASE,
                                   .max_attempts = 3,
-                                  .careful = CAREFUL_TAKE};
+                                  .suspect = SUSPECT_TAKE};
 }
 
 size_t claim_by(struct store_rig *g, struct claim_request req)

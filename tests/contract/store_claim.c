@@ -169,7 +169,7 @@ static void events_there_is_no_memory_for_are_not_claimed(void **state)
         assert_int_equal(err.code, ERR_NOMEM);
         assert_int_equal(look(g, "c").inflight, 0);
         assert_int_equal(claim(g, "c"), 1);
-        assert_false(g->b.careful);
+        assert_false(g->b.suspect);
         assert_int_equal(g->b.ev[0].attempts, attempts);
         struct outcome o = failed(g, 0, attempts + 1, 1000);
         assert_true(settle(g, "c", &o, 1));

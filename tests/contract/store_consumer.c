@@ -69,7 +69,7 @@ static void consumer_with_something_to_lose_is_removed_only_by_force(void **stat
     must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
     assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), -1);
     assert_int_equal(err.code, ERR_NOTFOUND);
-    assert_int_equal(err.fate, FATE_FATAL);
+    assert_int_equal(err.retry_class, CLASS_FATAL);
     put(g->st, "c"); /* begins anew */
     assert_int_equal(claim(g, "c"), 1);
 }

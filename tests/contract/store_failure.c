@@ -391,7 +391,7 @@ static void delayed_event_that_is_due_is_not_through(void **state)
     assert_int_equal(claim(g, "c"), 1);
     pass(LEASE); /* its worker is gone */
     struct claim_request req = request("c", "you");
-    req.careful = CAREFUL_SKIP;
+    req.suspect = SUSPECT_SKIP;
     /* Taken over before its time, it is careful and delayed. */
     assert_int_equal(claim_by(g, req), 0);
     assert_int_equal(g->hint.crashed, 1);

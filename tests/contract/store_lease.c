@@ -37,7 +37,7 @@ static void own_claims_that_ran_out_are_not_taken_over_by_their_owner(void **sta
     assert_int_equal(g->b.ev[0].seq, seq + 1);
     assert_true(settle(g, "c", NULL, 0));
     assert_int_equal(claim_by(g, request("c", "you")), 1);
-    assert_true(g->b.careful);
+    assert_true(g->b.suspect);
     g->b = first;
     assert_false(settle(g, "c", NULL, 0));
 }
@@ -152,7 +152,7 @@ static void taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time(v
     for (int i = 0; i < 3; i++) {
         assert_int_equal(claim_by(g, req), 1);
         assert_int_equal(g->hint.crashed, i == 0 ? 3 : 0);
-        assert_true(g->b.careful);
+        assert_true(g->b.suspect);
         assert_true(g->b.epoch > old.epoch);
         assert_int_equal(g->b.ev[0].seq, seqs[i]);
         assert_int_equal(g->b.ev[0].attempts, 0);
@@ -163,7 +163,7 @@ static void taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time(v
     assert_false(settle(g, "c", NULL, 0));
     g->b = b;
     assert_int_equal(claim_by(g, req), 1);
-    assert_false(g->b.careful);
+    assert_false(g->b.suspect);
     assert_string_equal(g->b.ev[0].aggregate_id.p, "9");
 }
 
@@ -208,17 +208,17 @@ static void careful_event_is_not_handed_out_beside_others(void **state)
     emit(g->st, "2");
     struct claim_request req = request("c", "you");
     req.parked_first = true;
-    req.careful = CAREFUL_WAIT;
+    req.suspect = SUSPECT_WAIT;
     assert_int_equal(claim_by(g, req), 0);
-    assert_true(g->hint.careful);
+    assert_true(g->hint.suspect);
     assert_false(g->hint.through);
-    req.careful = CAREFUL_SKIP; /* another key does not wait */
+    req.suspect = SUSPECT_SKIP; /* another key does not wait */
     assert_int_equal(claim_by(g, req), 1);
     assert_string_equal(g->b.ev[0].aggregate_id.p, "2");
-    assert_false(g->b.careful);
-    req.careful = CAREFUL_TAKE;
+    assert_false(g->b.suspect);
+    req.suspect = SUSPECT_TAKE;
     assert_int_equal(claim_by(g, req), 1);
-    assert_true(g->b.careful);
+    assert_true(g->b.suspect);
 }
 
 static void poison_event_is_buried_alone(void **state)
@@ -252,22 +252,22 @@ static void poison_event_is_buried_alone(void **state)
 }
 
 /* crash claims the events of consumer c, and lets the lease run out. */
-static size_t crash(struct store_rig *g, enum careful mode)
+static size_t crash(struct store_rig *g, enum suspect_policy mode)
 {
     struct claim_request req = request("c", "me");
     req.parked_first = true;
-    req.careful = mode;
+    req.suspect = mode;
     size_t n = claim_by(g, req);
     pass(LEASE);
     return n;
 }
 
 /* crash_again is crash once the event is due. */
-static size_t crash_again(struct store_rig *g, enum careful mode)
+static size_t crash_again(struct store_rig *g, enum suspect_policy mode)
 {
     struct claim_request req = request("c", "me");
     req.parked_first = true;
-    req.careful = mode;
+    req.suspect = mode;
     for (int i = 0; i < 10 && claim_by(g, req) == 0; i++) {
         assert_in_range(g->hint.wait_ms, 0, STORE_APART_MS);
         pass(g->hint.wait_ms);
@@ -284,11 +284,11 @@ static void crashes_bury_nothing_where_no_event_can_kill_its_worker(void **state
     emit(g->st, "2");
     emit(g->st, "2");
     for (int i = 0; i < 4; i++) /* max_attempts is 3 */
-        assert_int_equal(crash(g, CAREFUL_ANY), 3);
+        assert_int_equal(crash(g, SUSPECT_ANY), 3);
     for (int i = 0; i < 6; i++)
-        assert_true(crash_again(g, CAREFUL_ANY) > 0);
+        assert_true(crash_again(g, SUSPECT_ANY) > 0);
     struct claim_request req = request("c", "me");
-    req.careful = CAREFUL_ANY;
+    req.suspect = SUSPECT_ANY;
     req.max_events = 0;
     claim_by(g, req); /* takes over */
     pass(STORE_APART_MS);
@@ -298,7 +298,7 @@ static void crashes_bury_nothing_where_no_event_can_kill_its_worker(void **state
         assert_int_equal(g->b.ev[i].attempts, 0);
         assert_true(g->b.ev[i].crashed); /* it may have been delivered */
     }
-    assert_false(g->b.careful);
+    assert_false(g->b.suspect);
     struct outcome o = failed(g, 0, 1, 1000);
     assert_true(settle(g, "c", &o, 1));
     assert_int_equal(look(g, "c").parked, 1);
@@ -313,8 +313,8 @@ static void event_that_was_not_alone_is_not_blamed(void **state)
     assert_int_equal(claim(g, "c"), 1);
     pass(LEASE);
     for (int i = 0; i < 10; i++) { /* max_attempts is 3 */
-        assert_int_equal(crash_again(g, CAREFUL_BESIDE), 1);
-        assert_true(g->b.careful);
+        assert_int_equal(crash_again(g, SUSPECT_BESIDE), 1);
+        assert_true(g->b.suspect);
         assert_false(g->b.blamed);
         assert_int_equal(g->b.ev[0].attempts, 0);
     }

@@ -25,7 +25,7 @@ static void event_there_is_never_memory_for_is_left_to_run_out(void **state)
     assert_true(settle(g, "c", NULL, 0));
     assert_int_equal(claim(g, "c"), 1);
     assert_string_equal(g->b.ev[0].aggregate_id.p, "1"); /* alone, and the attempt counts */
-    assert_true(g->b.careful);
+    assert_true(g->b.suspect);
 }
 
 static void emit_through(struct store *st, PGconn *db, const char *key)

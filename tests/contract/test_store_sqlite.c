@@ -64,9 +64,9 @@ static void delivery_view_shows_the_states(void **state)
 static void bell_rings_for_a_commit_of_another_process_and_not_without(void **state)
 {
     struct store_rig *g = *state;
-    struct pollfd fd = {.fd = g->st->ops->bell_fd(g->st), .events = POLLIN};
+    struct pollfd fd = {.fd = g->st->ops->wake_fd(g->st), .events = POLLIN};
     assert_true(fd.fd >= 0);
-    g->st->ops->bell_clear(g->st);
+    g->st->ops->wake_clear(g->st);
     assert_int_equal(poll(&fd, 1, 0), 0);
     pid_t pid = fork();
     if (pid == 0) {
@@ -81,7 +81,7 @@ static void bell_rings_for_a_commit_of_another_process_and_not_without(void **st
     int status;
     waitpid(pid, &status, 0);
     assert_int_equal(status, 0);
-    g->st->ops->bell_clear(g->st);
+    g->st->ops->wake_clear(g->st);
     assert_int_equal(poll(&fd, 1, 0), 0);
 }
 

@@ -21,11 +21,11 @@ static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lo
         rig_pass(slow_rig, slow_turn);
     slow_turn = 0;
     if (fail_before > 0 && fail_before-- > 0)
-        return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted: not done");
+        return err_class(err, ERR_BUSY, CLASS_RETRY, 0, "scripted: not done");
     int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0 && fail_after > 0 && fail_after-- > 0)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "scripted: done, but the answer was lost");
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "scripted: done, but the answer was lost");
     return r;
 }
 
@@ -49,7 +49,7 @@ static int broken_bell_fd(struct store *st)
 static void break_bell(struct worker *w)
 {
     make_flaky(w);
-    flaky.bell_fd = broken_bell_fd;
+    flaky.wake_fd = broken_bell_fd;
     assert_int_equal(pipe(broken_bell), 0);
 }
 
@@ -83,7 +83,7 @@ static void dispatcher_has_the_numbers_of_its_document(void **state)
     int64_t deadline;
     assert_true(w->c.receipts);
     make_flaky(w);
-    flaky.bell_fd = broken_bell_fd;
+    flaky.wake_fd = broken_bell_fd;
     assert_int_equal(pipe(broken_bell), 0); /* nobody ever writes to it */
 
     /* poll 500 ms */

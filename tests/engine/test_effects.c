@@ -87,7 +87,7 @@ static struct smith *smith_of(struct store *st)
 
 static int scripted(struct error *err)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted");
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "scripted");
 }
 
 /* fails tells whether this operation is to fail, and sometimes cuts the connection as well. */
@@ -129,8 +129,8 @@ static int moody_commit(struct store *st, struct error *err)
     if (real->commit(st, err) != 0)
         return -1;
     smith_of(st)->lost = lies;
-    return lies ? err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                           "scripted: done, but the answer was lost")
+    return lies ? err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                            "scripted: done, but the answer was lost")
                 : 0;
 }
 

@@ -14,7 +14,7 @@ static int failing_commit(struct store *st, struct error *err)
     if (commits_to_fail == 0 || commits_to_fail-- == 0)
         return real->commit(st, err);
     real->rollback(st);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: the connection was lost");
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "scripted: the connection was lost");
 }
 
 /* slow_log is a log whose reader does not keep up, so that the process waits for it. */

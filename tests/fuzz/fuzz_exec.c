@@ -50,7 +50,7 @@ static void try_event(const struct event *ev)
     setenv("PGPASSWORD", "secret", 1);
     MUST(exec_env_new(NULL, &env, &err) == 0);
     if (exec_env_event(env, ev, 1, "mail", &err) != 0) {
-        MUST(err.code == ERR_INVALID && err.fate == FATE_REJECT);
+        MUST(err.code == ERR_INVALID && err.retry_class == CLASS_REJECT);
         exec_env_free(env);
         return;
     }

@@ -177,7 +177,7 @@ class Message(ctypes.Structure):
 
 
 class Error(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_int), ("fate", ctypes.c_int), ("native", ctypes.c_int), ("reserved", ctypes.c_int),
+    _fields_ = [("code", ctypes.c_int), ("retry_class", ctypes.c_int), ("native", ctypes.c_int), ("reserved", ctypes.c_int),
                 ("text", ctypes.c_char * 496)]
 
 

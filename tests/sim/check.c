@@ -172,13 +172,13 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
         sim_fail(w, "%s event %d is submitted past its lease", s->name, n);
     if (k->delivered[check_place(k, n)])
         sim_fail(w, "%s event %d is submitted again, after it was delivered", s->name, n);
-    if (k->careful && m->n > 0)
+    if (k->suspect && m->n > 0)
         sim_fail(w, "%s careful event %d is submitted beside others", s->name, n);
     if (d->chained && !continues_chain(w, m, n, order))
         sim_fail(w, "%s event %d is chained to nothing of its key", s->name, n);
     for (size_t i = 0; i < m->n; i++) {
         int a = check_number_in(m->d[i]->ev);
-        if (m->k[i]->careful)
+        if (m->k[i]->suspect)
             sim_fail(w, "%s event %d is submitted beside careful event %d", s->name, n, a);
         /* A zombie's delivery may still arrive, as a repeat. */
         if (m->k[i]->state == CLAIM_SUPERSEDED)

@@ -58,7 +58,7 @@ static void taken_over(struct sim *w, const struct deed *by, const struct claim 
     k->state = CLAIM_SUPERSEDED;
     t->attempts += k->blamed;
     bool deadly = relay_deadly(w->subject[k->consumer].kind);
-    if (deadly && !now->careful)
+    if (deadly && !now->suspect)
         sim_fail(
             w,
             "%s event %d was in flight when its worker vanished, and is not handed out carefully",
@@ -101,7 +101,7 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
         sim_fail(w, "%s is handed %zu events at once", s->name, b->n);
     if (b->epoch <= s->epoch)
         sim_fail(w, "%s: epoch %lld after %lld", s->name, (long long)b->epoch, (long long)s->epoch);
-    if (b->careful && b->n != 1)
+    if (b->suspect && b->n != 1)
         sim_fail(w, "%s: %zu events in a careful batch", s->name, b->n);
     s->epoch = b->epoch;
     struct claim *k = &w->claim[w->n_claims++];
@@ -110,7 +110,7 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
                         .relay = by->r->id,
                         .start = by->r->start,
                         .epoch = b->epoch,
-                        .careful = b->careful,
+                        .suspect = b->suspect,
                         .blamed = b->blamed,
                         .until_least = by->wall + SIM_LEASE,
                         .mono_until = w->mono + SIM_LEASE * MS_NS};
@@ -119,7 +119,7 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
     w->totals->claims++;
     sim_trace(w, "relay %d claims %s epoch %lld: events %d..%d (%zu)%s%s", by->r->id, s->name,
               (long long)b->epoch, k->ev[0], k->ev[k->n - 1], k->n, b->parked ? " parked" : "",
-              b->careful ? " careful" : "");
+              b->suspect ? " careful" : "");
 }
 
 bool check_honoured(struct sim *w, const struct deed *by, const struct claim *k, bool lost,

@@ -37,7 +37,7 @@ static bool fault(struct sim *w, enum fault f)
 
 static int away(struct error *err, const char *why)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "simulated: %s", why);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "simulated: %s", why);
 }
 
 static bool others_write(const struct from *f, const struct store *st)
@@ -55,9 +55,9 @@ static int enter(struct from *f, struct store *st, struct error *err)
     *f = from(st);
     relay_call(world, f->r);
     if (others_write(f, st))
-        return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: locked by another process");
+        return err_class(err, ERR_BUSY, CLASS_RETRY, 0, "simulated: locked by another process");
     if (fault(world, FAULT_BUSY))
-        return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: busy");
+        return err_class(err, ERR_BUSY, CLASS_RETRY, 0, "simulated: busy");
     f->deed.in_tx = world->writer == f->q && st == f->q->work;
     f->deed.wall = f->deed.wall_most = f->deed.in_tx ? f->q->began : world->wall;
     return 0;
@@ -91,13 +91,13 @@ static int in_company(struct store *st, const struct settlement *s, bool *ret_lo
                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                       struct claim_hint *ret_hint, struct error *err)
 {
-    struct shared_turn t[] = {{.s = s, .req = req, .a = a}, {.s = s, .req = req, .a = a}};
-    bool tried = real->turns && req->max_events > 0 && rng_below(&world->rng, 2) == 0;
+    struct batched_turn t[] = {{.s = s, .req = req, .a = a}, {.s = s, .req = req, .a = a}};
+    bool tried = real->turn_many && req->max_events > 0 && rng_below(&world->rng, 2) == 0;
     bool one_writer = (st->caps & STORE_ONE_WRITER) != 0;
     size_t n = 1;
     if (tried && !one_writer)
         n += rng_below(&world->rng, 2);
-    if (tried && real->turns(st, t, n, err) != 0)
+    if (tried && real->turn_many(st, t, n, err) != 0)
         return -1;
     if (!t[0].made)
         return real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);

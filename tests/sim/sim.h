@@ -74,7 +74,7 @@ struct claim {
     unsigned start; /* of the relay */
     int64_t epoch;
     enum claim_state state;
-    bool careful;
+    bool suspect;
     bool blamed; /* if its worker vanishes, that is an attempt of its event */
     size_t n;
     int ev[SIM_BATCH];

@@ -101,7 +101,7 @@ static void nul_in_any_field_is_refused(void **state)
             struct error err = {0};
             memcpy((char *)&ev + fields[f], &values[v], sizeof values[v]);
             assert_int_equal(exec_env_event(env, &ev, 1, "mail", &err), -1);
-            assert_int_equal(err.fate, FATE_REJECT);
+            assert_int_equal(err.retry_class, CLASS_REJECT);
             assert_non_null(strstr(err.text, "NUL"));
             assert_null(value_of("LD_PRELOAD"));
             assert_true(length(exec_env_list(env)) <= 11);
@@ -132,7 +132,7 @@ static void value_that_no_environment_holds_is_refused(void **state)
     memset(large, 'x', n + 1);
     ev.tenant = (struct str){large, n + 1};
     assert_int_equal(exec_env_event(env, &ev, 1, "mail", &err), -1);
-    assert_int_equal(err.fate, FATE_REJECT);
+    assert_int_equal(err.retry_class, CLASS_REJECT);
     ev.tenant = STR("");
     assert_int_equal(exec_env_event(env, &ev, 1, "mail", &err), 0);
     ev.tenant = (struct str){large, n};

@@ -17,10 +17,10 @@ static void suspect_waits_for_other_batches_of_its_pipeline(void **state)
 {
     (void)state;
     struct suspect s = {.due = true};
-    assert_int_equal(suspect_ask(&s, 1), CAREFUL_WAIT);
-    assert_int_equal(suspect_ask(&s, 0), CAREFUL_TAKE);
+    assert_int_equal(suspect_ask(&s, 1), SUSPECT_WAIT);
+    assert_int_equal(suspect_ask(&s, 0), SUSPECT_TAKE);
     s.due = false; /* nobody knows of one: look whether there is */
-    assert_int_equal(suspect_ask(&s, 0), CAREFUL_WAIT);
+    assert_int_equal(suspect_ask(&s, 0), SUSPECT_WAIT);
 }
 
 static void no_pipeline_waits_for_the_delivery_of_another(void **state)
@@ -30,13 +30,13 @@ static void no_pipeline_waits_for_the_delivery_of_another(void **state)
     struct suspect_claim cleared[2];
     suspect_all_init(&all);
     struct suspect a = {.all = &all, .due = true}, b = {.all = &all, .due = true};
-    assert_int_equal(suspect_ask(&a, 0), CAREFUL_TAKE);
+    assert_int_equal(suspect_ask(&a, 0), SUSPECT_TAKE);
     assert_int_equal(suspect_begin(&a, &mail, true, cleared), 0);
-    assert_int_equal(suspect_ask(&b, 0), CAREFUL_BESIDE);
-    assert_int_equal(suspect_ask(&a, 0), CAREFUL_TAKE); /* its own ends with the next claim */
+    assert_int_equal(suspect_ask(&b, 0), SUSPECT_BESIDE);
+    assert_int_equal(suspect_ask(&a, 0), SUSPECT_TAKE); /* its own ends with the next claim */
     suspect_withdraw(&a);
     suspect_end(&a);
-    assert_int_equal(suspect_ask(&b, 0), CAREFUL_TAKE);
+    assert_int_equal(suspect_ask(&b, 0), SUSPECT_TAKE);
     suspect_withdraw(&b);
     suspect_all_release(&all);
 }
@@ -83,7 +83,7 @@ static void suspect_does_not_begin_while_another_is_being_claimed(void **state)
     suspect_all_init(&all);
     struct suspect a = {.all = &all, .due = true};
     struct other o = {.s.all = &all};
-    assert_int_equal(suspect_ask(&a, 0), CAREFUL_TAKE);
+    assert_int_equal(suspect_ask(&a, 0), SUSPECT_TAKE);
     assert_int_equal(pthread_create(&thread, NULL, begin_beside, &o), 0);
     usleep(20000); /* long enough for it to do so */
     assert_false(atomic_load(&o.began));

@@ -1,12 +1,12 @@
 -- claim_parked.sql: handing out parked events that are due.
 
--- next_due (consumer text, careful int): when the first parked event falls due. With careful = 0
--- careful events are left out.
+-- next_due (consumer text, suspect int): when the first parked event falls due. With suspect = 0
+-- suspect events are left out.
 SELECT due_at FROM outbox_parked
- WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :careful
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :suspect
  ORDER BY due_at LIMIT 1;
 
--- careful_due (consumer text, now int): a caller that may not take a careful event now is told that
+-- careful_due (consumer text, now int): a caller that may not take a suspect event now is told that
 -- one waits.
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
@@ -16,8 +16,8 @@ SELECT 1 FROM outbox_parked
 UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND is_delayed = 0 AND due_at > :now + wait;
 
--- due_heads (consumer text, now int, careful int, alone int, max int): what is due, longest
--- overdue first, and whether others of its key are parked before and behind it. alone: careful
+-- due_heads (consumer text, now int, suspect int, alone int, max int): what is due, longest
+-- overdue first, and whether others of its key are parked before and behind it. alone: suspect
 -- events go alone.
 SELECT @parked_columns@, crashes > 0 AND :alone,
        p.key_hash <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b FORCE INDEX (by_key)
@@ -28,7 +28,7 @@ SELECT @parked_columns@, crashes > 0 AND :alone,
                                       AND b.seq > p.seq)
   FROM outbox_parked p
  WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at <= :now
-   AND (p.crashes > 0) <= :careful
+   AND (p.crashes > 0) <= :suspect
  ORDER BY p.due_at, p.seq LIMIT :max;
 
 -- followers (consumer text, key int, seq int, alone int, max int): what is parked behind an event

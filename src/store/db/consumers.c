@@ -174,8 +174,8 @@ static int put(struct store *st, const struct consumer_spec *c, bool *ret_create
         return update(st, c, d, err);
     }
     if (c->how != PUT_START)
-        return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
-                        "consumer \"%s\" is not registered; it may have been removed", c->name);
+        return err_class(err, ERR_NOTFOUND, CLASS_FATAL, 0,
+                         "consumer \"%s\" is not registered; it may have been removed", c->name);
     return create(st, c, err);
 }
 

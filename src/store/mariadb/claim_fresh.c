@@ -38,9 +38,9 @@ int mdb_fresh_payload(struct claiming *k, struct event *ev, struct error *err)
     if (r < 0)
         return -1;
     if (r == 0)
-        return err_fate(err, ERR_CONFLICT, FATE_RETRY, 0,
-                        "%s: event %lld was deleted while it was read", k->st->shown,
-                        (long long)ev->seq);
+        return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
+                         "%s: event %lld was deleted while it was read", k->st->shown,
+                         (long long)ev->seq);
     ev->payload = mdb_copy(q, 0, k->a, &ok);
     mdb_done(q);
     return ok ? 0 : err_nomem(err);
@@ -153,8 +153,8 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
         return 0;
     for (size_t i = 0; i < k->n_claims; i++) {
         const struct claim *c = &k->claims[i];
-        bool in_the_way = !c->over && !c->parked && c->lane == lane && !c->known;
-        if (!in_the_way)
+        bool wake_blocker = !c->over && !c->parked && c->lane == lane && !c->known;
+        if (!wake_blocker)
             continue;
         k->hint->busy = true;
         mdb_claim_wait(k, c->until);
@@ -241,11 +241,11 @@ static int mark_held(struct claiming *k, struct error *err)
 static int say_lost(const struct claiming *k, int lane, struct error *err)
 {
     const char *name = k->req->consumer;
-    return err_fate(err, ERR_CONFIG, FATE_RETRY, 0,
-                    "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
-                    "outbox_lane is gone; restore it, or run `outbox consumers remove %s` and "
-                    "start the consumer again where you want it",
-                    k->st->shown, name, lane, name);
+    return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,
+                     "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
+                     "outbox_lane is gone; restore it, or run `outbox consumers remove %s` and "
+                     "start the consumer again where you want it",
+                     k->st->shown, name, lane, name);
 }
 
 /* ask_position reads how far the lane is handed out, and, once in a turn, what is parked. */

@@ -119,13 +119,13 @@ static int take_parked(struct claiming *k, const struct parked_row *p, struct md
  * some. */
 static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
 {
-    struct pull *p = k->req->memo ? &k->req->memo->pull : &k->st->pull;
+    struct clock_repair *p = k->req->cache ? &k->req->cache->repair : &k->st->repair;
     int64_t mono = clock_mono(k->st->opt.clock);
-    if (!pull_due(p, mono)) {
-        mdb_claim_wait(k, k->now + pull_left_ms(p, mono));
+    if (!clock_repair_due(p, mono)) {
+        mdb_claim_wait(k, k->now + clock_repair_left_ms(p, mono));
         return 0;
     }
-    pull_done(p, mono);
+    clock_repair_done(p, mono);
     if (mdb_run(k->st, err, SQL(pull_in, .consumer = k->req->consumer, .now = k->now)) != 0)
         return -1;
     *ret_any = k->st->changed > 0;
@@ -135,12 +135,12 @@ static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
 /* next_due tells when the next parked event may go; 0: none waits for a time. */
 static int next_due(struct claiming *k, int64_t *ret, struct error *err)
 {
-    bool again, careful = k->req->careful != CAREFUL_SKIP;
+    bool again, careful = k->req->suspect != SUSPECT_SKIP;
     do {
         again = false;
         *ret = 0;
         if (mdb_value(k->st, err, ret,
-                      SQL(next_due, .consumer = k->req->consumer, .careful = careful)) != 0)
+                      SQL(next_due, .consumer = k->req->consumer, .suspect = careful)) != 0)
             return -1;
         if (*ret > k->now && pull_in(k, &again, err) != 0)
             return -1;
@@ -155,7 +155,7 @@ static int note_careful(struct claiming *k, struct error *err)
     if (mdb_value(k->st, err, &due,
                   SQL(careful_due, .consumer = k->req->consumer, .now = k->now)) != 0)
         return -1;
-    k->hint->careful = due != 0;
+    k->hint->suspect = due != 0;
     return 0;
 }
 
@@ -164,7 +164,7 @@ static int note_careful(struct claiming *k, struct error *err)
 /* goes_alone says whether a careful event has to be the only one of its claim. */
 static bool goes_alone(const struct claiming *k)
 {
-    return k->req->careful != CAREFUL_ANY;
+    return k->req->suspect != SUSPECT_ANY;
 }
 
 /* list_heads lists events that are due and the first of their key. An event that is due but has
@@ -173,11 +173,11 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
                       struct error *err)
 {
     const char *name = k->req->consumer;
-    bool careful = k->req->careful != CAREFUL_SKIP;
+    bool careful = k->req->suspect != SUSPECT_SKIP;
     size_t n, kept = 0;
     struct mdb_rows *q = mdb_rows(k->st, err,
                                   SQL(due_heads, .consumer = name, .now = k->now,
-                                      .careful = careful, .alone = goes_alone(k),
+                                      .suspect = careful, .alone = goes_alone(k),
                                       .max = (int64_t)max));
     if (read_parked(q, heads, max, &n) != 0)
         return -1;
@@ -260,7 +260,7 @@ static int choose_some(struct claiming *k, const struct parked_row *heads, size_
 static int choose(struct claiming *k, const struct parked_row *heads, size_t n,
                   struct parked_list *to, struct error *err)
 {
-    if (k->b->careful) {
+    if (k->b->suspect) {
         to->row[to->n++] = heads[0];
         return 0;
     }
@@ -320,10 +320,10 @@ static int claim_due(struct claiming *k, struct error *err)
         return -1;
 
     k->b->parked = true;
-    k->b->careful = n > 0 && heads[0].stop;
-    k->b->blamed = k->b->careful && k->req->careful == CAREFUL_TAKE;
-    if (k->b->careful && k->req->careful == CAREFUL_WAIT) {
-        k->hint->careful = true;
+    k->b->suspect = n > 0 && heads[0].stop;
+    k->b->blamed = k->b->suspect && k->req->suspect == SUSPECT_TAKE;
+    if (k->b->suspect && k->req->suspect == SUSPECT_WAIT) {
+        k->hint->suspect = true;
         return 0;
     }
     if (choose(k, heads, n, &list, err) != 0 || take_all(k, &list, err) != 0)
@@ -338,7 +338,7 @@ int mdb_parked_claim(struct claiming *k, struct error *err)
     int64_t due;
     if (mdb_claim_unparked(k))
         return 0;
-    if (k->req->careful == CAREFUL_SKIP && note_careful(k, err) != 0)
+    if (k->req->suspect == SUSPECT_SKIP && note_careful(k, err) != 0)
         return -1;
     if (next_due(k, &due, err) != 0)
         return -1;

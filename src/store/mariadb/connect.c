@@ -154,9 +154,9 @@ static int check_kind(const struct mdb_store *st, MYSQL *db, struct error *err)
     if (!mariadb_connection(db))
         why = "; MySQL has no INSERT ... RETURNING, no CREATE OR REPLACE TRIGGER, and other "
               "collations";
-    return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                    "%s: this server is %.60s; an outbox needs MariaDB 10.6 or later%s", st->shown,
-                    mysql_get_server_info(db), why);
+    return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
+                     "%s: this server is %.60s; an outbox needs MariaDB 10.6 or later%s", st->shown,
+                     mysql_get_server_info(db), why);
 }
 
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
@@ -186,16 +186,16 @@ static int check_server(struct mdb_store *st, struct error *err)
     bool galera = str_is(mdb_text(q, 3), "ON") || str_is(mdb_text(q, 3), "1");
     mdb_done(q);
     if (galera)
-        return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                        "%s: this server is a node of a Galera cluster, where numbers do not grow "
-                        "in the order of commits: an outbox there would lose the order of keys, "
-                        "and is refused",
-                        st->shown);
+        return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
+                         "%s: this server is a node of a Galera cluster, where numbers do not grow "
+                         "in the order of commits: an outbox there would lose the order of keys, "
+                         "and is refused",
+                         st->shown);
     if (logs)
-        return err_fate(err, ERR_CONFIG, FATE_RETRY, 0,
-                        "%s: this server logs statements (binlog_format=STATEMENT), with which "
-                        "READ COMMITTED cannot write: set binlog_format to ROW or MIXED",
-                        st->shown);
+        return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,
+                         "%s: this server logs statements (binlog_format=STATEMENT), with which "
+                         "READ COMMITTED cannot write: set binlog_format to ROW or MIXED",
+                         st->shown);
     return 0;
 }
 

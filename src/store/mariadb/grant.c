@@ -235,10 +235,10 @@ static int held(struct mdb_store *st, const char *role, unsigned *ret, struct er
     int r = mdb_row(st, &q, &why,
                     SQL(parts_of, .schema = st->url.database, .user = user, .host = host));
     if (r != 1)
-        return err_fate(err, ERR_READONLY, FATE_FATAL, why.native,
-                        "%s: which parts \"%.100s\" has could not be read (%.150s); taking one "
-                        "needs the right to read mysql.procs_priv and mysql.tables_priv",
-                        st->shown, role, why.text);
+        return err_class(err, ERR_READONLY, CLASS_FATAL, why.native,
+                         "%s: which parts \"%.100s\" has could not be read (%.150s); taking one "
+                         "needs the right to read mysql.procs_priv and mysql.tables_priv",
+                         st->shown, role, why.text);
     *ret = 0;
     for (size_t i = 0; i < PARTS; i++) {
         if (mdb_int(q, (int)i) != 0)

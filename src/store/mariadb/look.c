@@ -8,8 +8,8 @@
 #define LOOK_UNRUNG 100   /* ms between looks while the bell does not work */
 
 /* show_new shows the events after the last look, up to LOOK_EVENTS of them. */
-static int show_new(struct mdb_store *st, bool payloads, look_visit *visit, void *ctx,
-                    struct glance *ret, struct error *err)
+static int show_new(struct mdb_store *st, bool payloads, new_event_visit *visit, void *ctx,
+                    struct watch_result *ret, struct error *err)
 {
     int r;
     int64_t most = payloads ? LOOK_PAYLOAD : -1;
@@ -24,11 +24,11 @@ static int show_new(struct mdb_store *st, bool payloads, look_visit *visit, void
     return r;
 }
 
-int mdb_look(struct store *base, bool blind, bool payloads, look_visit *visit, void *ctx,
-             struct glance *ret, struct error *err)
+int mdb_look(struct store *base, bool blind, bool payloads, new_event_visit *visit, void *ctx,
+             struct watch_result *ret, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
-    struct glance found = {.wait_ms = -1};
+    struct watch_result found = {.wait_ms = -1};
     bool first = st->looked < 0;
     if (mdb_sequence(st, err) != 0)
         return -1;

@@ -8,8 +8,8 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
+#include "store/clock_repair.h"
 #include "store/db/db.h"
-#include "store/pull.h"
 
 #define MDB_SCHEMA_VERSION 1
 #define MDB_TRIGGERS 5 /* that an outbox has */
@@ -116,7 +116,7 @@ struct mdb_store {
     struct buf text; /* what is to be sent */
     struct mdb_later later;
     struct mdb_prepared insert, insert_plain; /* see mdb_emit */
-    struct pull pull;
+    struct clock_repair repair;
     struct mdb_clock clock;
     int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
     struct mdb_bell bell;
@@ -348,8 +348,8 @@ void mdb_ahead_release(struct mdb_store *st);
 int mdb_bell_fd(struct store *st);
 void mdb_bell_clear(struct store *st);
 void mdb_bell_release(struct mdb_store *st);
-int mdb_look(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
-             struct glance *ret, struct error *err);
+int mdb_look(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
+             struct watch_result *ret, struct error *err);
 
 /* ---- emit.c ---- */
 

@@ -239,8 +239,8 @@ int mdb_init(struct store *base, bool *ret_created, struct error *err)
     if (mdb_value(st, err, &got, SQL(lock_init, .name = name, .patience = seconds)) != 0)
         return -1;
     if (!got)
-        return err_fate(err, ERR_BUSY, FATE_RETRY, 0,
-                        "%s: another `outbox init` is at work there for too long", st->shown);
+        return err_class(err, ERR_BUSY, CLASS_RETRY, 0,
+                         "%s: another `outbox init` is at work there for too long", st->shown);
     int r = init_locked(st, ret_created, err);
     int64_t ignored = 0;
     mdb_value(st, NULL, &ignored, SQL(unlock_init, .name = name));

@@ -25,9 +25,9 @@ static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
     if (r < 0)
         return -1;
     if (r == 0)
-        return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
-                        "%s: the row of outbox_sequencer is gone; restore it from a backup",
-                        st->shown);
+        return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
+                         "%s: the row of outbox_sequencer is gone; restore it from a backup",
+                         st->shown);
     *ret = (struct sequencer){mdb_int(q, 0), mdb_int(q, 1), mdb_int(q, 2) != 0};
     mdb_done(q);
     return 0;
@@ -100,9 +100,9 @@ static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct 
     if (drop(st, &g, &dropped, err) != 0)
         return -1;
     if (dropped != n)
-        return err_fate(err, ERR_CONFLICT, FATE_RETRY, 0,
-                        "%s: markers of outbox_fresh vanished while they were sequenced",
-                        st->shown);
+        return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
+                         "%s: markers of outbox_fresh vanished while they were sequenced",
+                         st->shown);
     return mdb_later(st, err, SQL(set_next, .next = next + n));
 }
 

@@ -35,12 +35,12 @@ static int check_version(const struct turn *t, int64_t there, struct error *err)
     if (there == MDB_SCHEMA_VERSION || t->k.s)
         return 0;
     if (there > MDB_SCHEMA_VERSION)
-        return err_fate(
-            err, ERR_NEWER, FATE_FATAL, 0,
+        return err_class(
+            err, ERR_NEWER, CLASS_FATAL, 0,
             "%s: this outbox was brought up to version %lld; this program knows %d: update it",
             t->k.st->shown, (long long)there, MDB_SCHEMA_VERSION);
-    return err_fate(
-        err, ERR_NEWER, FATE_FATAL, 0,
+    return err_class(
+        err, ERR_NEWER, CLASS_FATAL, 0,
         "%s: this outbox has version %lld; this program wants %d: run `outbox migrate up`",
         t->k.st->shown, (long long)there, MDB_SCHEMA_VERSION);
 }
@@ -74,8 +74,8 @@ static int read_consumer(struct turn *t, const char *name, struct mdb_rows *q, i
 {
     struct claiming *k = &t->k;
     if (mdb_step(&q) == 0)
-        return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
-                        "consumer \"%s\" is not registered; it may have been removed", name);
+        return err_class(err, ERR_NOTFOUND, CLASS_FATAL, 0,
+                         "consumer \"%s\" is not registered; it may have been removed", name);
     set_now(t, mdb_int(q, 6));
     *ret_version = mdb_int(q, 7);
     t->marks = mdb_int(q, 8) != 0;
@@ -224,7 +224,7 @@ static int look_through(struct claiming *k, struct error *err)
 /* claim_fresh claims fresh events, unless a careful one waits until nothing is being delivered. */
 static int claim_fresh(struct claiming *k, struct error *err)
 {
-    bool careful_waits = k->hint->careful && k->req->careful == CAREFUL_WAIT;
+    bool careful_waits = k->hint->suspect && k->req->suspect == SUSPECT_WAIT;
     if (careful_waits)
         return 0;
     return mdb_fresh_claim(k, err);

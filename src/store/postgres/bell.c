@@ -55,39 +55,39 @@ static void heard(struct pg_store *st)
 }
 
 /* squatted notes who is in the way, and how long to wait until the next look. */
-static int squatted(struct pg_store *st, int64_t *nap_ms, struct error *err)
+static int squatted(struct pg_store *st, int64_t *poll_in_ms, struct error *err)
 {
     PGresult *r = pg_query(st, err, "SELECT @schema@._bell_squatters()", "");
     if (!r)
         return -1;
     snprintf(st->squatter, sizeof st->squatter, "%s", PQgetvalue(r, 0, 0));
     PQclear(r);
-    *nap_ms = SQUATTED_WAIT;
+    *poll_in_ms = SQUATTED_WAIT;
     return 0;
 }
 
 /* fell_asleep notes that producers will ring, or that the holder will tell. Returns whether to look
  * once more. */
-static int fell_asleep(struct pg_store *st, enum bell_state was, int64_t *nap_ms)
+static int fell_asleep(struct pg_store *st, enum bell_state was, int64_t *poll_in_ms)
 {
     bool look = st->bell != was || st->told;
-    st->nap_ms = 0;
+    st->poll_in_ms = 0;
     st->told = false;
     if (st->bell == BELL_LISTENER)
-        *nap_ms = LISTENER_WAIT;
+        *poll_in_ms = LISTENER_WAIT;
     return look;
 }
 
 /* nap waits for a transaction that has emitted and not committed yet: twice as long each time. */
-static void nap(struct pg_store *st, int64_t *nap_ms)
+static void nap(struct pg_store *st, int64_t *poll_in_ms)
 {
-    if (st->nap_ms == 0)
-        st->nap_ms = 1;
+    if (st->poll_in_ms == 0)
+        st->poll_in_ms = 1;
     else
-        st->nap_ms *= 2;
-    if (st->nap_ms > NAP_MAX)
-        st->nap_ms = NAP_MAX;
-    *nap_ms = st->nap_ms;
+        st->poll_in_ms *= 2;
+    if (st->poll_in_ms > NAP_MAX)
+        st->poll_in_ms = NAP_MAX;
+    *poll_in_ms = st->poll_in_ms;
 }
 
 /* ask_to_sleep asks for the lock; returns the first letter of the answer: holder, listener, busy,
@@ -108,19 +108,19 @@ static char ask_to_sleep(struct pg_store *st, struct error *err)
  * may have found by its sweep what nobody rang for. So a relay with a long sweep looks when it
  * starts, when it reconnects, and whenever the holder beside it gets up. A listener that was told,
  * or has waited for its time, asks again: whoever held the lock may have got up. */
-int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
+int pg_bell_sleep(struct pg_store *st, int64_t *poll_in_ms, struct error *err)
 {
     enum bell_state was = st->bell;
     if (listen_now(st, err) != 0)
         return -1;
     if (!st->bell_works || st->pooled)
         return 0;
-    *nap_ms = 0;
+    *poll_in_ms = 0;
     if (was == BELL_HOLDER)
         return 0;
     bool just_found = clock_mono(st->opt.clock) - st->found_at < NAP_AFTER;
     if (was == BELL_AWAKE && just_found) {
-        *nap_ms = 1;
+        *poll_in_ms = 1;
         return 0;
     }
 
@@ -129,17 +129,17 @@ int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
         return -1;
     st->bell = BELL_AWAKE;
     if (said == 's')
-        return squatted(st, nap_ms, err);
+        return squatted(st, poll_in_ms, err);
     st->squatter[0] = '\0';
     if (said == 'h') {
         st->bell = BELL_HOLDER;
-        return fell_asleep(st, was, nap_ms);
+        return fell_asleep(st, was, poll_in_ms);
     }
     if (said == 'l') {
         st->bell = BELL_LISTENER;
-        return fell_asleep(st, was, nap_ms);
+        return fell_asleep(st, was, poll_in_ms);
     }
-    nap(st, nap_ms);
+    nap(st, poll_in_ms);
     return 0;
 }
 
@@ -165,7 +165,7 @@ int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, stru
     bool few = all && n <= FEW_EVENTS;
     *ret_quiet = st->bell == BELL_HOLDER && st->woken && few;
     st->found_at = clock_mono(st->opt.clock);
-    st->nap_ms = 0;
+    st->poll_in_ms = 0;
     return *ret_quiet ? 0 : get_up(st, err);
 }
 

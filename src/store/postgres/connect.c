@@ -85,9 +85,9 @@ static int check_server(const struct pg_store *st, const PGconn *db, struct erro
     int version = PQserverVersion(db);
     if (version == 0 || version >= PG_OLDEST * 10000)
         return 0;
-    return err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                    "%s: this server is PostgreSQL %d; an outbox needs %d or later", st->shown,
-                    version / 10000, PG_OLDEST);
+    return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
+                     "%s: this server is PostgreSQL %d; an outbox needs %d or later", st->shown,
+                     version / 10000, PG_OLDEST);
 }
 
 static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
@@ -182,10 +182,10 @@ int pg_ready(struct pg_store *st, struct error *err)
     if (usable)
         return 0;
     if (st->in_tx)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "%s: the connection was lost, and the open transaction with it: begin it "
-                        "again",
-                        st->shown);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "%s: the connection was lost, and the open transaction with it: begin it "
+                         "again",
+                         st->shown);
     disconnect(st);
     if (reconnect(st, err) == 0)
         return 0;
@@ -287,16 +287,16 @@ static int check_tenant(struct pg_store *st, struct error *err)
 
     int result = 0;
     if (st->tenant && !restricted)
-        result = err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                          "%s: tenant \"%.60s\" is set, but role \"%.60s\" owns the outbox or "
-                          "bypasses row-level security, and would see every tenant's events; "
-                          "connect as another role",
-                          st->shown, st->tenant, role);
+        result = err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
+                           "%s: tenant \"%.60s\" is set, but role \"%.60s\" owns the outbox or "
+                           "bypasses row-level security, and would see every tenant's events; "
+                           "connect as another role",
+                           st->shown, st->tenant, role);
     else if (st->tenant && (!acts_for || strcmp(acts_for, st->tenant) != 0))
-        result = err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                          "%s: tenant \"%.60s\" is set, but role \"%.60s\" is held to another "
-                          "tenant; connect as another role",
-                          st->shown, st->tenant, role);
+        result = err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
+                           "%s: tenant \"%.60s\" is set, but role \"%.60s\" is held to another "
+                           "tenant; connect as another role",
+                           st->shown, st->tenant, role);
     PQclear(r);
     return result;
 }
@@ -347,14 +347,14 @@ static int check(struct pg_store *st, struct error *err)
     if (pg_version(st, &version, err) != 0)
         return -1;
     if (version == 0)
-        return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
-                        "%s: no outbox in schema %s; make one with `outbox init`", st->shown,
-                        st->quoted);
+        return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
+                         "%s: no outbox in schema %s; make one with `outbox init`", st->shown,
+                         st->quoted);
     if (version < PG_SCHEMA_VERSION)
-        return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
-                        "%s: the outbox in schema %s has the older version %lld; upgrade it with "
-                        "`outbox migrate up`",
-                        st->shown, st->quoted, (long long)version);
+        return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
+                         "%s: the outbox in schema %s has the older version %lld; upgrade it with "
+                         "`outbox migrate up`",
+                         st->shown, st->quoted, (long long)version);
     if (check_tenant(st, err) != 0)
         return -1;
     return check_home(st, err);
@@ -370,7 +370,7 @@ int pg_check(struct pg_store *st, struct error *err)
         return 0;
     }
     if (st->worked && why.code == ERR_NOTOURS) {
-        why.fate = FATE_RETRY;
+        why.retry_class = CLASS_RETRY;
         err_prefix(&why, "the outbox is gone, or being restored");
     }
     if (err)

@@ -49,9 +49,9 @@ int pg_speak_utf8(struct pg_store *st, struct error *err)
         return 0;
     if (PQsetClientEncoding(st->db, "UTF8") == 0)
         return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                    "%s: a handler has set another client_encoding, and it cannot be set back",
-                    st->shown);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "%s: a handler has set another client_encoding, and it cannot be set back",
+                     st->shown);
 }
 
 enum tx_state pg_tx_state(struct store *base)

@@ -9,33 +9,33 @@
 static const struct meaning {
     const char *state; /* a prefix of the SQLSTATE */
     enum err_code code;
-    enum fate fate;
+    enum retry_class retry_class;
 } meanings[] = {
-    {"OB001", ERR_CONFLICT, FATE_RETRY}, /* it contradicts what is there */
-    {"OB002", ERR_CONFIG, FATE_RETRY},   /* not in a transaction like this one */
-    {"OB003", ERR_NOTFOUND, FATE_FATAL}, /* no such consumer, table or role */
-    {"OB004", ERR_CONFIG, FATE_FATAL},   /* a bad argument, or a wrong tenant */
-    {"OB005", ERR_NEWER, FATE_FATAL},    /* the outbox has another version */
-    {"OB006", ERR_CONFIG, FATE_RETRY},   /* the outbox has to be put right first */
-    {"2200H", ERR_CONFIG, FATE_RETRY},   /* a sequence has no number left */
-    {"42P01", ERR_NOTOURS, FATE_FATAL},  /* no such table */
-    {"3F000", ERR_NOTOURS, FATE_FATAL},  /* no such schema */
-    {"42883", ERR_NOTOURS, FATE_FATAL},  /* no such function */
-    {"42501", ERR_READONLY, FATE_RETRY}, /* the role lacks a right */
-    {"25006", ERR_READONLY, FATE_RETRY}, /* the transaction is read-only */
-    {"40001", ERR_BUSY, FATE_RETRY},     /* serialization failure */
-    {"40P01", ERR_BUSY, FATE_RETRY},     /* deadlock */
-    {"55P03", ERR_BUSY, FATE_RETRY},     /* a lock was not to be had in time */
-    {"57014", ERR_BUSY, FATE_RETRY},     /* the statement was cancelled, or took too long */
-    {"53100", ERR_FULL, FATE_RETRY},     /* the disk is full */
-    {"53", ERR_UNAVAILABLE, FATE_RETRY}, /* resources of the server */
-    {"57", ERR_UNAVAILABLE, FATE_RETRY}, /* somebody stops the server, or our session */
-    {"08", ERR_UNAVAILABLE, FATE_RETRY}, /* the connection */
-    {"58", ERR_UNAVAILABLE, FATE_RETRY}, /* the system that the server runs on */
-    {"28", ERR_UNAVAILABLE, FATE_RETRY}, /* authentication */
-    {"22", ERR_INVALID, FATE_REJECT},    /* a value that the server cannot take */
-    {"23", ERR_INVALID, FATE_REJECT},    /* a constraint */
-    {"25", ERR_MISUSE, FATE_RETRY},      /* the state of the transaction */
+    {"OB001", ERR_CONFLICT, CLASS_RETRY}, /* it contradicts what is there */
+    {"OB002", ERR_CONFIG, CLASS_RETRY},   /* not in a transaction like this one */
+    {"OB003", ERR_NOTFOUND, CLASS_FATAL}, /* no such consumer, table or role */
+    {"OB004", ERR_CONFIG, CLASS_FATAL},   /* a bad argument, or a wrong tenant */
+    {"OB005", ERR_NEWER, CLASS_FATAL},    /* the outbox has another version */
+    {"OB006", ERR_CONFIG, CLASS_RETRY},   /* the outbox has to be put right first */
+    {"2200H", ERR_CONFIG, CLASS_RETRY},   /* a sequence has no number left */
+    {"42P01", ERR_NOTOURS, CLASS_FATAL},  /* no such table */
+    {"3F000", ERR_NOTOURS, CLASS_FATAL},  /* no such schema */
+    {"42883", ERR_NOTOURS, CLASS_FATAL},  /* no such function */
+    {"42501", ERR_READONLY, CLASS_RETRY}, /* the role lacks a right */
+    {"25006", ERR_READONLY, CLASS_RETRY}, /* the transaction is read-only */
+    {"40001", ERR_BUSY, CLASS_RETRY},     /* serialization failure */
+    {"40P01", ERR_BUSY, CLASS_RETRY},     /* deadlock */
+    {"55P03", ERR_BUSY, CLASS_RETRY},     /* a lock was not to be had in time */
+    {"57014", ERR_BUSY, CLASS_RETRY},     /* the statement was cancelled, or took too long */
+    {"53100", ERR_FULL, CLASS_RETRY},     /* the disk is full */
+    {"53", ERR_UNAVAILABLE, CLASS_RETRY}, /* resources of the server */
+    {"57", ERR_UNAVAILABLE, CLASS_RETRY}, /* somebody stops the server, or our session */
+    {"08", ERR_UNAVAILABLE, CLASS_RETRY}, /* the connection */
+    {"58", ERR_UNAVAILABLE, CLASS_RETRY}, /* the system that the server runs on */
+    {"28", ERR_UNAVAILABLE, CLASS_RETRY}, /* authentication */
+    {"22", ERR_INVALID, CLASS_REJECT},    /* a value that the server cannot take */
+    {"23", ERR_INVALID, CLASS_REJECT},    /* a constraint */
+    {"25", ERR_MISUSE, CLASS_RETRY},      /* the state of the transaction */
 };
 
 /* meaning_of returns what a SQLSTATE means to us. */
@@ -44,7 +44,7 @@ static struct meaning meaning_of(const char *state)
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
         if (strncmp(state, meanings[i].state, strlen(meanings[i].state)) == 0)
             return meanings[i];
-    return (struct meaning){"", ERR_INTERNAL, FATE_RETRY};
+    return (struct meaning){"", ERR_INTERNAL, CLASS_RETRY};
 }
 
 /* one_line copies the first line of a message, without the severity that libpq puts before it. */
@@ -71,17 +71,17 @@ static const char *advice_for(const char *state)
 }
 
 /* fail_without_outbox reports that a part of the outbox does not exist. */
-static int fail_without_outbox(const struct pg_store *st, enum fate fate, const char *said,
-                               struct error *err)
+static int fail_without_outbox(const struct pg_store *st, enum retry_class retry_class,
+                               const char *said, struct error *err)
 {
     if (st->worked)
-        return err_fate(err, ERR_NOTOURS, FATE_RETRY, 0,
-                        "%s: the outbox in schema %s is gone, or being restored (%s)", st->shown,
-                        st->quoted, said);
-    return err_fate(err, ERR_NOTOURS, fate, 0,
-                    "%s: no outbox in schema %s, or an incomplete one (%s); make one with "
-                    "`outbox init`, or restore it",
-                    st->shown, st->quoted, said);
+        return err_class(err, ERR_NOTOURS, CLASS_RETRY, 0,
+                         "%s: the outbox in schema %s is gone, or being restored (%s)", st->shown,
+                         st->quoted, said);
+    return err_class(err, ERR_NOTOURS, retry_class, 0,
+                     "%s: no outbox in schema %s, or an incomplete one (%s); make one with "
+                     "`outbox init`, or restore it",
+                     st->shown, st->quoted, said);
 }
 
 /* fail_as reports an error of the server that has a SQLSTATE. */
@@ -91,16 +91,17 @@ static int fail_as(struct pg_store *st, const char *state, const PGresult *r, st
     char said[300];
     one_line(PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY), said, sizeof said);
     if (m.code == ERR_NOTOURS)
-        return fail_without_outbox(st, m.fate, said, err);
+        return fail_without_outbox(st, m.retry_class, said, err);
     if (m.code == ERR_INTERNAL)
-        return err_fate(err, m.code, m.fate, 0, "%s: %s (SQLSTATE %s)", st->shown, said, state);
+        return err_class(err, m.code, m.retry_class, 0, "%s: %s (SQLSTATE %s)", st->shown, said,
+                         state);
 
     const char *advice = advice_for(state);
     if (!advice)
         advice = PQresultErrorField(r, PG_DIAG_MESSAGE_HINT);
     if (!advice)
-        return err_fate(err, m.code, m.fate, 0, "%s: %s", st->shown, said);
-    return err_fate(err, m.code, m.fate, 0, "%s: %s; %s", st->shown, said, advice);
+        return err_class(err, m.code, m.retry_class, 0, "%s: %s", st->shown, said);
+    return err_class(err, m.code, m.retry_class, 0, "%s: %s; %s", st->shown, said, advice);
 }
 
 /* fail_lost reports a connection that broke, or a failure of libpq's own. */
@@ -114,7 +115,7 @@ static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult
     one_line(message, said, sizeof said);
     if (*said == '\0')
         snprintf(said, sizeof said, "the connection was lost");
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: %s", st->shown, said);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "%s: %s", st->shown, said);
 }
 
 /* fail_silent reports a connection that was given up. */
@@ -123,8 +124,8 @@ static int fail_silent(struct pg_store *st, struct error *err)
     char limit[32];
     text_duration_show(st->answer_ms, limit);
     st->silent = false;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: the server has not answered for %s",
-                    st->shown, limit);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "%s: the server has not answered for %s",
+                     st->shown, limit);
 }
 
 /* outdated says whether the error is about something that the session has prepared or cached: a

@@ -47,7 +47,8 @@ static const char snapshot_sql[] = PG_NAMED
     "SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text";
 
 /* take_rows shows the events of a look. */
-static void take_rows(const PGresult *r, look_visit *visit, void *ctx, struct glance *ret)
+static void take_rows(const PGresult *r, new_event_visit *visit, void *ctx,
+                      struct watch_result *ret)
 {
     int rows = PQntuples(r);
     if (PQgetisnull(r, 0, 1))
@@ -66,8 +67,8 @@ static void take_rows(const PGresult *r, look_visit *visit, void *ctx, struct gl
 }
 
 /* ask makes the look, and remembers where it ended. */
-static int ask(struct pg_store *st, bool payloads, look_visit *visit, void *ctx, struct glance *ret,
-               struct error *err)
+static int ask(struct pg_store *st, bool payloads, new_event_visit *visit, void *ctx,
+               struct watch_result *ret, struct error *err)
 {
     bool first = st->looked == NULL;
     PGresult *r = pg_query(st, err, look_sql, "sbi", st->looked, (int)payloads,
@@ -100,8 +101,8 @@ static int ask_whether(struct pg_store *st, struct error *err)
 
 /* ask_on makes a look. While nobody writes, the snapshot is all that it asks for: where nobody can
  * ring, an idle relay does nothing else. */
-static int ask_on(struct pg_store *st, bool payloads, look_visit *visit, void *ctx,
-                  struct glance *ret, struct error *err)
+static int ask_on(struct pg_store *st, bool payloads, new_event_visit *visit, void *ctx,
+                  struct watch_result *ret, struct error *err)
 {
     bool was_still = st->still && !st->woken;
     if (was_still && ask_whether(st, err) != 0)
@@ -113,7 +114,7 @@ static int ask_on(struct pg_store *st, bool payloads, look_visit *visit, void *c
 
 /* ask_nothing takes rings for news. Those that come within a moment are counted together: producers
  * that are so busy should not have to ring. */
-static void ask_nothing(struct pg_store *st, struct glance *ret)
+static void ask_nothing(struct pg_store *st, struct watch_result *ret)
 {
     int64_t now = clock_mono(st->opt.clock);
     if (now - st->rung_from > RINGS_TOGETHER) {
@@ -149,7 +150,7 @@ static bool stays_awake(const struct pg_store *st)
 }
 
 /* rest decides when the next look is due. */
-static int rest(struct pg_store *st, struct glance *ret, struct error *err)
+static int rest(struct pg_store *st, struct watch_result *ret, struct error *err)
 {
     bool quiet = false;
     if (ret->n > 0) {
@@ -164,21 +165,21 @@ static int rest(struct pg_store *st, struct glance *ret, struct error *err)
         return 0;
     }
 
-    int64_t nap_ms = unrung_wait(st);
-    int slept = pg_bell_sleep(st, &nap_ms, err);
+    int64_t poll_in_ms = unrung_wait(st);
+    int slept = pg_bell_sleep(st, &poll_in_ms, err);
     if (slept < 0)
         return -1;
     ret->again = slept == 1;
-    ret->wait_ms = nap_ms > 0 ? nap_ms : -1;
-    ret->in_the_way = *st->squatter ? st->squatter : NULL;
+    ret->wait_ms = poll_in_ms > 0 ? poll_in_ms : -1;
+    ret->wake_blocker = *st->squatter ? st->squatter : NULL;
     return 0;
 }
 
-int pg_look(struct store *base, bool blind, bool payloads, look_visit *visit, void *ctx,
-            struct glance *ret, struct error *err)
+int pg_look(struct store *base, bool blind, bool payloads, new_event_visit *visit, void *ctx,
+            struct watch_result *ret, struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    struct glance look = {.wait_ms = -1};
+    struct watch_result look = {.wait_ms = -1};
     unsigned before = st->generation[PG_MAIN];
     if (pg_ready(st, err) != 0)
         return -1;

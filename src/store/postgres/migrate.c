@@ -45,10 +45,10 @@ static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
     bool event = pg_int(r, 0, 1) > 0;
     PQclear(r);
     if (event && !meta)
-        return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
-                        "%s: schema %s has a table event that is not ours (no table meta beside "
-                        "it); use another schema (?schema=NAME)",
-                        st->shown, st->quoted);
+        return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
+                         "%s: schema %s has a table event that is not ours (no table meta beside "
+                         "it); use another schema (?schema=NAME)",
+                         st->shown, st->quoted);
     *ret = meta;
     return 0;
 }
@@ -78,10 +78,10 @@ int pg_version(struct pg_store *st, int64_t *ret, struct error *err)
         return -1;
     if (*ret <= PG_SCHEMA_VERSION)
         return 0;
-    return err_fate(err, ERR_NEWER, FATE_FATAL, 0,
-                    "%s: the outbox in schema %s has version %lld, this program knows up to %d; "
-                    "use a newer outbox",
-                    st->shown, st->quoted, (long long)*ret, PG_SCHEMA_VERSION);
+    return err_class(err, ERR_NEWER, CLASS_FATAL, 0,
+                     "%s: the outbox in schema %s has version %lld, this program knows up to %d; "
+                     "use a newer outbox",
+                     st->shown, st->quoted, (long long)*ret, PG_SCHEMA_VERSION);
 }
 
 int pg_schema_status(struct store *base, struct schema_status *ret, struct error *err)
@@ -114,12 +114,13 @@ static int make_schema(struct pg_store *st, struct error *err)
     if (!there)
         result = pg_script(st, "CREATE SCHEMA @schema@", err);
     else if (pg_str(r, 0, 0))
-        result = err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
-                          "%s: schema %s is there, and others may create functions in it, which "
-                          "would run with the rights of the outbox's owner: %s; make the outbox as "
-                          "the role that owns the schema, REVOKE CREATE ON SCHEMA %s FROM the "
-                          "others, or use another schema (?schema=NAME)",
-                          st->shown, st->quoted, pg_str(r, 0, 0), st->quoted);
+        result = err_class(
+            err, ERR_NOTOURS, CLASS_FATAL, 0,
+            "%s: schema %s is there, and others may create functions in it, which "
+            "would run with the rights of the outbox's owner: %s; make the outbox as "
+            "the role that owns the schema, REVOKE CREATE ON SCHEMA %s FROM the "
+            "others, or use another schema (?schema=NAME)",
+            st->shown, st->quoted, pg_str(r, 0, 0), st->quoted);
     PQclear(r);
     return result;
 }
@@ -206,11 +207,11 @@ static int become_owner(struct pg_store *st, struct error *err)
 
     int result = 0;
     if (!may_become) {
-        result = err_fate(err, ERR_READONLY, FATE_FATAL, 0,
-                          "%s: the outbox in schema %s belongs to role \"%.60s\", and \"%.60s\" "
-                          "may not change it: bring it up to date as its owner; nothing was "
-                          "changed",
-                          st->shown, st->quoted, owner, role);
+        result = err_class(err, ERR_READONLY, CLASS_FATAL, 0,
+                           "%s: the outbox in schema %s belongs to role \"%.60s\", and \"%.60s\" "
+                           "may not change it: bring it up to date as its owner; nothing was "
+                           "changed",
+                           st->shown, st->quoted, owner, role);
     } else if (!is_owner) {
         char text[160];
         snprintf(text, sizeof text, "SET LOCAL ROLE %s", PQgetvalue(r, 0, 3));
@@ -376,8 +377,8 @@ static int persist(struct migrating *m, struct error *err)
             return -1;
         }
         if (spent + pause > patience)
-            return err_fate(
-                err, ERR_BUSY, FATE_RETRY, 0,
+            return err_class(
+                err, ERR_BUSY, CLASS_RETRY, 0,
                 "%s: a long transaction had the outbox in use all the time; nothing was "
                 "changed: end it (see `outbox doctor`), and try again",
                 m->st->shown);

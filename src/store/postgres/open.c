@@ -215,7 +215,7 @@ void pg_rollback(struct store *base)
 #define POSTGRES_OPS(name) { \
     .scheme = name, \
     .synopsis = "postgres://USER@HOST/DB?schema=NAME", \
-    .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE | STORE_REMOTE, \
+    .caps = STORE_WAKEUP | STORE_SHARED | STORE_FREE | STORE_REMOTE, \
     \
     .open = pg_open, \
     .close = pg_close, \
@@ -243,12 +243,12 @@ void pg_rollback(struct store *base)
     .consumer_report = pg_consumer_report, \
     \
     .turn = pg_turn, \
-    .turns = pg_turns, \
+    .turn_many = pg_turns, \
     .extend = pg_extend, \
     .claims = pg_claims, \
-    .bell_fd = pg_bell_fd, \
-    .bell_clear = pg_bell_clear, \
-    .look = pg_look, \
+    .wake_fd = pg_bell_fd, \
+    .wake_clear = pg_bell_clear, \
+    .poll_new = pg_look, \
     \
     .lend = pg_lend, \
     .savepoint = pg_savepoint, \

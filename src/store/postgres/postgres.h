@@ -193,10 +193,10 @@ struct pg_store {
     int rang_fd;        /* always readable; -1: not opened yet */
     int64_t found_at;   /* monotonic: when events were last found */
     char squatter[200]; /* who holds a lock of the bell without business there; "": nobody */
-    int64_t nap_ms;     /* how long to wait while somebody is about to commit */
+    int64_t poll_in_ms; /* how long to wait while somebody is about to commit */
 
     /* Claiming and reading (turn.c, read.c, ahead.c). */
-    struct turn_memo memo; /* for requests that bring none */
+    struct turn_cache cache; /* for requests that bring none */
     struct pg_ahead ahead;
     size_t row_bytes; /* size of an event, a recent average */
 };
@@ -359,7 +359,7 @@ int pg_claims(struct store *st, const char *consumer, struct arena *a, struct cl
  * by hand: its claim would not be durable. */
 int pg_check_open(struct pg_store *st, struct error *err);
 /* pg_memo returns what is remembered of the consumer's turns: the request's, or the handle's. */
-struct turn_memo *pg_memo(struct pg_store *st, const struct claim_request *req);
+struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req);
 /* pg_unread makes an answer say that the settlement was recorded, and the claim could not be read.
  * An error would say that nothing was done. */
 void pg_unread(struct batch *b, struct claim_hint *hint);
@@ -398,15 +398,15 @@ struct pg_simple_answer {
     int64_t now_ms; /* the database's clock */
 };
 
-int pg_turns(struct store *st, struct shared_turn *t, size_t n, struct error *err);
+int pg_turns(struct store *st, struct batched_turn *t, size_t n, struct error *err);
 /* pg_pulls_in says whether it is time to look at all parked events, whenever they are due. */
 bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
 /* pg_single makes the turn, if it is simple. The first *ret_came rows of the result, which the
  * caller clears, have the events of the claim; 0: they have to be read. NULL: it failed. */
-PGresult *pg_single(struct pg_store *st, const struct shared_turn *t, struct pg_simple_answer *ret,
+PGresult *pg_single(struct pg_store *st, const struct batched_turn *t, struct pg_simple_answer *ret,
                     int *ret_came, struct error *err);
-int pg_look(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
-            struct glance *ret, struct error *err);
+int pg_look(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
+            struct watch_result *ret, struct error *err);
 
 /* ---- read.c ---- */
 
@@ -488,9 +488,9 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
 /* ---- bell.c ---- */
 
 /* pg_bell_sleep is called when nothing was found. It returns 1 if the caller must look once more
- * before it may sleep, and 0 if not. Then *nap_ms says how soon it must look again in any case; 0:
+ * before it may sleep, and 0 if not. Then *poll_in_ms says how soon it must look again in any case; 0:
  * somebody will ring. */
-int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err);
+int pg_bell_sleep(struct pg_store *st, int64_t *poll_in_ms, struct error *err);
 /* pg_bell_found notes that n events were found; `all`: nothing else is left. It gets up, so that
  * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on
  * ringing. */

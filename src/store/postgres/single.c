@@ -15,7 +15,7 @@ static const char single_sql[] =
     "::@schema@._simple, @version@) e";
 
 /* ask makes the call. `marks` is JSON, or NULL. */
-static PGresult *ask(struct pg_store *st, const struct shared_turn *t, const char *marks,
+static PGresult *ask(struct pg_store *st, const struct batched_turn *t, const char *marks,
                      struct error *err)
 {
     const struct claim_request *req = t->req;
@@ -54,7 +54,7 @@ static bool all_came(const PGresult *r, int n)
     return true;
 }
 
-PGresult *pg_single(struct pg_store *st, const struct shared_turn *t, struct pg_simple_answer *ret,
+PGresult *pg_single(struct pg_store *st, const struct batched_turn *t, struct pg_simple_answer *ret,
                     int *ret_came, struct error *err)
 {
     struct buf marks;

@@ -83,9 +83,9 @@ static int64_t tried(const struct settlement *s)
 
 /* ---- the call ---- */
 
-struct turn_memo *pg_memo(struct pg_store *st, const struct claim_request *req)
+struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req)
 {
-    return req->memo ? req->memo : &st->memo;
+    return req->cache ? req->cache : &st->cache;
 }
 
 /* The answer's columns: the attributes of the type _answer. */
@@ -181,7 +181,7 @@ static int prepare_call(struct turning *t, const struct settlement *s,
     add_known(&c->request.known, req);
     c->request.events = req->events ? req->events : "";
     c->request.where = req->where ? req->where : "";
-    c->request.pull_in = pull_due(&pg_memo(st, req)->pull, clock_mono(st->opt.clock));
+    c->request.pull_in = clock_repair_due(&pg_memo(st, req)->repair, clock_mono(st->opt.clock));
 
     if (t->have) {
         c->ahead.lane = st->ahead.lane;
@@ -222,8 +222,8 @@ static int send_call(struct turning *t, const struct settlement *s, const struct
                           c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
                           /* request */
                           (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
-                          (int64_t)q->careful, q->parked_first, c.request.pull_in, first_lane(q),
-                          q->once ? NULL : c.request.known.p,
+                          (int64_t)q->suspect, q->parked_first, c.request.pull_in, first_lane(q),
+                          q->one_shot ? NULL : c.request.known.p,
                           req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
                           c.request.events, c.request.where,
                           /* read ahead */
@@ -252,15 +252,15 @@ static PGresult *call(struct turning *t, const struct settlement *s,
  * that was due, the turn has just done it. Otherwise whoever waits comes back when it is. */
 static void pull_next(struct turning *t, int64_t *wait_ms)
 {
-    struct pull *pull = &pg_memo(t->st, t->req)->pull;
+    struct clock_repair *pull = &pg_memo(t->st, t->req)->repair;
     int64_t mono = clock_mono(t->st->opt.clock);
     if (*wait_ms <= 0)
         return;
-    if (pull_due(pull, mono)) {
-        pull_done(pull, mono);
+    if (clock_repair_due(pull, mono)) {
+        clock_repair_done(pull, mono);
         return;
     }
-    int64_t left = pull_left_ms(pull, mono);
+    int64_t left = clock_repair_left_ms(pull, mono);
     if (left < *wait_ms)
         *wait_ms = left;
 }
@@ -271,7 +271,7 @@ static void take_hint(const PGresult *r, struct claim_hint *h)
     h->changed = pg_true(r, 0, A_changed);
     h->busy = pg_true(r, 0, A_busy);
     h->through = pg_true(r, 0, A_through);
-    h->careful = pg_true(r, 0, A_careful_due);
+    h->suspect = pg_true(r, 0, A_careful_due);
     h->crashed += (size_t)pg_int(r, 0, A_crashed);
     h->buried += (size_t)pg_int(r, 0, A_buried);
     h->skipped += pg_true(r, 0, A_skipped);
@@ -325,7 +325,7 @@ static void put_back(struct turning *t)
     s.release_from = t->b->parked ? 1 : t->b->from + 1;
     if (PQstatus(t->st->db) != CONNECTION_OK)
         return;
-    struct turn_memo *memo = pg_memo(t->st, t->req);
+    struct turn_cache *memo = pg_memo(t->st, t->req);
     memo->unread++;
     if (memo->unread > UNREAD_MAX)
         return;
@@ -410,8 +410,8 @@ static struct batch batch_of(const PGresult *r, const struct claim_request *req)
     bool parked = lane < 0;
     bool careful = pg_true(r, 0, A_careful);
     return (struct batch){.parked = parked,
-                          .careful = careful,
-                          .blamed = careful && req->careful == CAREFUL_TAKE,
+                          .suspect = careful,
+                          .blamed = careful && req->suspect == SUSPECT_TAKE,
                           .lane = parked ? 0 : (int)lane,
                           .epoch = pg_int(r, 0, A_epoch),
                           .from = pg_int(r, 0, A_from_seq),
@@ -450,7 +450,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     b->ev = t->c.ev;
     b->n = t->c.n;
     t->hint->skipped += t->c.scanned - t->c.n;
-    bool more_may_come = !b->parked && !t->req->once && !t->req->crowded;
+    bool more_may_come = !b->parked && !t->req->one_shot && !t->req->no_readahead;
     if (!read && more_may_come)
         pg_ahead_start(t->st, t->req, b, pg_int(r, 0, A_members), &w);
     if (b->n == 0)
@@ -461,7 +461,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
         return -1;
     }
     bool that_is_all = pg_true(r, 0, A_quiet);
-    if (t->req->deaf)
+    if (t->req->no_listen)
         t->hint->quiet = that_is_all; /* the caller is rung for whatever comes next */
     else if (pg_bell_found(t->st, b->n, that_is_all, &t->hint->quiet, err) != 0)
         return -1;
@@ -474,22 +474,22 @@ static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
 {
     struct claim_hint *h = t->hint;
     *ret_again = false;
-    h->nap_ms = h->busy ? STANDBY_WAIT : 0;
-    bool stays_up = h->skipped || h->busy || h->changed || t->req->once;
+    h->poll_in_ms = h->busy ? STANDBY_WAIT : 0;
+    bool stays_up = h->skipped || h->busy || h->changed || t->req->one_shot;
     if (stays_up)
         return 0;
 
     pg_reader_close(t->st); /* the backlog is done */
-    if (t->req->deaf)
+    if (t->req->no_listen)
         return 0;
-    int slept = pg_bell_sleep(t->st, &h->nap_ms, err);
+    int slept = pg_bell_sleep(t->st, &h->poll_in_ms, err);
     if (slept < 0)
         return -1;
     *ret_again = slept == 1;
     if (*t->st->squatter)
-        h->in_the_way = t->st->squatter;
+        h->wake_blocker = t->st->squatter;
     else
-        h->in_the_way = NULL;
+        h->wake_blocker = NULL;
     return 0;
 }
 
@@ -545,9 +545,9 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     if (pg_check_open(st, err) != 0)
         return -1;
 
-    if (req && req->crowded && pg_be_brief(st, err) != 0)
+    if (req && req->no_readahead && pg_be_brief(st, err) != 0)
         return -1;
-    if (claiming && !req->once && !req->crowded)
+    if (claiming && !req->one_shot && !req->no_readahead)
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
     bool settled = false;
     do {

@@ -25,7 +25,7 @@ static const char shrink_sql[] = PG_NAMED
 
 /* One consumer's part of the call. */
 struct part {
-    struct shared_turn *turn;
+    struct batched_turn *turn;
     struct pg_simple_answer answer;
     size_t cap;   /* room in turn->batch.ev */
     size_t bytes; /* of the events in it */
@@ -37,15 +37,15 @@ struct part {
 /* ---- the call ---- */
 
 /* is_simple says whether the server needs to be asked at all. */
-static bool is_simple(const struct shared_turn *t)
+static bool is_simple(const struct batched_turn *t)
 {
     const struct settlement *s = t->s;
-    if (t->req->lanes != 1 || t->req->once)
+    if (t->req->lanes != 1 || t->req->one_shot)
         return false;
     if (!s)
         return true;
     bool whole = s->n == 0 && s->release_from == 0;
-    return whole && !s->b->parked && !s->b->careful;
+    return whole && !s->b->parked && !s->b->suspect;
 }
 
 static void add_name(struct buf *b, const char *name, const char *text)
@@ -64,7 +64,7 @@ static void add_known(struct buf *b, const struct claim_request *req)
 
 bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
 {
-    return pull_due(&pg_memo(st, req)->pull, clock_mono(st->opt.clock));
+    return clock_repair_due(&pg_memo(st, req)->repair, clock_mono(st->opt.clock));
 }
 
 /* most_of returns how many events a turn asks for: no more than will fit, by the size of those that
@@ -78,7 +78,7 @@ static size_t most_of(const struct pg_store *st, const struct claim_request *req
 }
 
 /* add_turn adds what one turn asks for. */
-static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct shared_turn *t)
+static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct batched_turn *t)
 {
     const struct claim_request *req = t->req;
     const struct settlement *s = t->s;
@@ -104,7 +104,7 @@ static void add_turn(struct pg_store *st, struct buf *b, size_t place, const str
 
 /* asked_before says whether an earlier turn is of the same consumer: one of several workers. Only
  * the first of them can be made, since both would move the lane on. */
-static bool asked_before(const struct shared_turn *t, size_t i)
+static bool asked_before(const struct batched_turn *t, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
         if (strcmp(t[k].req->consumer, t[i].req->consumer) == 0)
@@ -115,7 +115,7 @@ static bool asked_before(const struct shared_turn *t, size_t i)
 
 /* ask makes the call for the simple ones among t[0..n). The caller clears the result. NULL without
  * an error: none is simple. */
-static PGresult *ask(struct pg_store *st, const struct shared_turn *t, size_t n, struct error *err)
+static PGresult *ask(struct pg_store *st, const struct batched_turn *t, size_t n, struct error *err)
 {
     struct buf b;
     size_t asked = 0;
@@ -160,10 +160,10 @@ static struct pg_simple_answer read_answer(const PGresult *r, int row)
 /* take_answer fills in what the server said of one turn; the events are read later. */
 static void take_answer(struct pg_store *st, struct part *p)
 {
-    struct shared_turn *t = p->turn;
+    struct batched_turn *t = p->turn;
     t->made = true;
     if (pg_pulls_in(st, t->req)) /* and nothing is parked */
-        pull_done(&pg_memo(st, t->req)->pull, clock_mono(st->opt.clock));
+        clock_repair_done(&pg_memo(st, t->req)->repair, clock_mono(st->opt.clock));
     t->batch = (struct batch){0};
     t->hint = (struct claim_hint){.wait_ms = -1};
     if (p->answer.n > 0) {
@@ -465,7 +465,7 @@ static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGr
     if (result == 0)
         shrink_all(st, part, n);
     for (size_t i = 0; i < n; i++) {
-        struct shared_turn *t = part[i].turn;
+        struct batched_turn *t = part[i].turn;
         bool claimed = t->batch.epoch != 0;
         if (!claimed || (result == 0 && trim_claim(st, &part[i], &ignored) == 0))
             continue;
@@ -475,7 +475,7 @@ static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGr
 }
 
 /* make_single makes a turn by itself, if it is simple. */
-static int make_single(struct pg_store *st, struct shared_turn *t, struct error *err)
+static int make_single(struct pg_store *st, struct batched_turn *t, struct error *err)
 {
     struct part p = {.turn = t};
     int came;
@@ -491,7 +491,7 @@ static int make_single(struct pg_store *st, struct shared_turn *t, struct error 
 }
 
 /* make_together makes the simple ones of n turns. */
-static int make_together(struct pg_store *st, struct shared_turn *t, size_t n, struct error *err)
+static int make_together(struct pg_store *st, struct batched_turn *t, size_t n, struct error *err)
 {
     struct error why = {0};
     PGresult *r = ask(st, t, n, &why);
@@ -515,13 +515,13 @@ static int make_together(struct pg_store *st, struct shared_turn *t, size_t n, s
 
 /* is_single says whether a turn that claims has company neither in this call nor among its own
  * claims. */
-static bool is_single(const struct shared_turn *t, size_t n)
+static bool is_single(const struct batched_turn *t, size_t n)
 {
     size_t own = n == 1 && t->s ? 1 : 0;
     return n == 1 && is_simple(t) && t->req->max_events > 0 && t->req->n_known <= own;
 }
 
-int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
+int pg_turns(struct store *base, struct batched_turn *t, size_t n, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     for (size_t i = 0; i < n; i++)
@@ -530,7 +530,7 @@ int pg_turns(struct store *base, struct shared_turn *t, size_t n, struct error *
         return -1;
     if (is_single(t, n)) {
         int result = make_single(st, t, err);
-        bool behind = !t->made && t->req->crowd; /* perhaps: then it is still simple */
+        bool behind = !t->made && t->req->batch_backlog; /* perhaps: then it is still simple */
         if (result != 0 || !behind)
             return result;
     }

@@ -175,11 +175,11 @@ static int mark_held(struct claiming *k, struct error *err)
 static int say_lost(const struct claiming *k, int lane, struct error *err)
 {
     const char *name = k->req->consumer;
-    return err_fate(err, ERR_CONFIG, FATE_RETRY, 0,
-                    "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
-                    "outbox_lane is gone; restore it, or run `outbox consumers remove %s` and "
-                    "start the consumer again where you want it",
-                    k->st->shown, name, lane, name);
+    return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,
+                     "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
+                     "outbox_lane is gone; restore it, or run `outbox consumers remove %s` and "
+                     "start the consumer again where you want it",
+                     k->st->shown, name, lane, name);
 }
 
 /* is_right says whether a chunk that was read before the lock was taken is what a read would give

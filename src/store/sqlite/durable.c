@@ -34,8 +34,8 @@ int sqlite_durable(struct sqlite_store *st, struct error *err)
 
     int rc = db->pMethods->xSync(db, SQLITE_SYNC_NORMAL);
     if (rc != SQLITE_OK)
-        return err_fate(
-            err, ERR_UNAVAILABLE, FATE_RETRY, rc,
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_RETRY, rc,
             "%s: could not be synced to disk; events are delivered only once they are safely there",
             st->shown);
     memcpy(st->log_life, life, sizeof life);

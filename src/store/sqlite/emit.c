@@ -52,11 +52,11 @@ static int check_place(const struct target *t, struct error *err)
     int rc = sqlite3_file_control(t->db, t->schema, SQLITE_FCNTL_HAS_MOVED, &moved);
     if (rc != SQLITE_OK || !moved)
         return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, SQLITE_READONLY_DBMOVED,
-                    "%s: the file that this connection has open was deleted or replaced: what is "
-                    "written to it is lost; roll back, close the connection and open the file "
-                    "again",
-                    t->st->shown);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_READONLY_DBMOVED,
+                     "%s: the file that this connection has open was deleted or replaced: what is "
+                     "written to it is lost; roll back, close the connection and open the file "
+                     "again",
+                     t->st->shown);
 }
 
 /* target_init picks the connection. On the caller's a transaction must be open. */

@@ -142,10 +142,10 @@ int sqlite_home_paired(struct sqlite_store *st, struct error *err)
             return 0;
         nanosleep(&little, NULL); /* a relay notices at once, and makes way */
     }
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, SQLITE_CANTOPEN,
-                    "%s: process %d still uses the file that was here before, and its write-ahead "
-                    "log is in the way; end that process, delete %s-wal and %s-shm, and try again",
-                    st->shown, (int)pid, st->shown, st->shown);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_CANTOPEN,
+                     "%s: process %d still uses the file that was here before, and its write-ahead "
+                     "log is in the way; end that process, delete %s-wal and %s-shm, and try again",
+                     st->shown, (int)pid, st->shown, st->shown);
 }
 
 /* ---- where we are ---- */
@@ -314,13 +314,14 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
 {
     bool missing = why == ENOENT || why == ENOTDIR;
     if (missing)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, why,
-                        "%s: the file was deleted or moved away, and nothing is there now; put the "
-                        "outbox back: until then nothing is emitted or delivered",
-                        st->shown);
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_RETRY, why,
+            "%s: the file was deleted or moved away, and nothing is there now; put the "
+            "outbox back: until then nothing is emitted or delivered",
+            st->shown);
     err_errno(err, ERR_UNAVAILABLE, why, "%s: cannot be looked at", st->shown);
     if (err)
-        err->fate = FATE_RETRY;
+        err->retry_class = CLASS_RETRY;
     return -1;
 }
 
@@ -348,10 +349,10 @@ static int save_former(struct sqlite_store *st, struct error *err)
     bool kept = fstat(st->home.pin, &former) == 0 && former.st_nlink > 0;
     if (!kept || checkpoint(st))
         return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, sqlite3_extended_errcode(st->db),
-                    "%s was replaced, and another process is at work in the former file, whose "
-                    "write-ahead log is in the way: end that process",
-                    st->shown);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, sqlite3_extended_errcode(st->db),
+                     "%s was replaced, and another process is at work in the former file, whose "
+                     "write-ahead log is in the way: end that process",
+                     st->shown);
 }
 
 /* clear_log takes the former file's log out of the way of the new file: SQLite would take it for
@@ -368,11 +369,12 @@ static int clear_log(struct sqlite_store *st, struct error *err)
         return 0;
 
     if (stat(db, &now) == 0 && lockers(&now, pid) > 0)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "%s was replaced, and process %d has taken the write-ahead log of the "
-                        "former file for that of the new one: stop what uses it, restore it again, "
-                        "and delete %s-wal and %s-shm before anything starts",
-                        st->shown, (int)pid[0], st->shown, st->shown);
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+            "%s was replaced, and process %d has taken the write-ahead log of the "
+            "former file for that of the new one: stop what uses it, restore it again, "
+            "and delete %s-wal and %s-shm before anything starts",
+            st->shown, (int)pid[0], st->shown, st->shown);
     if (save_former(st, err) != 0)
         return -1;
     unlink(shm);
@@ -401,10 +403,10 @@ static int log_gone(struct sqlite_store *st, struct error *err)
     bool saved = !begun && checkpoint(st);
     if (!saved)
         sqlite3_db_config(st->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_FATAL, 0,
-                    "%s: its write-ahead log (%s-wal) or the log's index (-shm) was deleted while "
-                    "in use; %s; restart this process",
-                    st->shown, st->shown, saved ? saved_text : lost_text);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
+                     "%s: its write-ahead log (%s-wal) or the log's index (-shm) was deleted while "
+                     "in use; %s; restart this process",
+                     st->shown, st->shown, saved ? saved_text : lost_text);
 }
 
 /* go_over connects to what is at the path now. If that fails, the former connection stays. */
@@ -419,11 +421,11 @@ static int go_over(struct sqlite_store *st, struct error *err)
         sqlite_disconnect(st);
         *st = former;
         if (err)
-            err->fate = FATE_RETRY; /* the right file may still come */
+            err->retry_class = CLASS_RETRY; /* the right file may still come */
         return err_prefix(err, "the file was replaced");
     }
     sqlite_disconnect(&former);
-    st->pull.at = 0;
+    st->repair.at = 0;
     sqlite_members_moved(st);
     st->looked.known = false;
     st->synced = false;
@@ -471,10 +473,10 @@ static int move(struct sqlite_store *st, struct error *err)
     if (register_again(st, err) != 0)
         return -1;
     bool same = strcmp(before, st->identity) == 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                    "%s was replaced by %s: connected to the file that is there now; what was "
-                    "claimed or begun in the former one is dropped, and may come again",
-                    st->shown, same ? "a copy of the same outbox" : "another outbox");
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "%s was replaced by %s: connected to the file that is there now; what was "
+                     "claimed or begun in the former one is dropped, and may come again",
+                     st->shown, same ? "a copy of the same outbox" : "another outbox");
 }
 
 /* Handles of this process go over one after the other: while one takes the former file's log out of

@@ -38,7 +38,7 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
 
 /* show_new shows the events after the last look, up to LOOK_EVENTS of them. *ret_n counts them, and
  * is greater than that if there are more. *seq becomes that of the last one. */
-static int show_new(struct sqlite_store *st, bool payloads, look_visit *visit, void *ctx,
+static int show_new(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
                     int64_t *seq, size_t *ret_n, struct error *err)
 {
     int r;
@@ -80,7 +80,8 @@ static int64_t doubt_wait(const struct sqlite_store *st)
 /* tell_doubt has all told that a commit may have been anything, but not every time: where producers
  * are busy, nearly every look finds several commits, and a thousand turns take longer than the next
  * ones do to come. */
-static void tell_doubt(const struct sqlite_store *st, struct sqlite_looked *now, struct glance *ret)
+static void tell_doubt(const struct sqlite_store *st, struct sqlite_looked *now,
+                       struct watch_result *ret)
 {
     int64_t at = clock_mono(st->opt.clock);
     int64_t due = now->rung_at + doubt_wait(st) * MS_NS;
@@ -95,8 +96,8 @@ static void tell_doubt(const struct sqlite_store *st, struct sqlite_looked *now,
 }
 
 /* look_here makes the look, under the write lock. */
-static int look_here(struct sqlite_store *st, bool payloads, look_visit *visit, void *ctx,
-                     struct glance *ret, struct error *err)
+static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
+                     struct watch_result *ret, struct error *err)
 {
     struct sqlite_looked was = st->looked, now = {.seq = was.seq, .rung_at = was.rung_at};
     bool other;
@@ -123,11 +124,11 @@ static int look_here(struct sqlite_store *st, bool payloads, look_visit *visit, 
     return 0;
 }
 
-int sqlite_look(struct store *base, bool blind, bool payloads, look_visit *visit, void *ctx,
-                struct glance *ret, struct error *err)
+int sqlite_look(struct store *base, bool blind, bool payloads, new_event_visit *visit, void *ctx,
+                struct watch_result *ret, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    struct glance found = {.wait_ms = -1};
+    struct watch_result found = {.wait_ms = -1};
     bool rings = sqlite_bell_fd(base) >= 0;
     if (!rings)
         found.wait_ms = LOOK_UNRUNG;

@@ -9,8 +9,8 @@
 
 #include "base/rng.h"
 #include "base/uuid7.h"
+#include "store/clock_repair.h"
 #include "store/db/db.h"
-#include "store/pull.h"
 
 #define SQLITE_SCHEMA_VERSION 1
 #define STATEMENTS_MAX 200 /* all of sql_all, and a dozen for transactions and pragmas */
@@ -90,7 +90,7 @@ struct sqlite_store {
     bool quiet;      /* the open transaction has written, which is no news to our relay: look.c */
     bool for_deaf;   /* workers that are deaf use this handle */
     struct store_options opt;
-    struct pull pull;
+    struct clock_repair repair;
     int64_t turn_now;   /* the one "now" of a turn; 0: outside of a turn */
     int64_t turn_ahead; /* sqlite_ahead at turn_now */
     int64_t boot;       /* clock_boot of our clock */
@@ -222,8 +222,8 @@ void sqlite_bell_clear(struct store *st);
 
 /* ---- look.c ---- */
 
-int sqlite_look(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
-                struct glance *ret, struct error *err);
+int sqlite_look(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
+                struct watch_result *ret, struct error *err);
 
 /* ---- home.c: is the file at our path still the one we have open? ---- */
 
@@ -271,7 +271,7 @@ int sqlite_handle_once(struct store *st, void *foreign, struct str handler, stru
 int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
-int sqlite_turns(struct store *st, struct shared_turn *t, size_t n, struct error *err);
+int sqlite_turns(struct store *st, struct batched_turn *t, size_t n, struct error *err);
 int sqlite_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
 
 /* ---- settle.c, inside a transaction ---- */

@@ -40,24 +40,24 @@ int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err)
     const char *message = db ? sqlite3_errmsg(db) : sqlite3_errstr(rc);
     const char *where = st ? st->shown : "sqlite";
     enum err_code code = code_of(rc, message);
-    enum fate fate = code == ERR_INTERNAL ? FATE_FATAL : FATE_RETRY;
+    enum retry_class fate = code == ERR_INTERNAL ? CLASS_FATAL : CLASS_RETRY;
     bool no_table = code == ERR_NOTOURS && (rc & 0xff) == SQLITE_ERROR;
 
     if (code == ERR_BUSY)
-        return err_fate(err, code, FATE_RETRY, rc,
-                        "%s: locked by another process for too long; try again", where);
+        return err_class(err, code, CLASS_RETRY, rc,
+                         "%s: locked by another process for too long; try again", where);
     if (no_table)
-        return err_fate(err, code, FATE_FATAL, rc,
-                        "%s: no outbox in this database (%s); make one with `outbox init`", where,
-                        message);
+        return err_class(err, code, CLASS_FATAL, rc,
+                         "%s: no outbox in this database (%s); make one with `outbox init`", where,
+                         message);
     if (strstr(message, "unsafe use of "))
-        return err_fate(err, ERR_CONFIG, FATE_FATAL, rc,
-                        "%s: this connection has `PRAGMA trusted_schema = OFF`, and the outbox's "
-                        "tables check events with SQLite's JSON functions: turn it on there (%s)",
-                        where, message);
+        return err_class(err, ERR_CONFIG, CLASS_FATAL, rc,
+                         "%s: this connection has `PRAGMA trusted_schema = OFF`, and the outbox's "
+                         "tables check events with SQLite's JSON functions: turn it on there (%s)",
+                         where, message);
     if (code == ERR_FULL)
-        return err_fate(err, code, FATE_RETRY, rc, "%s: no space left on the device", where);
-    return err_fate(err, code, fate, rc, "%s: %s", where, message);
+        return err_class(err, code, CLASS_RETRY, rc, "%s: no space left on the device", where);
+    return err_class(err, code, fate, rc, "%s: %s", where, message);
 }
 
 /* ---- preparing and binding ---- */

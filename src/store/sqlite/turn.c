@@ -23,12 +23,12 @@ static int check_version(struct claiming *k, bool settling, bool *ret_other, str
     if (!*ret_other || settling)
         return 0;
     if (there > SQLITE_SCHEMA_VERSION)
-        return err_fate(
-            err, ERR_NEWER, FATE_FATAL, 0,
+        return err_class(
+            err, ERR_NEWER, CLASS_FATAL, 0,
             "%s: this outbox was brought up to version %lld; this program knows %d: update it",
             k->st->shown, (long long)there, SQLITE_SCHEMA_VERSION);
-    return err_fate(
-        err, ERR_NEWER, FATE_FATAL, 0,
+    return err_class(
+        err, ERR_NEWER, CLASS_FATAL, 0,
         "%s: this outbox has version %lld; this program wants %d: run `outbox migrate up`",
         k->st->shown, (long long)there, SQLITE_SCHEMA_VERSION);
 }
@@ -54,19 +54,19 @@ static int move_in(struct sqlite_store *st, struct error *err)
     sqlite3_reset(q);
     st->home.unknown = true;
     sqlite_members_moved(st);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                    "%s: another outbox was put into this file; going on with that one, and what "
-                    "was claimed in the former is dropped",
-                    st->shown);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "%s: another outbox was put into this file; going on with that one, and what "
+                     "was claimed in the former is dropped",
+                     st->shown);
 }
 
 static int say_set_back(struct sqlite_store *st, struct error *err)
 {
     sqlite_members_moved(st);
-    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                    "%s: an older copy of this outbox was restored into the file; going on with "
-                    "that one: what was claimed since it was made is dropped, and may come again",
-                    st->shown);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "%s: an older copy of this outbox was restored into the file; going on with "
+                     "that one: what was claimed since it was made is dropped, and may come again",
+                     st->shown);
 }
 
 /* not_registered finds out why the consumer is missing: it was removed, or the file holds another
@@ -81,9 +81,9 @@ static int not_registered(struct claiming *k, struct error *err)
     sqlite3_reset(q);
     if (other && member_of(k))
         return move_in(k->st, err);
-    return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
-                    "consumer \"%s\" is not registered; it may have been removed",
-                    k->req->consumer);
+    return err_class(err, ERR_NOTFOUND, CLASS_FATAL, 0,
+                     "consumer \"%s\" is not registered; it may have been removed",
+                     k->req->consumer);
 }
 
 /* same_settings compares the row of consumer_state with the request. */
@@ -143,11 +143,11 @@ static int check_numbers(struct claiming *k, bool in_company, struct error *err)
         return -1;
     if (sqlite_commit(&k->st->base, err) != 0)
         return -1;
-    return err_fate(err, ERR_CONFLICT, FATE_RETRY, 0,
-                    "%s: the numbers of events began again below what consumers have had (was the "
-                    "table emptied, or sqlite_sequence set back?): %lld events got new numbers, "
-                    "from %lld on; nothing is lost, and some may come again",
-                    k->st->shown, (long long)events, (long long)from);
+    return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
+                     "%s: the numbers of events began again below what consumers have had (was the "
+                     "table emptied, or sqlite_sequence set back?): %lld events got new numbers, "
+                     "from %lld on; nothing is lost, and some may come again",
+                     k->st->shown, (long long)events, (long long)from);
 }
 
 /* ---- claiming ---- */
@@ -184,7 +184,7 @@ static int look_through(struct claiming *k, struct error *err)
 /* claim_fresh claims fresh events, unless a careful one waits until nothing is being delivered. */
 static int claim_fresh(struct claiming *k, struct error *err)
 {
-    bool careful_waits = k->hint->careful && k->req->careful == CAREFUL_WAIT;
+    bool careful_waits = k->hint->suspect && k->req->suspect == SUSPECT_WAIT;
     if (careful_waits)
         return 0;
     return sqlite_fresh_claim(k, err);
@@ -260,7 +260,7 @@ static int prepare(struct turn *t, bool *ret_fit, struct error *err)
 static int note_quiet(struct claiming *k, struct error *err)
 {
     int64_t last = 0, parked = 0;
-    bool rung = k->req->deaf && !k->req->once;
+    bool rung = k->req->no_listen && !k->req->one_shot;
     bool whole = k->b->n > 0 && !k->b->parked && k->req->lanes == 1 && k->req->order != ORDER_NONE;
     if (!rung || !whole)
         return 0;
@@ -289,7 +289,7 @@ static int steps(struct turn *t, struct error *err)
         return -1;
 
     /* Nobody rings a deaf worker when another one of its relay settles. */
-    bool unrung = t->k.req->deaf && t->k.hint->busy;
+    bool unrung = t->k.req->no_listen && t->k.hint->busy;
     if (unrung)
         sqlite_claim_wait(&t->k, t->k.now + BUSY_AGAIN);
     return 0;
@@ -314,7 +314,7 @@ static int run_steps(struct sqlite_store *st, struct turn *t, size_t n, struct e
     st->turn_now = 0;
 
     bool wrote = sqlite3_total_changes64(st->db) != before;
-    bool deaf = t->k.req && t->k.req->deaf;
+    bool deaf = t->k.req && t->k.req->no_listen;
     st->for_deaf = st->for_deaf || deaf;
     if (r == 0 && wrote) {
         st->quiet = deaf;
@@ -402,7 +402,7 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost,
 }
 
 /* take_part prepares one of several turns. Its answer goes where it is wanted at once. */
-static struct turn take_part(struct sqlite_store *st, struct shared_turn *t)
+static struct turn take_part(struct sqlite_store *st, struct batched_turn *t)
 {
     t->batch = (struct batch){0};
     t->hint = (struct claim_hint){.wait_ms = -1};
@@ -413,7 +413,7 @@ static struct turn take_part(struct sqlite_store *st, struct shared_turn *t)
     };
 }
 
-int sqlite_turns(struct store *base, struct shared_turn *t, size_t n, struct error *err)
+int sqlite_turns(struct store *base, struct batched_turn *t, size_t n, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     struct turn *all = calloc(n, sizeof *all);
