@@ -15,14 +15,14 @@ import sys
 COLUMNS = 100
 
 # From the bottom up. A folder may include those of the layers below its own, and nothing else.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["engine", "rows"], ["api"], ["admin"], ["cli"]]
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool"], ["engine", "rows"], ["api"], ["admin"], ["cli"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 STORES = "src/store"  # its folders are alternatives, and do not know each other
 SHARED = pathlib.PurePath("src/store/db")  # but this one, which several of them are built on
 
 # Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/store/db": "db_", "src/redis": "redis_",
-                 "src/rabbit": "rabbit_", "src/rows": "rows_",
+                 "src/rabbit": "rabbit_", "src/rows": "rows_", "src/pool": "pool_",
                  "src/admin": "admin_", "src/api": "api_"}
 
 # Migrations, which are never edited once they are released.
