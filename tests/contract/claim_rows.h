@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "outbox_rows.h"
-#include "rows/rows.h"
+#include "extra/rows/rows.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -40,7 +40,7 @@ class Guards(unittest.TestCase):
         text = '#include <stdio.h>\n#include "outbox.h"\n#include "engine/turn.h"\n#include "base/err.h"\n'
         self.assertEqual(self.complaints("includes", **{"src__engine__turn.c": text}), [])
         self.finds("includes", "src/store/store.h:3", "engine is above store", **{"src__store__store.h": text})
-        for other, why in (("sink/sink.h", "sink is beside store"), ("rows/rows.h", "rows is above store"), ("moon/rise.h", "moon has no layer")):
+        for other, why in (("sink/sink.h", "sink is beside store"), ("extra/rows/rows.h", "extra/rows is above store"), ("moon/rise.h", "moon has no layer")):
             with self.subTest(other):
                 self.finds("includes", "src/store/store.h:1", why, **{"src__store__store.h": f'#include "{other}"\n'})
 

@@ -11,8 +11,8 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "cli/receive_check.h"
 #include "event/message_read.h"
+#include "extra/receive/receive_check.h"
 #include "sink/receive.h"
 
 #define STEP_MS 200        /* how long one call of next may wait */

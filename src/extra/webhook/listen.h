@@ -1,8 +1,8 @@
 /* listen.h: what the files of `webhook listen` share. listen.c starts the daemon and runs the loop,
  * listen_clients.c watches the connections, listen_request.c takes requests and answers them,
  * listen_verdict.c decides the answers, listen_print.c prints. */
-#ifndef CLI_LISTEN_H
-#define CLI_LISTEN_H
+#ifndef WEBHOOK_LISTEN_H
+#define WEBHOOK_LISTEN_H
 
 #include <microhttpd.h>
 
@@ -58,6 +58,9 @@ struct verdict {
     unsigned status;
     const char *text;
 };
+
+/* listen_run runs `webhook listen`: it answers requests until it is told to stop. */
+int listen_run(struct cli *cli, struct error *err);
 
 /* ---- listen_clients.c ---- */
 

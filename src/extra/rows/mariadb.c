@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "rows/rows.h"
+#include "extra/rows/rows.h"
 
 #define MARK '\1'
 #define KEYS_AT_ONCE 1000

@@ -11,8 +11,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "cli/listen.h"
-#include "cli/replay.h"
+#include "extra/webhook/listen.h"
+#include "extra/webhook/replay.h"
 #include "sink/signature.h"
 
 #define IDLE_S 75 /* without a byte; a relay reuses a connection for 60 s */

@@ -1,7 +1,7 @@
 /* replay.h: the webhooks that a receiver has accepted, remembered for as long as their timestamp
  * would let them in again. */
-#ifndef CLI_REPLAY_H
-#define CLI_REPLAY_H
+#ifndef WEBHOOK_REPLAY_H
+#define WEBHOOK_REPLAY_H
 
 #include "sink/signature.h"
 

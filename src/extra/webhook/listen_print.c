@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "base/utf8.h"
-#include "cli/listen.h"
+#include "extra/webhook/listen.h"
 
 const char *listen_header(struct visit *v, const char *name)
 {

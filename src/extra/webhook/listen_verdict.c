@@ -2,8 +2,8 @@
  * replay. */
 #include <strings.h>
 
-#include "cli/listen.h"
-#include "cli/replay.h"
+#include "extra/webhook/listen.h"
+#include "extra/webhook/replay.h"
 #include "sink/signature.h"
 
 #define ID_MAX 1024

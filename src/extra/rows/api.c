@@ -1,8 +1,8 @@
 /* api.c: the public claim of rows of any table, over rows/rows.h. */
 #include <stdlib.h>
 
+#include "extra/rows/rows.h"
 #include "outbox_rows.h"
-#include "rows/rows.h"
 
 /* claim_rows leaves the fields that a caller's older header does not have at their defaults. */
 static int claim_rows(const struct rows_dialect *d, void *conn, const outbox_row_claim *given,

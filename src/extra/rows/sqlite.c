@@ -2,7 +2,7 @@
  * write from its start is enough: nothing can change between the candidates and their updates. */
 #include <sqlite3.h>
 
-#include "rows/rows.h"
+#include "extra/rows/rows.h"
 #include "store/sqlite/sqlite.h"
 
 static int fail(sqlite3 *db, int rc, struct error *err)

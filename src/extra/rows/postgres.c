@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "rows/rows.h"
+#include "extra/rows/rows.h"
 
 /* code_of turns a SQLSTATE into a code; the first prefix that matches counts. */
 static enum err_code code_of(const char *state)

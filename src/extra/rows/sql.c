@@ -1,6 +1,6 @@
 /* sql.c: checks a claim of rows, and writes it as SQL. Values only ever become parameters; names
  * are quoted. */
-#include "rows/rows.h"
+#include "extra/rows/rows.h"
 
 #define TEXT_MAX (1 << 20)
 

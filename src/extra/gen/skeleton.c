@@ -1,5 +1,5 @@
 /* skeleton.c: `migrate gen --out-dir`: a program to start a service with, and writing files. */
-#include "cli/skeleton.h"
+#include "extra/gen/skeleton.h"
 
 #include <errno.h>
 #include <fcntl.h>

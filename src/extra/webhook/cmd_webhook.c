@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
-#include "cli/cli.h"
+#include "extra/webhook/listen.h"
 #include "sink/signature.h"
 
 #define BODY_MAX ((size_t)64 << 20)

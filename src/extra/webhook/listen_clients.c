@@ -5,7 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include "cli/listen.h"
+#include "extra/webhook/listen.h"
 
 void listen_give_time(struct listener *l, struct client *c, int64_t ms)
 {

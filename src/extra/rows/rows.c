@@ -1,5 +1,5 @@
 /* rows.c: claims of rows of any table: the choice of a path, the portable path, and the result. */
-#include "rows/rows.h"
+#include "extra/rows/rows.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/listen.h"
+#include "extra/webhook/listen.h"
 
 static enum MHD_Result answer(struct listener *l, struct visit *v)
 {

@@ -1,6 +1,6 @@
 /* skeleton.h: the files that `migrate gen --out-dir` writes. */
-#ifndef CLI_SKELETON_H
-#define CLI_SKELETON_H
+#ifndef GEN_SKELETON_H
+#define GEN_SKELETON_H
 
 #include "cli/cli.h"
 

@@ -1,6 +1,6 @@
 /* receive_check.h: compares what was received with what the store says was emitted. */
-#ifndef CLI_RECEIVE_CHECK_H
-#define CLI_RECEIVE_CHECK_H
+#ifndef RECEIVE_RECEIVE_CHECK_H
+#define RECEIVE_RECEIVE_CHECK_H
 
 #include "base/str.h"
 #include "store/store.h"

@@ -1,4 +1,4 @@
-#include "cli/receive_check.h"
+#include "extra/receive/receive_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "cli/replay.h"
+#include "extra/webhook/replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
