@@ -4,7 +4,7 @@ import threading
 
 import psycopg2
 
-from sessions import Exact
+from sessions_postgres import Exact
 from support import wait_until
 
 # A relay's claim for consumer c. Unlike `claim` it waits for the consumer's lock.

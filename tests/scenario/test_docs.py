@@ -80,9 +80,9 @@ def options():
 
 
 def shared_cases(text):
-    """shared_cases gives the files right below tests/ whose classes a Python test takes its cases from, too."""
+    """shared_cases gives the files of tests/lib whose classes a Python test takes its cases from, too."""
     names = re.findall(r"^from (\w+) import", text, re.MULTILINE)
-    paths = [ROOT / "tests" / f"{name}.py" for name in names]
+    paths = [ROOT / "tests" / "lib" / f"{name}.py" for name in names]
     return [path.read_text() for path in paths if path.exists()]
 
 

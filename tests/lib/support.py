@@ -41,7 +41,7 @@ import uuid
 import mariadb_server
 import servers
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = str(pathlib.Path(os.environ.get("OUTBOX_BIN", ROOT / "build" / "outbox")).resolve())
 SOAK = os.environ.get("OUTBOX_SOAK") == "1"
 QUICK = os.environ.get("OUTBOX_QUICK") == "1" and not SOAK

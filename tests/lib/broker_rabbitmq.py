@@ -1,4 +1,4 @@
-"""A RabbitMQ of our own, as tests/servers.py has PostgreSQL and Redis: one node, or a cluster of them.
+"""A RabbitMQ of our own, as tests/lib/servers.py has PostgreSQL and Redis: one node, or a cluster of them.
 
     with Rabbit() as rabbit:
         rabbit.url("orders", "create=on&queue=q")     # of the sink

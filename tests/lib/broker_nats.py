@@ -1,4 +1,4 @@
-"""A NATS server with JetStream of our own, as tests/servers.py has PostgreSQL and Redis: one, or a cluster of them.
+"""A NATS server with JetStream of our own, as tests/lib/servers.py has PostgreSQL and Redis: one, or a cluster of them.
 
     with Nats() as nats:
         nats.stream("ORDERS", subjects=["orders.>"])

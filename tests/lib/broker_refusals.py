@@ -3,7 +3,7 @@ attempts and is a dead letter then, beside others that arrive at once, and also 
 import re
 import urllib.request
 
-from broker_view import BrokerView
+from broker_metrics import BrokerView
 from support import wait_until
 
 ATTEMPTS = 8  # of the preset

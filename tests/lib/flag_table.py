@@ -25,7 +25,7 @@ MARIADB = """CREATE TABLE outbox (
 ) ENGINE = InnoDB"""
 
 
-class Rows:
+class FlagTable:
     """A mixin: rows of the flagged table are told by the n of their payload."""
 
     def setUp(self):

@@ -8,7 +8,7 @@ import resource
 from support import wait_until
 
 
-class Company:
+class ManyConsumers:
     """A relay with consumers c0, c1, ..."""
 
     def setUp(self):
@@ -52,7 +52,7 @@ class Company:
             return {name for name in before if before[name] != after[name]}
 
 
-class Together(Company):
+class OneRelay(ManyConsumers):
     """Consumers that share what they can, and do not touch each other all the same."""
 
     def test_the_thread_that_waits_for_the_end_of_all_is_not_woken_by_events(self):

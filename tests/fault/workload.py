@@ -1,6 +1,6 @@
 """Producers and relays that work while they, or their server, die; and the reckoning afterwards. What it takes of a store:
 
-    class Crowd(crowd.Crowd, ServerCase):
+    class Load(workload.Workload, ServerCase):
         PREFIX = "outbox."
         TABLE, FILL = ...    # producer.py's accounts
         def rows(self): ...  # [(id, key, payload as text)] of all events
@@ -18,7 +18,7 @@ STORM = 3  # seconds
 BATCH = 20
 
 
-class Crowd(Crew, Scenario):
+class Workload(Crew, Scenario):
     """Producers and relays that work while others die, and the reckoning afterwards."""
     VERSIONS = "SELECT key, version FROM account"
     LEAST = 50
@@ -89,7 +89,7 @@ class Crowd(Crew, Scenario):
 
 class Storms:
     """Relays and producers that are killed at random moments and started again, and relays that stand still for longer
-    than their leases. To be put before a Crowd."""
+    than their leases. To be put before a Workload."""
 
     def storm(self, lanes, seconds, relays=2):
         self.begin(lanes)

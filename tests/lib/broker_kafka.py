@@ -27,8 +27,8 @@ import typing
 import servers
 from servers import Server, free_port
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-VERSION = re.search(r"<kafka.version>(.*)</kafka.version>", (ROOT / "tests/kafka/pom.xml").read_text())[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VERSION = re.search(r"<kafka.version>(.*)</kafka.version>", (ROOT / "packaging/kafka/pom.xml").read_text())[1]
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outbox-tests"
 JARS = CACHE / f"kafka-{VERSION}"
 NODE = CACHE / "kafkajs" / "node_modules"
