@@ -15,7 +15,7 @@ import sys
 COLUMNS = 100
 
 # From the bottom up. A folder may include those of the layers below its own, and nothing else.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["engine", "rows"], ["api"], ["admin"], ["cli"]]
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["receive"], ["engine", "rows"], ["api"], ["admin"], ["cli"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 STORES = "src/store"  # its folders are alternatives, and do not know each other
 SHARED = pathlib.PurePath("src/store/db")  # but this one, which several of them are built on
