@@ -1,19 +1,17 @@
-/* nats_receive.c: reads a stream of JetStream from a sequence number on. An ordered consumer of
- * libnats acknowledges nothing, and begins again by itself where it was cut off. */
-#include <poll.h>
+/* receive_nats.c: reads a stream of JetStream from a sequence number on. An ordered consumer of
+ * libnats acknowledges nothing, and resumes where it was cut off. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
 #include "base/char.h"
-#include "base/clock.h"
 #include "base/text.h"
-#include "sink/kinds.h"
+#include "receive/receive.h"
 #include "sink/nats_impl.h"
 #include "sink/nats_link_impl.h"
 #include "sink/nats_tls.h"
 
-#define STEP_MS 50                       /* between looks at whether to stop */
+#define RECONNECT_MS 200
 #define TEXT_MAX_BYTES ((size_t)4 << 20) /* all headers of a message, decoded */
 
 /* (1) msg is what was handed out last; names and position go with it. */
@@ -30,7 +28,7 @@ struct nats_receiver {
     char position[24];
 };
 
-static int connect_any(struct nats_receiver *rc, struct error *err)
+static int connect_any_host(struct nats_receiver *rc, struct error *err)
 {
     const struct broker_url *u = &rc->plan->url;
     for (size_t i = 0; i < u->n_hosts && !rc->nc; i++) {
@@ -40,7 +38,7 @@ static int connect_any(struct nats_receiver *rc, struct error *err)
             return err_nomem(err);
         if (nats_connect_options(rc->plan, &u->hosts[i], o, err) == 0) {
             natsOptions_SetMaxReconnect(o, -1);
-            natsOptions_SetReconnectWait(o, STEP_MS * 4);
+            natsOptions_SetReconnectWait(o, RECONNECT_MS);
             nats_tls_begin(NULL, rc->plan->timeout_ms);
             natsStatus s = natsConnection_Connect(&rc->nc, o);
             nats_tls_end();
@@ -105,7 +103,7 @@ static void forget_message(struct nats_receiver *rc)
     rc->msg = NULL;
 }
 
-static void nats_receive_close(struct receiver *base)
+static void nats_receive_end(struct receiver *base)
 {
     struct nats_receiver *rc = (struct nats_receiver *)base;
     forget_message(rc);
@@ -115,29 +113,18 @@ static void nats_receive_close(struct receiver *base)
     nats_plan_release(rc->plan);
     nats_settings_release(&rc->set);
     buf_release(&rc->text);
-    free(rc);
 }
 
-static int nats_receive_open(const struct receiver_config *cfg, struct receiver **ret,
-                             struct error *err)
+static int nats_receive_begin(struct receiver *base, struct error *err)
 {
-    const struct receiver_ops *ops;
-    if (receive_find(cfg->url, &ops, err) != 0)
-        return -1;
-    struct nats_receiver *rc = calloc(1, sizeof *rc);
-    if (!rc)
-        return err_nomem(err);
-    rc->base = (struct receiver){.ops = ops, .cfg = *cfg};
+    struct nats_receiver *rc = (struct nats_receiver *)base;
+    struct sink_config as_sink = {.url = base->cfg.url, .consumer = "receive"};
     buf_init(&rc->text, TEXT_MAX_BYTES);
-    struct sink_config as_sink = {.url = cfg->url, .consumer = "receive"};
-    bool open = nats_plan_read(&as_sink, &rc->set, &rc->plan, err) == 0 &&
-                connect_any(rc, err) == 0 && subscribe(rc, err) == 0;
-    if (!open) {
-        nats_receive_close(&rc->base);
+    if (nats_plan_read(&as_sink, &rc->set, &rc->plan, err) != 0)
         return -1;
-    }
-    *ret = &rc->base;
-    return 0;
+    if (connect_any_host(rc, err) != 0)
+        return -1;
+    return subscribe(rc, err);
 }
 
 /* add_decoded appends s with every %XX undone. */
@@ -167,11 +154,6 @@ static struct str value_of(struct nats_receiver *rc, const char *name, const cha
     return (struct str){rc->text.p + at, rc->text.n - at};
 }
 
-static bool is_servers(const char *name)
-{
-    return strncasecmp(name, "Nats-", 5) == 0;
-}
-
 /* take_headers leaves out those that are for the server. */
 static void take_headers(struct nats_receiver *rc, struct message *m)
 {
@@ -182,13 +164,15 @@ static void take_headers(struct nats_receiver *rc, struct message *m)
     buf_expect(&rc->text, 1 << 17); /* more than all headers of a message */
     for (int i = 0; i < n && m->n < MESSAGE_HEADERS; i++) {
         const char *value = NULL;
-        if (is_servers(rc->names[i]) || natsMsgHeader_Get(rc->msg, rc->names[i], &value) != NATS_OK)
+        const char *name = rc->names[i];
+        bool servers = strncasecmp(name, "Nats-", 5) == 0;
+        if (servers || natsMsgHeader_Get(rc->msg, name, &value) != NATS_OK)
             continue;
-        struct str v = value_of(rc, rc->names[i], value);
-        if (strcasecmp(rc->names[i], "content-type") == 0)
+        struct str v = value_of(rc, name, value);
+        if (strcasecmp(name, "content-type") == 0)
             m->content_type = v;
         else
-            m->headers[m->n++] = (struct message_header){str_of(rc->names[i]), v};
+            m->headers[m->n++] = (struct message_header){str_of(name), v};
     }
 }
 
@@ -205,42 +189,25 @@ static void take_message(struct nats_receiver *rc, struct received *ret)
     ret->position = str_of(rc->position);
 }
 
-static bool is_woken(const struct nats_receiver *rc)
-{
-    struct pollfd wake = {.fd = rc->base.cfg.wake, .events = POLLIN};
-    return rc->base.cfg.wake >= 0 && poll(&wake, 1, 0) > 0;
-}
-
-static int nats_receive_next(struct receiver *base, int64_t timeout_ms, struct received *ret,
+static int nats_receive_step(struct receiver *base, int64_t wait_ms, struct received *ret,
                              bool *ret_got, struct error *err)
 {
     struct nats_receiver *rc = (struct nats_receiver *)base;
-    int64_t until = clock_mono(&clock_system) + timeout_ms * MS_NS;
-    natsStatus s = NATS_TIMEOUT;
     forget_message(rc);
-    while (s == NATS_TIMEOUT && !is_woken(rc)) {
-        int64_t left_ms = (until - clock_mono(&clock_system)) / MS_NS;
-        if (left_ms > STEP_MS)
-            left_ms = STEP_MS;
-        s = natsSubscription_NextMsg(&rc->msg, rc->sub, left_ms > 0 ? left_ms : 0);
-        if (left_ms <= 0)
-            break;
-    }
-    *ret_got = s == NATS_OK;
-    if (s == NATS_OK)
-        take_message(rc, ret);
-    else if (s != NATS_TIMEOUT)
+    natsStatus s = natsSubscription_NextMsg(&rc->msg, rc->sub, wait_ms);
+    if (s == NATS_TIMEOUT)
+        return 0;
+    if (s != NATS_OK)
         return went_wrong(rc, s, err);
+    take_message(rc, ret);
+    *ret_got = true;
     return 0;
 }
 
-#define NATS_RECEIVER(name, scheme_) \
-    const struct receiver_ops name = { \
-        .scheme = scheme_, \
-        .open = nats_receive_open, \
-        .next = nats_receive_next, \
-        .close = nats_receive_close, \
-    }
-
-NATS_RECEIVER(nats_receiver, "nats");
-NATS_RECEIVER(nats_tls_receiver, "nats+tls");
+const struct receiver_ops receive_nats = {
+    .schemes = (const char *const[]){"nats", "nats+tls", NULL},
+    .size = sizeof(struct nats_receiver),
+    .begin = nats_receive_begin,
+    .step = nats_receive_step,
+    .end = nats_receive_end,
+};

@@ -1,4 +1,4 @@
-/* rabbitmq_receive.c: reads a queue without taking anything out of it, or what an exchange routes
+/* receive_rabbitmq.c: reads a queue without taking anything out of it, or what an exchange routes
  * from now on. What is read from a queue is held back from others meanwhile, and is given back, in
  * its place, when the reading ends. */
 #include <stdio.h>
@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/num.h"
 #include "base/text.h"
-#include "sink/kinds.h"
+#include "receive/receive.h"
 #include "sink/rabbitmq_impl.h"
-#include "sink/receive.h"
 
 #define BODY_MAX ((uint64_t)512 << 20)
+#define WAIT_MS 60000    /* of one poll */
 #define STREAM_AHEAD 200 /* messages of a stream that are on their way */
 
 /* A message that has arrived, or is about to: its header frame, and behind it its body. (1) It is
@@ -43,41 +44,12 @@ struct rabbitmq_receiver {
     struct arena text;
 };
 
-static int ask(struct rabbitmq_receiver *rc, amqp_method_number_t id, void *m, struct error *err)
+static int send_method(struct rabbitmq_receiver *rc, amqp_method_number_t id, void *m,
+                       struct error *err)
 {
     if (rabbit_conn_send(&rc->conn, RABBITMQ_CHANNEL, id, m) != 0)
         return err_nomem(err);
     return 0;
-}
-
-/* The steps */
-
-static int ask_ahead(struct rabbitmq_receiver *rc, struct error *err)
-{
-    amqp_basic_qos_t m = {.prefetch_count = rc->stream ? STREAM_AHEAD : 0};
-    return ask(rc, AMQP_BASIC_QOS_METHOD, &m, err);
-}
-
-/* declare makes a queue of our own, or looks whether the named one is there. */
-static int declare(struct rabbitmq_receiver *rc, struct error *err)
-{
-    amqp_queue_declare_t m = {
-        .queue = rabbit_bytes(str_of(rc->queue)),
-        .passive = !rc->temporary,
-        .exclusive = rc->temporary,
-        .auto_delete = rc->temporary,
-    };
-    return ask(rc, AMQP_QUEUE_DECLARE_METHOD, &m, err);
-}
-
-static int bind_to_exchange(struct rabbitmq_receiver *rc, struct error *err)
-{
-    amqp_queue_bind_t m = {
-        .queue = rabbit_bytes(str_of(rc->queue)),
-        .exchange = rabbit_bytes(str_of(rc->set.exchange)),
-        .routing_key = rabbit_bytes(str_of(rc->set.binding)),
-    };
-    return ask(rc, AMQP_QUEUE_BIND_METHOD, &m, err);
 }
 
 /* offset_of is where a stream is read from. */
@@ -95,18 +67,6 @@ static amqp_field_value_t offset_of(const char *from)
                                 .value.bytes = rabbit_bytes(str_of(from))};
 }
 
-static int consume(struct rabbitmq_receiver *rc, struct error *err)
-{
-    amqp_table_entry_t from = {.key = rabbit_bytes(STR("x-stream-offset")),
-                               .value = offset_of(rc->base.cfg.from)};
-    amqp_basic_consume_t m = {
-        .queue = rabbit_bytes(str_of(rc->queue)),
-        .no_ack = rc->temporary,
-        .arguments = {.num_entries = rc->stream ? 1 : 0, .entries = &from},
-    };
-    return ask(rc, AMQP_BASIC_CONSUME_METHOD, &m, err);
-}
-
 static int out_of_turn(const struct rabbitmq_receiver *rc, const amqp_method_t *m,
                        struct error *err)
 {
@@ -114,8 +74,44 @@ static int out_of_turn(const struct rabbitmq_receiver *rc, const amqp_method_t *
                    amqp_method_name(m->id));
 }
 
-/* go_on takes the answer to a step, and takes the next step. */
-static int go_on(struct rabbitmq_receiver *rc, const amqp_method_t *m, struct error *err)
+/* send_step asks the question of the current step. */
+static int send_step(struct rabbitmq_receiver *rc, struct error *err)
+{
+    amqp_bytes_t queue = rabbit_bytes(str_of(rc->queue));
+    amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
+    amqp_basic_qos_t qos = {.prefetch_count = rc->stream ? STREAM_AHEAD : 0};
+    /* A queue of our own, or the named one if it is there. */
+    amqp_queue_declare_t declare = {
+        .queue = queue,
+        .passive = !rc->temporary,
+        .exclusive = rc->temporary,
+        .auto_delete = rc->temporary,
+    };
+    amqp_queue_bind_t bind = {
+        .queue = queue,
+        .exchange = rabbit_bytes(str_of(rc->set.exchange)),
+        .routing_key = rabbit_bytes(str_of(rc->set.binding)),
+    };
+    amqp_table_entry_t from = {.key = rabbit_bytes(STR("x-stream-offset")),
+                               .value = offset_of(rc->base.cfg.from)};
+    amqp_basic_consume_t consume = {
+        .queue = queue,
+        .no_ack = rc->temporary,
+        .arguments = {.num_entries = rc->stream ? 1 : 0, .entries = &from},
+    };
+    switch (rc->reading) {
+    case READ_OPEN: return send_method(rc, AMQP_CHANNEL_OPEN_METHOD, &open, err);
+    case READ_QOS: return send_method(rc, AMQP_BASIC_QOS_METHOD, &qos, err);
+    case READ_DECLARE: return send_method(rc, AMQP_QUEUE_DECLARE_METHOD, &declare, err);
+    case READ_BIND: return send_method(rc, AMQP_QUEUE_BIND_METHOD, &bind, err);
+    case READ_CONSUME: return send_method(rc, AMQP_BASIC_CONSUME_METHOD, &consume, err);
+    case READ_RUNS: break;
+    }
+    return 0;
+}
+
+/* take_answer takes the answer to a step, and takes the next step. */
+static int take_answer(struct rabbitmq_receiver *rc, const amqp_method_t *m, struct error *err)
 {
     static const amqp_method_number_t answers[] = {
         [READ_OPEN] = AMQP_CHANNEL_OPEN_OK_METHOD,     [READ_QOS] = AMQP_BASIC_QOS_OK_METHOD,
@@ -133,20 +129,12 @@ static int go_on(struct rabbitmq_receiver *rc, const amqp_method_t *m, struct er
     rc->reading++;
     if (rc->reading == READ_BIND && !rc->temporary)
         rc->reading++;
-    switch (rc->reading) {
-    case READ_QOS: return ask_ahead(rc, err);
-    case READ_DECLARE: return declare(rc, err);
-    case READ_BIND: return bind_to_exchange(rc, err);
-    case READ_CONSUME: return consume(rc, err);
-    case READ_OPEN:
-    case READ_RUNS: break;
-    }
-    return 0;
+    return send_step(rc, err);
 }
 
 /* Messages */
 
-static void keep(struct rabbitmq_receiver *rc)
+static void keep_parcel(struct rabbitmq_receiver *rc)
 {
     if (rc->last)
         rc->last->next = rc->coming;
@@ -174,7 +162,7 @@ static int take_header(struct rabbitmq_receiver *rc, const struct rabbit_frame *
     rc->coming = p;
     rc->tag = 0;
     if (p->rest == 0)
-        keep(rc);
+        keep_parcel(rc);
     return 0;
 }
 
@@ -192,16 +180,8 @@ static int take_content(struct rabbitmq_receiver *rc, const struct rabbit_frame 
     p->n += f->payload.n;
     p->rest -= f->payload.n;
     if (p->rest == 0)
-        keep(rc);
+        keep_parcel(rc);
     return 0;
-}
-
-static int refused(const struct rabbitmq_receiver *rc, const amqp_channel_close_t *m,
-                   struct error *err)
-{
-    char said[RABBIT_TEXT];
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, m->reply_code, "%s: %s",
-                     rabbit_conn_label(&rc->conn), rabbit_conn_text(m->reply_text, said));
 }
 
 static int take_frame(void *ctx, const struct rabbit_frame *f, const amqp_method_t *m,
@@ -210,10 +190,14 @@ static int take_frame(void *ctx, const struct rabbit_frame *f, const amqp_method
     struct rabbitmq_receiver *rc = ctx;
     if (!m)
         return take_content(rc, f, err);
-    if (m->id == AMQP_CHANNEL_CLOSE_METHOD)
-        return refused(rc, m->decoded, err);
+    if (m->id == AMQP_CHANNEL_CLOSE_METHOD) {
+        const amqp_channel_close_t *closed = m->decoded;
+        char said[RABBIT_TEXT];
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, closed->reply_code, "%s: %s",
+                         rabbit_conn_label(&rc->conn), rabbit_conn_text(closed->reply_text, said));
+    }
     if (rc->reading != READ_RUNS)
-        return go_on(rc, m, err);
+        return take_answer(rc, m, err);
     if (m->id == AMQP_BASIC_CANCEL_METHOD)
         return err_set(err, ERR_UNAVAILABLE, "%s: queue %s is gone", rabbit_conn_label(&rc->conn),
                        rc->queue);
@@ -246,8 +230,8 @@ static void take_field(void *ctx, struct str name, struct str value)
     m->headers[m->n++] = (struct message_header){name, copy};
 }
 
-static int fill(struct rabbitmq_receiver *rc, const struct parcel *p, struct received *ret,
-                struct error *err)
+static int fill_received(struct rabbitmq_receiver *rc, const struct parcel *p, struct received *ret,
+                         struct error *err)
 {
     struct rabbit_frame f = {.type = RABBIT_HEADER, .payload = {p->data, p->n_header}};
     struct rabbit_header h;
@@ -275,54 +259,38 @@ static int hand_out(struct rabbitmq_receiver *rc, struct received *ret, struct e
     if (!rc->first)
         rc->last = NULL;
     amqp_basic_ack_t ack = {.delivery_tag = rc->given->tag};
-    if (rc->stream && ask(rc, AMQP_BASIC_ACK_METHOD, &ack, err) != 0)
+    if (rc->stream && send_method(rc, AMQP_BASIC_ACK_METHOD, &ack, err) != 0)
         return -1;
-    return fill(rc, rc->given, ret, err);
+    return fill_received(rc, rc->given, ret, err);
 }
 
-static int drive(struct rabbitmq_receiver *rc, struct error *err)
+/* drive_for drives the connection, after waiting for the broker for up to wait_ms. */
+static int drive_for(struct rabbitmq_receiver *rc, int64_t wait_ms, struct error *err)
 {
+    int64_t beat_ms = (rabbit_conn_deadline(&rc->conn) - clock_mono(&clock_system)) / MS_NS + 1;
+    struct pollfd fds[] = {rabbit_conn_poll(&rc->conn),
+                           {.fd = rc->base.cfg.wake, .events = POLLIN}};
+    poll(fds, 2, (int)max_i64(0, min_i64(wait_ms, beat_ms)));
     return rabbit_conn_drive(&rc->conn, take_frame, rc, err);
 }
 
-/* wait_for waits for the broker until the deadline, and says whether it was told to stop. */
-static bool wait_for(const struct rabbitmq_receiver *rc, int64_t deadline)
-{
-    int64_t beat = rabbit_conn_deadline(&rc->conn);
-    int64_t at = beat < deadline ? beat : deadline;
-    int64_t ms = (at - clock_mono(&clock_system)) / MS_NS + 1;
-    struct pollfd fds[] = {rabbit_conn_poll(&rc->conn),
-                           {.fd = rc->base.cfg.wake, .events = POLLIN}};
-    if (ms > 60000)
-        ms = 60000;
-    poll(fds, 2, ms > 0 ? (int)ms : 0);
-    return fds[1].revents != 0;
-}
-
-static int rabbitmq_next(struct receiver *base, int64_t timeout_ms, struct received *ret,
+static int rabbitmq_step(struct receiver *base, int64_t wait_ms, struct received *ret,
                          bool *ret_got, struct error *err)
 {
     struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;
-    int64_t deadline = clock_mono(&clock_system) + timeout_ms * MS_NS;
-    *ret_got = false;
-    for (;;) {
-        if (rc->first) {
-            *ret_got = true;
-            return hand_out(rc, ret, err);
-        }
-        if (drive(rc, err) != 0)
-            return -1;
-        if (rc->first)
-            continue;
-        bool over = wait_for(rc, deadline) || clock_mono(&clock_system) >= deadline;
-        if (over)
-            return 0;
-    }
+    if (!rc->first && drive_for(rc, wait_ms, err) != 0)
+        return -1;
+    if (!rc->first)
+        return 0;
+    if (hand_out(rc, ret, err) != 0)
+        return -1;
+    *ret_got = true;
+    return 0;
 }
 
 /* Opening */
 
-static void rabbitmq_close(struct receiver *base)
+static void rabbitmq_end(struct receiver *base)
 {
     struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;
     rabbit_conn_release(&rc->conn);
@@ -337,7 +305,6 @@ static void rabbitmq_close(struct receiver *base)
     rabbitmq_login_release(&rc->login);
     rabbitmq_settings_release(&rc->set);
     broker_url_release(&rc->url);
-    free(rc);
 }
 
 /* choose_queue finds out what to read. Messages are kept in queues alone: without one, there is
@@ -364,11 +331,15 @@ static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
     return 0;
 }
 
-static int set_up(struct rabbitmq_receiver *rc, struct error *err)
+/* rabbitmq_begin waits until the reading runs, so that nothing is missed that is published after
+ * it. */
+static int rabbitmq_begin(struct receiver *base, struct error *err)
 {
+    struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;
     struct rabbit_config conn;
-    amqp_channel_open_t m = {.out_of_band = amqp_empty_bytes};
-    if (rabbitmq_settings_read(rc->base.cfg.url, &rc->set, &rc->url, err) != 0)
+    arena_init(&rc->text, 0);
+    wire_init(&rc->conn.wire);
+    if (rabbitmq_settings_read(base->cfg.url, &rc->set, &rc->url, err) != 0)
         return -1;
     if (choose_queue(rc, err) != 0)
         return -1;
@@ -377,44 +348,21 @@ static int set_up(struct rabbitmq_receiver *rc, struct error *err)
     rabbit_conn_init(&rc->conn, &conn);
     if (rabbit_conn_open(&rc->conn, err) != 0)
         return -1;
-    return ask(rc, AMQP_CHANNEL_OPEN_METHOD, &m, err);
-}
-
-/* start waits until the reading runs, so that nothing is missed that is published after it. */
-static int start(struct rabbitmq_receiver *rc, struct error *err)
-{
+    if (send_step(rc, err) != 0)
+        return -1;
     while (rc->reading != READ_RUNS) {
-        if (drive(rc, err) != 0)
-            return -1;
-        if (rc->reading != READ_RUNS && wait_for(rc, CLOCK_NEVER - 1))
+        if (receive_stop(base, 0))
             return err_set(err, ERR_BUSY, "told to stop");
+        if (drive_for(rc, WAIT_MS, err) != 0)
+            return -1;
     }
     return 0;
 }
 
-static int rabbitmq_open(const struct receiver_config *cfg, struct receiver **ret,
-                         struct error *err)
-{
-    const struct receiver_ops *ops;
-    if (receive_find(cfg->url, &ops, err) != 0)
-        return -1;
-    struct rabbitmq_receiver *rc = calloc(1, sizeof *rc);
-    if (!rc)
-        return err_nomem(err);
-    rc->base = (struct receiver){ops, *cfg};
-    arena_init(&rc->text, 0);
-    wire_init(&rc->conn.wire);
-    if (set_up(rc, err) != 0 || start(rc, err) != 0) {
-        rabbitmq_close(&rc->base);
-        return -1;
-    }
-    *ret = &rc->base;
-    return 0;
-}
-
-#define RECEIVER(name, scheme_) \
-    const struct receiver_ops name = { \
-        .scheme = scheme_, .open = rabbitmq_open, .next = rabbitmq_next, .close = rabbitmq_close}
-
-RECEIVER(rabbitmq_receiver, "amqp");
-RECEIVER(rabbitmq_tls_receiver, "amqps");
+const struct receiver_ops receive_rabbitmq = {
+    .schemes = (const char *const[]){"amqp", "amqps", NULL},
+    .size = sizeof(struct rabbitmq_receiver),
+    .begin = rabbitmq_begin,
+    .step = rabbitmq_step,
+    .end = rabbitmq_end,
+};
