@@ -38,8 +38,8 @@ struct pipeline_config {
      * of batches. It must outlive the pipeline. */
     struct budget *budget;
     /* For named handlers: the store handle whose transactions they work in, which nothing else
-     * uses, or a pool that has one for a step at a time; and the handlers themselves, as the sink has
-     * them. Neither: handlers work on their own. */
+     * uses, or a pool that has one for a step at a time; and the handlers themselves, as the sink
+     * has them. Neither: handlers work on their own. */
     struct store *work;
     struct tx_pool tx_pool;
     const struct handler *handlers;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../share.h"
+#include "../lib/rounds.h"
 #include "store/sqlite/handle.h"
 
 #define KEYS 4
@@ -530,7 +530,7 @@ static void seeds(const char *order, const char *lanes, const char *batch, size_
 {
     const char *one = getenv("OUTBOX_SEED");
     uint64_t first = one ? strtoull(one, NULL, 10) : 1,
-             n = one ? 1 : (uint64_t)share_count(20, 5000);
+             n = one ? 1 : (uint64_t)rounds_count(20, 5000);
     for (uint64_t s = first; s < first + n; s++) {
         void *state;
         plan = (struct plan){s, order, lanes, batch, handlers, false};

@@ -9,7 +9,7 @@ import time
 
 import broker_kafka
 from broker_nats import Nats
-from broker_rabbit import Rabbit
+from broker_rabbitmq import Rabbit
 from broker_redis import Node
 from checker import COMMITTED, Fact
 from scenario import CLAIMS, KEYS, Numbers

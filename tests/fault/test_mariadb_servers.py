@@ -11,12 +11,12 @@ import signal
 import time
 import uuid
 
-import crowd
+import workload
 import mariadb_server
 import producer
 import small_disk
-from adopting import Rows
-from crowd import STORM
+from flag_table import FlagTable
+from workload import STORM
 from net import Net
 from scenario import CLAIMS, KEYS, Numbers
 from small_disk import HeldDisk
@@ -45,14 +45,14 @@ class ServerCase(Case):
     ask = MariaCase.ask
 
 
-class Crowd(crowd.Crowd, ServerCase):
+class Load(workload.Workload, ServerCase):
     TABLE, FILL, VERSIONS = producer.MARIA_TABLE, producer.MARIA_FILL, "SELECT `key`, version FROM account"
 
     def rows(self):
         return self.sql("SELECT id, aggregate_id, payload FROM outbox_event")
 
 
-class Storm(crowd.Storms, Crowd):
+class Storm(workload.Storms, Load):
     def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
         self.rounds(lambda seconds: self.storm(1, seconds), STORM)
@@ -66,7 +66,7 @@ class Storm(crowd.Storms, Crowd):
         self.rounds(lambda seconds: self.storm(16, seconds, relays=3), STORM)
 
 
-class Crash(Crowd):
+class Crash(Load):
     """The server ends without a word and comes back; nobody else is started again."""
     lease = "1s"  # what is in flight takes longer on a server that has just come back and is busy with others
 
@@ -96,7 +96,7 @@ class Crash(Crowd):
         self.rounds(self.crashes, STORM)
 
 
-class Failover(Crowd):
+class Failover(Load):
     """Everybody goes to one address, which leads to the primary, and to the replica after its promotion; by an account that a server
     which is read-only refuses."""
     lease = "1s"
@@ -173,7 +173,7 @@ class Failover(Crowd):
         self.reckon(crew)
 
 
-class RolledBack(Rows, ServerCase, MariaCase):
+class RolledBack(FlagTable, ServerCase, MariaCase):
     """A server that rolls back the whole transaction where a statement could not get a lock (innodb_rollback_on_timeout)."""
 
     @classmethod

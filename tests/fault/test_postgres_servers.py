@@ -11,12 +11,12 @@ import os
 import signal
 import time
 
-import crowd
+import workload
 import psycopg2
 import servers
 import small_disk
-from crowd import STORM
-from on_server import Crowd, ServerCase
+from workload import STORM
+from on_server import Load, ServerCase
 from scenario import CLAIMS, Numbers
 from small_disk import HeldDisk
 from support import wait_until
@@ -26,7 +26,7 @@ UNAVAILABLE = 69
 BATCH = 20
 
 
-class Storm(crowd.Storms, Crowd):
+class Storm(workload.Storms, Load):
     def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
         self.rounds(lambda seconds: self.storm(1, seconds), STORM)
@@ -40,7 +40,7 @@ class Storm(crowd.Storms, Crowd):
         self.rounds(lambda seconds: self.storm(16, seconds, relays=3), STORM)
 
 
-class Crash(Crowd):
+class Crash(Load):
     """The server ends without a word and comes back; nobody else is started again."""
     lease = "1s"  # what is in flight takes longer on a server that has just come back and is busy with others
 
@@ -115,7 +115,7 @@ class Trickle(Numbers, ServerCase):
         self.rounds(self.trickle, STORM)
 
 
-class Pooled(Crowd):
+class Pooled(Load):
     """Everybody goes through a PgBouncer, which is killed and comes back."""
     lease = "1s"
 

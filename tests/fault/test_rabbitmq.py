@@ -7,7 +7,7 @@ import re
 import signal
 import time
 
-from broker_rabbit import Rabbit
+from broker_rabbitmq import Rabbit
 from net import Net
 from scenario import Numbers
 from support import Case, wait_until

@@ -8,7 +8,7 @@ import signal
 import time
 
 import pika
-from broker_rabbit import Cluster
+from broker_rabbitmq import Cluster
 from scenario import Numbers
 from support import Case, wait_until
 

@@ -8,7 +8,7 @@ import unittest
 import uuid
 
 import psycopg2
-from adopting import POSTGRES as FLAGGED, Rows
+from flag_table import POSTGRES as FLAGGED, FlagTable
 from support import BIN, PgCase, wait_until
 
 DATA, USAGE, AGAIN, CONFIG, UNAVAILABLE = 65, 64, 75, 78, 69
@@ -22,7 +22,7 @@ DEBEZIUM = """CREATE TABLE "Shop"."Out""box" (
 )"""
 
 
-class Adoption(Rows, PgCase):
+class Adoption(FlagTable, PgCase):
     def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox").stdout

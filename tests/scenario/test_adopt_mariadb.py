@@ -11,7 +11,7 @@ import uuid
 
 import mariadb_server
 import pymysql
-from adopting import MARIADB as FLAGGED, Rows
+from flag_table import MARIADB as FLAGGED, FlagTable
 from proxy_mariadb import ANSWERED, STALLED, UNSENT, Proxy
 from support import BIN, MariaCase, wait_until
 
@@ -19,7 +19,7 @@ DATA, CONFIG, AGAIN = 65, 78, 75
 MOST = 40  # more than the statements of an adoption
 
 
-class Adoption(Rows, MariaCase):
+class Adoption(FlagTable, MariaCase):
     def events(self, columns):
         return self.sql(f"SELECT {columns} FROM outbox_event ORDER BY nr")
 
@@ -156,7 +156,7 @@ class Adoption(Rows, MariaCase):
         self.assertEqual(self.numbers(), [1, 2, 4])
 
 
-class Beside(Rows, MariaCase):
+class Beside(FlagTable, MariaCase):
     """Producers are at work while the table is adopted, and the adoption is cut off."""
 
     def setUp(self):

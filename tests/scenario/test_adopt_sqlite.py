@@ -3,12 +3,12 @@ import json
 import sqlite3
 import uuid
 
-from adopting import SQLITE as FLAGGED, Rows
+from flag_table import SQLITE as FLAGGED, FlagTable
 from support import Case
 
 DATA, USAGE, CONFIG = 65, 64, 78
 
-class Adoption(Rows, Case):
+class Adoption(FlagTable, Case):
     def test_a_new_row_is_an_event_if_and_only_if_its_transaction_commits(self):
         self.sql(FLAGGED)
         self.outbox("adopt", "outbox")

@@ -2,14 +2,14 @@
 # build: plain
 import uuid
 
-from adopting import Rows
+from flag_table import FlagTable
 from support import on_each_store
 
 DATA = 65
 
 
 @on_each_store
-class Adoption(Rows):
+class Adoption(FlagTable):
     def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox").stdout

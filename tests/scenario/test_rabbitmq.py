@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 
-from broker_rabbit import Rabbit
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_rabbitmq import Rabbit
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import Case, on_each_store, wait_until
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outbox-tests"

@@ -1,0 +1,98 @@
+"""Producers and relays that work while they, or their server, die; and the reckoning afterwards. What it takes of a store:
+
+    class Load(workload.Workload, ServerCase):
+        PREFIX = "outbox."
+        TABLE, FILL = ...    # producer.py's accounts
+        def rows(self): ...  # [(id, key, payload as text)] of all events
+"""
+import json
+import pathlib
+import sys
+
+from checker import COMMITTED, Fact, whole_lines
+from scenario import APPEND, CLAIMS, FLAKY, Crew, Scenario
+from support import SOAK, TIMEOUT, wait_until
+
+HERE = pathlib.Path(__file__).resolve().parent
+STORM = 3  # seconds
+BATCH = 20
+
+
+class Workload(Crew, Scenario):
+    """Producers and relays that work while others die, and the reckoning afterwards."""
+    VERSIONS = "SELECT key, version FROM account"
+    LEAST = 50
+    lease = "300ms"
+
+    def begin(self, lanes):
+        self.lanes, self.vanished = lanes, 0
+        self.init()
+        self.sql(self.TABLE)
+        self.sql(self.FILL)
+        self.broken = self.path("broken-down")
+        self.broken.touch()
+        self.sinks = {"books": f"file:{self.path('books')}", "mail": "exec:" + APPEND.format(out=self.path("mail")),
+                      "flaky": FLAKY.format(out=self.path("flaky")),
+                      "broken": f"exec:[ ! -e {self.broken} ] || exit 75; " + APPEND.format(out=self.path("broken"))}
+
+    def relay_args(self):
+        args = ["--batch", BATCH, "--lease", self.lease, "--lanes", self.lanes, "--concurrency", 6, "--log-hold", "0s",
+                "--retry", "base=20ms,cap=200ms,attempts=1000,outage=0s"]
+        for name, sink in self.sinks.items(): args += ["--consumer", name, "--sink", sink]
+        return args
+
+    def start(self, kind):
+        if kind == "relay": return self.relay(*self.relay_args(), wait=False)
+        name = f"p{len(self.children)}"
+        return self.spawn(sys.executable, HERE / "producer.py", self.store, self.path(f"diary-{name}"), name,
+                          self.random.randrange(1 << 30))
+
+    def books(self):
+        return len(self.ndjson(self.path("books")))
+
+    def wait_books(self, more, crew):
+        """wait_books: they all go on by themselves, each with its own connections."""
+        before = self.books()
+        wait_until(lambda: self.books() > before + more, what=lambda: "".join(p.output()[-2000:] for p in crew.values()))
+
+    def versions(self):
+        """versions gives how often each account has changed, for certain."""
+        return dict(self.sql(self.VERSIONS))
+
+    def told(self):
+        """told is what was committed: what the diaries say, and what the accounts say, which are part of it."""
+        told = {(key, v): COMMITTED for key, last in self.versions().items() for v in range(1, last + 1)}
+        for path in self.dir.glob("diary-*"):
+            told |= {tuple(map(int, line.split())): COMMITTED for line in path.read_text().splitlines()}
+        return told
+
+    def check(self):
+        name = lambda payload: (payload["key"], payload["version"])
+        rows = self.rows()
+        names = {id: name(json.loads(text)) for id, _, text in rows}
+        c = self.checker(self.told(), [(names[id], Fact(key, names[id][1], (id, key, text))) for id, key, text in rows])
+        for who in self.sinks:
+            got = [(name(ev["payload"]), (ev["id"], ev["aggregate_id"], raw)) for ev, raw in whole_lines(self.path(who))]
+            dead = self.ask("SELECT CAST(id AS text) FROM @dead WHERE consumer = ?", who)
+            # A claim that vanished with its relay, or was lost, may come once more.
+            bound = (CLAIMS * self.vanished + self.lost_claims(who)) * BATCH
+            c.consumer(who, got, [names[id] for id, in dead], bound)
+        self.check_left(c)
+        c.verdict()
+        self.assertGreater(c.events, self.LEAST, "too little happened to prove anything")
+
+    def heal(self):
+        self.broken.unlink()
+        self.drain(*self.relay_args(), timeout=600 if SOAK else TIMEOUT)
+        self.healed()
+
+
+class Storms:
+    """Relays and producers that are killed at random moments and started again, and relays that stand still for longer
+    than their leases. To be put before a Workload."""
+
+    def storm(self, lanes, seconds, relays=2):
+        self.begin(lanes)
+        self.rage(self.crew(relays, 3), seconds)
+        self.heal()
+        self.check()
