@@ -1,5 +1,5 @@
 /* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
- * consumers.c (describes consumers and handlers), claim.c and batch.c (claim and settle batches),
+ * consumers.c (describes consumers and handlers), batch.c (claims and settles batches),
  * stream.c (reads Redis streams), manage.c (what a relay needs besides), tx.c (what a handler sees)
  * and test.c (what applications test with). */
 #ifndef API_API_IMPL_H
