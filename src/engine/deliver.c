@@ -242,16 +242,16 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
 
 /* ---- submitting ---- */
 
-/* submit hands deliveries to the sink. Handlers do their work in here, so meanwhile the heart may
+/* submit hands deliveries to the sink. Handlers do their work in here, so meanwhile the lease renewer may
  * extend the claim, and has then moved its deadline. */
 static size_t submit(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
-    if (!p->cfg.pulse)
+    if (!p->cfg.call)
         return p->sk->ops->submit(p->sk, d, n);
     struct live *l = ((struct item *)d[0])->live;
-    pulse_begin(p->cfg.pulse, l->b.epoch, l->deadline, now);
+    call_progress_begin(p->cfg.call, l->b.epoch, l->deadline, now);
     size_t took = p->sk->ops->submit(p->sk, d, n);
-    l->deadline = pulse_end(p->cfg.pulse);
+    l->deadline = call_progress_end(p->cfg.call);
     return took;
 }
 

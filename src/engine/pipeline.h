@@ -11,9 +11,9 @@
 
 #include "base/log.h"
 #include "engine/budget.h"
+#include "engine/call_progress.h"
 #include "engine/consumer.h"
 #include "engine/meter.h"
-#include "engine/pulse.h"
 #include "engine/suspect.h"
 #include "engine/tx_pool.h"
 #include "sink/handlers.h"
@@ -44,7 +44,7 @@ struct pipeline_config {
     struct tx_pool tx_pool;
     const struct handler *handlers;
     size_t n_handlers;
-    struct pulse *pulse; /* NULL: nobody extends claims while a handler runs */
+    struct call_progress *call; /* NULL: nobody extends claims while a handler runs */
     /* Look at least this often even if no bell rings, unless the consumer has a poll_ms; 0: 30 s.
      * */
     int64_t sweep_ms;

@@ -96,8 +96,8 @@ static inline bool pipeline_chains(const struct pipeline *p)
 static inline void pipeline_frozen(struct pipeline *p, bool frozen)
 {
     bool one_writer = (p->cfg.st->caps & STORE_ONE_WRITER) != 0;
-    if (p->cfg.pulse && one_writer)
-        atomic_store(&p->cfg.pulse->frozen, frozen);
+    if (p->cfg.call && one_writer)
+        atomic_store(&p->cfg.call->frozen, frozen);
 }
 
 /* pipeline_leased returns the sink's lease if the sink takes turns with others, else NULL. Such a

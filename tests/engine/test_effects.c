@@ -30,7 +30,7 @@ struct smith {
     bool lost;   /* the connection of work is lost until the next begin */
     struct pipeline *p;
     struct sink *sk;
-    struct pulse pulse;
+    struct call_progress call;
     struct hand hands[HANDLERS];
     struct handler h[HANDLERS];
     char owner[16];
@@ -273,7 +273,7 @@ static void begin_work(int i)
                                   .work = s->work,
                                   .handlers = s->h,
                                   .n_handlers = plan.handlers,
-                                  .pulse = &s->pulse,
+                                  .call = &s->call,
                                   .clock = &g->clock,
                                   .rng = &g->rng,
                                   .log = &g->log,
