@@ -93,7 +93,7 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .owner = r->owner,
                                   .st = r->st,
                                   .clock = w->clock,
-                                  .work = r->work,
+                                  .tx_conn = r->work,
                                   .handlers = r->handlers,
                                   .n_handlers = r->n_handlers,
                                   .rng = &r->rng,
@@ -105,10 +105,10 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .stand_by = stand_by,
                                   .sole = r->sole};
     if (r->named && w->pool) {
-        cfg.lender = (struct work_lender){take_work, give_work, r};
+        cfg.tx_pool = (struct tx_pool){take_work, give_work, r};
     }
     if (r->n_handlers > 0) {
-        cfg.pulse = &r->pulse;
+        cfg.progress = &r->pulse;
     }
     /* Only a relay that runs on waits for what comes next. Others want to be through. */
     if (stand_by) {

@@ -42,7 +42,7 @@ struct runner {
 
     struct store *st;
     struct store *work; /* NULL unless named */
-    struct pulse pulse;
+    struct call_progress pulse;
     int64_t hung_since;   /* when the call that the heart gave up last began; heart.c only */
     _Atomic int64_t hung; /* calls that the heart has given up */
     struct pipeline *p;
