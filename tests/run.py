@@ -551,7 +551,7 @@ def main():
     parser.add_argument("--versions", action="store_true", help="only what is about PostgreSQL (the store's contract, exact and fault), on "
                         f"each of {', '.join(map(str, postgres_versions.MAJORS))} instead of the installed version")
     parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
-    parser.add_argument("--rows", action="store_true", help="the rows of the contract, the tests that docs/conformance.md names for "
+    parser.add_argument("--rows", action="store_true", help="the rows of the contract, the tests that tests/conformance.md names for "
                         "them, the stores they ran on, and what came of it; NAME is then a row (C2.11) or a part (C2)")
     parser.add_argument("--write", action="store_true", help="with --rows: write down on which stores each of the tests passed")
     sim = parser.add_argument_group("the simulator alone")

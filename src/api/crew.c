@@ -6,10 +6,9 @@
 
 #include "api/defaults.h"
 #include "api/heart.h"
-#include "api/pool.h"
 #include "api/runner.h"
 #include "base/text.h"
-#include "store/share.h"
+#include "pool/pool.h"
 #include "store/trimming.h"
 
 #define TRIM_EVERY_MIN_MS INT64_C(1000)
@@ -43,8 +42,8 @@ bool crew_mine(const struct crew *w)
 
 int crew_handle(struct crew *w, struct store **ret, struct error *err)
 {
-    if (w->share)
-        return share_seat(w->share, NULL, ret, err);
+    if (w->pool)
+        return pool_store_new(w->pool, NULL, ret, err);
     return w->st->ops->dup(w->st, ret, err);
 }
 
@@ -440,8 +439,7 @@ static void reset_stop(struct crew *w)
         return; /* nobody stopped it */
 }
 
-/* tell_of_look logs that nobody listens for all runners, or that somebody does again. */
-static void tell_of_look(void *ctx, const struct error *why)
+static void log_watch_status(void *ctx, const struct error *why)
 {
     const struct crew *w = ctx;
     if (why)
@@ -452,52 +450,19 @@ static void tell_of_look(void *ctx, const struct error *why)
         log_at(w->log, LOG_INFO_, NULL, "looking for new events again");
 }
 
-/* handlers_share gives how many connections the named handlers of r[0..n) share; 0: each has its
- * own. A few workers have, so that they work at the same time. Of more, half of those that are not
- * for listening are for them. */
-static size_t handlers_share(const struct crew *w, struct runner *const *r, size_t n)
+/* open_pool has the runners share a few connections, if the store can do that. */
+static int open_pool(struct crew *w, struct runner *const *r, size_t n, struct error *err)
 {
-    size_t named = 0;
+    if (!pool_possible(w->st, n))
+        return 0;
+    struct pool_config cfg = {.clock = w->clock,
+                              .connections = w->connections,
+                              .sweep_ms = w->sweep_ms,
+                              .watch_status = log_watch_status,
+                              .ctx = w};
     for (size_t i = 0; i < n; i++)
-        named += r[i]->named;
-    bool one_writer = (w->st->caps & STORE_ONE_WRITER) != 0;
-    if (one_writer || named < SHARE_WORKERS)
-        return 0;
-    if (w->connections < 6)
-        return 1;
-    return ((size_t)w->connections - 2) / 2;
-}
-
-/* open_share has n runners share a few connections, if the store can do that. */
-static int open_share(struct crew *w, struct runner *const *r, size_t n, struct error *err)
-{
-    if (!share_possible(w->st, n))
-        return 0;
-    size_t handlers = handlers_share(w, r, n);
-    if (handlers > 0 && pool_new(w->st, w->clock, handlers, &w->pool, err) != 0)
-        return -1;
-    struct share_config cfg = {.clock = w->clock,
-                               .connections = w->connections - (int)handlers,
-                               .sweep_ms = w->sweep_ms,
-                               .told = tell_of_look,
-                               .ctx = w};
-    return share_open(w->st, &cfg, &w->share, err);
-}
-
-/* listen_for_all starts to listen on behalf of the runners, which are open by now. */
-static int listen_for_all(struct crew *w, struct error *err)
-{
-    if (!w->share)
-        return 0;
-    return share_listen(w->share, err);
-}
-
-static void close_share(struct crew *w)
-{
-    share_close(w->share);
-    pool_free(w->pool);
-    w->share = NULL;
-    w->pool = NULL;
+        cfg.tx_workers += r[i]->named;
+    return pool_open(w->st, &cfg, &w->pool, err);
 }
 
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through,
@@ -506,11 +471,11 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
     struct heart heart = {0};
     w->round = 0;
     w->budget.limit = (size_t)w->memory;
-    int result = open_share(w, r, n, err);
+    int result = open_pool(w, r, n, err);
     if (result == 0)
         result = begin_all(r, n, until_through, err);
-    if (result == 0)
-        result = listen_for_all(w, err);
+    if (result == 0 && w->pool)
+        result = pool_watch(w->pool, err); /* only now: all runners are open */
     if (result == 0)
         result = heart_start(&heart, w, r, n, err);
     if (result == 0)
@@ -524,7 +489,8 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
         abandon(w, r, n);
     }
     heart_stop(&heart);
-    close_share(w);
+    pool_close(w->pool);
+    w->pool = NULL;
     reset_stop(w);
     return result;
 }

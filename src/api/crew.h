@@ -19,11 +19,10 @@ struct runner_view;
 
 /* What the runners of one outbox share. (1) Everything below `lock` is protected by it. */
 struct crew {
-    struct store *st;    /* the outbox; runners open handles of their own on it, or: */
-    struct share *share; /* of crew_run: what they share; NULL: nothing */
-    struct pool *pool;   /* of crew_run: what named handlers work on; NULL: each on its own */
-    int connections;     /* how many connections that may have */
-    int64_t memory;      /* bytes for the events that all hold */
+    struct store *st;  /* the outbox; runners open handles of their own on it, or: */
+    struct pool *pool; /* of crew_run: the connections that they share; NULL: none */
+    int connections;   /* how many connections that may have */
+    int64_t memory;    /* bytes for the events that all hold */
     struct budget budget;
     const struct log *log;
     const struct clock *clock;
@@ -70,8 +69,8 @@ int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct e
 int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered,
               struct error *err);
 
-/* crew_handle opens a handle on the outbox for the crew's own use, or takes a seat where there is a
- * share. */
+/* crew_handle opens a handle on the outbox for the crew's own use, or a pooled one where there is
+ * a pool. */
 int crew_handle(struct crew *w, struct store **ret, struct error *err);
 
 /* crew_mine says whether the calling thread works for w, so that the caller is a handler of w. */

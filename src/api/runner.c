@@ -6,8 +6,7 @@
 #include <unistd.h>
 
 #include "api/crew.h"
-#include "api/pool.h"
-#include "store/share.h"
+#include "pool/pool.h"
 
 #define FDS_MAX 1024
 #define SHOW_EVERY (100 * MS_NS)    /* between updates of the view while it never comes to rest */
@@ -40,47 +39,47 @@ static int open_sink(struct runner *r, struct error *err)
     return kind->open(&cfg, &r->sk, err);
 }
 
-/* open_store opens the runner's own handle, or takes a seat where the crew has a share. */
-static int open_store(struct runner *r, struct error *err)
-{
-    struct crew *w = r->crew;
-    struct share_wants wants = {.events = r->consumer->events, .where = r->consumer->where};
-    if (w->share)
-        return share_seat(w->share, &wants, &r->st, err);
-    return w->st->ops->dup(w->st, &r->st, err);
-}
-
-/* open_stores opens the runner's own handle, and a second one for named handlers. */
+/* open_stores opens the runner's own handle, or a pooled one, and a second one for named handlers,
+ * unless those share connections. */
 static int open_stores(struct runner *r, struct error *err)
 {
     struct store *st = r->crew->st;
-    if (open_store(r, err) != 0)
+    struct pool *pool = r->crew->pool;
+    struct pool_wants wants = {.events = r->consumer->events, .where = r->consumer->where};
+    int result;
+    if (pool)
+        result = pool_store_new(pool, &wants, &r->st, err);
+    else
+        result = st->ops->dup(st, &r->st, err);
+
+    bool own_tx = r->named && !(pool && pool_shares_tx(pool));
+    if (result != 0 || !own_tx)
+        return result;
+    if (st->ops->dup(st, &r->tx_st, err) != 0)
         return -1;
-    if (!r->named || r->crew->pool)
-        return 0;
-    if (st->ops->dup(st, &r->work, err) != 0)
-        return -1;
-    return r->work->ops->lend(r->work, r->consumer->timeout_ms, err);
+    return r->tx_st->ops->expose_connection(r->tx_st, r->consumer->timeout_ms, err);
 }
 
-static int take_work(void *runner, struct store **ret, struct error *err)
+static int acquire_tx(void *runner, struct store **ret, struct error *err)
 {
-    const struct runner *r = runner;
-    struct pool_user who = {.consumer = r->consumer, .idle_ms = r->consumer->timeout_ms};
-    return pool_take(r->crew->pool, &who, ret, err);
+    struct runner *r = runner;
+    struct pool_tx_user who = {.consumer = r->consumer, .idle_ms = r->consumer->timeout_ms};
+    return pool_tx_acquire(r->crew->pool, &who, &r->tx_conn, ret, err);
 }
 
-static void give_work(void *runner, struct store *st)
+static void release_tx(void *runner, struct store *st)
 {
-    const struct runner *r = runner;
-    pool_give(r->crew->pool, st);
+    struct runner *r = runner;
+    (void)st;
+    pool_tx_release(r->crew->pool, r->tx_conn);
+    r->tx_conn = NULL;
 }
 
-/* sweep_of returns how often a pipeline looks by itself. A share sweeps for all its seats; then the
- * pipeline does so only if the share fails to. */
+/* sweep_of returns how often a pipeline looks by itself. A pool sweeps for all consumers; then the
+ * pipeline does so only if the pool fails to. */
 static int64_t sweep_of(const struct crew *w)
 {
-    if (w->share)
+    if (w->pool)
         return w->sweep_ms + w->sweep_ms / 2;
     return w->sweep_ms;
 }
@@ -93,7 +92,7 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .owner = r->owner,
                                   .st = r->st,
                                   .clock = w->clock,
-                                  .work = r->work,
+                                  .work = r->tx_st,
                                   .handlers = r->handlers,
                                   .n_handlers = r->n_handlers,
                                   .rng = &r->rng,
@@ -104,9 +103,8 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .sweep_ms = sweep_of(w),
                                   .stand_by = stand_by,
                                   .sole = r->sole};
-    if (r->named && w->pool) {
-        cfg.lender = (struct work_lender){take_work, give_work, r};
-    }
+    if (r->named && !r->tx_st)
+        cfg.tx_pool = (struct tx_pool){acquire_tx, release_tx, r};
     if (r->n_handlers > 0) {
         cfg.pulse = &r->pulse;
     }
@@ -144,11 +142,11 @@ void runner_close(struct runner *r)
         r->sk->ops->close(r->sk);
     pipeline_free(r->p);
     store_close(r->st);
-    store_close(r->work);
+    store_close(r->tx_st);
     r->sk = NULL;
     r->p = NULL;
     r->st = NULL;
-    r->work = NULL;
+    r->tx_st = NULL;
 }
 
 /* ---- what others see of it ---- */

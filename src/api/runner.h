@@ -31,7 +31,7 @@ struct runner {
     struct consumer *consumer;
     const struct handler *handlers; /* for a consumer without a sink URL */
     size_t n_handlers;
-    bool named;  /* the handlers have names, and work in transactions on `work` */
+    bool named;  /* the handlers have names, and work in transactions */
     bool sole;   /* the consumer has no other worker here */
     int wake_fd; /* eventfd; -1: it cannot be woken */
 
@@ -41,7 +41,8 @@ struct runner {
     int64_t shown_at; /* when runner_show was last called, monotonic ns */
 
     struct store *st;
-    struct store *work; /* NULL unless named */
+    struct store *tx_st;       /* what named handlers work on; NULL: they share connections */
+    struct pool_conn *tx_conn; /* one of those, during a step */
     struct pulse pulse;
     int64_t hung_since;   /* when the call that the heart gave up last began; heart.c only */
     _Atomic int64_t hung; /* calls that the heart has given up */

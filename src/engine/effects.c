@@ -18,7 +18,7 @@ static void set_mode(struct effects *e, enum effects_mode mode)
 
 void effects_init(struct effects *e, const struct pipeline_config *cfg)
 {
-    *e = (struct effects){.st = cfg->work, .lender = cfg->lender};
+    *e = (struct effects){.st = cfg->work, .tx_pool = cfg->tx_pool};
     calls_init(&e->calls, cfg->handlers, cfg->n_handlers);
     bool external = false;
     for (size_t i = 0; i < cfg->n_handlers; i++)
@@ -31,15 +31,15 @@ int effects_take(struct effects *e, struct error *err)
 {
     if (e->st)
         return 0;
-    return e->lender.take(e->lender.ctx, &e->st, err);
+    return e->tx_pool.acquire(e->tx_pool.ctx, &e->st, err);
 }
 
 void effects_rest(struct effects *e)
 {
-    bool lent = e->st && e->lender.take;
+    bool lent = e->st && e->tx_pool.acquire;
     if (!lent || e->state != EFFECTS_IDLE)
         return;
-    e->lender.give(e->lender.ctx, e->st);
+    e->tx_pool.release(e->tx_pool.ctx, e->st);
     e->st = NULL;
 }
 
@@ -50,7 +50,7 @@ struct handler_guard effects_guard(struct pipeline *p)
 
 void effects_leave(struct effects *e)
 {
-    bool lent = e->st && e->lender.take;
+    bool lent = e->st && e->tx_pool.acquire;
     if (!lent)
         return;
     e->st->ops->rollback(e->st);

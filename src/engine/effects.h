@@ -9,8 +9,8 @@
 #define ENGINE_EFFECTS_H
 
 #include "engine/calls.h"
-#include "engine/lender.h"
 #include "engine/live.h"
+#include "engine/tx_pool.h"
 #include "sink/handlers.h"
 
 struct pipeline;
@@ -38,10 +38,10 @@ enum effects_state {
 /* (1) Only set_mode writes mode, and only effects.c writes state.
  * (2) The members from batch to trouble have a meaning only while state is not IDLE.
  * (3) In MODE_PER_CALL, state is always IDLE: such a transaction ends with its call.
- * (4) st is lent if there is a lender: NULL between steps, unless state is UNSURE. */
+ * (4) st is acquired from the pool if there is one: NULL between steps, unless state is UNSURE. */
 struct effects {
-    struct store *st; /* NULL, and no lender: handlers act on their own */
-    struct work_lender lender;
+    struct store *st; /* NULL, and no pool: handlers act on their own */
+    struct tx_pool tx_pool;
     struct calls calls;
     enum effects_mode mode;
     int undone;            /* how often this batch was undone */
@@ -56,7 +56,7 @@ struct effects {
     struct error trouble;    /* what the store said when it broke; code 0: nothing */
 };
 
-/* effects_init borrows cfg->work or cfg->lender, and the handlers. effects_guard returns the guard
+/* effects_init borrows cfg->work or cfg->tx_pool, and the handlers. effects_guard returns the guard
  * that the handlers' sink is opened with. */
 void effects_init(struct effects *e, const struct pipeline_config *cfg);
 struct handler_guard effects_guard(struct pipeline *p);
@@ -65,7 +65,7 @@ struct handler_guard effects_guard(struct pipeline *p);
  * whether a transaction is open, effects_unsure whether it is unknown if one was committed. */
 static inline bool effects_used(const struct effects *e)
 {
-    return e->st || e->lender.take;
+    return e->st || e->tx_pool.acquire;
 }
 
 static inline bool effects_in_tx(const struct effects *e)

@@ -12,10 +12,10 @@
 #include "base/log.h"
 #include "engine/budget.h"
 #include "engine/consumer.h"
-#include "engine/lender.h"
 #include "engine/meter.h"
 #include "engine/pulse.h"
 #include "engine/suspect.h"
+#include "engine/tx_pool.h"
 #include "sink/handlers.h"
 #include "store/store.h"
 
@@ -38,10 +38,10 @@ struct pipeline_config {
      * of batches. It must outlive the pipeline. */
     struct budget *budget;
     /* For named handlers: the store handle whose transactions they work in, which nothing else
-     * uses, or who lends one for a step at a time; and the handlers themselves, as the sink has
-     * them. Neither: handlers work on their own. */
+     * uses, or a pool that has one for a step at a time; and the handlers themselves, as the sink
+     * has them. Neither: handlers work on their own. */
     struct store *work;
-    struct work_lender lender;
+    struct tx_pool tx_pool;
     const struct handler *handlers;
     size_t n_handlers;
     struct pulse *pulse; /* NULL: nobody extends claims while a handler runs */

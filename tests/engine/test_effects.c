@@ -257,7 +257,7 @@ static void begin_work(int i)
     snprintf(s->owner, sizeof s->owner, "s%d.%lu", i, starts++);
     assert_int_equal(g->st->ops->dup(g->st, &s->st, &err), 0);
     assert_int_equal(g->st->ops->dup(g->st, &s->work, &err), 0);
-    assert_int_equal(s->work->ops->lend(s->work, 0, &err), 0);
+    assert_int_equal(s->work->ops->expose_connection(s->work, 0, &err), 0);
     s->db = sqlite_handle(s->work);
     s->lost = false;
     s->st->ops = &moody_main;

@@ -194,7 +194,7 @@ class Case(unittest.TestCase):
     postgres = False  # whether it is about PostgreSQL, and so is run on each version of it
 
     def setUp(self):
-        self.stores = set()  # that were used, by the names of docs/conformance.md
+        self.stores = set()  # that were used, by the names of tests/conformance.md
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         self.db = self.dir / "shop.db"
