@@ -294,6 +294,7 @@ def judge(job, status, trouble, left):
 
 def report(job):
     if job.label == "build" and not job.failed and job.seconds < 1: return
+    if job.may_be_empty and not (job.passed or job.failed or job.skipped): return
     counts = f"{job.passed} passed" if job.label != "build" else ""
     if job.failed and job.label != "build": counts += f", {len(job.failed)} failed"
     if job.skipped: counts += f", {len(job.skipped)} skipped"
