@@ -388,16 +388,11 @@ int report_end(struct report *r, struct error *err);
 /* doctor_sinks connects to the sink of every consumer in the settings, and reports who answered. */
 void doctor_sinks(struct cli *cli, struct report *r);
 
-/* ---- SQL for other tools ---- */
+/* ---- a part of a command that is in src/extra ---- */
 
-extern const char *const gen_tools[]; /* ends with NULL */
+extern const struct option_def gen_options[]; /* set fields of struct gen_args */
 /* gen runs `migrate gen`: it prints the SQL for a tool, or writes files with it. */
 int gen(struct cli *cli, struct error *err);
-
-/* ---- receiving webhooks ---- */
-
-/* listen_run runs `webhook listen`: it answers requests until it is told to stop. */
-int listen_run(struct cli *cli, struct error *err);
 
 /* ---- reading lines ---- */
 

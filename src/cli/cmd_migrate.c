@@ -1,6 +1,5 @@
 /* cmd_migrate.c: outbox migrate, which upgrades the schema, compares it with this program's, and
  * generates it for other tools. */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -187,63 +186,6 @@ static int validate(struct cli *cli, struct error *err)
     report_release(&r);
     return bad;
 }
-
-/* ---- gen ---- */
-
-/* The longest name of a service, with its NUL: with "_outbox_dlq" after it, the name must still fit
- * into an identifier of PostgreSQL. */
-#define SERVICE_SIZE (STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1))
-
-/* suggest_service writes a name that would be valid: each run of invalid characters becomes a dash,
- * except at either end. */
-static void suggest_service(const char *value, char out[SERVICE_SIZE])
-{
-    size_t n = 0;
-    bool gap = false;
-    for (const char *p = value; *p && n + 1 < SERVICE_SIZE; p++) {
-        bool good = isalnum((unsigned char)*p) || strchr("_.-", *p);
-        if (good && gap && n > 0)
-            out[n++] = '-';
-        if (good && n + 1 < SERVICE_SIZE)
-            out[n++] = *p;
-        gap = !good;
-    }
-    out[n] = '\0';
-}
-
-/* set_service accepts what can be part of a schema's name, which is quoted, and the name of a
- * consumer. */
-static int set_service(void *field, const char *value, const struct option_def *o,
-                       struct error *err)
-{
-    if (store_name_check(value, NULL) == 0)
-        return option_text(field, value, o, err);
-    if (!*value)
-        return err_set(err, ERR_CONFIG, "the service's name is empty");
-
-    char other[SERVICE_SIZE], hint[SERVICE_SIZE + 20] = "";
-    suggest_service(value, other);
-    if (*other)
-        snprintf(hint, sizeof(hint), "; use \"%s\"", other);
-    return err_set(err, ERR_CONFIG,
-                   "\"%.100s\": a service's name has up to %d characters of A-Z a-z 0-9 _ . -%s",
-                   value, STORE_NAME_MAX, hint);
-}
-
-static const struct option_def gen_options[] = {
-    {"tool", "plain|flyway|golang-migrate|alembic|rails", "plain",
-     "migration tool to write files for", option_choice, ARG(gen.tool), .names = gen_tools},
-    {"service", "NAME", NULL,
-     "generate for this service: schema NAME_outbox, and a program to start from", set_service,
-     ARG(gen.service)},
-    {"out-dir", "DIR", NULL,
-     "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; existing "
-     "files stay",
-     option_name, ARG(gen.out_dir)},
-    {"json", NULL, "no", "with --out-dir: print the names of the files as JSON", option_bool,
-     ARG(json), .env = true},
-    OPTION_END,
-};
 
 const struct command cmd_migrate[] = {
     {.name = "migrate",

@@ -11,8 +11,8 @@ import unittest
 
 import ed25519
 from broker_nats import Nats
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import Case, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).parent

@@ -250,7 +250,7 @@ void pg_rollback(struct store *base)
     .wake_clear = pg_bell_clear, \
     .poll_new = pg_look, \
     \
-    .lend = pg_lend, \
+    .expose_connection = pg_lend, \
     .savepoint = pg_savepoint, \
     .tx_state = pg_tx_state, \
     .settle = pg_settle, \

@@ -488,8 +488,8 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
 /* ---- bell.c ---- */
 
 /* pg_bell_sleep is called when nothing was found. It returns 1 if the caller must look once more
- * before it may sleep, and 0 if not. Then *poll_in_ms says how soon it must look again in any case; 0:
- * somebody will ring. */
+ * before it may sleep, and 0 if not. Then *poll_in_ms says how soon it must look again in any case;
+ * 0: a notification will come. */
 int pg_bell_sleep(struct pg_store *st, int64_t *poll_in_ms, struct error *err);
 /* pg_bell_found notes that n events were found; `all`: nothing else is left. It gets up, so that
  * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on
