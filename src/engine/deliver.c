@@ -242,8 +242,8 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
 
 /* ---- submitting ---- */
 
-/* submit hands deliveries to the sink. Handlers do their work in here, so meanwhile the lease renewer may
- * extend the claim, and has then moved its deadline. */
+/* submit hands deliveries to the sink. Handlers do their work in here, so meanwhile the lease
+ * renewer may extend the claim, and has then moved its deadline. */
 static size_t submit(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
     if (!p->cfg.call)
