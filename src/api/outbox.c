@@ -4,13 +4,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "api/api_impl.h"
-#include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
+#include "base/wake_fd.h"
 #include "store/mariadb/handle.h"
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
@@ -49,7 +48,7 @@ static void take_options(const outbox_options *given, outbox_options *o)
 }
 
 /* init_locks makes `lock` recursive, because a thread emits between outbox_begin and outbox_commit,
- * and lets the crew wait by the monotonic clock, which nobody sets. */
+ * and lets the supervisor wait by the monotonic clock, which nobody sets. */
 static void init_locks(outbox *ob)
 {
     pthread_mutexattr_t recursive;
@@ -60,24 +59,24 @@ static void init_locks(outbox *ob)
     pthread_mutexattr_destroy(&recursive);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ob->crew.changed, &monotonic);
+    pthread_cond_init(&ob->sv.changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    pthread_mutex_init(&ob->crew.lock, NULL);
+    pthread_mutex_init(&ob->sv.lock, NULL);
     pthread_mutex_init(&ob->turns, NULL);
-    suspect_all_init(&ob->crew.suspects);
+    suspect_all_init(&ob->sv.suspects);
 }
 
-static int init_crew(outbox *ob, struct error *err)
+static int init_supervisor(outbox *ob, struct error *err)
 {
-    struct crew *w = &ob->crew;
-    w->clock = &ob->clock;
-    w->log = &ob->log;
-    w->stop_fd = -1;
-    if (option_defaults(crew_options, w, err) != 0)
+    struct supervisor *sv = &ob->sv;
+    sv->clock = &ob->clock;
+    sv->log = &ob->log;
+    sv->stop_fd = -1;
+    if (option_defaults(supervisor_options, sv, err) != 0)
         return -1;
-    atomic_init(&w->stop, false);
-    w->stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (w->stop_fd < 0)
+    atomic_init(&sv->stop, false);
+    sv->stop_fd = wake_fd_new();
+    if (sv->stop_fd < 0)
         return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
     return 0;
 }
@@ -127,7 +126,7 @@ static int open_store(outbox *ob, const char *url, const outbox_options *o, stru
                                .clock = &ob->clock};
     if (store_open(url, &so, &ob->st, err) != 0)
         return -1;
-    ob->crew.st = ob->st;
+    ob->sv.st = ob->st;
     if (!o->create)
         return 0;
     return ob->st->ops->init(ob->st, &created, err);
@@ -149,7 +148,7 @@ int api_open(const char *url, const outbox_options *options, bool movable, outbo
     if (movable)
         ob->clock = (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob};
 
-    if (init_crew(ob, err) != 0)
+    if (init_supervisor(ob, err) != 0)
         goto fail;
     if (open_store(ob, url, &o, err) != 0)
         goto fail;
@@ -176,12 +175,12 @@ OUTBOX_API void outbox_close(outbox *ob)
         api_consumer_free(c);
     }
     store_close(ob->st);
-    if (ob->crew.stop_fd >= 0)
-        close(ob->crew.stop_fd);
-    pthread_cond_destroy(&ob->crew.changed);
-    pthread_mutex_destroy(&ob->crew.lock);
+    if (ob->sv.stop_fd >= 0)
+        close(ob->sv.stop_fd);
+    pthread_cond_destroy(&ob->sv.changed);
+    pthread_mutex_destroy(&ob->sv.lock);
     pthread_mutex_destroy(&ob->turns);
-    suspect_all_release(&ob->crew.suspects);
+    suspect_all_release(&ob->sv.suspects);
     pthread_mutex_destroy(&ob->lock);
     free(ob);
 }
@@ -252,7 +251,7 @@ static bool steps_at_once(const outbox *ob)
 {
     if (!ob->eager || ob->running)
         return false;
-    return api_runs_any(ob) && !crew_mine(&ob->crew);
+    return api_runs_any(ob) && !supervisor_is_current(&ob->sv);
 }
 
 /* committed is called after a commit. It wakes the consumers of this handle if the store has no
@@ -390,7 +389,7 @@ OUTBOX_API struct st_mysql *outbox_mariadb(outbox *ob)
 
 OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, outbox_error *err)
 {
-    return option_set(crew_options, &ob->crew, option, value, err_of(err));
+    return option_set(supervisor_options, &ob->sv, option, value, err_of(err));
 }
 
 /* work_begin waits until no other thread runs or steps the consumers. */
@@ -411,29 +410,22 @@ static void work_end(outbox *ob)
 OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
 {
     size_t n;
-    if (crew_mine(&ob->crew))
+    if (supervisor_is_current(&ob->sv))
         return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
     bool until_through = (flags & OUTBOX_UNTIL_THROUGH) != 0;
     int r = -1;
     work_begin(ob, true);
-    struct runner **list = api_crew(ob, &n, err_of(err));
+    struct worker **list = api_workers(ob, &n, err_of(err));
     if (list)
-        r = crew_run(&ob->crew, list, n, until_through, err_of(err));
+        r = supervisor_run(&ob->sv, list, n, until_through, err_of(err));
     work_end(ob);
     free(list);
     return r;
 }
 
-/* outbox_stop does only what a signal handler may: it sets a flag and writes to an eventfd. */
 OUTBOX_API void outbox_stop(outbox *ob)
 {
-    uint64_t one = 1;
-    int saved = errno; /* this may be a signal handler */
-    atomic_store(&ob->crew.stop, true);
-    /* A write fails only if the counter is full, and then the descriptor is readable anyway. */
-    ssize_t written = write(ob->crew.stop_fd, &one, sizeof one);
-    (void)written;
-    errno = saved;
+    supervisor_stop(&ob->sv);
 }
 
 OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
@@ -441,13 +433,13 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
     size_t n;
     if (ret_delivered)
         *ret_delivered = 0;
-    if (crew_mine(&ob->crew))
+    if (supervisor_is_current(&ob->sv))
         return err_set(err_of(err), ERR_MISUSE, "outbox_step was called from a handler");
     int r = -1;
     work_begin(ob, false);
-    struct runner **list = api_crew(ob, &n, err_of(err));
+    struct worker **list = api_workers(ob, &n, err_of(err));
     if (list)
-        r = crew_step(&ob->crew, list, n, ret_delivered, err_of(err));
+        r = supervisor_step(&ob->sv, list, n, ret_delivered, err_of(err));
     work_end(ob);
     free(list);
     return r;
@@ -482,10 +474,10 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 
 OUTBOX_API void outbox_wake(outbox *ob)
 {
-    pthread_mutex_lock(&ob->crew.lock);
+    pthread_mutex_lock(&ob->sv.lock);
     for (outbox_consumer *c = ob->consumers; c; c = c->next) {
-        for (size_t i = 0; i < c->n_runners; i++)
-            runner_wake(c->runners[i]);
+        for (size_t i = 0; i < c->n_workers; i++)
+            worker_wake(c->workers[i]);
     }
-    pthread_mutex_unlock(&ob->crew.lock);
+    pthread_mutex_unlock(&ob->sv.lock);
 }

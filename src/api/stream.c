@@ -58,14 +58,14 @@ OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *
         .from = s->from,
         .claim_ms = s->claim_ms,
         .until_through = (s->flags & OUTBOX_UNTIL_THROUGH) != 0,
-        .wake = ob->crew.stop_fd,
+        .wake = ob->sv.stop_fd,
         .log = &ob->log,
         .handle = handle,
         .ctx = &r,
     };
     int rc = stream_reader_run(&cfg, NULL, e ? e : &own);
-    atomic_store(&ob->crew.stop, false);
-    ssize_t got = read(ob->crew.stop_fd, &count, sizeof count);
+    atomic_store(&ob->sv.stop, false);
+    ssize_t got = read(ob->sv.stop_fd, &count, sizeof count);
     (void)got; /* it only fails if nobody called outbox_stop */
     return rc;
 }

@@ -30,7 +30,7 @@ void schedule_look_by(struct schedule *s, int64_t at);
  * another worker has the lane: then the next look is at least 50 ms away, bell or not. */
 void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool crowded);
 /* schedule_ring makes a look due at once, and has the store asked even if it is being left alone.
- * */
+ */
 void schedule_ring(struct schedule *s);
 
 /* schedule_look_due says whether a look is due. schedule_listens says whether the bell counts now.

@@ -262,9 +262,9 @@ class Hostile(Case):
 
 class Documentation(Case):
     def test_page_has_every_answer_of_the_table(self):
-        """docs/rabbitmq.md repeats the table of src/sink/rabbitmq_fate.c, row by row."""
+        """docs/rabbitmq.md repeats the table of src/sink/rabbitmq_answer.c, row by row."""
         root = pathlib.Path(__file__).parents[2]
-        rows = re.findall(r'\{(SAID_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_fate.c").read_text())
+        rows = re.findall(r'\{(SAID_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_answer.c").read_text())
         self.assertEqual(len(rows), 17)
         page = (root / "docs/rabbitmq.md").read_text()
         for _, _, status, meaning in rows:

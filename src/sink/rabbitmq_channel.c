@@ -1,6 +1,5 @@
-/* rabbitmq_setup.c: the channel, and what it needs: confirms, an exchange, perhaps a queue. They
+/* rabbitmq_channel.c: the channel, and what it needs: confirms, an exchange, perhaps a queue. They
  * are looked at whenever a channel is opened, and created only if the URL says so. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +13,7 @@ struct step {
     const char *what;
 };
 
-static int say(struct rabbitmq_sink *r, amqp_method_number_t id, void *m, bool *ret_asked)
+static int send_question(struct rabbitmq_sink *r, amqp_method_number_t id, void *m, bool *ret_asked)
 {
     *ret_asked = true;
     return rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, id, m);
@@ -23,13 +22,13 @@ static int say(struct rabbitmq_sink *r, amqp_method_number_t id, void *m, bool *
 static int open_channel(struct rabbitmq_sink *r, bool *ret_asked)
 {
     amqp_channel_open_t m = {.out_of_band = amqp_empty_bytes};
-    return say(r, AMQP_CHANNEL_OPEN_METHOD, &m, ret_asked);
+    return send_question(r, AMQP_CHANNEL_OPEN_METHOD, &m, ret_asked);
 }
 
 static int want_confirms(struct rabbitmq_sink *r, bool *ret_asked)
 {
     amqp_confirm_select_t m = {.nowait = 0};
-    return say(r, AMQP_CONFIRM_SELECT_METHOD, &m, ret_asked);
+    return send_question(r, AMQP_CONFIRM_SELECT_METHOD, &m, ret_asked);
 }
 
 static bool creates(const struct rabbitmq_sink *r)
@@ -49,7 +48,7 @@ static int look_at_exchange(struct rabbitmq_sink *r, bool *ret_asked)
     };
     if (r->set.exchange[0] == '\0')
         return 0;
-    return say(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_asked);
+    return send_question(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_asked);
 }
 
 /* queue_of returns the queue that has to be there; NULL: we know of none. */
@@ -74,7 +73,7 @@ static int look_at_queue(struct rabbitmq_sink *r, bool *ret_asked)
     };
     if (!queue_of(r))
         return 0;
-    return say(r, AMQP_QUEUE_DECLARE_METHOD, &m, ret_asked);
+    return send_question(r, AMQP_QUEUE_DECLARE_METHOD, &m, ret_asked);
 }
 
 static int bind_queue(struct rabbitmq_sink *r, bool *ret_asked)
@@ -87,7 +86,7 @@ static int bind_queue(struct rabbitmq_sink *r, bool *ret_asked)
     bool bindable = r->set.create && r->set.queue;
     if (!bindable)
         return 0;
-    return say(r, AMQP_QUEUE_BIND_METHOD, &m, ret_asked);
+    return send_question(r, AMQP_QUEUE_BIND_METHOD, &m, ret_asked);
 }
 
 static const struct step steps[] = {
@@ -100,8 +99,8 @@ static const struct step steps[] = {
 
 #define STEPS (sizeof steps / sizeof steps[0])
 
-/* go_on takes steps until one has to be answered; behind the last the channel is ready. */
-static int go_on(struct rabbitmq_sink *r, struct error *err)
+/* take_steps goes on until one has to be answered; behind the last the channel is ready. */
+static int take_steps(struct rabbitmq_sink *r, struct error *err)
 {
     while (r->step < STEPS) {
         bool asked = false;
@@ -112,78 +111,56 @@ static int go_on(struct rabbitmq_sink *r, struct error *err)
         r->step++;
     }
     r->channel = CHANNEL_READY;
-    r->first = r->next = 1; /* the first message on a channel has the tag 1 */
+    r->first_tag = r->next_tag = 1; /* the first message on a channel has the tag 1 */
     return 0;
 }
 
-int rabbitmq_setup_begin(struct rabbitmq_sink *r, struct error *err)
+int rabbitmq_channel_open(struct rabbitmq_sink *r, struct error *err)
 {
     r->channel = CHANNEL_SETUP;
     r->step = 0;
     r->nacked = 0;
     r->returning = (struct rabbitmq_returning){0};
-    return go_on(r, err);
+    return take_steps(r, err);
 }
 
-int rabbitmq_setup_reply(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
+int rabbitmq_channel_reply(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
 {
     if (m->id != steps[r->step].answer)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
                          rabbit_conn_label(&r->conn), amqp_method_name(m->id));
     r->step++;
-    return go_on(r, err);
+    return take_steps(r, err);
 }
 
-/* advice says what to do about a refusal; "" if that is clear. */
-static const char *advice(const struct rabbitmq_sink *r, int code)
-{
-    if (code == AMQP_NOT_FOUND && !r->set.create)
-        return "; declare it, or add create=on to the URL";
-    if (code == AMQP_ACCESS_REFUSED && creates(r))
-        return "; give the user the right to configure, or declare it and drop create=on";
-    return "";
-}
-
-/* differs takes note that something exists in another way than we would create it, which is how we
- * learn that it is not durable, or a classic queue. It will do: the channel is set up again without
- * creating. */
-static int differs(struct rabbitmq_sink *r, const char *said, struct error *err)
-{
-    r->passive = true;
-    rabbitmq_caution(r,
-                     "%s has %s in another form than create=on would give it, and it is used as "
-                     "it is: %s",
-                     rabbit_conn_label(&r->conn), steps[r->step].what, said);
-    return rabbitmq_setup_begin(r, err);
-}
-
-int rabbitmq_setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
-                           struct error *err)
+int rabbitmq_channel_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
+                             struct error *err)
 {
     char said[RABBIT_TEXT];
     int code = m->reply_code;
-    enum retry_class fate = CLASS_DOWN;
+    const char *what = steps[r->step].what, *advice = "";
     rabbit_conn_text(m->reply_text, said);
-    if (code == AMQP_PRECONDITION_FAILED && creates(r))
-        return differs(r, said, err);
+    if (code == AMQP_PRECONDITION_FAILED && creates(r)) {
+        /* It exists in another form than we would create, which is how we learn that it is not
+         * durable, or a classic queue. It will do: set up again without creating. */
+        r->passive = true;
+        broker_set_caution(&r->b,
+                           "%s has %s in another form than create=on would give it, and it is "
+                           "used as it is: %s",
+                           rabbit_conn_label(&r->conn), what, said);
+        return rabbitmq_channel_open(r, err);
+    }
 
-    enum sink_status status = rabbitmq_fate_of(SAID_SETUP, code, said)->status;
+    if (code == AMQP_NOT_FOUND && !r->set.create)
+        advice = "; declare it, or add create=on to the URL";
+    if (code == AMQP_ACCESS_REFUSED && creates(r))
+        advice = "; give the user the right to configure, or declare it and drop create=on";
+    enum retry_class class = CLASS_DOWN;
+    enum sink_status status = rabbitmq_answer_meaning(SAID_SETUP, code, said)->status;
     if (status == SINK_FATAL)
-        fate = CLASS_FATAL;
+        class = CLASS_FATAL;
     if (status == SINK_REFUSED)
-        fate = CLASS_RETRY;
-    return err_class(err, ERR_UNAVAILABLE, fate, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
-                     steps[r->step].what, said, advice(r, code));
-}
-
-void rabbitmq_caution(struct rabbitmq_sink *r, const char *fmt, ...)
-{
-    va_list ap;
-    char *to = r->caution[(r->cautions + 1) & 1];
-    va_start(ap, fmt);
-    vsnprintf(to, RABBITMQ_SAID, fmt, ap);
-    va_end(ap);
-    bool known = r->cautions > 0 && strcmp(to, r->caution[r->cautions & 1]) == 0;
-    if (!known)
-        r->cautions++; /* a new text has a new address */
+        class = CLASS_RETRY;
+    return err_class(err, ERR_UNAVAILABLE, class, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
+                     what, said, advice);
 }

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "engine/batch_size.h"
+#include "engine/claim_quota.h"
 
 #define QUICK (50 * MS_NS)
 #define SLOW (1500 * MS_NS)
@@ -14,98 +14,98 @@
 static void starts_with_64_or_what_may_be_in_flight_within_the_most(void **state)
 {
     (void)state;
-    struct batch_size b;
-    batch_size_init(&b, 1, 2000);
+    struct claim_quota b;
+    claim_quota_init(&b, 1, 2000, NULL);
     assert_int_equal(b.n, 64);
-    batch_size_init(&b, 100, 2000);
+    claim_quota_init(&b, 100, 2000, NULL);
     assert_int_equal(b.n, 100);
-    batch_size_init(&b, 1, 10);
+    claim_quota_init(&b, 1, 10, NULL);
     assert_int_equal(b.n, 10);
-    batch_size_init(&b, 100, 10);
+    claim_quota_init(&b, 100, 10, NULL);
     assert_int_equal(b.n, 10);
 }
 
 static void starts_small_with_8_or_what_may_be_in_flight_within_the_most(void **state)
 {
     (void)state;
-    struct batch_size b;
-    batch_size_init(&b, 1, 2000);
-    batch_size_start_small(&b);
+    struct claim_quota b;
+    claim_quota_init(&b, 1, 2000, NULL);
+    claim_quota_start_small(&b);
     assert_int_equal(b.n, 8);
-    batch_size_init(&b, 20, 2000);
-    batch_size_start_small(&b);
+    claim_quota_init(&b, 20, 2000, NULL);
+    claim_quota_start_small(&b);
     assert_int_equal(b.n, 20);
-    batch_size_init(&b, 1, 5);
-    batch_size_start_small(&b);
+    claim_quota_init(&b, 1, 5, NULL);
+    claim_quota_start_small(&b);
     assert_int_equal(b.n, 5);
 }
 
 static void full_and_quick_doubles_up_to_the_most(void **state)
 {
     (void)state;
-    struct batch_size b;
-    batch_size_init(&b, 1, 200);
-    batch_size_tune(&b, 63, QUICK);
+    struct claim_quota b;
+    claim_quota_init(&b, 1, 200, NULL);
+    claim_quota_tune(&b, 63, QUICK);
     assert_int_equal(b.n, 64); /* it was not full, so a larger one would not have held more */
-    batch_size_tune(&b, 64, QUICK);
+    claim_quota_tune(&b, 64, QUICK);
     assert_int_equal(b.n, 128);
-    batch_size_tune(&b, 128, QUICK);
+    claim_quota_tune(&b, 128, QUICK);
     assert_int_equal(b.n, 200);
-    batch_size_tune(&b, 200, 500 * MS_NS);
+    claim_quota_tune(&b, 200, 500 * MS_NS);
     assert_int_equal(b.n, 200);
 }
 
 static void slow_halves_down_to_what_may_be_in_flight(void **state)
 {
     (void)state;
-    struct batch_size b;
-    batch_size_init(&b, 20, 2000);
-    batch_size_tune(&b, 64, SLOW);
+    struct claim_quota b;
+    claim_quota_init(&b, 20, 2000, NULL);
+    claim_quota_tune(&b, 64, SLOW);
     assert_int_equal(b.n, 32);
-    batch_size_tune(&b, 1, SLOW);
+    claim_quota_tune(&b, 1, SLOW);
     assert_int_equal(b.n, 20);
 }
 
 static void halving_ends_at_one(void **state)
 {
     (void)state;
-    struct batch_size b;
-    batch_size_init(&b, 4, 2);
-    batch_size_halve(&b);
-    batch_size_halve(&b);
+    struct claim_quota b;
+    claim_quota_init(&b, 4, 2, NULL);
+    claim_quota_halve(&b);
+    claim_quota_halve(&b);
     assert_int_equal(b.n, 1);
-    batch_size_tune(&b, 1, 500 * MS_NS);
+    claim_quota_tune(&b, 1, 500 * MS_NS);
     assert_int_equal(b.n, 2);
-    batch_size_one(&b);
+    claim_quota_one(&b);
     assert_int_equal(b.n, 1);
 }
 
 static void memory_is_twice_what_was_taken_within_bounds(void **state)
 {
     (void)state;
-    struct batch_size b;
-    batch_size_init(&b, 1, 1000);
-    batch_size_took(&b, 100 * 1024);
+    struct claim_quota b;
+    claim_quota_init(&b, 1, 1000, NULL);
+    claim_quota_learn(&b, 100 * 1024);
     assert_int_equal(b.bytes, 200 * 1024);
-    batch_size_took(&b, 200 * 1024);
+    claim_quota_learn(&b, 200 * 1024);
     assert_int_equal(b.bytes, 400 * 1024);
-    batch_size_took(&b, 64 * 1024 * 1024);
-    assert_int_equal(b.bytes, BATCH_BYTES);
+    claim_quota_learn(&b, 64 * 1024 * 1024);
+    assert_int_equal(b.bytes, QUOTA_BYTES);
     for (int i = 0; i < 20; i++)
-        batch_size_took(&b, 100);
-    assert_int_equal(b.bytes, BATCH_BYTES_LEAST);
+        claim_quota_learn(&b, 100);
+    assert_int_equal(b.bytes, QUOTA_BYTES_LEAST);
 }
 
 /* Retries are claimed in turns with new events, and are few. */
 static void memory_is_not_forgotten_after_one_small_batch(void **state)
 {
     (void)state;
-    struct batch_size b;
-    batch_size_init(&b, 1, 1000);
+    struct claim_quota b;
+    claim_quota_init(&b, 1, 1000, NULL);
     for (int i = 0; i < 10; i++) {
-        batch_size_took(&b, 400 * 1024);
+        claim_quota_learn(&b, 400 * 1024);
         assert_int_equal(b.bytes, 800 * 1024);
-        batch_size_took(&b, 100);
+        claim_quota_learn(&b, 100);
         assert_true(b.bytes >= 400 * 1024);
     }
 }
