@@ -65,9 +65,9 @@ OUTBOX_API const char *outbox_version(void);
 /*
 ** CAPI: Errors
 **
-** code says what went wrong, and retry_class what may be done about it. native is what the other side said
-** (an errno, a SQLite result code, an exit status), or 0. text is one line for people, without
-** secrets.
+** code says what went wrong, and retry_class what may be done about it. native is what the
+** other side said (an errno, a SQLite result code, an exit status), or 0. text is one line for
+** people, without secrets.
 */
 enum outbox_code {
     OUTBOX_OK = 0,

@@ -16,7 +16,7 @@ COLUMNS = 100
 
 # From the bottom up. A folder may include those of the layers below its own, and nothing else. Each folder of src/extra has a layer of its
 # own: claims of rows are part of the library, the others are commands.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["engine", "extra/rows", "listing"], ["api"], ["admin"], ["cli"],
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows", "listing"], ["api"], ["admin"], ["cli"],
           ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 STORES = "src/store"  # its folders are alternatives, and do not know each other
@@ -24,7 +24,7 @@ SHARED = pathlib.PurePath("src/store/db")  # but this one, which several of them
 
 # Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/store/db": "db_", "src/redis": "redis_",
-                 "src/rabbit": "rabbit_", "src/extra/rows": "rows_",
+                 "src/rabbit": "rabbit_", "src/extra/rows": "rows_", "src/pool": "pool_",
                  "src/admin": "admin_", "src/api": "api_"}
 
 # Migrations, which are never edited once they are released.

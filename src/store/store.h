@@ -365,12 +365,13 @@ struct store_ops {
 
     /* ---- effects of handlers, in one transaction with their settlement ---- */
 
-    /* lend lets the application's code work on this handle's connection between begin and commit.
+    /* expose_connection lets the application's code work on this handle's connection between begin
+     * and commit.
      * The session is as it expects it, and nothing it may do there (DISCARD ALL, SET) breaks the
      * handle. Where the server can, it ends a transaction that is idle for idle_ms: locks of a
      * process that hangs would keep others waiting. Called again, it takes away what the
      * application has left in the session. */
-    int (*lend)(struct store *st, int64_t idle_ms, struct error *err);
+    int (*expose_connection)(struct store *st, int64_t idle_ms, struct error *err);
     /* savepoint sets, releases or undoes a savepoint between begin and commit; they may be nested.
      * UNDO goes back to the last one and releases it. ERR_MISUSE: it is gone, so somebody ended the
      * transaction. */

@@ -9,7 +9,7 @@ import psycopg2
 
 import servers
 from late_commits import LateCommits
-from sessions import Exact, ExactAlone, Session
+from sessions_postgres import Exact, ExactAlone, Session
 from support import wait_until
 
 

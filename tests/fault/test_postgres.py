@@ -13,7 +13,7 @@ import urllib.parse
 
 import psycopg2
 import servers
-from proxy import ANSWERED, SENT, TORN, UNCOMMITTED, UNREADY, UNSENT, Proxy
+from proxy_postgres import ANSWERED, SENT, TORN, UNCOMMITTED, UNREADY, UNSENT, Proxy
 from scenario import CLAIMS, Numbers
 from support import BIN, TIMEOUT, PgCase, wait_until
 

@@ -12,14 +12,14 @@ import urllib.parse
 
 import psycopg2
 
-import proxy
+import proxy_postgres
 import servers
-from company import Together
-from sessions import Session
+from many_consumers import OneRelay
+from sessions_postgres import Session
 from support import PgCase, wait_until
 
 
-class Many(Together, PgCase):
+class Many(OneRelay, PgCase):
     def sessions(self):
         return self.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")[0][0]
 
@@ -140,7 +140,7 @@ class Many(Together, PgCase):
     def test_a_consumer_that_is_locked_while_its_share_is_cut_loses_no_attempt(self):
         """c0 gets more than it can hold, and is locked before it can give the rest back."""
         sizes = lambda i: [len(str(event["payload"])) > 1000 for event in self.ndjson(self.path(f"c{i}"))]
-        with proxy.Proxy(self.store) as px:
+        with proxy_postgres.Proxy(self.store) as px:
             def lock_meanwhile(link, sent):
                 with self.lock("c0"):
                     link.server.sendall(sent)

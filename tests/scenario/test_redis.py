@@ -17,8 +17,8 @@ import unittest
 import broker_redis
 import psycopg2
 import servers
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import BIN, ROOT, Case, PgCase, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../share.h"
+#include "../lib/rounds.h"
 #include "../suite.h"
 #include "sim.h"
 
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
         switch (c) {
         case 's': asked.first = strtoull(optarg, NULL, 10), seeds = seeds ? seeds : 1; break;
         case 'n': seeds = strtoull(optarg, NULL, 10); break;
-        case 'h': part = (uint64_t)share_count(atol(optarg), SEEDS); break;
+        case 'h': part = (uint64_t)rounds_count(atol(optarg), SEEDS); break;
         case 't': asked.steps = atoi(optarg); break;
         case 'v': world.trace = true; break;
         case 'p': world.on = backend_named("postgres"); break;

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 
 import servers
-from endpoint import Endpoint
+from http_endpoint import Endpoint
 from support import BIN, QUICK, SANITIZED, SANITIZER, SOAK, Case, PgCase, clean_env
 
 SHIM = pathlib.Path(BIN).parent / "tests" / "torture" / "liboutbox-fail.so"

@@ -13,7 +13,7 @@
 #include "cli/cli.h"
 #include "event/message_read.h"
 #include "extra/receive/receive_check.h"
-#include "sink/receive.h"
+#include "receive/receive.h"
 
 #define STEP_MS 200        /* how long one call of next may wait */
 #define CHECK_IDLE_MS 2000 /* of --check, unless --idle says otherwise */
@@ -197,7 +197,7 @@ static int receive_all(struct receiving *r, struct error *err)
     while (!told_to_stop()) {
         struct received got;
         bool some;
-        if (r->rc->ops->next(r->rc, STEP_MS, &got, &some, err) != 0)
+        if (receive_next(r->rc, STEP_MS, &got, &some, err) != 0)
             return -1;
         if (some) {
             if (take_message(r, &got, err) != 0)
@@ -296,7 +296,7 @@ static int open_all(struct receiving *r, struct error *err)
         r->check = receive_check_new();
     if (a->check && !r->check)
         return err_nomem(err);
-    return ops->open(&cfg, &r->rc, err);
+    return receive_open(&cfg, &r->rc, err);
 }
 
 static int receive_run(struct cli *cli, struct error *err)
@@ -314,8 +314,7 @@ static int receive_run(struct cli *cli, struct error *err)
     int rc = open_all(&r, err);
     if (rc == 0)
         rc = receive_all(&r, err);
-    if (r.rc)
-        r.rc->ops->close(r.rc);
+    receive_close(r.rc);
     if (rc == 0 && r.check)
         rc = judge(&r, err);
     receive_check_free(r.check);
