@@ -1,8 +1,12 @@
-/* health.c: judges a consumer by the figures of its pipeline. */
+/* health.c: judges a consumer by the figures of its pipeline, and the relay by its consumers. */
 #include "admin/health.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "admin/admin.h"
 
 #define S_NS (1000 * MS_NS)
 
@@ -68,4 +72,82 @@ struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t pat
     if (v->stats.stalled_since)
         return say(true, true, "working");
     return say(true, true, "idle");
+}
+
+/* ---- all consumers ---- */
+
+/* store_says_paused asks the store whether a consumer is paused. If it does not answer, that is a
+ * no. */
+static bool store_says_paused(struct store *st, const char *name)
+{
+    struct consumer_gauge g;
+    struct arena a;
+    if (!st)
+        return false;
+    arena_init(&a, 0);
+    bool paused = st->ops->consumer_gauge(st, name, &a, &g, NULL) == 0 && g.paused;
+    arena_release(&a);
+    return paused;
+}
+
+/* judge judges one consumer. It asks the store only about one that seems to be stuck: it may have
+ * been paused with work in hand. */
+static struct health judge(const struct admin_config *cfg, struct store *st,
+                           const struct worker_view *v, int64_t now)
+{
+    int64_t patience = cfg->patience_ms * MS_NS;
+    struct health h = health_of(v, now, patience, false);
+    bool seems_stuck = !h.ready && v->state == PIPELINE_RUNNING && !v->stats.paused;
+    if (seems_stuck && store_says_paused(st, v->consumer))
+        return health_of(v, now, patience, true);
+    return h;
+}
+
+/* none_running is the health of a relay without consumers: it waits for its store, or has lost all
+ * of them. A restart would not help, so it counts as alive. */
+static struct health none_running(const struct admin_config *cfg, struct buf *verbose)
+{
+    struct health h = {.ready = false, .alive = true};
+    if (cfg->wait) {
+        pthread_mutex_lock(&cfg->wait->lock);
+        memcpy(h.text, cfg->wait->text, sizeof h.text);
+        pthread_mutex_unlock(&cfg->wait->lock);
+    }
+    if (verbose)
+        buf_addf(verbose, "[-] %s\n", h.text[0] ? h.text : "no consumer is running");
+    return h;
+}
+
+/* merge adds the health of one consumer to that of all. The text is that of the first one that is
+ * not ready. */
+static void merge(struct health *all, const struct health *h)
+{
+    if (all->ready && !h->ready)
+        memcpy(all->text, h->text, sizeof all->text);
+    all->ready = all->ready && h->ready;
+    all->alive = all->alive && h->alive;
+}
+
+struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose)
+{
+    struct health all = {.ready = true, .alive = true};
+    struct worker_view *v;
+    size_t n;
+    int64_t now = clock_mono(&clock_system);
+    outbox *ob = atomic_load(&cfg->ob);
+    if (!ob)
+        return none_running(cfg, verbose);
+    if (manage_views(ob, &v, &n, NULL) != 0)
+        return all; /* out of memory, which is no reason for a restart */
+
+    for (size_t i = 0; i < n; i++) {
+        struct health h = judge(cfg, st, &v[i], now);
+        if (verbose)
+            buf_addf(verbose, "[%c] %s: %s\n", h.ready ? '+' : '-', v[i].consumer, h.text);
+        merge(&all, &h);
+    }
+    free(v);
+    if (n == 0)
+        return none_running(cfg, verbose);
+    return all;
 }

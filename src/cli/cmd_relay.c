@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "admin/token.h"
+#include "admin/access.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "admin/admin.h"
-#include "admin/token.h"
+#include "admin/access.h"
 #include "base/clock.h"
 #include "cli/config.h"
 #include "sink/sink.h"
@@ -334,8 +334,8 @@ static bool check_tokens(const struct checking *k)
         return false;
 
     const struct given *first = file ? file : variable;
-    if (token_load(value_if(file), value_if(variable), &tokens, &err) == 0)
-        token_free(tokens);
+    if (access_tokens_load(value_if(file), value_if(variable), &tokens, &err) == 0)
+        access_tokens_free(tokens);
     else
         tell(k, first->where, err.text, false);
 

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 
 #include "admin/admin.h"
-#include "admin/gate.h"
-#include "admin/token.h"
+#include "admin/access.h"
 #include "api/defaults.h"
 #include "cli/cli.h"
 
@@ -28,7 +27,7 @@ static int set_listen(void *field, const char *value, const struct option_def *o
 static int set_listen_token_env(void *field, const char *value, const struct option_def *o,
                                 struct error *err)
 {
-    if (token_variable(value, err) != 0)
+    if (access_token_variable(value, err) != 0)
         return -1;
     return option_text(field, value, o, err);
 }
@@ -36,7 +35,7 @@ static int set_listen_token_env(void *field, const char *value, const struct opt
 static int set_listen_hosts(void *field, const char *value, const struct option_def *o,
                             struct error *err)
 {
-    if (gate_hosts_check(value, err) != 0)
+    if (access_hosts_check(value, err) != 0)
         return -1;
     return option_text(field, value, o, err);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "admin/token.h"
+#include "admin/access.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -180,7 +180,7 @@ int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err)
     *ret = NULL;
     if (!file && !variable)
         return 0;
-    if (token_load(file, variable, ret, err) == 0)
+    if (access_tokens_load(file, variable, ret, err) == 0)
         return 0;
     return err_prefix(err, "%s", file ? "listen-token-file" : "listen-token-env");
 }

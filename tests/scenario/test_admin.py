@@ -361,7 +361,7 @@ class UnixSocket(AdminCase):
         folder = self.path("open")
         folder.mkdir()
         folder.chmod(0o777)
-        self.assertIn("everybody can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
+        self.assertIn("every user of this machine can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
         folder.chmod(0o1777)
         with self.serve(listen=f"unix:{folder}/sock"): pass
         self.assertIn("No such file or directory", self.refused(UNAVAILABLE, f"unix:{self.dir}/nothing/sock"))
