@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "cli/config.h"
+#include "cli/cli.h"
 
 #define HOUR_MS INT64_C(3600000)
 #define CLOCK_MS 1000               /* how far clocks may differ */

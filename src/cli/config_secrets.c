@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/config.h"
+#include "cli/cli.h"
 
 #define VALUE_MAX ((size_t)1 << 20)
 #define PATH_SIZE 4096
