@@ -119,17 +119,17 @@ void config_init(struct config *c)
     *c = (struct config){0};
 }
 
-/* drop frees a copy of ours. Others may only read it, hence the const. */
-static void drop(const char *copy)
+/* free_copy frees a copy of ours. Others may only read it, hence the const. */
+static void free_copy(const char *copy)
 {
     free((char *)(uintptr_t)copy);
 }
 
 static void release_given(struct given *g)
 {
-    drop(g->consumer);
-    drop(g->value);
-    drop(g->where);
+    free_copy(g->consumer);
+    free_copy(g->value);
+    free_copy(g->where);
 }
 
 static void release_names(struct consumer_names *names)
@@ -144,8 +144,8 @@ static void release_names(struct consumer_names *names)
 
 static void release_problem(struct problem *p)
 {
-    drop(p->where);
-    drop(p->text);
+    free_copy(p->where);
+    free_copy(p->text);
 }
 
 void config_release(struct config *c)
@@ -185,9 +185,9 @@ static int check_value(const struct option_def *def, const char *value, struct e
     return r;
 }
 
-/* copy sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no
+/* copy_text sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no
  * memory. */
-static bool copy(const char *s, const char **ret)
+static bool copy_text(const char *s, const char **ret)
 {
     *ret = NULL;
     if (!s)
@@ -209,9 +209,9 @@ int config_add(struct config *c, const struct given *g, struct error *err)
     c->given = grown;
 
     struct given new = {.def = g->def, .origin = g->origin};
-    bool copied = copy(g->consumer, &new.consumer);
-    copied = copied && copy(g->value, &new.value);
-    copied = copied && copy(g->where, &new.where);
+    bool copied = copy_text(g->consumer, &new.consumer);
+    copied = copied && copy_text(g->value, &new.value);
+    copied = copied && copy_text(g->where, &new.where);
     if (!copied) {
         release_given(&new);
         return err_nomem(err);
@@ -228,8 +228,8 @@ int config_complain(struct config *c, const struct problem *p, struct error *err
     c->problem = grown;
 
     struct problem new = {.warning = p->warning};
-    bool copied = copy(p->where, &new.where);
-    copied = copied && copy(p->text, &new.text);
+    bool copied = copy_text(p->where, &new.where);
+    copied = copied && copy_text(p->text, &new.text);
     if (!copied) {
         release_problem(&new);
         return err_nomem(err);
@@ -315,25 +315,20 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err)
     return 0;
 }
 
-/* load_file adds the values of the file. Where problems are gathered, an unreadable file is one. */
-static int load_file(struct config *c, const char *path, struct error *err)
-{
-    if (config_file(c, path, err) == 0)
-        return 0;
-    if (!c->gather || err->code == ERR_NOMEM)
-        return -1;
-    struct problem p = {NULL, err->text, false};
-    return config_complain(c, &p, err);
-}
-
+/* Where problems are gathered, an unreadable file is one of them. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
     if (config_environment(c, config_options, err) != 0)
         return -1;
     if (config_environment(c, consumer_options, err) != 0)
         return -1;
-    if (path && load_file(c, path, err) != 0)
+    if (config_environment_slips(c, err) != 0)
         return -1;
+    if (path && config_file(c, path, err) != 0) {
+        struct problem p = {.text = err->text};
+        if (!c->gather || err->code == ERR_NOMEM || config_complain(c, &p, err) != 0)
+            return -1;
+    }
     if (!consumers)
         return 0;
     return config_environment_consumers(c, err);
@@ -360,8 +355,8 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 
 /* ---- values in effect ---- */
 
-/* applies reports whether a value is for this consumer, or for all of them. */
-static bool applies(const struct given *g, const char *consumer)
+/* is_for reports whether a value is for this consumer, or for all of them. */
+static bool is_for(const struct given *g, const char *consumer)
 {
     if (!g->consumer)
         return true;
@@ -384,7 +379,7 @@ const struct given *config_get(const struct config *c, const char *consumer,
     const struct given *best = NULL;
     for (size_t i = 0; i < c->n_given; i++) {
         const struct given *g = &c->given[i];
-        if (g->def != def || !applies(g, consumer))
+        if (g->def != def || !is_for(g, consumer))
             continue;
         if (!best || rank_of(g) >= rank_of(best))
             best = g;

@@ -153,6 +153,8 @@ int config_wrong(struct config *c, const char *where, struct error *err);
 /* config_environment adds the values of the variables OUTBOX_<OPTION>, for the options of a
  * table. */
 int config_environment(struct config *c, const struct option_def *table, struct error *err);
+/* config_environment_slips refuses a variable that misspells one of ours by one letter. */
+int config_environment_slips(struct config *c, struct error *err);
 /* config_environment_consumers reads OUTBOX_CONSUMERS and OUTBOX_CONSUMER_<NAME>_<OPTION>. The
  * names of consumers from flags and file must have been added before. */
 int config_environment_consumers(struct config *c, struct error *err);

@@ -212,9 +212,89 @@ int config_environment(struct config *c, const struct option_def *table, struct 
     return 0;
 }
 
+/* ---- misspelt variables ---- */
+
+#define SLIP_MIN 5 /* shorter names are too easily one letter away from another */
+
+/* is_slip reports whether two names differ by one letter too many, too few or wrong, or by two that
+ * are swapped. */
+static bool is_slip(const char *a, const char *b)
+{
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    size_t na = strlen(a), nb = strlen(b);
+    while (na > 0 && nb > 0 && a[na - 1] == b[nb - 1]) {
+        na--;
+        nb--;
+    }
+    bool one = na <= 1 && nb <= 1 && na + nb > 0;
+    bool swapped = na == 2 && nb == 2 && a[0] == b[1] && a[1] == b[0];
+    return one || swapped;
+}
+
+/* The option of a table whose variable a name is, or nearly is. */
+struct likeness {
+    bool known;
+    const struct option_def *slip; /* NULL: it is not close to any */
+};
+
+static void compare_variables(const char *variable, const struct option_def *table, bool all,
+                              struct likeness *ret)
+{
+    char made[CONFIG_VARIABLE];
+    for (const struct option_def *o = table; o && o->name; o++) {
+        if (!all && !o->env)
+            continue;
+        config_variable(o->name, made);
+        if (strcmp(made, variable) == 0)
+            ret->known = true;
+        if (strlen(o->name) >= SLIP_MIN && is_slip(made, variable))
+            ret->slip = o;
+    }
+}
+
+/* check_variable refuses a variable that misspells one of ours. Any other may belong to the
+ * application, or to the exec: command that we are. */
+static int check_variable(const char *variable, struct error *err)
+{
+    struct likeness like = {.known = false};
+    compare_variables(variable, config_options, true, &like);
+    compare_variables(variable, consumer_options, true, &like);
+    compare_variables(variable, options_global, false, &like);
+    for (size_t i = 0; commands_all[i]; i++) {
+        for (const struct command *c = commands_all[i]; c->name; c++)
+            compare_variables(variable, c->options, false, &like);
+    }
+    if (like.known || !like.slip)
+        return 0;
+    char meant[CONFIG_VARIABLE];
+    return err_set(err, ERR_CONFIG, "there is no such setting; did you mean %s?",
+                   config_variable(like.slip->name, meant));
+}
+
+int config_environment_slips(struct config *c, struct error *err)
+{
+    static const char prefix[] = "OUTBOX_";
+    for (char **e = environ; e && *e; e++) {
+        char variable[CONFIG_VARIABLE];
+        size_t n = strcspn(*e, "=");
+        bool ours = strncmp(*e, prefix, sizeof prefix - 1) == 0 && n < sizeof variable;
+        bool of_consumer = strncmp(*e, PREFIX, PREFIX_LEN) == 0;
+        bool empty = !(*e)[n] || !(*e)[n + 1]; /* counts as unset */
+        if (!ours || of_consumer || empty)
+            continue;
+        snprintf(variable, sizeof variable, "%.*s", (int)n, *e);
+        if (check_variable(variable, err) != 0 && config_wrong(c, variable, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* ---- names of consumers ---- */
 
-static struct str trimmed(struct str s)
+static struct str without_blanks(struct str s)
 {
     while (s.n > 0 && isspace((unsigned char)s.p[0])) {
         s.p++;
@@ -229,7 +309,7 @@ static struct str trimmed(struct str s)
 static int add_listed(struct config *c, struct str word, struct error *err)
 {
     char name[STORE_NAME_MAX + 2];
-    struct str s = trimmed(word);
+    struct str s = without_blanks(word);
     if (s.n == 0)
         return err_set(err, ERR_CONFIG, "a name is missing; write OUTBOX_CONSUMERS=search,mail");
 
@@ -303,8 +383,8 @@ struct about {
     const struct option_def *def;
 };
 
-/* match notes the option of this consumer that the variable sets, if there is one. */
-static void match(const char *variable, const char *consumer, struct about *ret)
+/* match_consumer notes the option of this consumer that the variable sets, if there is one. */
+static void match_consumer(const char *variable, const char *consumer, struct about *ret)
 {
     char made[VARIABLE];
     for (const struct option_def *o = consumer_options; o->name; o++) {
@@ -325,7 +405,7 @@ static void look_up(const struct config *c, const char *variable, struct about *
 {
     *ret = (struct about){0};
     for (size_t i = 0; i < count_names(c); i++)
-        match(variable, name_at(c, i), ret);
+        match_consumer(variable, name_at(c, i), ret);
 }
 
 /* The variables that the known consumers could have. (1) name[i] is a variable without its prefix,
@@ -424,9 +504,9 @@ static int take_variable(struct config *c, const char *variable, const char *val
     return config_add(c, &g, err);
 }
 
-/* split copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry is
- * not a variable of a consumer, or is empty. */
-static const char *split(const char *entry, char *name, size_t size)
+/* split_entry copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry
+ * is not a variable of a consumer, or is empty. */
+static const char *split_entry(const char *entry, char *name, size_t size)
 {
     const char *equals = strchr(entry, '=');
     if (strncmp(entry, PREFIX, PREFIX_LEN) != 0 || !equals)
@@ -447,7 +527,7 @@ static int take_variables(struct config *c, struct error *err)
 {
     for (char **e = environ; e && *e; e++) {
         char variable[2 * VARIABLE];
-        const char *value = split(*e, variable, sizeof(variable));
+        const char *value = split_entry(*e, variable, sizeof(variable));
         if (!value)
             continue;
         if (take_variable(c, variable, value, err) == 0)
