@@ -41,7 +41,7 @@ void access_tokens_free(struct tokens *t)
     free(t);
 }
 
-static bool printable(struct str word)
+static bool is_printable(struct str word)
 {
     for (size_t i = 0; i < word.n; i++)
         if (!char_is_visible(word.p[i]))
@@ -49,12 +49,12 @@ static bool printable(struct str word)
     return true;
 }
 
-/* add adds one token. Its errors give the number of the token and quote nothing of it. */
-static int add(struct tokens *t, struct str word, struct error *err)
+/* add_token adds one token. Its errors give the number of the token and quote nothing of it. */
+static int add_token(struct tokens *t, struct str word, struct error *err)
 {
     if (t->n == ACCESS_TOKENS_MAX)
         return err_set(err, ERR_CONFIG, "more than %d tokens", ACCESS_TOKENS_MAX);
-    if (!printable(word))
+    if (!is_printable(word))
         return err_set(err, ERR_CONFIG, "token %zu is not printable ASCII", t->n + 1);
     if (word.n < ACCESS_TOKEN_MIN || word.n > ACCESS_TOKEN_MAX)
         return err_set(
@@ -77,7 +77,7 @@ static int add_line(struct tokens *t, struct str line, struct error *err)
         while (p < end && !char_is_space(*p))
             p++;
         struct str word = {from, (size_t)(p - from)};
-        if (word.n > 0 && add(t, word, err) != 0)
+        if (word.n > 0 && add_token(t, word, err) != 0)
             return -1;
         if (p < end)
             p++;
@@ -100,9 +100,9 @@ static int add_lines(struct tokens *t, struct str text, struct error *err)
     return 0;
 }
 
-/* slurp reads up to `size` bytes of a file and returns their number; -1, with errno, on failure. It
- * refuses a pipe, which could keep us waiting and would be empty the next time. */
-static ssize_t slurp(const char *path, char *text, size_t size)
+/* read_token_file reads up to `size` bytes of a file and returns their number; -1, with errno, on
+ * failure. It refuses a pipe, which could keep us waiting and would be empty the next time. */
+static ssize_t read_token_file(const char *path, char *text, size_t size)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -126,7 +126,7 @@ static ssize_t slurp(const char *path, char *text, size_t size)
 static int add_file(struct tokens *t, const char *path, struct error *err)
 {
     char text[FILE_MAX];
-    ssize_t n = slurp(path, text, sizeof text);
+    ssize_t n = read_token_file(path, text, sizeof text);
     if (n < 0)
         return err_errno(err, ERR_CONFIG, errno, "%s: could not read the token", path);
 
@@ -177,9 +177,9 @@ int access_tokens_load(const char *file, const char *variable, struct tokens **r
     return 0;
 }
 
-/* differ looks at every byte, whatever it has found before: its time says nothing about the
+/* tokens_differ looks at every byte, whatever it has found before: its time says nothing about the
  * tokens. */
-static unsigned differ(const struct token *a, const struct token *b)
+static unsigned tokens_differ(const struct token *a, const struct token *b)
 {
     volatile unsigned found = 0;
     for (size_t i = 0; i < ACCESS_TOKEN_MAX; i++)
@@ -197,7 +197,7 @@ bool access_token_matches(const struct tokens *t, struct str given)
         memcpy(g.text, given.p, given.n);
     /* The unused ones are compared as well, so that the time does not tell their number. */
     for (size_t i = 0; i < ACCESS_TOKENS_MAX; i++) {
-        unsigned same = differ(&t->token[i], &g) == 0;
+        unsigned same = tokens_differ(&t->token[i], &g) == 0;
         matching |= same & (i < t->n);
     }
     explicit_bzero(&g, sizeof g);
@@ -448,8 +448,8 @@ struct access_refusal access_check(const struct access_rules *rules, const struc
 
 /* ---- Authorization ---- */
 
-/* bearer returns the token after "Bearer"; p == NULL: the header has another scheme. */
-static struct str bearer(struct str authorization)
+/* bearer_of returns the token after "Bearer"; p == NULL: the header has another scheme. */
+static struct str bearer_of(struct str authorization)
 {
     static const char scheme[] = "Bearer ";
     size_t n = sizeof scheme - 1;
@@ -476,7 +476,7 @@ struct access_refusal access_details(const struct access_rules *rules,
         return (struct access_refusal){403, "other machines can only read /livez and /readyz, "
                                             "unless listen-token-file is set\n"};
 
-    struct str token = bearer(r->authorization);
+    struct str token = bearer_of(r->authorization);
     if (token.p && access_token_matches(rules->tokens, token))
         return allowed;
     return (struct access_refusal){401, "this needs Authorization: Bearer and the token\n"};

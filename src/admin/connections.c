@@ -21,7 +21,7 @@ void connections_release(struct connections *k)
     pthread_mutex_destroy(&k->lock);
 }
 
-static struct connection *find(struct connections *k, int fd)
+static struct connection *find_connection(struct connections *k, int fd)
 {
     for (size_t i = 0; i < CONNECTIONS_MAX; i++)
         if (k->connection[i].since && k->connection[i].fd == fd)
@@ -35,7 +35,7 @@ static void disconnect(const struct connection *one)
     shutdown(one->fd, SHUT_RDWR);
 }
 
-static size_t count(const struct connections *k)
+static size_t count_open(const struct connections *k)
 {
     size_t n = 0;
     for (size_t i = 0; i < CONNECTIONS_MAX; i++)
@@ -61,7 +61,7 @@ static const struct connection *oldest_waiting(const struct connections *k)
 
 static void make_room(const struct connections *k)
 {
-    if (count(k) < FEW_LEFT)
+    if (count_open(k) < FEW_LEFT)
         return;
     const struct connection *oldest = oldest_waiting(k);
     if (oldest)
@@ -84,7 +84,7 @@ void connections_opened(struct connections *k, int fd, int64_t now)
 void connections_request_complete(struct connections *k, int fd, int64_t now)
 {
     pthread_mutex_lock(&k->lock);
-    struct connection *one = find(k, fd);
+    struct connection *one = find_connection(k, fd);
     if (one) {
         one->complete = true;
         one->since = now;
@@ -95,7 +95,7 @@ void connections_request_complete(struct connections *k, int fd, int64_t now)
 void connections_closed(struct connections *k, int fd)
 {
     pthread_mutex_lock(&k->lock);
-    struct connection *one = find(k, fd);
+    struct connection *one = find_connection(k, fd);
     if (one)
         one->since = 0;
     pthread_mutex_unlock(&k->lock);

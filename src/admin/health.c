@@ -10,10 +10,10 @@
 
 #define S_NS (1000 * MS_NS)
 
-static struct health say(bool ready, bool alive, const char *fmt, ...)
+static struct health health_text(bool ready, bool alive, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-static struct health say(bool ready, bool alive, const char *fmt, ...)
+static struct health health_text(bool ready, bool alive, const char *fmt, ...)
 {
     struct health h = {.ready = ready, .alive = alive};
     va_list ap;
@@ -32,20 +32,20 @@ int64_t health_stalled(const struct worker_view *v, int64_t now_ns)
     return now_ns - since;
 }
 
-/* stuck says why a consumer has made no progress for longer than it may. If the sink reports
+/* stuck_health says why a consumer has made no progress for longer than it may. If the sink reports
  * nothing at all, not even that a delivery timed out, the loop itself has gone wrong. */
-static struct health stuck(const struct worker_view *v, int64_t now, int64_t patience)
+static struct health stuck_health(const struct worker_view *v, int64_t now, int64_t patience)
 {
     int64_t silent = now - v->stats.ended_at;
     long long s = (long long)(health_stalled(v, now) / S_NS);
     if (v->stats.why[0])
-        return say(false, true, "no progress for %lld s: %s", s, v->stats.why);
+        return health_text(false, true, "no progress for %lld s: %s", s, v->stats.why);
     if (silent <= patience)
-        return say(false, true, "no progress for %lld s: every delivery fails", s);
+        return health_text(false, true, "no progress for %lld s: every delivery fails", s);
 
     bool alive = silent <= patience + v->timeout_ms * MS_NS;
-    return say(false, alive, "no progress for %lld s: no answer from the sink for %lld s", s,
-               (long long)(silent / S_NS));
+    return health_text(false, alive, "no progress for %lld s: no answer from the sink for %lld s",
+                       s, (long long)(silent / S_NS));
 }
 
 struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t patience_ns,
@@ -53,25 +53,26 @@ struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t pat
 {
     int64_t in_step = v->step_since ? now_ns - v->step_since : 0;
     if (v->state == PIPELINE_FAILED)
-        return say(false, true, "stopped: %s", v->error);
+        return health_text(false, true, "stopped: %s", v->error);
     if (in_step > patience_ns)
-        return say(false, false,
-                   "stuck for %lld s: the store does not answer, or a handler does not return",
-                   (long long)(in_step / S_NS));
+        return health_text(
+            false, false,
+            "stuck for %lld s: the store does not answer, or a handler does not return",
+            (long long)(in_step / S_NS));
     if (v->state != PIPELINE_RUNNING)
-        return say(false, true, "stopping");
+        return health_text(false, true, "stopping");
     if (v->stats.standby)
-        return say(false, true, "standing by: %s", v->error);
+        return health_text(false, true, "standing by: %s", v->error);
     if (paused || v->stats.paused)
-        return say(true, true, "paused");
+        return health_text(true, true, "paused");
 
     if (health_stalled(v, now_ns) > patience_ns)
-        return stuck(v, now_ns, patience_ns);
+        return stuck_health(v, now_ns, patience_ns);
     if (v->stats.why[0])
-        return say(true, true, "waiting: %s", v->stats.why);
+        return health_text(true, true, "waiting: %s", v->stats.why);
     if (v->stats.stalled_since)
-        return say(true, true, "working");
-    return say(true, true, "idle");
+        return health_text(true, true, "working");
+    return health_text(true, true, "idle");
 }
 
 /* ---- all consumers ---- */
@@ -90,10 +91,10 @@ static bool store_says_paused(struct store *st, const char *name)
     return paused;
 }
 
-/* judge judges one consumer. It asks the store only about one that seems to be stuck: it may have
- * been paused with work in hand. */
-static struct health judge(const struct admin_config *cfg, struct store *st,
-                           const struct worker_view *v, int64_t now)
+/* judge_consumer judges one consumer. It asks the store only about one that seems to be stuck: it
+ * may have been paused with work in hand. */
+static struct health judge_consumer(const struct admin_config *cfg, struct store *st,
+                                    const struct worker_view *v, int64_t now)
 {
     int64_t patience = cfg->patience_ms * MS_NS;
     struct health h = health_of(v, now, patience, false);
@@ -118,9 +119,9 @@ static struct health none_running(const struct admin_config *cfg, struct buf *ve
     return h;
 }
 
-/* merge adds the health of one consumer to that of all. The text is that of the first one that is
- * not ready. */
-static void merge(struct health *all, const struct health *h)
+/* merge_health adds the health of one consumer to that of all. The text is that of the first one
+ * that is not ready. */
+static void merge_health(struct health *all, const struct health *h)
 {
     if (all->ready && !h->ready)
         memcpy(all->text, h->text, sizeof all->text);
@@ -141,10 +142,10 @@ struct health admin_health(const struct admin_config *cfg, struct store *st, str
         return all; /* out of memory, which is no reason for a restart */
 
     for (size_t i = 0; i < n; i++) {
-        struct health h = judge(cfg, st, &v[i], now);
+        struct health h = judge_consumer(cfg, st, &v[i], now);
         if (verbose)
             buf_addf(verbose, "[%c] %s: %s\n", h.ready ? '+' : '-', v[i].consumer, h.text);
-        merge(&all, &h);
+        merge_health(&all, &h);
     }
     free(v);
     if (n == 0)

@@ -122,7 +122,7 @@ static struct by_type *type_of(struct by_types *t, const char *name)
     return &t->type[t->n++];
 }
 
-static void older(struct by_type *t, int64_t at)
+static void note_older(struct by_type *t, int64_t at)
 {
     bool is_older = at && (!t->oldest_at || at < t->oldest_at);
     if (is_older)
@@ -142,7 +142,7 @@ static void types_of(const struct metrics_consumer *c, struct by_types *t)
         const struct gauge_type *from = &c->gauge.type[i];
         struct by_type *to = type_of(t, from->type);
         to->depth += from->n;
-        older(to, from->oldest_at);
+        note_older(to, from->oldest_at);
     }
 }
 

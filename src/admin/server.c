@@ -186,7 +186,7 @@ static int descriptor_of(struct MHD_Connection *c)
     return info->connect_fd;
 }
 
-static void wake(struct admin *s)
+static void wake_watcher(struct admin *s)
 {
     uint64_t one = 1;
     if (s->cfg.wake_fd < 0)
@@ -207,7 +207,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         return;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         connections_opened(&s->connections, fd, clock_mono(&clock_system));
-        wake(s);
+        wake_watcher(s);
     } else {
         connections_closed(&s->connections, fd);
     }
@@ -241,9 +241,9 @@ static void note_once(struct access_request *r, const char *name, const char *va
     }
 }
 
-/* note keeps what the rules of access look at. */
-static enum MHD_Result note(void *request, enum MHD_ValueKind kind, const char *name,
-                            const char *value)
+/* note_header keeps what the rules of access look at. */
+static enum MHD_Result note_header(void *request, enum MHD_ValueKind kind, const char *name,
+                                   const char *value)
 {
     struct access_request *r = request;
     (void)kind;
@@ -264,8 +264,9 @@ struct reply {
     struct buf text;
 };
 
-/* answer sends the reply with headers that keep browsers from caching, sniffing or framing it. */
-static enum MHD_Result answer(struct MHD_Connection *c, const struct reply *reply)
+/* send_reply sends the reply with headers that keep browsers from caching, sniffing or framing
+ * it. */
+static enum MHD_Result send_reply(struct MHD_Connection *c, const struct reply *reply)
 {
     static const char *const headers[][2] = {
         {"Cache-Control", "no-store"},
@@ -328,9 +329,9 @@ static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
     return PAGE_VERBOSE;
 }
 
-/* respond makes the reply to a request: a refusal, a page, or 404. */
-static void respond(struct admin *s, struct MHD_Connection *c, const char *url,
-                    const struct access_request *r, struct reply *ret)
+/* make_reply makes the reply to a request: a refusal, a page, or 404. */
+static void make_reply(struct admin *s, struct MHD_Connection *c, const char *url,
+                       const struct access_request *r, struct reply *ret)
 {
     struct access_refusal knows;
     struct access_refusal refused = refusal_of(s, c, r, &knows);
@@ -371,11 +372,11 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         return MHD_NO;
     *state = s; /* any value but NULL says that it was answered */
     connections_request_complete(&s->connections, descriptor_of(c), clock_mono(&clock_system));
-    MHD_get_connection_values(c, MHD_HEADER_KIND, note, &r);
+    MHD_get_connection_values(c, MHD_HEADER_KIND, note_header, &r);
 
     buf_init(&reply.text, PAGE_MAX);
-    respond(s, c, url, &r, &reply);
-    enum MHD_Result done = answer(c, &reply);
+    make_reply(s, c, url, &r, &reply);
+    enum MHD_Result done = send_reply(c, &reply);
     buf_release(&reply.text);
     return done;
 }
@@ -420,9 +421,10 @@ static struct admin *new_admin(const struct admin_config *cfg, const struct admi
     return s;
 }
 
-/* serve listens on an address and starts the HTTP server. On success the server owns the socket. */
-static int serve(struct admin *s, const struct admin_address *address, char ret_url[ADMIN_ADDRESS],
-                 struct error *err)
+/* listen_and_start listens on an address and starts the HTTP server. On success the server owns the
+ * socket. */
+static int listen_and_start(struct admin *s, const struct admin_address *address,
+                            char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     int fd = -1;
     struct socket_wish wish = {
@@ -445,7 +447,7 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
         access_tokens_free(door->tokens);
         return err_nomem(err);
     }
-    if (serve(s, &door->address, ret_url, err) != 0) {
+    if (listen_and_start(s, &door->address, ret_url, err) != 0) {
         admin_stop(s);
         return -1;
     }

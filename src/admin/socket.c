@@ -20,7 +20,7 @@
 
 /* ---- addresses ---- */
 
-static int refuse(const char *text, struct error *err)
+static int refuse_address(const char *text, struct error *err)
 {
     return err_set(err, ERR_CONFIG,
                    "\"%s\" is not an address to listen on; use 127.0.0.1:8025, [::1]:8025, "
@@ -35,7 +35,7 @@ static int parse_path(const char *text, const char *path, struct admin_address *
     size_t n = strlen(path);
     *ret = (struct admin_address){.at.un = {.sun_family = AF_UNIX}, .size = sizeof ret->at.un};
     if (n == 0)
-        return refuse(text, err);
+        return refuse_address(text, err);
     if (n >= sizeof ret->at.un.sun_path)
         return err_set(err, ERR_CONFIG, "the path of a unix socket has at most %zu bytes, not %zu",
                        sizeof ret->at.un.sun_path - 1, n);
@@ -86,9 +86,9 @@ int admin_address_parse(const char *text, struct admin_address *ret, struct erro
     int64_t port;
     const char *colon = strrchr(text, ':');
     if (!colon || text_int(colon + 1, 0, 65535, &port, NULL) != 0)
-        return refuse(text, err);
+        return refuse_address(text, err);
     if (!parse_host(text, (size_t)(colon - text), (uint16_t)port, ret))
-        return refuse(text, err);
+        return refuse_address(text, err);
     return 0;
 }
 
@@ -119,8 +119,8 @@ static int check_folder(const struct stat *folder, struct error *err)
     return 0;
 }
 
-/* lock waits up to two seconds: another relay holds the lock only while it starts. */
-static int lock(int fd, struct error *err)
+/* lock_descriptor waits up to two seconds: another relay holds the lock only while it starts. */
+static int lock_descriptor(int fd, struct error *err)
 {
     for (int i = 0; i < LOCK_TRIES; i++) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0)
@@ -138,7 +138,7 @@ static int open_locked(const struct place *p, int *ret, struct error *err)
     int fd = fd_above_stdio(openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
-    if (lock(fd, err) != 0) {
+    if (lock_descriptor(fd, err) != 0) {
         close(fd);
         return -1;
     }

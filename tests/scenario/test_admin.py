@@ -169,7 +169,7 @@ class Tokens(AdminCase):
         self.assertIn("only /livez and /readyz are served", check("--listen", "0.0.0.0:1"))
         self.assertEqual(check("--listen", "0.0.0.0:1", "--listen-token-file", self.token_file), "")
         self.token_file.chmod(0o604)
-        self.assertIn("everybody on this machine can read", check("--listen-token-file", self.token_file))
+        self.assertIn("any user of this machine can read", check("--listen-token-file", self.token_file))
 
 
 class Names(AdminCase):
