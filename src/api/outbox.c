@@ -197,8 +197,8 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
-/* After a commit: wakes the consumers of this handle if the store cannot, and in eager mode delivers
- * at once, unless outbox_run is at work, or a handler is calling, whose own step will get to the
+/* After a commit: wakes the consumers of this handle if the store cannot, and in eager mode
+ * delivers at once, unless outbox_run is at work, or a handler is calling, whose own step will get to the
  * event. */
 static int committed(outbox *ob, struct error *err)
 {
