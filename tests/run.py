@@ -73,6 +73,7 @@ class Job:
                     "OUTBOX_BIN": str(ROOT / tree / "outbox"), **(env or {})}
         self.passed, self.failed, self.skipped = 0, [], []
         self.names = []  # of those that passed
+        self.may_be_empty = False  # whether it is no trouble if it has no such case
         self.trouble = None  # what is held against the file as a whole
         self.unsteady = []  # those that failed, and passed when they were run again
         self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
@@ -162,6 +163,13 @@ def lint_jobs(tree):
     return [Job(tree, f"lint {part}", ["scripts/lint", part], tap=False) for part in parts]
 
 
+def with_suites(path):
+    """with_suites gives the text of a Python test and of the files it imports, which may have cases for it."""
+    names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+    files = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
+    return "".join(file.read_text() for file in (path, *files) if file.exists())
+
+
 def select(jobs, names):
     """select keeps the files whose name contains one of names, and of the other Python files the cases that do."""
     kept = []
@@ -169,10 +177,11 @@ def select(jobs, names):
         if any(name in job.label for name in names):
             kept.append(job)
         elif job.label.endswith(".py"):
-            text = (ROOT / "tests" / job.label).read_text()
+            text = with_suites(ROOT / "tests" / job.label)
             cases = [name for name in names if re.search(rf"def (?=test)\w*{re.escape(name)}", text)]
             if cases: kept.append(job)
             job.argv += cases
+            job.may_be_empty = True  # a suite that it imports may be for another file
     return kept
 
 
@@ -275,7 +284,7 @@ def judge(job, status, trouble, left):
         job.failed.append(job.label)
     if not trouble and (status < 0 or status != 0 and not job.failed):
         trouble = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-    if not trouble and status == 0 and not job.passed + len(job.failed) + len(job.skipped):
+    if not trouble and status == 0 and not job.may_be_empty and not job.passed + len(job.failed) + len(job.skipped):
         trouble = "no test in it"
     if not trouble and left:
         trouble = "left behind " + ", ".join(f"{name} ({pid})" for pid, name in left)
@@ -285,6 +294,7 @@ def judge(job, status, trouble, left):
 
 def report(job):
     if job.label == "build" and not job.failed and job.seconds < 1: return
+    if job.may_be_empty and not (job.passed or job.failed or job.skipped): return
     counts = f"{job.passed} passed" if job.label != "build" else ""
     if job.failed and job.label != "build": counts += f", {len(job.failed)} failed"
     if job.skipped: counts += f", {len(job.skipped)} skipped"

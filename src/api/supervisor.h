@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/option.h"
-#include "engine/budget.h"
+#include "engine/claim_quota.h"
 #include "engine/suspect.h"
 #include "store/store.h"
 

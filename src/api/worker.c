@@ -75,7 +75,7 @@ static int open_pipeline(struct worker *w, bool stand_by, struct error *err)
                                   .owner = w->owner,
                                   .st = w->st,
                                   .clock = sv->clock,
-                                  .work = w->tx_st,
+                                  .tx_conn = w->tx_st,
                                   .handlers = w->handlers,
                                   .n_handlers = w->n_handlers,
                                   .rng = &w->rng,
@@ -91,7 +91,7 @@ static int open_pipeline(struct worker *w, bool stand_by, struct error *err)
     if (w->named && !w->tx_st)
         cfg.tx_pool = (struct tx_pool){acquire_tx, release_tx, w};
     if (w->n_handlers > 0)
-        cfg.call = &w->call;
+        cfg.progress = &w->call;
     /* Only a relay that runs on waits for what comes next. Others want to be through. */
     if (stand_by)
         cfg.settle_wait_ms = SETTLE_WAIT_MS;

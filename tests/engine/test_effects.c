@@ -30,7 +30,7 @@ struct smith {
     bool lost;   /* the connection of work is lost until the next begin */
     struct pipeline *p;
     struct sink *sk;
-    struct call_progress call;
+    struct call_progress progress;
     struct hand hands[HANDLERS];
     struct handler h[HANDLERS];
     char owner[16];
@@ -270,10 +270,10 @@ static void begin_work(int i)
     struct pipeline_config cfg = {.consumer = &s->c,
                                   .owner = s->owner,
                                   .st = s->st,
-                                  .work = s->work,
+                                  .tx_conn = s->work,
                                   .handlers = s->h,
                                   .n_handlers = plan.handlers,
-                                  .call = &s->call,
+                                  .progress = &s->progress,
                                   .clock = &g->clock,
                                   .rng = &g->rng,
                                   .log = &g->log,

@@ -79,10 +79,10 @@ def options():
     return json.loads(done.stdout)
 
 
-def shared_cases(text):
-    """shared_cases gives the files of tests/lib whose classes a Python test takes its cases from, too."""
-    names = re.findall(r"^from (\w+) import", text, re.MULTILINE)
-    paths = [ROOT / "tests" / "lib" / f"{name}.py" for name in names]
+def shared_cases(path):
+    """shared_cases gives the suites that a Python test takes cases from: files of tests/lib or of its own folder."""
+    names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+    paths = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
     return [path.read_text() for path in paths if path.exists()]
 
 
@@ -90,7 +90,7 @@ def has_test(name, case):
     path = ROOT / "tests" / name
     if not path.exists(): return False
     text = path.read_text()
-    if path.suffix == ".py": return any(f"    def {case}(self" in part for part in (text, *shared_cases(text)))
+    if path.suffix == ".py": return any(f"    def {case}(self" in part for part in (text, *shared_cases(path)))
     listed = re.compile(rf"[A-Z_a-z]+\({case}\b[^;{{]*\)[,}}\s]")  # maybe by another file of its program
     defined = re.search(rf"void {case}\(\s*void \*\*", text)
     return defined is not None and any(listed.search(file.read_text()) for file in path.parent.glob("*.c"))
