@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "api/api_impl.h"
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 
 /* What the reader passes to handle. */
 struct reading {
