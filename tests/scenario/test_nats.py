@@ -126,7 +126,7 @@ class Read(Own, Case):
 
 class Shown(Own, BrokerView, Case):
     def test_server_and_what_it_has_not_confirmed(self):
-        self.check_view(self.to(), self.nats.stand, self.nats.go, kind="nats", broker=f"127.0.0.1:{self.nats.port}", leader="")
+        self.check_view(self.to(), self.nats.freeze, self.nats.thaw, kind="nats", broker=f"127.0.0.1:{self.nats.port}", leader="")
 
 
 class Settings(Own, Case):

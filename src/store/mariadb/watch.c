@@ -13,10 +13,11 @@ static int show_new(struct mdb_store *st, bool payloads, new_event_visit *visit,
 {
     int r;
     int64_t most = payloads ? LOOK_PAYLOAD : -1;
-    struct mdb_rows *q = mdb_rows(
-        st, err, SQL(new_events, .seq = st->looked, .most = most, .max = LOOK_EVENTS + 1));
-    while ((r = mdb_step(&q)) == 1) {
-        struct event ev = {.type = mdb_text(q, 1), .payload = mdb_text(q, 2)};
+    struct db_rows q = db_rows(
+        &st->base.store, err,
+        SQL(new_events, .seq = st->looked, .most = most, .max = LOOK_EVENTS + 1));
+    while ((r = db_step(&q, err)) == 1) {
+        struct event ev = {.type = db_text(&q, 1), .payload = db_text(&q, 2)};
         if (++ret->n <= LOOK_EVENTS)
             visit(ctx, &ev);
     }

@@ -1,6 +1,6 @@
-/* home.c: is the file at our path still the one we have open? When a backup is moved onto the path,
- * a folder is swapped or the file is deleted, SQLite goes on with a file that nobody else can
- * see. */
+/* file_identity.c: is the file at our path still the one we have open? When a backup is moved onto
+ * the path, a folder is swapped or the file is deleted, SQLite goes on with a file that nobody else
+ * can see. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -129,14 +129,14 @@ static pid_t former_user(const char *db)
     return 0;
 }
 
-int sqlite_home_paired(struct sqlite_store *st, struct error *err)
+int sqlite_file_paired(struct sqlite_store *st, struct error *err)
 {
     static const struct timespec little = {0, 10000000};
     const char *db = db_file(st);
     pid_t pid = 0;
     if (st->memory || !db)
         return 0;
-    for (int64_t waited = 0; waited <= st->opt.busy_ms; waited += 10) {
+    for (int64_t waited = 0; waited <= st->base.opt.busy_ms; waited += 10) {
         pid = former_user(db);
         if (pid == 0)
             return 0;
@@ -145,7 +145,7 @@ int sqlite_home_paired(struct sqlite_store *st, struct error *err)
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_CANTOPEN,
                      "%s: process %d still uses the file that was here before, and its write-ahead "
                      "log is in the way; end that process, delete %s-wal and %s-shm, and try again",
-                     st->shown, (int)pid, st->shown, st->shown);
+                     st->base.shown, (int)pid, st->base.shown, st->base.shown);
 }
 
 /* ---- where we are ---- */
@@ -157,24 +157,24 @@ static void note_folder(struct sqlite_store *st)
     struct stat s;
     const char *slash = strrchr(st->path, '/');
     bool link = lstat(st->path, &s) != 0 || S_ISLNK(s.st_mode);
-    if (st->home.folder || link || !slash)
+    if (st->file.folder || link || !slash)
         return;
     char *folder = strdup(st->path);
     if (!folder)
         return; /* each file is looked at by itself then */
     folder[slash - st->path + 1] = '\0';
-    st->home.folder = folder;
+    st->file.folder = folder;
 }
 
 /* note_file pins the database file. Closing a descriptor with O_PATH releases no lock. */
 static void note_file(struct sqlite_store *st)
 {
     struct stat s;
-    st->home.pin = fd_above_stdio(open(st->path, O_PATH | O_CLOEXEC));
-    if (st->home.pin < 0 || fstat(st->home.pin, &s) != 0)
+    st->file.pin = fd_above_stdio(open(st->path, O_PATH | O_CLOEXEC));
+    if (st->file.pin < 0 || fstat(st->file.pin, &s) != 0)
         return;
-    st->home.dev = s.st_dev;
-    st->home.ino = s.st_ino;
+    st->file.dev = s.st_dev;
+    st->file.ino = s.st_ino;
 }
 
 /* note_log notes the log and its index. We have read from the database, so they are open, and stay
@@ -183,33 +183,33 @@ static void note_log(struct sqlite_store *st, const char *db)
 {
     struct stat s;
     if (look_beside(db, "-wal", &s))
-        st->home.log = s.st_ino;
+        st->file.log = s.st_ino;
     if (look_beside(db, "-shm", &s))
-        st->home.index = s.st_ino;
+        st->file.index = s.st_ino;
 }
 
-void sqlite_home_settle(struct sqlite_store *st)
+void sqlite_file_settle(struct sqlite_store *st)
 {
     const char *db = db_file(st);
     if (st->memory)
         return;
-    if (st->home.pin < 0) {
+    if (st->file.pin < 0) {
         note_file(st);
         note_folder(st);
     }
-    if (db && !st->home.log)
+    if (db && !st->file.log)
         note_log(st, db);
 }
 
-void sqlite_home_leave(struct sqlite_store *st)
+void sqlite_file_leave(struct sqlite_store *st)
 {
-    if (st->home.pin >= 0)
-        close(st->home.pin);
-    st->home.pin = -1;
-    free(st->home.folder);
-    st->home.folder = NULL;
-    st->home.quiet.ino = 0;
-    st->home.noisy = 0;
+    if (st->file.pin >= 0)
+        close(st->file.pin);
+    st->file.pin = -1;
+    free(st->file.folder);
+    st->file.folder = NULL;
+    st->file.quiet.ino = 0;
+    st->file.noisy = 0;
 }
 
 /* ---- whether we are still there ---- */
@@ -218,7 +218,7 @@ void sqlite_home_leave(struct sqlite_store *st)
 static bool is_our_file(const struct sqlite_store *st, const char *path)
 {
     struct stat s;
-    return stat(path, &s) == 0 && s.st_ino == st->home.ino && s.st_dev == st->home.dev;
+    return stat(path, &s) == 0 && s.st_ino == st->file.ino && s.st_dev == st->file.dev;
 }
 
 static bool file_at_home(const struct sqlite_store *st)
@@ -233,11 +233,11 @@ static bool log_at_home(const struct sqlite_store *st)
 {
     struct stat s;
     const char *db = db_file(st);
-    if (!st->home.log || !st->home.index || !db)
+    if (!st->file.log || !st->file.index || !db)
         return true;
-    if (!look_beside(db, "-wal", &s) || s.st_ino != st->home.log)
+    if (!look_beside(db, "-wal", &s) || s.st_ino != st->file.log)
         return false;
-    return look_beside(db, "-shm", &s) && s.st_ino == st->home.index;
+    return look_beside(db, "-shm", &s) && s.st_ino == st->file.index;
 }
 
 static int64_t in_ns(const struct timespec *t)
@@ -257,7 +257,7 @@ static int64_t file_clock(void)
 static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret)
 {
     struct stat s;
-    if (!st->home.folder || stat(st->home.folder, &s) != 0)
+    if (!st->file.folder || stat(st->file.folder, &s) != 0)
         return false;
     *ret = (struct sqlite_folder){s.st_dev, s.st_ino, in_ns(&s.st_ctim)};
     return true;
@@ -266,7 +266,7 @@ static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret
 /* folder_unchanged says whether nothing was made, deleted or renamed in the folder: each of these
  * changes its time, which nobody can set back. So if the folder has the time that it had when all
  * our files were there, they still are. */
-static bool folder_unchanged(const struct sqlite_home *h, const struct sqlite_folder *now)
+static bool folder_unchanged(const struct sqlite_file *h, const struct sqlite_folder *now)
 {
     bool same = now->ino == h->quiet.ino && now->dev == h->quiet.dev;
     return h->quiet.ino && same && now->changed == h->quiet.changed;
@@ -274,7 +274,7 @@ static bool folder_unchanged(const struct sqlite_home *h, const struct sqlite_fo
 
 /* folder_note notes that all files were there after the folder was looked at. That is relied on
  * only if the folder's last change is so long ago that the next one will have another time. */
-static void folder_note(struct sqlite_home *h, const struct sqlite_folder *folder, int64_t now)
+static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folder, int64_t now)
 {
     bool fine = folder->changed % SECOND != 0;
     h->quiet.ino = 0;
@@ -288,7 +288,7 @@ static void folder_note(struct sqlite_home *h, const struct sqlite_folder *folde
  * change in between is seen the next time. */
 static bool at_home(struct sqlite_store *st)
 {
-    struct sqlite_home *h = &st->home;
+    struct sqlite_file *h = &st->file;
     struct sqlite_folder folder;
     if (st->memory || h->pin < 0)
         return true;
@@ -318,8 +318,8 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
             err, ERR_UNAVAILABLE, CLASS_RETRY, why,
             "%s: the file was deleted or moved away, and nothing is there now; put the "
             "outbox back: until then nothing is emitted or delivered",
-            st->shown);
-    err_errno(err, ERR_UNAVAILABLE, why, "%s: cannot be looked at", st->shown);
+            st->base.shown);
+    err_errno(err, ERR_UNAVAILABLE, why, "%s: cannot be looked at", st->base.shown);
     if (err)
         err->retry_class = CLASS_RETRY;
     return -1;
@@ -330,9 +330,9 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
 static bool log_is_former(const struct sqlite_store *st, const char *db)
 {
     struct stat log;
-    if (!st->home.log || !look_beside(db, "-wal", &log))
+    if (!st->file.log || !look_beside(db, "-wal", &log))
         return false;
-    bool ours = log.st_ino == st->home.log && log.st_dev == st->home.dev;
+    bool ours = log.st_ino == st->file.log && log.st_dev == st->file.dev;
     return ours && !is_our_file(st, db);
 }
 
@@ -346,13 +346,13 @@ static bool checkpoint(struct sqlite_store *st)
 static int save_former(struct sqlite_store *st, struct error *err)
 {
     struct stat former;
-    bool kept = fstat(st->home.pin, &former) == 0 && former.st_nlink > 0;
+    bool kept = fstat(st->file.pin, &former) == 0 && former.st_nlink > 0;
     if (!kept || checkpoint(st))
         return 0;
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, sqlite3_extended_errcode(st->db),
                      "%s was replaced, and another process is at work in the former file, whose "
                      "write-ahead log is in the way: end that process",
-                     st->shown);
+                     st->base.shown);
 }
 
 /* clear_log takes the former file's log out of the way of the new file: SQLite would take it for
@@ -374,7 +374,7 @@ static int clear_log(struct sqlite_store *st, struct error *err)
             "%s was replaced, and process %d has taken the write-ahead log of the "
             "former file for that of the new one: stop what uses it, restore it again, "
             "and delete %s-wal and %s-shm before anything starts",
-            st->shown, (int)pid[0], st->shown, st->shown);
+            st->base.shown, (int)pid[0], st->base.shown, st->base.shown);
     if (save_former(st, err) != 0)
         return -1;
     unlink(shm);
@@ -406,7 +406,7 @@ static int log_gone(struct sqlite_store *st, struct error *err)
     return err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
                      "%s: its write-ahead log (%s-wal) or the log's index (-shm) was deleted while "
                      "in use; %s; restart this process",
-                     st->shown, st->shown, saved ? saved_text : lost_text);
+                     st->base.shown, st->base.shown, saved ? saved_text : lost_text);
 }
 
 /* go_over connects to what is at the path now. If that fails, the former connection stays. */
@@ -415,8 +415,8 @@ static int go_over(struct sqlite_store *st, struct error *err)
     struct sqlite_store former = *st;
     st->db = NULL;
     st->n_cached = 0;
-    st->home = (struct sqlite_home){.pin = -1};
-    st->bell = -1;
+    st->file = (struct sqlite_file){.pin = -1};
+    st->wake = -1;
     if (sqlite_connect(st, err) != 0) {
         sqlite_disconnect(st);
         *st = former;
@@ -425,30 +425,31 @@ static int go_over(struct sqlite_store *st, struct error *err)
         return err_prefix(err, "the file was replaced");
     }
     sqlite_disconnect(&former);
-    st->repair.at = 0;
-    sqlite_members_moved(st);
-    st->looked.known = false;
+    st->base.repair.at = 0;
+    sqlite_registrations_moved(st);
+    st->watch.known = false;
     st->synced = false;
     return 0;
 }
 
 /* register_one registers a consumer of ours in a copy from before it was registered, as a relay
  * that is started again would. */
-static int register_one(struct sqlite_store *st, const struct sqlite_member *m, struct error *err)
+static int register_one(struct sqlite_store *st, const struct sqlite_registration *m,
+                        struct error *err)
 {
     int64_t there = 0;
-    if (sqlite_value(st, err, &there, SQL(is_registered, .consumer = m->spec.name)) != 0)
+    if (db_value(&st->base.store, err, &there, SQL(is_registered, .consumer = m->spec.name)) != 0)
         return -1;
     if (there)
         return 0;
     struct consumer_spec spec = m->spec;
     spec.how = PUT_START;
-    return sqlite_consumer_put(&st->base, &spec, NULL, err);
+    return sqlite_consumer_put(&st->base.store, &spec, NULL, err);
 }
 
 static int register_again(struct sqlite_store *st, struct error *err)
 {
-    for (const struct sqlite_member *m = st->members; m; m = m->next) {
+    for (const struct sqlite_registration *m = st->registrations; m; m = m->next) {
         if (register_one(st, m, err) != 0)
             return -1;
     }
@@ -476,7 +477,7 @@ static int move(struct sqlite_store *st, struct error *err)
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                      "%s was replaced by %s: connected to the file that is there now; what was "
                      "claimed or begun in the former one is dropped, and may come again",
-                     st->shown, same ? "a copy of the same outbox" : "another outbox");
+                     st->base.shown, same ? "a copy of the same outbox" : "another outbox");
 }
 
 /* Handles of this process go over one after the other: while one takes the former file's log out of
@@ -492,28 +493,28 @@ static bool reading(const struct sqlite_store *st)
     return false;
 }
 
-int sqlite_home_check(struct sqlite_store *st, struct error *err)
+int sqlite_file_check(struct sqlite_store *st, struct error *err)
 {
-    if (st->home.moving || st->in_tx)
+    if (st->file.moving || st->base.in_tx)
         return 0;
     if (at_home(st) || reading(st))
         return 0;
-    st->home.moving = true;
+    st->file.moving = true;
     pthread_mutex_lock(&one_moves);
     int r = move(st, err);
     pthread_mutex_unlock(&one_moves);
-    st->home.moving = false;
+    st->file.moving = false;
     return r;
 }
 
-int sqlite_home_adopt(struct sqlite_store *st, struct error *err)
+int sqlite_file_adopt(struct sqlite_store *st, struct error *err)
 {
-    if (!st->home.unknown)
+    if (!st->file.unknown)
         return 0;
-    st->home.moving = true;
+    st->file.moving = true;
     int r = register_again(st, err);
-    st->home.moving = false;
+    st->file.moving = false;
     if (r == 0)
-        st->home.unknown = false;
+        st->file.unknown = false;
     return r;
 }
