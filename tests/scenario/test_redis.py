@@ -1,4 +1,5 @@
 """Redis Streams from end to end, through the CLI: the envelope, high-water marks, a lease, reading with a group."""
+# sanitizers: soak
 # quick: no
 import contextlib
 import json
