@@ -197,9 +197,9 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
-/* committed is called after a commit. It wakes the consumers of this handle if the store cannot, and
- * in eager mode delivers at once, unless outbox_run is at work, or a handler is calling, whose own
- * step will get to the event. */
+/* committed is called after a commit. It wakes the consumers of this handle if the store cannot,
+ * and in eager mode delivers at once, unless outbox_run is at work, or a handler is calling, whose
+ * own step will get to the event. */
 static int committed(outbox *ob, struct error *err)
 {
     bool store_wakes = (ob->st->caps & STORE_WAKEUP) != 0;
