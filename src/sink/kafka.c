@@ -223,7 +223,7 @@ static const char *scram_hint(const struct kafka_sink *k)
     bool refused = strstr(k->trouble, "invalid credentials") != NULL;
     if (!scram || !refused || rd_kafka_version() >= SCRAM_MENDED)
         return "";
-    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/kafka.md)";
+    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
 static void check_time(struct kafka_sink *k)
@@ -513,5 +513,5 @@ static void kafka_broker(struct sink *sk, struct sink_broker *ret)
         .broker = kafka_broker, \
     }
 
-KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md");
+KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/brokers.md");
 KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS");

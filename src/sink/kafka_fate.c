@@ -1,5 +1,5 @@
 /* kafka_fate.c: what each answer of the library, or of a broker, means for the events.
- * docs/kafka.md has the same table for people, and a test compares them. */
+ * docs/brokers.md has the same table for people, and a test compares them. */
 #include <stdio.h>
 
 #include "base/text.h"

@@ -109,7 +109,7 @@ static int set_property(void *field, const char *value, const struct option_def 
 }
 
 static const struct option_def options[] = {
-    {"format", "FORMAT", "plain", "how an event becomes a message; see docs/formats.md",
+    {"format", "FORMAT", "plain", "how an event becomes a message; see docs/brokers.md",
      option_choice, .at = offsetof(struct kafka_settings, format), .names = message_formats},
     {"source", "URI", NULL, "source of CloudEvents; made of the consumer's name if not given",
      option_copy, .at = offsetof(struct kafka_settings, source)},

@@ -488,5 +488,5 @@ static void nats_broker(struct sink *sk, struct sink_broker *ret)
     }
 
 NATS_OPS(nats_ops, "nats", "nats://HOST:PORT/SUBJECT?stream=NAME",
-         "publish to a stream of NATS JetStream; see docs/nats.md");
+         "publish to a stream of NATS JetStream; see docs/brokers.md");
 NATS_OPS(nats_tls_ops, "nats+tls", "nats+tls://HOST:PORT/SUBJECT?stream=NAME", "the same with TLS");

@@ -1,4 +1,4 @@
-/* nats_fate.h: what the refusals of JetStream mean for an event. docs/nats.md has the same
+/* nats_fate.h: what the refusals of JetStream mean for an event. docs/brokers.md has the same
  * table. */
 #ifndef SINK_NATS_FATE_H
 #define SINK_NATS_FATE_H
