@@ -1,8 +1,7 @@
 """Roles of the database that are hostile: each tries what it was not given. One outbox for all of it, with a row of everything in it;
 what a role does is undone.
 
-Everything in the schema is tried by every role, and what was found to be allowed is the table of rights in docs/security.md. To write
-that anew:
+Everything in the schema is tried by every role, and what was found to be allowed is tests/rights.md. To write that anew:
 
     python3 tests/scenario/test_hostile_roles.py --write
 """
@@ -22,8 +21,7 @@ import servers
 from support import BIN, ROOT, postgres_server
 
 REFUSED = "42501"
-SECURITY, RIGHTS = ROOT / "docs" / "security.md", ROOT / "tests" / "rights.md"
-BEGIN, END = "<!-- rights: written by tests/scenario/test_hostile_roles.py --write -->\n", "<!-- rights: end -->\n"
+RIGHTS = ROOT / "tests" / "rights.md"
 
 
 class Lair:
@@ -336,53 +334,36 @@ def rows(groups):
     return [[", ".join(f"`{name}`" for name in names), *(cell or "-" for cell in cells[2:])] for cells, names in ordered if any(cells)]
 
 
-def public(cells_of):
-    """public leaves out what begins with an underscore, which nobody is meant to call."""
-    return {name: cells for name, cells in cells_of.items() if not name.startswith("_")}
-
-
-def for_readers(tables, calls, roles):
-    """for_readers is the part of docs/security.md that the finding makes: what is there to be used."""
-    return (in_table(["table or view", *roles[2:]], rows(alike(tables))) + "\n" +
-            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others,\nor alter it.\n\n" +
-            in_table(["function", *roles[2:]], rows(alike(public(calls)))) + "\n" +
-            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its\n"
-            "own*: it changed something only for the role's own consumers or tenant. *changes*: it did so for any\n"
-            "consumer that was named; for the inbox, within the role's tenant. *-*: refused, as all others are.\n")
-
-
-def in_full(matrix, tables, calls, roles):
-    """in_full is tests/rights.md: the whole finding."""
+def written(matrix):
+    """written is tests/rights.md."""
+    tables, calls, roles = matrix.tables(), matrix.calls(), list(matrix.roles)
     rung = {}
     for role, acts in matrix.doorbell().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
     outside = [name for name, cells in {**tables, **calls}.items() if cells[roles[0]] or cells[roles[1]]]
-    return ("# What each role may do\n\nWritten by `tests/scenario/test_hostile_roles.py --write`, which tries everything with a role of\n"
-            "each kind; `docs/security.md` has what is meant to be used, and says what the words mean.\n\n"
+    return ("# What each role may do\n\n"
+            "Written by `tests/scenario/test_hostile_roles.py --write`, which tries everything with a role of\n"
+            "each kind. `docs/operations.md` says what each part is for. `consumer of audit` was granted one\n"
+            "consumer; roles `of a` are bound to tenant `a`.\n\n"
             f"A {roles[0].replace('without a part', 'role without a part')}, and the owner of an adopted table, could use: {', '.join(outside) or 'nothing'}.\n\n" +
             in_table(["table", *roles[2:]], [[f"`{name}`", *(cells[role] or "-" for role in roles[2:])] for name, cells in tables.items()]) + "\n" +
+            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others,\n"
+            "or alter it.\n\n" +
             in_table(["function", *roles[2:]], rows(alike(calls)) + [["all others", *("-" for _ in roles[2:])]]) + "\n" +
+            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its\n"
+            "own*: it changed something only for the role's own consumers or tenant. *changes*: it did so for any\n"
+            "consumer that was named; for the inbox (`handle`), within the role's tenant. *-*: refused.\n\n" +
             textwrap.fill("The locks for wake-ups, and their channel: " +
                           "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".", 100) + "\n")
-
-
-def written(matrix):
-    """written gives what a finding makes of docs/security.md, and tests/rights.md."""
-    tables, calls, roles = matrix.tables(), matrix.calls(), list(matrix.roles)
-    return for_readers(tables, calls, roles), in_full(matrix, tables, calls, roles)
 
 
 class Everything(unittest.TestCase):
     maxDiff = None
 
     def test_the_docs_say_what_was_found_to_be_allowed(self):
-        text = SECURITY.read_text()
-        self.assertIn(BEGIN, text)
         untouched = Lair()
         self.addCleanup(untouched.close)
-        shown, whole = written(Matrix(untouched))
-        advice = "run tests/scenario/test_hostile_roles.py --write, and look whether the difference is meant"
-        self.assertEqual(whole.splitlines(), RIGHTS.read_text().splitlines(), advice)
-        self.assertEqual(shown.splitlines(), text.split(BEGIN)[1].split(END)[0].splitlines(), advice)
+        self.assertEqual(written(Matrix(untouched)).splitlines(), RIGHTS.read_text().splitlines(),
+                         "run tests/scenario/test_hostile_roles.py --write, and look whether the difference is meant")
 
 
 class Hostile(unittest.TestCase):
@@ -745,10 +726,7 @@ def write():
     global lair
     lair = Lair()
     try:
-        text = SECURITY.read_text()
-        shown, whole = written(Matrix(lair))
-        SECURITY.write_text(text.split(BEGIN)[0] + BEGIN + shown + END + text.split(END)[1])
-        RIGHTS.write_text(whole)
+        RIGHTS.write_text(written(Matrix(lair)))
     finally:
         lair.close()
 
