@@ -123,8 +123,8 @@ static enum handler_entry wait_because(struct handler_call *call, const char *wh
     return HANDLER_WAIT;
 }
 
-/* failed overrules a handler that said it succeeded. */
-static enum sink_status failed(struct handler_call *call, const char *why)
+/* fail_because overrules a handler that said it succeeded. */
+static enum sink_status fail_because(struct handler_call *call, const char *why)
 {
     say(call, why);
     return SINK_RETRY;
@@ -167,8 +167,8 @@ static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct e
     return 0;
 }
 
-/* record writes the call into the inbox. *ret_first: it was not there before. */
-static int record(struct effects *e, size_t at, bool *ret_first, struct error *err)
+/* record_call writes the call into the inbox. *ret_first: it was not there before. */
+static int record_call(struct effects *e, size_t at, bool *ret_first, struct error *err)
 {
     static const bool skip_none = false;
     return e->st->ops->handled_put(e->st, &e->calls.key[at], &skip_none, 1, ret_first, err);
@@ -181,20 +181,6 @@ static bool has_savepoint(const struct effects *e, size_t at)
     if (e->mode != MODE_PER_BATCH)
         return true;
     return e->calls.fate[at] == CALL_ALONE || e->calls.fate[at] == CALL_LOST;
-}
-
-/* enter_savepoint looks for the record before the call, but the record is written after it. Written
- * first, it would block the worker that takes over if this one hangs. */
-static enum handler_entry enter_savepoint(struct effects *e, size_t at, struct error *err)
-{
-    bool done;
-    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, err) != 0)
-        return HANDLER_WAIT;
-    if (done)
-        return HANDLER_SKIP;
-    if (e->st->ops->savepoint(e->st, SAVEPOINT_SET, err) != 0)
-        return HANDLER_WAIT;
-    return HANDLER_RUN;
 }
 
 static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, size_t handler,
@@ -214,10 +200,19 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
     if (entry != HANDLER_RUN)
         return entry;
 
-    if (has_savepoint(e, at))
-        entry = enter_savepoint(e, at, &err);
-    if (entry != HANDLER_WAIT)
-        return entry;
+    if (!has_savepoint(e, at))
+        return HANDLER_RUN;
+
+    /* The record is looked for before the call, but written after it. Written first, it would block
+     * the worker that takes over if this one hangs. */
+    bool done;
+    int r = e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err);
+    if (r == 0 && done)
+        return HANDLER_SKIP;
+    if (r == 0)
+        r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, &err);
+    if (r == 0)
+        return HANDLER_RUN;
     effects_break(e, NULL);
     return wait_because(call, err.text);
 }
@@ -248,23 +243,12 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
     return start_over(e, NULL);
 }
 
-/* lost_connection fails a call during which the connection was lost twice. */
-static enum sink_status lost_connection(struct effects *e, size_t at)
-{
-    struct calls *c = &e->calls;
-    if (c->fate[at] == CALL_LOST)
-        fail_next(c, e->batch, at, "the connection was lost while the handler was at work");
-    else
-        c->fate[at] = CALL_LOST;
-    return start_over(e, NULL);
-}
-
 /* keep_call records the call and keeps what it did, unless another worker was first: then that
  * worker's effect counts. */
 static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool first;
-    if (record(e, at, &first, err) != 0)
+    if (record_call(e, at, &first, err) != 0)
         return -1;
     if (first)
         return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
@@ -274,22 +258,33 @@ static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *
     return recorded_itself(e, at, ret_own, err);
 }
 
-static int undo_call(struct effects *e, struct error *err)
+/* leave_savepoint keeps or undoes what a call did, and says what the call comes to. */
+static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
+                                        struct handler_call *call)
 {
-    return e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, err);
-}
+    struct calls *c = &e->calls;
+    enum tx_state state = e->st->ops->tx_state(e->st);
+    if (state == TX_GONE)
+        return ended_tx(e, at, said, call);
+    if (state == TX_LOST) {
+        bool lost_before = c->fate[at] == CALL_LOST;
+        if (lost_before)
+            fail_next(c, e->batch, at, "the connection was lost while the handler was at work");
+        else
+            c->fate[at] = CALL_LOST;
+        return start_over(e, NULL);
+    }
+    bool hid_failure = state == TX_FAILED && said == SINK_DELIVERED;
+    if (hid_failure)
+        said = fail_because(call, silent);
 
-/* end_savepoint keeps or undoes what a call did, and says what the call comes to. */
-static enum sink_status end_savepoint(struct effects *e, size_t at, enum sink_status said,
-                                      struct handler_call *call)
-{
     struct error err = {0};
     bool own = false;
     int r;
     if (said == SINK_DELIVERED)
         r = keep_call(e, at, &own, &err);
     else
-        r = undo_call(e, &err);
+        r = e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, &err);
 
     bool savepoint_gone = r != 0 && err.code == ERR_MISUSE;
     if (savepoint_gone)
@@ -297,25 +292,10 @@ static enum sink_status end_savepoint(struct effects *e, size_t at, enum sink_st
     if (r != 0)
         return start_over(e, &err);
     if (own)
-        said = failed(call, own_record);
+        said = fail_because(call, own_record);
     if (said != SINK_DELIVERED)
         e->failures++;
     return said;
-}
-
-static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
-                                        struct handler_call *call)
-{
-    enum tx_state state = e->st->ops->tx_state(e->st);
-    if (state == TX_GONE)
-        return ended_tx(e, at, said, call);
-    if (state == TX_LOST)
-        return lost_connection(e, at);
-
-    bool hid_failure = state == TX_FAILED && said == SINK_DELIVERED;
-    if (hid_failure)
-        said = failed(call, silent);
-    return end_savepoint(e, at, said, call);
 }
 
 static enum sink_status leave_shared(struct effects *e, const struct slot *slot, size_t at,
@@ -363,31 +343,26 @@ static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_
     return HANDLER_RUN;
 }
 
-/* record_alone records a call in a transaction of its own. */
-static int record_alone(struct effects *e, size_t at, struct error *err)
-{
-    bool first;
-    if (effects_acquire(e, err) != 0)
-        return -1;
-    if (e->st->ops->begin(e->st, err) != 0)
-        return -1;
-    int r = record(e, at, &first, err);
-    if (r == 0)
-        r = e->st->ops->commit(e->st, err);
-    if (r != 0)
-        e->st->ops->rollback(e->st);
-    return r;
-}
-
-/* record_external records that a handler acted outside of the database. If that fails, the handler
- * has acted all the same, and the settlement will say so. */
+/* record_external records, in a transaction of its own, that a handler acted outside of the
+ * database. If that fails, the handler has acted all the same, and the settlement will say so. */
 static void record_external(struct pipeline *p, size_t at)
 {
+    struct effects *e = &p->effects;
     struct error err;
-    if (record_alone(&p->effects, at, &err) == 0)
-        return;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "could not record that a handler acted, it may act again: %s", err.text);
+    bool first;
+    int r = effects_acquire(e, &err);
+    if (r == 0)
+        r = e->st->ops->begin(e->st, &err);
+    if (r == 0) {
+        r = record_call(e, at, &first, &err);
+        if (r == 0)
+            r = e->st->ops->commit(e->st, &err);
+        if (r != 0)
+            e->st->ops->rollback(e->st);
+    }
+    if (r != 0)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name,
+               "could not record that a handler acted, it may act again: %s", err.text);
 }
 
 /* commit_call commits what the call did, and the record of it, if the claim is still ours. */
@@ -396,7 +371,7 @@ static int commit_call(struct pipeline *p, const struct batch_state *b, size_t a
 {
     struct effects *e = &p->effects;
     bool first, lost;
-    if (record(e, at, &first, err) != 0)
+    if (record_call(e, at, &first, err) != 0)
         return -1;
     if (!first) {
         e->st->ops->rollback(e->st); /* another worker was first, and its effect counts */
@@ -426,7 +401,7 @@ static enum sink_status end_call(struct pipeline *p, const struct slot *slot, si
         return SINK_REJECT;
     }
     if (state != TX_OPEN)
-        return failed(call, silent);
+        return fail_because(call, silent);
 
     if (commit_call(p, slot->batch, at, &own, &err) != 0) {
         say(call, err.text);
@@ -435,7 +410,7 @@ static enum sink_status end_call(struct pipeline *p, const struct slot *slot, si
         return SINK_DOWN;
     }
     if (own)
-        return failed(call, own_record);
+        return fail_because(call, own_record);
     return SINK_DELIVERED;
 }
 

@@ -36,9 +36,9 @@ struct calls {
 
 /* calls_init borrows h[0..n). */
 void calls_init(struct calls *c, const struct handler *h, size_t n);
-/* calls_load lists the calls of l, unless they are loaded already, which calls_loaded says. Fails
- * when out of memory. calls_forget drops them if they are those of l, whose arena is about to go.
- */
+/* calls_load lists the calls of the batch, unless they are loaded already, which calls_loaded says.
+ * Fails when out of memory. calls_forget drops them if they are those of b, whose arena is about to
+ * go. */
 int calls_load(struct calls *c, struct batch_state *b, struct error *err);
 bool calls_loaded(const struct calls *c, const struct batch_state *b);
 void calls_forget(struct calls *c, const struct batch_state *b);

@@ -60,23 +60,20 @@ void effects_close(struct effects *e)
 
 /* ---- opening the transaction ---- */
 
-static enum effects_mode first_mode(const struct effects *e, const struct batch_state *b)
-{
-    if (b->claim.n == 1)
-        return MODE_PER_EVENT;
-    if (e->savepoint_batches > 0)
-        return MODE_SAVEPOINTS;
-    return MODE_PER_BATCH;
-}
-
-/* load prepares a batch, once, however often it is done again. */
-static int load(struct effects *e, struct batch_state *b, struct error *err)
+/* load_batch prepares a batch, once, however often it is done again. */
+static int load_batch(struct effects *e, struct batch_state *b, struct error *err)
 {
     if (calls_loaded(&e->calls, b))
         return 0;
     if (calls_load(&e->calls, b, err) != 0)
         return -1;
-    set_mode(e, first_mode(e, b));
+
+    enum effects_mode first = MODE_PER_BATCH;
+    if (b->claim.n == 1)
+        first = MODE_PER_EVENT;
+    else if (e->savepoint_batches > 0)
+        first = MODE_SAVEPOINTS;
+    set_mode(e, first);
     e->undone = 0;
     return 0;
 }
@@ -103,7 +100,7 @@ static int ask_inbox(struct effects *e, const struct batch_state *b, struct erro
 int effects_open(struct pipeline *p, struct batch_state *b, struct error *err)
 {
     struct effects *e = &p->effects;
-    if (load(e, b, err) != 0)
+    if (load_batch(e, b, err) != 0)
         return -1;
     if (e->st->ops->begin(e->st, err) != 0)
         return -1;
@@ -163,8 +160,8 @@ static void use_savepoints(struct effects *e)
         set_mode(e, MODE_SAVEPOINTS);
 }
 
-/* undo takes back what the transaction did, and starts the batch over. */
-static void undo(struct pipeline *p)
+/* undo_batch takes back what the transaction did, and starts the batch over. */
+static void undo_batch(struct pipeline *p)
 {
     struct effects *e = &p->effects;
     struct batch_state *b = e->batch;
@@ -226,10 +223,10 @@ bool effects_refused(struct effects *e, const struct error *err)
     return answered && e->st->ops->tx_state(e->st) != TX_LOST;
 }
 
-/* isolate finds the event whose effects cannot be committed. Only a commit can tell, so the batch
- * is done again with one event per transaction. If there was only one in it, that event has failed.
- */
-static void isolate(struct pipeline *p, const struct error *err)
+/* isolate_event finds the event whose effects cannot be committed. Only a commit can tell, so the
+ * batch is done again with one event per transaction. If there was only one in it, that event has
+ * failed. */
+static void isolate_event(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
     log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database does not commit what handlers did: %s",
@@ -239,35 +236,12 @@ static void isolate(struct pipeline *p, const struct error *err)
         calls_fail_event(&e->calls, e->last, err->text);
     set_mode(e, MODE_PER_EVENT);
     claim_quota_one(&p->quota);
-    undo(p);
+    undo_batch(p);
 }
 
-/* count_batch decides how many batches to come begin with savepoints. A batch of one event is no
- * guide to that. */
-static void count_batch(struct effects *e, const struct batch_state *b)
-{
-    bool several = b->claim.n > 1;
-    if (!several || e->savepoint_batches == 0)
-        return;
-    if (e->failures > 0)
-        e->savepoint_batches = SAVEPOINTS_FOR;
-    else
-        e->savepoint_batches--;
-}
-
-static void commit_failed(struct pipeline *p, const struct error *err)
-{
-    if (effects_refused(&p->effects, err)) {
-        isolate(p, err);
-        return;
-    }
-    end_tx(p, EFFECTS_UNSURE);
-    exchange_store_failed(p, err);
-}
-
-/* commit ends a sealed transaction. If the claim is lost, it must not take effect: another worker
- * has the events. */
-static void commit(struct pipeline *p, struct batch_state *b, bool lost)
+/* commit_batch ends a sealed transaction. If the claim is lost, it must not take effect: another
+ * worker has the events. */
+static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
 {
     struct effects *e = &p->effects;
     struct error err = {0};
@@ -278,23 +252,28 @@ static void commit(struct pipeline *p, struct batch_state *b, bool lost)
         r = e->st->ops->commit(e->st, &err);
     else
         e->st->ops->rollback(e->st);
+    if (r != 0 && effects_refused(e, &err)) {
+        isolate_event(p, &err);
+        return;
+    }
     if (r != 0) {
-        commit_failed(p, &err);
+        end_tx(p, EFFECTS_UNSURE);
+        exchange_store_failed(p, &err);
         return;
     }
     end_tx(p, EFFECTS_IDLE);
     if (lost)
         uncount(p, b);
-    count_batch(e, b);
-    exchange_settled(p, 0, lost);
-}
 
-/* give_rest_back gives back the events that were not called for, because time is up or the sink is
- * down. What is done stays done. */
-static void give_rest_back(struct pipeline *p)
-{
-    inflight_give_back(&p->inflight);
-    claim_quota_halve(&p->quota);
+    /* How many batches to come begin with savepoints. A batch of one event is no guide to that. */
+    bool several = b->claim.n > 1;
+    if (several && e->savepoint_batches > 0) {
+        if (e->failures > 0)
+            e->savepoint_batches = SAVEPOINTS_FOR;
+        else
+            e->savepoint_batches--;
+    }
+    exchange_settled(p, 0, lost);
 }
 
 /* seal_failed undoes the transaction. If another worker had recorded a call, or a handler had ended
@@ -309,17 +288,9 @@ static void seal_failed(struct pipeline *p, const struct error *err)
         use_savepoints(e);
         e->fresh = 0;
     }
-    undo(p);
+    undo_batch(p);
     if (!unseen)
         exchange_store_failed(p, err);
-}
-
-static void finish_broken(struct pipeline *p)
-{
-    struct error why = p->effects.trouble;
-    undo(p);
-    if (why.code)
-        exchange_store_failed(p, &why);
 }
 
 void effects_finish(struct pipeline *p)
@@ -328,15 +299,22 @@ void effects_finish(struct pipeline *p)
     struct batch_state *b = e->batch;
     struct error err = {0};
     bool lost = false;
-    if (e->state == EFFECTS_BROKEN)
-        finish_broken(p);
+    if (e->state == EFFECTS_BROKEN) {
+        err = e->trouble;
+        undo_batch(p);
+        if (err.code)
+            exchange_store_failed(p, &err);
+    }
     if (e->state != EFFECTS_OPEN)
         return;
 
-    if (b->open > 0)
-        give_rest_back(p);
+    if (b->open > 0) {
+        /* Time is up, or the sink is down. What is done stays done, the rest is given back. */
+        inflight_give_back(&p->inflight);
+        claim_quota_halve(&p->quota);
+    }
     if (seal(p, b, &lost, &err) == 0)
-        commit(p, b, lost);
+        commit_batch(p, b, lost);
     else
         seal_failed(p, &err);
 }
@@ -384,6 +362,6 @@ bool effects_resolve(struct pipeline *p)
         return true;
     }
     lease_start(p, b, now);
-    undo(p);
+    undo_batch(p);
     return true;
 }

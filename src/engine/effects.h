@@ -80,7 +80,7 @@ bool effects_pending(const struct pipeline *p, int64_t now);
 /* effects_finish ends the transaction, if one is open: it settles the batch and commits, or undoes
  * everything and starts the batch over. */
 void effects_finish(struct pipeline *p);
-/* effects_drop forgets the batch l, and undoes the transaction if it is that of l. */
+/* effects_drop forgets the batch, and undoes the transaction if it is that of the batch. */
 void effects_drop(struct pipeline *p, const struct batch_state *b);
 /* effects_resolve finds out what became of a commit whose answer was lost. Returns whether that is
  * known now. */
@@ -93,9 +93,9 @@ void effects_release(struct effects *e);
 void effects_close(struct effects *e);
 int effects_acquire(struct effects *e, struct error *err);
 
-/* For calls.c. effects_open opens the transaction of l. effects_break notes that it must be undone,
- * because of what the store said (NULL: nothing). effects_refused says whether an error of a commit
- * is about what handlers did. */
+/* For calls.c. effects_open opens the transaction of the batch. effects_break notes that it must be
+ * undone, because of what the store said (NULL: nothing). effects_refused says whether an error of
+ * a commit is about what handlers did. */
 int effects_open(struct pipeline *p, struct batch_state *b, struct error *err);
 void effects_break(struct effects *e, const struct error *why);
 bool effects_refused(struct effects *e, const struct error *err);

@@ -281,7 +281,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
         n += wait_for_work(p, now, fds + n, max - n, &at);
     }
 
-    *ret_deadline = schedule_wake(&p->schedule, now, at);
+    *ret_deadline = schedule_wake_at(&p->schedule, now, at);
     return n;
 }
 
@@ -292,7 +292,7 @@ bool pipeline_busy(const struct pipeline *p)
 
 void pipeline_ring(struct pipeline *p)
 {
-    schedule_ring(&p->schedule);
+    schedule_woken(&p->schedule);
     p->stats.through = false;
 }
 

@@ -301,7 +301,7 @@ class Program(unittest.TestCase):
     def test_every_name_that_begins_like_ours_is_ours(self):
         """A function or constant of the library, a table, view or trigger of SQLite or MariaDB, a metric."""
         known = SECRETS | {option["env"] for option in options()}
-        for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/engine/stream_reader.c")),
+        for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/extra/streams/stream_reader.c")),
                                (r"\boutbox_\w+", ("sql/sqlite/*.sql", "sql/mariadb/*.sql", "src/admin/*.c"))):
             for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
         for path in documents():
@@ -362,7 +362,7 @@ class Numbers(unittest.TestCase):
     FIXED = {r"holds at most (\d+) batches at once": ("engine", "INFLIGHT_BATCHES", 1),
              r"the first has (\d+) events at most": ("engine", "START", 1),
              r"waits at most (\d+) ms for the next claim": ("api", "SETTLE_WAIT_MS", 1),
-             r"its lane taken looks again after (\d+) ms": ("engine", "CROWDED_WAIT", 10**6),
+             r"its lane taken looks again after (\d+) ms": ("engine", "TAKEN_WAIT", 10**6),
              r"a sink that is down is probed after (\d+) ms": ("engine", "DELAY_MIN_MS", 1),
              r"a sink that is down [^.]* at least every (\d+) s": ("engine", "DELAY_MAX_MS", 10**3),
              r"a store that is away is tried again after (\d+) ms": ("engine", "STORE_WAIT_MIN", 10**6),
@@ -370,8 +370,8 @@ class Numbers(unittest.TestCase):
              r"deletes old events at least every (\d+) s": ("api", "TRIM_EVERY_MAX_MS", 10**3),
              r"warns every (\d+) min about a consumer": ("api", "TRIM_WARN_EVERY_MS", 60 * 10**3),
              r"asks again at least every (\d+) s": ("engine", "AGAIN_MAX", 10**9),
-             r"on postgresql looks every (\d+) ms": ("store/postgres", "LOOK_UNRUNG", 1),
-             r"every (\d+) ms while nothing comes": ("store/postgres", "LOOK_UNRUNG_IDLE", 1),
+             r"on postgresql looks every (\d+) ms": ("store/postgres", "POLL_ALONE", 1),
+             r"every (\d+) ms while nothing comes": ("store/postgres", "POLL_ALONE_IDLE", 1),
              r"from (\d+) workers on": ("pool", "POOL_WORKERS", 1),
              r"ends its search after (\d+) sequence numbers": ("store", "STORE_LOOK", 1),
              r"takes (\d+) connections": ("admin", "GUESTS_MAX", 1),
