@@ -1,5 +1,5 @@
-/* fate.h: what the errors of a Redis server mean. docs/redis.md has the same table for people, and
- * a test compares them. */
+/* fate.h: what the errors of a Redis server mean. docs/brokers.md has the same table for people,
+ * and a test compares them. */
 #ifndef REDIS_FATE_H
 #define REDIS_FATE_H
 
