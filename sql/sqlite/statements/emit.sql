@@ -30,3 +30,7 @@ SELECT hash FROM main.outbox_handled WHERE handler = :handler AND key = :key;
 
 -- put_handled_once (handler str, key str, hash int, now int): commits together with the effect.
 INSERT INTO main.outbox_handled (handler, key, hash, at) VALUES (:handler, :key, :hash, :now);
+
+-- put_handled (handler str, key str, hash int, now int): changes no row if the key was there.
+INSERT INTO outbox_handled (handler, key, hash, at) VALUES (:handler, :key, :hash, :now)
+    ON CONFLICT DO NOTHING;
