@@ -14,6 +14,3 @@ SELECT p.consumer, count(*), min(p.seq)
  WHERE e.id IS NULL
    AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = p.consumer AND d.seq = p.seq)
  GROUP BY p.consumer ORDER BY p.consumer;
-
--- is_handled (handler str, key str): a handler takes effect once per key.
-SELECT 1 FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;

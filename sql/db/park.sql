@@ -38,3 +38,6 @@ UPDATE outbox_parked SET claim = NULL, attempts = :attempts
 -- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
 -- delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
+
+-- is_handled (handler str, key str): a handler takes effect once per key.
+SELECT 1 FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
