@@ -3,7 +3,6 @@
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 
-#include "sink/receive.h"
 #include "sink/sink.h"
 
 /* In liboutbox the brokers are left to liboutbox-sinks (sink_module.h). */
@@ -20,21 +19,15 @@ extern const struct sink_ops exec_ops, file_ops, stdout_ops;
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;
 extern const struct sink_ops redis_sentinel_ops, redis_sentinel_tls_ops, redis_cluster_ops,
     redis_cluster_tls_ops;
-extern const struct receiver_ops redis_receiver, redis_tls_receiver, redis_unix_receiver,
-    redis_plus_unix_receiver, redis_sentinel_receiver, redis_sentinel_tls_receiver,
-    redis_cluster_receiver, redis_cluster_tls_receiver;
 #endif
 #ifdef OUTBOX_NATS
 extern const struct sink_ops nats_ops, nats_tls_ops;
-extern const struct receiver_ops nats_receiver, nats_tls_receiver;
 #endif
 #ifdef OUTBOX_KAFKA
 extern const struct sink_ops kafka_ops, kafka_tls_ops;
-extern const struct receiver_ops kafka_receiver, kafka_tls_receiver;
 #endif
 #ifdef OUTBOX_RABBITMQ
 extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
-extern const struct receiver_ops rabbitmq_receiver, rabbitmq_tls_receiver;
 #endif
 extern const struct sink_ops http_ops, https_ops;
 

@@ -305,8 +305,9 @@ static void only_what_does_not_exist_is_refused_at_set_up(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof closes / sizeof closes[0]; i++)
-        assert_int_equal(rabbitmq_fate_of(SAID_SETUP, closes[i].code, closes[i].words)->status,
-                         closes[i].status);
+        assert_int_equal(
+            rabbitmq_answer_meaning(SAID_SETUP, closes[i].code, closes[i].words)->status,
+            closes[i].status);
 }
 
 /* alarm_teardown leaves no alarm to the tests that follow one that failed. */

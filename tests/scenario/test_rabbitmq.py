@@ -1,4 +1,5 @@
 """RabbitMQ from end to end, through the CLI: every format as clients nobody here wrote read it, topology, receive, secrets."""
+# sanitizers: soak
 # build: plain
 # quick: no
 import contextlib
@@ -12,9 +13,9 @@ import sys
 import threading
 import time
 
-from broker_rabbit import Rabbit
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_rabbitmq import Rabbit
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import Case, on_each_store, wait_until
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outbox-tests"
@@ -60,7 +61,7 @@ class Broker:
 class Shown(Broker, BrokerView, Case):
     def test_node_and_what_it_has_not_confirmed(self):
         """Who leads a queue is nothing that AMQP tells."""
-        self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.pause, self.rabbit.cont, kind="rabbitmq",
+        self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.freeze, self.rabbit.thaw, kind="rabbitmq",
                         broker=f"127.0.0.1:{self.rabbit.port}", leader="")
 
 
@@ -262,9 +263,9 @@ class Hostile(Case):
 
 class Documentation(Case):
     def test_page_has_every_answer_of_the_table(self):
-        """docs/rabbitmq.md repeats the table of src/sink/rabbitmq_fate.c, row by row."""
+        """docs/rabbitmq.md repeats the table of src/sink/rabbitmq_answer.c, row by row."""
         root = pathlib.Path(__file__).parents[2]
-        rows = re.findall(r'\{(SAID_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_fate.c").read_text())
+        rows = re.findall(r'\{(SAID_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_answer.c").read_text())
         self.assertEqual(len(rows), 17)
         page = (root / "docs/rabbitmq.md").read_text()
         for _, _, status, meaning in rows:
