@@ -1,4 +1,5 @@
-/* config_env.c: reads the settings in the environment. OUTBOX_<OPTION> sets an option,
+/* config_read.c: reads the settings in the config file, with its sections [outbox] and
+ * [consumer NAME], and in the environment. OUTBOX_<OPTION> sets an option,
  * OUTBOX_CONSUMERS=search,mail names consumers, and OUTBOX_CONSUMER_SEARCH_SINK sets an option of
  * one of them. Its name is in upper case there, with _ in place of dashes and dots. A variable that
  * could belong to either of two consumers is refused. */
@@ -7,8 +8,157 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ini.h"
 #include "base/text.h"
-#include "cli/config.h"
+#include "cli/cli.h"
+
+/* ---- the config file ---- */
+
+#define FILE_MAX ((size_t)1024 * 1024)
+
+/* One pass over a config file. */
+struct reading {
+    struct config *config;
+    const char *path;
+    struct ini_reading ini;
+    struct error nomem; /* set if there was no memory to keep a problem */
+};
+
+#define WHERE 512
+#define SECTION_CONSUMER "consumer "
+
+static const char *where_now(const struct reading *r, char out[WHERE])
+{
+    snprintf(out, WHERE, "%s:%zu", r->path, r->ini.line);
+    return out;
+}
+
+/* consumer_of returns the name in [consumer NAME], or NULL for any other section. */
+static const char *consumer_of(const char *section)
+{
+    size_t n = strlen(SECTION_CONSUMER);
+    if (strncmp(section, SECTION_CONSUMER, n) != 0)
+        return NULL;
+    return section + n;
+}
+
+/* open_section checks the name of a section. [consumer NAME] adds a consumer. */
+static int open_section(struct reading *r, const char *section, struct error *err)
+{
+    char where[WHERE];
+    const char *consumer = consumer_of(section);
+    if (consumer)
+        return config_add_name(r->config, ORIGIN_FILE, consumer, where_now(r, where), err);
+    if (strcmp(section, "outbox") == 0)
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "unknown section [%s]; the sections are [outbox] and [consumer NAME]", section);
+}
+
+#define NAMES_MAX 64
+
+static size_t add_names(const struct option_def *table, const char **names, size_t n)
+{
+    for (const struct option_def *o = table; o->name && n < NAMES_MAX - 1; o++)
+        names[n++] = o->name;
+    return n;
+}
+
+/* unknown_name fails with the nearest name of the options that the section may hold. */
+static int unknown_name(const char *name, bool in_consumer, struct error *err)
+{
+    const char *names[NAMES_MAX];
+    size_t n = add_names(consumer_options, names, 0);
+    if (!in_consumer)
+        n = add_names(config_options, names, n);
+    names[n] = NULL;
+
+    /* If the name is close to an option of a consumer, that one was probably meant. */
+    bool misplaced = in_consumer && option_find(config_options, name);
+    bool typo = text_nearest(name, names) != NULL;
+    if (misplaced && !typo) {
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is not an option of a consumer; move it to the [outbox] section",
+                       name);
+    }
+
+    char hint[TEXT_HINT];
+    text_hint(name, names,
+              (struct text_hint){.otherwise = "outbox config sample lists the options"}, hint);
+    return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
+}
+
+/* take_entry takes a section (name == NULL) or an option of the file. */
+static int take_entry(void *ctx, const char *section, const char *name, const char *value,
+                      struct error *err)
+{
+    struct reading *r = ctx;
+    if (!name)
+        return open_section(r, section, err);
+    if (!*section)
+        return err_set(err, ERR_CONFIG, "\"%s\" is in no section; put [outbox] before it", name);
+
+    const char *consumer = consumer_of(section);
+    const struct option_def *def = option_find(consumer_options, name);
+    if (!def && !consumer)
+        def = option_find(config_options, name);
+    if (!def)
+        return unknown_name(name, consumer != NULL, err);
+
+    char where[WHERE];
+    struct given g = {def, ORIGIN_FILE, consumer, value, where_now(r, where)};
+    if (config_add(r->config, &g, err) != 0)
+        return err_prefix(err, "%s", name);
+    return 0;
+}
+
+static void keep_problem(void *ctx, const struct error *err)
+{
+    struct reading *r = ctx;
+    struct error why = *err;
+    char where[WHERE];
+    if (config_wrong(r->config, where_now(r, where), &why) != 0)
+        r->nomem = why;
+}
+
+/* parse_file reads the text of the config file, of which a problem may concern any line. */
+static int parse_file(struct config *c, const char *path, const struct buf *text, struct error *err)
+{
+    if (text->n > FILE_MAX)
+        return err_set(err, ERR_CONFIG, "%s: larger than 1 MiB", path);
+    c->path = strdup(path);
+    if (!c->path)
+        return err_nomem(err);
+    if (text->n == 0)
+        return 0;
+
+    struct reading r = {.config = c, .path = path, .ini = {.visit = take_entry}};
+    r.ini.ctx = &r;
+    if (c->gather)
+        r.ini.problem = keep_problem;
+
+    if (ini_read(&r.ini, text->p, text->n, err) != 0)
+        return err_prefix(err, "%s:%zu", path, r.ini.line);
+    if (r.nomem.code) {
+        *err = r.nomem;
+        return -1;
+    }
+    return 0;
+}
+
+int config_file(struct config *c, const char *path, struct error *err)
+{
+    struct buf text;
+    int r;
+    buf_init(&text, FILE_MAX + 1);
+    int e = lines_slurp(path, FILE_MAX + 1, &text);
+    if (e == 0)
+        r = parse_file(c, path, &text, err);
+    else
+        r = err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path);
+    buf_release(&text);
+    return r;
+}
 
 #define LIST "OUTBOX_CONSUMERS"
 #define PREFIX "OUTBOX_CONSUMER_"
@@ -18,7 +168,7 @@
 
 extern char **environ;
 
-/* ---- options ---- */
+/* ---- variables ---- */
 
 void config_upper(char *name)
 {
@@ -62,9 +212,89 @@ int config_environment(struct config *c, const struct option_def *table, struct 
     return 0;
 }
 
+/* ---- misspelt variables ---- */
+
+#define SLIP_MIN 5 /* shorter names are too easily one letter away from another */
+
+/* is_slip reports whether two names differ by one letter too many, too few or wrong, or by two that
+ * are swapped. */
+static bool is_slip(const char *a, const char *b)
+{
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    size_t na = strlen(a), nb = strlen(b);
+    while (na > 0 && nb > 0 && a[na - 1] == b[nb - 1]) {
+        na--;
+        nb--;
+    }
+    bool one = na <= 1 && nb <= 1 && na + nb > 0;
+    bool swapped = na == 2 && nb == 2 && a[0] == b[1] && a[1] == b[0];
+    return one || swapped;
+}
+
+/* The option of a table whose variable a name is, or nearly is. */
+struct likeness {
+    bool known;
+    const struct option_def *slip; /* NULL: it is not close to any */
+};
+
+static void compare_variables(const char *variable, const struct option_def *table, bool all,
+                              struct likeness *ret)
+{
+    char made[CONFIG_VARIABLE];
+    for (const struct option_def *o = table; o && o->name; o++) {
+        if (!all && !o->env)
+            continue;
+        config_variable(o->name, made);
+        if (strcmp(made, variable) == 0)
+            ret->known = true;
+        if (strlen(o->name) >= SLIP_MIN && is_slip(made, variable))
+            ret->slip = o;
+    }
+}
+
+/* check_variable refuses a variable that misspells one of ours. Any other may belong to the
+ * application, or to the exec: command that we are. */
+static int check_variable(const char *variable, struct error *err)
+{
+    struct likeness like = {.known = false};
+    compare_variables(variable, config_options, true, &like);
+    compare_variables(variable, consumer_options, true, &like);
+    compare_variables(variable, options_global, false, &like);
+    for (size_t i = 0; commands_all[i]; i++) {
+        for (const struct command *c = commands_all[i]; c->name; c++)
+            compare_variables(variable, c->options, false, &like);
+    }
+    if (like.known || !like.slip)
+        return 0;
+    char meant[CONFIG_VARIABLE];
+    return err_set(err, ERR_CONFIG, "there is no such setting; did you mean %s?",
+                   config_variable(like.slip->name, meant));
+}
+
+int config_environment_slips(struct config *c, struct error *err)
+{
+    static const char prefix[] = "OUTBOX_";
+    for (char **e = environ; e && *e; e++) {
+        char variable[CONFIG_VARIABLE];
+        size_t n = strcspn(*e, "=");
+        bool ours = strncmp(*e, prefix, sizeof prefix - 1) == 0 && n < sizeof variable;
+        bool of_consumer = strncmp(*e, PREFIX, PREFIX_LEN) == 0;
+        bool empty = !(*e)[n] || !(*e)[n + 1]; /* counts as unset */
+        if (!ours || of_consumer || empty)
+            continue;
+        snprintf(variable, sizeof variable, "%.*s", (int)n, *e);
+        if (check_variable(variable, err) != 0 && config_wrong(c, variable, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* ---- names of consumers ---- */
 
-static struct str trimmed(struct str s)
+static struct str without_blanks(struct str s)
 {
     while (s.n > 0 && isspace((unsigned char)s.p[0])) {
         s.p++;
@@ -79,7 +309,7 @@ static struct str trimmed(struct str s)
 static int add_listed(struct config *c, struct str word, struct error *err)
 {
     char name[STORE_NAME_MAX + 2];
-    struct str s = trimmed(word);
+    struct str s = without_blanks(word);
     if (s.n == 0)
         return err_set(err, ERR_CONFIG, "a name is missing; write OUTBOX_CONSUMERS=search,mail");
 
@@ -137,7 +367,7 @@ const char *config_where_named(const struct config *c, const char *consumer)
     return NULL;
 }
 
-/* ---- options of consumers ---- */
+/* ---- variables of consumers ---- */
 
 static const char *variable_of(const char *consumer, const struct option_def *o, char out[VARIABLE])
 {
@@ -153,8 +383,8 @@ struct about {
     const struct option_def *def;
 };
 
-/* match notes the option of this consumer that the variable sets, if there is one. */
-static void match(const char *variable, const char *consumer, struct about *ret)
+/* match_consumer notes the option of this consumer that the variable sets, if there is one. */
+static void match_consumer(const char *variable, const char *consumer, struct about *ret)
 {
     char made[VARIABLE];
     for (const struct option_def *o = consumer_options; o->name; o++) {
@@ -175,7 +405,7 @@ static void look_up(const struct config *c, const char *variable, struct about *
 {
     *ret = (struct about){0};
     for (size_t i = 0; i < count_names(c); i++)
-        match(variable, name_at(c, i), ret);
+        match_consumer(variable, name_at(c, i), ret);
 }
 
 /* The variables that the known consumers could have. (1) name[i] is a variable without its prefix,
@@ -219,8 +449,8 @@ static int candidates_init(struct candidates *k, const struct config *c, struct 
     return 0;
 }
 
-/* unknown fails, and suggests the variable that was probably meant. */
-static int unknown(const struct config *c, const char *variable, struct error *err)
+/* unknown_variable fails, and suggests the variable that was probably meant. */
+static int unknown_variable(const struct config *c, const char *variable, struct error *err)
 {
     struct candidates k;
     char hint[TEXT_HINT], form[200];
@@ -262,7 +492,7 @@ static int take_variable(struct config *c, const char *variable, const char *val
     if (!a.consumer && of_kubernetes(variable))
         return 0;
     if (!a.consumer)
-        return unknown(c, variable, err);
+        return unknown_variable(c, variable, err);
     if (a.other)
         return err_set(
             err, ERR_CONFIG,
@@ -274,9 +504,9 @@ static int take_variable(struct config *c, const char *variable, const char *val
     return config_add(c, &g, err);
 }
 
-/* split copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry is
- * not a variable of a consumer, or is empty. */
-static const char *split(const char *entry, char *name, size_t size)
+/* split_entry copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry
+ * is not a variable of a consumer, or is empty. */
+static const char *split_entry(const char *entry, char *name, size_t size)
 {
     const char *equals = strchr(entry, '=');
     if (strncmp(entry, PREFIX, PREFIX_LEN) != 0 || !equals)
@@ -297,7 +527,7 @@ static int take_variables(struct config *c, struct error *err)
 {
     for (char **e = environ; e && *e; e++) {
         char variable[2 * VARIABLE];
-        const char *value = split(*e, variable, sizeof(variable));
+        const char *value = split_entry(*e, variable, sizeof(variable));
         if (!value)
             continue;
         if (take_variable(c, variable, value, err) == 0)

@@ -1,12 +1,101 @@
-/* process.c: reads the metrics of this process from the kernel. */
-#include "admin/process.h"
+/* metrics_scrape.c: reads what a page of metrics shows: the relay, the store and this process. */
+#include "admin/metrics.h"
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+
+/* ---- the relay and the store ---- */
+
+/* read_gauge asks the store about a consumer. If that fails, the store counts as down, unless it
+ * just does not know the consumer. */
+static void read_gauge(struct scrape *l, struct store *st, struct metrics_consumer *c)
+{
+    struct error err;
+    if (!st) {
+        l->m.store_up = false;
+        return;
+    }
+    int r = st->ops->consumer_gauge(st, c->view.consumer, &l->arena, &c->gauge, &err);
+    c->has_gauge = r == 0;
+    if (r != 0 && err.code != ERR_NOTFOUND)
+        l->m.store_up = false;
+}
+
+/* scrape_consumer adds one consumer. The relay is ready if all of them are. */
+static void scrape_consumer(struct scrape *l, const struct admin_config *cfg, struct store *st,
+                            struct metrics_consumer *c)
+{
+    read_gauge(l, st, c);
+    bool paused = c->has_gauge && c->gauge.paused;
+    c->health = health_of(&c->view, l->m.now_ns, cfg->patience_ms * MS_NS, paused);
+    l->m.ready = l->m.ready && c->health.ready;
+}
+
+/* keep_mark keeps a high-water mark. It ends the walk, by returning 1, if there is no room for
+ * more. */
+static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    struct scrape *l = ctx;
+    char *name = arena_bytes(&l->arena, consumer, strlen(consumer));
+    char *stream = arena_bytes(&l->arena, m->stream.p, m->stream.n);
+    (void)at;
+    if (!name || !stream)
+        return 1;
+    l->m.mark[l->m.n_marks++] = (struct metrics_mark){name, stream, m->hi, m->lo};
+    return l->m.n_marks == METRICS_MARKS;
+}
+
+int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct store *st,
+                   struct error *err)
+{
+    struct worker_view *v = NULL;
+    size_t n = 0;
+    outbox *ob = atomic_load(&cfg->ob);
+    *l = (struct scrape){
+        .m = {.store = cfg->store, .store_up = st != NULL, .now_ns = clock_mono(&clock_system)}};
+    for (size_t i = 0; i < 2; i++)
+        l->m.reloads[i] = atomic_load(&cfg->reloads[i]);
+    if (ob) {
+        struct manage_memory memory = manage_memory(ob);
+        l->m.memory_limit = memory.limit;
+        l->m.memory_peak = memory.peak;
+    }
+    if (ob && manage_views(ob, &v, &n, err) != 0)
+        return -1;
+
+    l->consumer = calloc(n + 1, sizeof *l->consumer);
+    if (!l->consumer) {
+        free(v);
+        return err_nomem(err);
+    }
+    arena_init(&l->arena, 0);
+    l->m.consumer = l->consumer;
+    l->m.n_consumers = n;
+    l->m.ready = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        l->consumer[i].view = v[i];
+        scrape_consumer(l, cfg, st, &l->consumer[i]);
+    }
+    free(v);
+
+    /* Without the marks the page is still good; the store counts as down. */
+    if (st && st->ops->marks(st, NULL, keep_mark, l, err) != 0)
+        l->m.store_up = false;
+    return 0;
+}
+
+void metrics_release(struct scrape *l)
+{
+    free(l->consumer);
+    arena_release(&l->arena);
+}
+
+/* ---- this process ---- */
 
 static double cpu_seconds(void)
 {
@@ -88,7 +177,7 @@ static bool read_stat(struct stat_fields *ret)
     return true;
 }
 
-size_t process_read(struct process_sample out[PROCESS_SAMPLES])
+size_t metrics_process(struct process_sample out[PROCESS_SAMPLES])
 {
     size_t n = 0;
     struct stat_fields stat;
