@@ -1,8 +1,7 @@
 #include "api/lease_renewer.h"
 
-#include <time.h>
-
 #include "api/worker.h"
+#include "base/cond.h"
 #include "base/num.h"
 
 #define LEASE_MAX_MS 30000 /* longer leases are renewed as often as this one would be */
@@ -91,10 +90,9 @@ static void absolve_suspect(struct lease_renewer *l)
 static bool wait_period(struct lease_renewer *l, int64_t period_ns)
 {
     int64_t until = clock_mono(&clock_system) + period_ns;
-    struct timespec ts = {until / 1000000000, until % 1000000000};
     pthread_mutex_lock(&l->lock);
     if (!l->stop)
-        pthread_cond_timedwait(&l->wake, &l->lock, &ts);
+        cond_wait(&l->wake, &l->lock, until);
     bool stop = l->stop;
     pthread_mutex_unlock(&l->lock);
     return !stop;
@@ -129,12 +127,8 @@ int lease_renewer_start(struct lease_renewer *l, struct supervisor *sv, struct w
     if (!any_handlers)
         return 0;
 
-    pthread_condattr_t monotonic;
     pthread_mutex_init(&l->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    cond_init(&l->wake);
     int e = pthread_create(&l->thread, NULL, renewer_main, l);
     if (e == 0) {
         l->running = true;

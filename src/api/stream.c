@@ -1,7 +1,6 @@
 /* stream.c: outbox_consume, which passes the events of a Redis stream to a handler. */
-#include <unistd.h>
-
 #include "api/api_impl.h"
+#include "base/wake_fd.h"
 #include "extra/streams/stream_reader.h"
 
 /* What the reader passes to handle. */
@@ -46,7 +45,6 @@ static int handle(void *ctx, const struct event *ev, struct error *err)
 OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *err)
 {
     struct reading r = {ob, ob->st, s};
-    uint64_t count;
     struct error *e = (struct error *)err;
     if (!s->url || !s->group || !s->handler)
         return err_set(e, ERR_MISUSE, "outbox_consume needs a url, a group and a handler");
@@ -65,7 +63,6 @@ OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *
     };
     int rc = stream_reader_run(&cfg, NULL, e ? e : &own);
     atomic_store(&ob->sv.stop, false);
-    ssize_t got = read(ob->sv.stop_fd, &count, sizeof count);
-    (void)got; /* it only fails if nobody called outbox_stop */
+    wake_fd_clear(ob->sv.stop_fd);
     return rc;
 }

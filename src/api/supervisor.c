@@ -1,11 +1,12 @@
 #include "api/supervisor.h"
 
 #include <stdlib.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "api/defaults.h"
 #include "api/lease_renewer.h"
 #include "api/worker.h"
+#include "base/cond.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "base/wake_fd.h"
@@ -19,6 +20,30 @@
 #define AT(field) .at = offsetof(struct supervisor, field)
 
 const struct option_def supervisor_options[] = {DEFAULTS_ROWS(AT), {NULL}};
+
+int supervisor_init(struct supervisor *sv, const struct clock *clock, const struct log *log,
+                    struct error *err)
+{
+    sv->clock = clock;
+    sv->log = log;
+    atomic_init(&sv->stop, false);
+    pthread_mutex_init(&sv->lock, NULL);
+    cond_init(&sv->changed);
+    suspect_all_init(&sv->suspects);
+    sv->stop_fd = wake_fd_new();
+    if (sv->stop_fd < 0)
+        return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
+    return option_defaults(supervisor_options, sv, err);
+}
+
+void supervisor_release(struct supervisor *sv)
+{
+    if (sv->stop_fd >= 0)
+        close(sv->stop_fd);
+    pthread_cond_destroy(&sv->changed);
+    pthread_mutex_destroy(&sv->lock);
+    suspect_all_release(&sv->suspects);
+}
 
 static _Thread_local struct supervisor_entry *current; /* the innermost one */
 
@@ -178,15 +203,6 @@ static void run_reload(struct supervisor *sv)
     pthread_mutex_lock(&sv->lock);
 }
 
-static void wait_changed(struct supervisor *sv, int64_t until)
-{
-    struct timespec ts = {until / 1000000000, until % 1000000000};
-    if (until == CLOCK_NEVER)
-        pthread_cond_wait(&sv->changed, &sv->lock);
-    else
-        pthread_cond_timedwait(&sv->changed, &sv->lock, &ts);
-}
-
 /* supervise waits until all workers have ended. Meanwhile it reloads and trims. With until_through
  * it stops them once nothing is left to do; then it does not trim. */
 static void supervise(struct supervisor *sv, bool until_through)
@@ -215,7 +231,7 @@ static void supervise(struct supervisor *sv, bool until_through)
             pthread_mutex_lock(&sv->lock);
             continue;
         }
-        wait_changed(sv, trim_at);
+        cond_wait(&sv->changed, &sv->lock, trim_at);
     }
     pthread_mutex_unlock(&sv->lock);
     store_close(trimmer.st);

@@ -49,6 +49,12 @@ struct supervisor {
 
 extern const struct option_def supervisor_options[]; /* their target is a struct supervisor */
 
+/* supervisor_init gives a zeroed supervisor its defaults; the caller sets `st` before anything else
+ * is called. supervisor_release is called once, even if supervisor_init failed. */
+int supervisor_init(struct supervisor *sv, const struct clock *clock, const struct log *log,
+                    struct error *err);
+void supervisor_release(struct supervisor *sv);
+
 /* supervisor_run runs w[0..n) until `stop` is set or, with until_through, until none has anything
  * left to do; see outbox_run. All workers are closed when it returns. */
 int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, bool until_through,

@@ -224,7 +224,7 @@ class Secured(OnKafka, Case):
 class Documented(unittest.TestCase):
     def test_the_table_of_answers_is_that_of_the_code(self):
         words = {"AWAY": "down", "WITH": "with another", "REFUSED": "refused", "TOPIC": "topic", "SETUP": "fatal"}
-        source = (ROOT / "src" / "sink" / "kafka_fate.c").read_text()
+        source = (ROOT / "src" / "sink" / "kafka_answer.c").read_text()
         shared = dict(re.findall(r'#define (\w+) "([^"]*)"', source))
         rows = re.findall(r"ROW\((\w+), KAFKA_(\w+),\s*(NULL|\w+|\"[^;]*?\")\),", source)
         advice = lambda text: "" if text == "NULL" else shared.get(text) or "".join(re.findall(r'"([^"]*)"', text))
