@@ -26,19 +26,15 @@ static bool is_scalar_char(char c)
     return char_is_lower(c) || char_is_digit(c) || mark;
 }
 
-static const char *scalar_end(const char *p, const char *end)
-{
-    while (p < end && is_scalar_char(*p))
-        p++;
-    return p;
-}
-
 /* value_end returns the byte after the value at p. Counting brackets is enough: they are known to
  * match. */
 static const char *value_end(const char *p, const char *end)
 {
-    if (p < end && is_scalar_char(*p))
-        return scalar_end(p, end);
+    if (p < end && is_scalar_char(*p)) {
+        while (p < end && is_scalar_char(*p))
+            p++;
+        return p;
+    }
 
     size_t depth = 0;
     while (p < end) {
@@ -62,16 +58,6 @@ static const char *value_end(const char *p, const char *end)
     return p;
 }
 
-/* value_after returns where the value begins that follows the name ending at p; end if there is
- * none. */
-static const char *value_after(const char *p, const char *end)
-{
-    p = json_skip_space(p, end);
-    if (p < end)
-        p = json_skip_space(p + 1, end); /* over the colon */
-    return p;
-}
-
 bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret)
 {
     if (c.type != JSON_OBJECT && c.type != JSON_ARRAY)
@@ -89,7 +75,9 @@ bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret
     if (p < end && c.type == JSON_OBJECT) {
         const char *stop = string_end(p, end);
         name = (struct str){p, (size_t)(stop - p)};
-        p = value_after(stop, end);
+        p = json_skip_space(stop, end);
+        if (p < end)
+            p = json_skip_space(p + 1, end); /* over the colon */
     }
     if (p >= end)
         return false;
