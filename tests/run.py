@@ -3,7 +3,7 @@
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
 TAP too), or a part of scripts/lint. Each runs in a process group of its own, five at a time; what a test leaves behind
 is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one
-that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
+that says `# sanitizers: soak` only in a soak, one that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
 servers of a kind and breaks them. What is about PostgreSQL runs on the versions that versions.py has, too: all of it with --versions,
 a part of it on the newest in every whole run.
 
@@ -36,7 +36,7 @@ import rows  # noqa: E402
 import servers  # noqa: E402
 import signal_defaults  # noqa: E402
 
-WORKERS = 5  # more than there are cores: most tests wait, for leases, servers and the like
+WORKERS = 6  # more than there are cores: most tests wait, for leases, servers and the like
 LIMIT = 480  # seconds per file: only what hangs takes as long, also on a busy machine
 SOAK_LIMIT = 3600
 UNKNOWN = 45  # seconds that a file may take of which no run has told
@@ -61,6 +61,8 @@ GUARDS = ["includes", "width", "exports", "named", "printed"]  # of scripts/guar
 LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]
 QUICK_LINTS = ["format", "words", *GUARDS]
 SOAK_LINTS = ["tidy"]
+# C tests that AddressSanitizer sees in a soak alone: they wait most of the time, and ThreadSanitizer has all of them.
+SANITIZED_IN_SOAK = ["sink_kafka", "handlers_pg", "handlers_mariadb"]
 NOT_QUICK = ["handlers_pg", "sink_rabbitmq", "sink_nats_tls", "sink_redis_cluster"]  # C tests that --quick leaves out, as `# quick: no` does others
 
 
@@ -118,6 +120,7 @@ def c_jobs(tree, suite=None, wrapper=(), quick=False):
     for test in introspect(tree):
         if suite and not in_suite(test, suite): continue
         if test["name"] in NOT_QUICK and quick: continue
+        if test["name"] in SANITIZED_IN_SOAK and tree == "build-asan" and not os.environ.get("OUTBOX_SOAK"): continue
         job = Job(tree, test["name"], [*wrapper, *test["cmd"]], test["env"], test["workdir"] or ROOT)
         jobs += soak_simulator(job) if job.label == "sim" and tree == "build" and os.environ.get("OUTBOX_SOAK") else [job]
     return jobs
@@ -134,6 +137,7 @@ def python_jobs(tree, plain, quick):
     for path in sorted(ROOT.glob("tests/*/test_*.py")):
         marks = path.read_text()[:2000]
         if not plain and "\n# build: plain\n" in marks: continue
+        if not plain and "\n# sanitizers: soak\n" in marks and not os.environ.get("OUTBOX_SOAK"): continue
         if quick and "\n# quick: no\n" in marks: continue
         if "\n# clusters: yes\n" in marks and not os.environ.get("OUTBOX_TEST_CLUSTERS"): continue
         jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [PYTHON, "tests/cases.py", str(path)]))

@@ -1,4 +1,5 @@
 """RabbitMQ from end to end, through the CLI: every format as clients nobody here wrote read it, topology, receive, secrets."""
+# sanitizers: soak
 # build: plain
 # quick: no
 import contextlib

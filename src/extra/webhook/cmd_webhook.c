@@ -290,6 +290,7 @@ const struct command cmd_webhook[] = {
      .help = "receive, verify and print webhooks, and answer as told",
      .options = listen_options,
      .bare = true,
+     .json = JSON_LINES(fields_webhook),
      .run = listen_run},
     {.name = "webhook",
      .sub = "sign",
