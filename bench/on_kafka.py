@@ -8,7 +8,7 @@ import time
 import own_tools
 from harness import compete, median, outbox_argv, program, ratio, timed
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
 
 PARTITIONS = 6
 TOOL = "kafka-producer-perf-test"

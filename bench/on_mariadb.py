@@ -11,7 +11,7 @@ import time
 from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, outbox, outbox_argv, peak_mib, program, ratio,
                      remove, run_ns, timed, wait_until, wakeup_rows)
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
 import mariadb_server  # noqa: E402
 
 # As the server comes, but for the size of its memory and of its log.

@@ -6,7 +6,7 @@ import sys
 
 from harness import compete, median, outbox_argv, program, ratio, timed
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
 import broker_nats  # noqa: E402
 
 WINDOW = 1024

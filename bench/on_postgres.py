@@ -11,7 +11,7 @@ import on_redis
 from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, handler_rows, median, outbox, outbox_argv,
                      peak_mib, program, ratio, remove, run_ns, timed, wait_until, wakeup_rows)
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
 import servers  # noqa: E402
 
 SETTINGS = {"fsync": "on", "shared_buffers": "256MB", "max_wal_size": "4GB", "log_line_prefix": "%m [%p] %a|",

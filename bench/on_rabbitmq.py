@@ -7,8 +7,8 @@ import sys
 import own_tools
 from harness import compete, median, outbox_argv, program, ratio, timed
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
-import broker_rabbit  # noqa: E402
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
+import broker_rabbitmq  # noqa: E402
 
 WINDOW = 2048  # the sink's
 TARGET = 0.75
@@ -55,8 +55,8 @@ def rows(b, node, sink, db, events, label):
 
 
 def section(b, db, events):
-    with broker_rabbit.Rabbit() as node:
+    with broker_rabbitmq.Rabbit() as node:
         rows(b, node, node.url("bench", "routing-key=k"), db, events, "quorum queue, one node")
     if not os.environ.get("OUTBOX_TEST_CLUSTERS"): return
-    with broker_rabbit.Cluster(3) as cluster:
+    with broker_rabbitmq.Cluster(3) as cluster:
         rows(b, cluster.nodes[0], cluster.url("bench", "routing-key=k"), db, events, "quorum queue, three nodes")

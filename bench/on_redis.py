@@ -5,7 +5,7 @@ import sys
 import own_tools
 from harness import compete, median, outbox_argv, program, ratio, timed
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
 import broker_redis  # noqa: E402
 import servers  # noqa: E402
 

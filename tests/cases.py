@@ -9,10 +9,11 @@ import sys
 import time
 import unittest
 
-import inherited
-
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "lib"))
+
+import signal_defaults  # noqa: E402
 
 
 def spent():
@@ -91,9 +92,9 @@ def load(path):
 def main(path, names):
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    inherited.forget_signals()
+    signal_defaults.forget_signals()
     os.environ["OUTBOX_TAP"] = str(out.fileno())  # for tests that have figures to tell, as comments
-    sys.path[:0] = [str(HERE), str(pathlib.Path(path).resolve().parent)]
+    sys.path[:0] = [str(HERE / "lib"), str(pathlib.Path(path).resolve().parent)]
     suite = load(pathlib.Path(path))
     if os.environ.get("OUTBOX_TEST_PG_BIN"):  # another version of PostgreSQL than the installed one
         suite = unittest.TestSuite(case for case in flatten(suite) if getattr(case, "postgres", True))

@@ -1,4 +1,4 @@
-"""proof.py: what ./test --proof adds: the guarantees of docs/guarantees.md, each with the attacks on it that were just run, and
+"""proof.py: what ./test --proof adds: the guarantees, each with the attacks on it that were just run, and
 the figures that the tests printed. And for every whole run: whether each test that the documents name was in it.
 
 A test hands in figures as a line `# figures: {json}`: scenario, invariant, events, faults ({kind: n}), lost, phantoms,
@@ -10,7 +10,7 @@ import re
 import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-GUARANTEES = ROOT / "docs" / "guarantees.md"
+GUARANTEES = ROOT / "tests" / "guarantees.md"
 HEAD = re.compile(r"^## (G\d+) (.*)$", re.MULTILINE)
 TEST = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
 FIGURES = re.compile(r"^# figures: (\{.*\})$", re.MULTILINE)
@@ -18,16 +18,21 @@ SIMULATOR = "histories_break_no_guarantee"
 
 
 def guarantees():
-    """guarantees gives [(name, what it says, [(file, test)])] as the document has them."""
+    """guarantees gives [(name, what it says, [(file, test)])] as tests/guarantees.md has them."""
     parts = HEAD.split(GUARANTEES.read_text())[1:]
     return [(name, text, TEST.findall(body)) for name, text, body in zip(parts[::3], parts[1::3], parts[2::3])]
+
+
+def documents():
+    """documents gives the pages that may name tests."""
+    return sorted(ROOT.glob("docs/*.md")) + sorted(ROOT.glob("tests/*.md"))
 
 
 def unrun(jobs):
     """unrun gives the tests that a document names and that were neither run nor skipped. That they are written down somewhere
     is not enough: a suite can forget them."""
     found = outcomes(jobs)
-    named = {test for path in sorted(ROOT.glob("docs/*.md")) for test in TEST.findall(path.read_text())}
+    named = {test for path in documents() for test in TEST.findall(path.read_text())}
     return sorted(f"{file}:{test}" for file, test in named if test not in found)
 
 

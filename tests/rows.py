@@ -1,4 +1,4 @@
-"""rows.py: the rows of the contract, the tests that docs/conformance.md names for each, and what came of them: ./test --rows.
+"""rows.py: the rows of the contract, the tests that tests/conformance.md names for each, and what came of them: ./test --rows.
 
 A row of the table is `| C0.1 | what | stores | tests |`. The stores are those that the row speaks of; one that is `not yet` there
 is a gap that is known. The tests stand behind the stores that they are said to run on:
@@ -17,7 +17,7 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CONFORMANCE = ROOT / "docs" / "conformance.md"
+CONFORMANCE = ROOT / "tests" / "conformance.md"
 POSTGRES, SQLITE, MEMORY, MARIADB = STORES = ("PostgreSQL", "SQLite", "memory", "MariaDB")
 # The word in front of tests, and the stores that these run on.
 GROUPS = {"all": STORES, "three": (POSTGRES, SQLITE, MARIADB), "both": (POSTGRES, SQLITE),
@@ -38,7 +38,7 @@ KINDS = {"postgres": POSTGRES, "sqlite": SQLITE, "memory": MEMORY, "mariadb": MA
 
 
 class Row:
-    """One row of docs/conformance.md."""
+    """One row of tests/conformance.md."""
 
     def __init__(self, name, what, stores, tests):
         self.name, self.what, self.remark = name, what, TEST.sub("", GROUP.sub("", tests)).strip()

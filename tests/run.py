@@ -3,7 +3,7 @@
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
 TAP too), or a part of scripts/lint. Each runs in a process group of its own, five at a time; what a test leaves behind
 is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one
-that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
+that says `# sanitizers: soak` only in a soak, one that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
 servers of a kind and breaks them. What is about PostgreSQL runs on the versions that versions.py has, too: all of it with --versions,
 a part of it on the newest in every whole run.
 
@@ -26,15 +26,17 @@ import sys
 import threading
 import time
 
-import inherited
-import mariadb_server
-import proof
-import rows
-import servers
-import versions
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WORKERS = 5  # more than there are cores: most tests wait, for leases, servers and the like
+sys.path.insert(0, str(ROOT / "tests" / "lib"))
+
+import mariadb_server  # noqa: E402
+import postgres_versions  # noqa: E402
+import proof  # noqa: E402
+import rows  # noqa: E402
+import servers  # noqa: E402
+import signal_defaults  # noqa: E402
+
+WORKERS = 6  # more than there are cores: most tests wait, for leases, servers and the like
 LIMIT = 480  # seconds per file: only what hangs takes as long, also on a busy machine
 SOAK_LIMIT = 3600
 UNKNOWN = 45  # seconds that a file may take of which no run has told
@@ -59,6 +61,8 @@ GUARDS = ["includes", "width", "exports", "named", "printed"]  # of scripts/guar
 LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]
 QUICK_LINTS = ["format", "words", *GUARDS]
 SOAK_LINTS = ["tidy"]
+# C tests that AddressSanitizer sees in a soak alone: they wait most of the time, and ThreadSanitizer has all of them.
+SANITIZED_IN_SOAK = ["sink_kafka", "handlers_pg", "handlers_mariadb"]
 NOT_QUICK = ["handlers_pg", "sink_rabbitmq", "sink_nats_tls", "sink_redis_cluster"]  # C tests that --quick leaves out, as `# quick: no` does others
 
 
@@ -71,6 +75,7 @@ class Job:
                     "OUTBOX_BIN": str(ROOT / tree / "outbox"), **(env or {})}
         self.passed, self.failed, self.skipped = 0, [], []
         self.names = []  # of those that passed
+        self.may_be_empty = False  # whether it is no trouble if it has no such case
         self.trouble = None  # what is held against the file as a whole
         self.unsteady = []  # those that failed, and passed when they were run again
         self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
@@ -115,6 +120,7 @@ def c_jobs(tree, suite=None, wrapper=(), quick=False):
     for test in introspect(tree):
         if suite and not in_suite(test, suite): continue
         if test["name"] in NOT_QUICK and quick: continue
+        if test["name"] in SANITIZED_IN_SOAK and tree == "build-asan" and not os.environ.get("OUTBOX_SOAK"): continue
         job = Job(tree, test["name"], [*wrapper, *test["cmd"]], test["env"], test["workdir"] or ROOT)
         jobs += soak_simulator(job) if job.label == "sim" and tree == "build" and os.environ.get("OUTBOX_SOAK") else [job]
     return jobs
@@ -131,6 +137,7 @@ def python_jobs(tree, plain, quick):
     for path in sorted(ROOT.glob("tests/*/test_*.py")):
         marks = path.read_text()[:2000]
         if not plain and "\n# build: plain\n" in marks: continue
+        if not plain and "\n# sanitizers: soak\n" in marks and not os.environ.get("OUTBOX_SOAK"): continue
         if quick and "\n# quick: no\n" in marks: continue
         if "\n# clusters: yes\n" in marks and not os.environ.get("OUTBOX_TEST_CLUSTERS"): continue
         jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [PYTHON, "tests/cases.py", str(path)]))
@@ -141,9 +148,9 @@ def version_jobs(tree, args):
     """version_jobs gives what runs on other versions of PostgreSQL than the installed one; one that cannot be had is skipped."""
     jobs = []
     for major, env in args.others.items():
-        wanted = lambda label: versions.about_postgres(ROOT, label) if args.versions else label in versions.IN_EVERY_RUN
+        wanted = lambda label: postgres_versions.about_postgres(ROOT, label) if args.versions else label in postgres_versions.IN_EVERY_RUN
         if env is None:
-            jobs.append(Job(tree, "all of it", ["sh", "-c", f"echo 'ok 1 - all # SKIP it is not in {versions.CACHE}'"]))
+            jobs.append(Job(tree, "all of it", ["sh", "-c", f"echo 'ok 1 - all # SKIP it is not in {postgres_versions.CACHE}'"]))
             jobs[-1].version = major
             continue
         for job in filter(lambda job: wanted(job.label), [*c_jobs(tree), *python_jobs(tree, True, False)]):
@@ -160,6 +167,13 @@ def lint_jobs(tree):
     return [Job(tree, f"lint {part}", ["scripts/lint", part], tap=False) for part in parts]
 
 
+def with_suites(path):
+    """with_suites gives the text of a Python test and of the files it imports, which may have cases for it."""
+    names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+    files = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
+    return "".join(file.read_text() for file in (path, *files) if file.exists())
+
+
 def select(jobs, names):
     """select keeps the files whose name contains one of names, and of the other Python files the cases that do."""
     kept = []
@@ -167,10 +181,11 @@ def select(jobs, names):
         if any(name in job.label for name in names):
             kept.append(job)
         elif job.label.endswith(".py"):
-            text = (ROOT / "tests" / job.label).read_text()
+            text = with_suites(ROOT / "tests" / job.label)
             cases = [name for name in names if re.search(rf"def (?=test)\w*{re.escape(name)}", text)]
             if cases: kept.append(job)
             job.argv += cases
+            job.may_be_empty = True  # a suite that it imports may be for another file
     return kept
 
 
@@ -273,7 +288,7 @@ def judge(job, status, trouble, left):
         job.failed.append(job.label)
     if not trouble and (status < 0 or status != 0 and not job.failed):
         trouble = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-    if not trouble and status == 0 and not job.passed + len(job.failed) + len(job.skipped):
+    if not trouble and status == 0 and not job.may_be_empty and not job.passed + len(job.failed) + len(job.skipped):
         trouble = "no test in it"
     if not trouble and left:
         trouble = "left behind " + ", ".join(f"{name} ({pid})" for pid, name in left)
@@ -283,6 +298,7 @@ def judge(job, status, trouble, left):
 
 def report(job):
     if job.label == "build" and not job.failed and job.seconds < 1: return
+    if job.may_be_empty and not (job.passed or job.failed or job.skipped): return
     counts = f"{job.passed} passed" if job.label != "build" else ""
     if job.failed and job.label != "build": counts += f", {len(job.failed)} failed"
     if job.skipped: counts += f", {len(job.skipped)} skipped"
@@ -508,8 +524,8 @@ def start_others(args, stack):
     """start_others starts a server of each other version of PostgreSQL that this run is about: {version: what the environment of its
     tests has, None if the version is not there}."""
     part = args.quick or args.names or args.proof or args.rows or args.coverage or args.sim
-    majors = versions.MAJORS if args.versions else () if part else versions.MAJORS[-1:]
-    return {major: stack.enter_context(versions.server(major)) if versions.cached(major) else None for major in majors}
+    majors = postgres_versions.MAJORS if args.versions else () if part else postgres_versions.MAJORS[-1:]
+    return {major: stack.enter_context(postgres_versions.server(major)) if postgres_versions.cached(major) else None for major in majors}
 
 
 def rows_of(parser, names):
@@ -538,9 +554,9 @@ def main():
     parser.add_argument("--soak", action="store_true", help="everything that can go on for longer does")
     parser.add_argument("--clusters", action="store_true", help="also what takes several servers of a broker: clusters, and their faults")
     parser.add_argument("--versions", action="store_true", help="only what is about PostgreSQL (the store's contract, exact and fault), on "
-                        f"each of {', '.join(map(str, versions.MAJORS))} instead of the installed version")
+                        f"each of {', '.join(map(str, postgres_versions.MAJORS))} instead of the installed version")
     parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
-    parser.add_argument("--rows", action="store_true", help="the rows of the contract, the tests that docs/conformance.md names for "
+    parser.add_argument("--rows", action="store_true", help="the rows of the contract, the tests that tests/conformance.md names for "
                         "them, the stores they ran on, and what came of it; NAME is then a row (C2.11) or a part (C2)")
     parser.add_argument("--write", action="store_true", help="with --rows: write down on which stores each of the tests passed")
     sim = parser.add_argument_group("the simulator alone")
@@ -561,7 +577,7 @@ def main():
     if args.quick: os.environ["OUTBOX_QUICK"] = "1"
     if args.clusters: os.environ["OUTBOX_TEST_CLUSTERS"] = "1"
     if args.coverage: os.environ["GCOV_ERROR_FILE"] = "/dev/null"  # some tests run as a user who may not write to the tree
-    inherited.forget_signals()
+    signal_defaults.forget_signals()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     start = time.monotonic()

@@ -117,7 +117,8 @@ CREATE TABLE IF NOT EXISTS outbox_consumer (
     created_at BIGINT NOT NULL,
     start      BIGINT NOT NULL,                -- events up to here came before it, and were never its own
     report     TEXT,                           -- what its relay last had to say
-    report_at  BIGINT
+    report_at  BIGINT,
+    parked_stamp BIGINT NOT NULL DEFAULT 0     -- changes whenever events are parked
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
 -- Everything up to position has been handed out: it is in a claim, parked, dead, or delivered.

@@ -83,7 +83,7 @@ CREATE TABLE outbox_event (
 CREATE UNIQUE INDEX outbox_event_idempotency ON outbox_event (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Events stay as they were inserted: a statement that would change, delete or replace one is refused as a whole. What deletes
--- or renumbers events for a reason (trim, src/store/sqlite/numbers.c) puts the row 'change_events' into outbox_meta and takes it
+-- or renumbers events for a reason (trim, src/store/sqlite/turn.c) puts the row 'change_events' into outbox_meta and takes it
 -- out in the same transaction, so nobody else ever sees it. An owner who has to erase an event does the same
 -- (docs/operations.md).
 CREATE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event

@@ -19,7 +19,7 @@ static struct health say(bool ready, bool alive, const char *fmt, ...)
     return h;
 }
 
-int64_t health_stalled(const struct runner_view *v, int64_t now_ns)
+int64_t health_stalled(const struct worker_view *v, int64_t now_ns)
 {
     int64_t since = v->stats.stalled_since;
     bool stalled = v->state == PIPELINE_RUNNING && since && since < now_ns;
@@ -30,7 +30,7 @@ int64_t health_stalled(const struct runner_view *v, int64_t now_ns)
 
 /* stuck says why a consumer has made no progress for longer than it may. If the sink reports
  * nothing at all, not even that a delivery timed out, the loop itself has gone wrong. */
-static struct health stuck(const struct runner_view *v, int64_t now, int64_t patience)
+static struct health stuck(const struct worker_view *v, int64_t now, int64_t patience)
 {
     int64_t silent = now - v->stats.ended_at;
     long long s = (long long)(health_stalled(v, now) / S_NS);
@@ -44,7 +44,7 @@ static struct health stuck(const struct runner_view *v, int64_t now, int64_t pat
                (long long)(silent / S_NS));
 }
 
-struct health health_of(const struct runner_view *v, int64_t now_ns, int64_t patience_ns,
+struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t patience_ns,
                         bool paused)
 {
     int64_t in_step = v->step_since ? now_ns - v->step_since : 0;

@@ -20,7 +20,7 @@ static bool store_says_paused(struct store *st, const char *name)
 /* judge judges one consumer. It asks the store only about one that seems to be stuck: it may have
  * been paused with work in hand. */
 static struct health judge(const struct admin_config *cfg, struct store *st,
-                           const struct runner_view *v, int64_t now)
+                           const struct worker_view *v, int64_t now)
 {
     int64_t patience = cfg->patience_ms * MS_NS;
     struct health h = health_of(v, now, patience, false);
@@ -58,7 +58,7 @@ static void merge(struct health *all, const struct health *h)
 struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose)
 {
     struct health all = {.ready = true, .alive = true};
-    struct runner_view *v;
+    struct worker_view *v;
     size_t n;
     int64_t now = clock_mono(&clock_system);
     outbox *ob = atomic_load(&cfg->ob);
@@ -120,7 +120,7 @@ static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64
 
 int look_take(struct look *l, const struct admin_config *cfg, struct store *st, struct error *err)
 {
-    struct runner_view *v = NULL;
+    struct worker_view *v = NULL;
     size_t n = 0;
     outbox *ob = atomic_load(&cfg->ob);
     *l = (struct look){

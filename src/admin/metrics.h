@@ -8,7 +8,7 @@
 
 /* A consumer at the time of a scrape. */
 struct metrics_consumer {
-    struct runner_view view;
+    struct worker_view view;
     struct health health;
     bool has_gauge; /* the store has answered: gauge is valid */
     struct consumer_gauge gauge;

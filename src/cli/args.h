@@ -84,7 +84,7 @@ struct events_args {
 
 /* For `migrate gen`. */
 struct gen_args {
-    int tool; /* index into gen_tools */
+    int tool; /* index into the tools of gen.c */
     const char *service, *out_dir;
 };
 
@@ -97,7 +97,7 @@ struct grant_args {
 
 /* For `help`. */
 struct help_args {
-    bool man, options;
+    bool man, options, members;
 };
 
 /* For `hwm`. */

@@ -14,6 +14,9 @@
 #include "base/option.h"
 #include "cli/args.h"
 #include "engine/consumer.h"
+#include "listing/fields.h"
+#include "listing/human.h"
+#include "listing/member.h"
 #include "outbox.h"
 #include "store/store.h"
 
@@ -38,6 +41,18 @@ struct cli;
 
 /* ---- commands ---- */
 
+/* What a command prints with --json. An array of them ends with fields == NULL. */
+struct command_json {
+    const struct listing_field *fields;
+    const char *form; /* "an object", "an array of objects", "an object a line" */
+    const char *when; /* "with --check"; NULL: always, or otherwise */
+};
+#define JSON_OBJECT(fields) ((const struct command_json[]){{fields, "an object", NULL}, {NULL}})
+#define JSON_ARRAY(fields) \
+    ((const struct command_json[]){{fields, "an array of objects", NULL}, {NULL}})
+#define JSON_LINES(fields) \
+    ((const struct command_json[]){{fields, "an object a line", NULL}, {NULL}})
+
 /* A command, or one subcommand of it, as the table of its file describes it. (1) All rows of a
  * table have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
  * ARGS_MAX. */
@@ -52,6 +67,7 @@ struct command {
     bool consumers; /* accepts --consumer and the options of consumers */
     bool gathers;   /* reports every problem with the settings, not only the first */
     bool bare;      /* runs without loading any settings */
+    const struct command_json *json;
     int (*run)(struct cli *cli, struct error *err);
 };
 
@@ -235,12 +251,6 @@ int options_invalid(const char *name, struct error *err);
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
 option_setter options_key;           /* struct key_arg */
 
-/* confirm asks on the terminal before the command does something that cannot be undone; fmt says
- * what, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with CLI_DECLINED
- * for no. Without a terminal it is a usage error that says what would be done. */
-int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
 /* Options that several commands share. */
 /* clang-format off */
 #define OPTION_YES \
@@ -263,73 +273,25 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 
 /* ---- output ---- */
 
-/* A column of a table. */
-struct output_column {
-    const char *name;
-    bool right; /* align */
-    bool trunc; /* may be cut to fit the terminal */
-};
-
-struct libscols_table;
-
 /* output_locale makes UTF-8 printable whatever LANG says. */
 void output_locale(void);
 /* output_color reports whether to print colours on stdout. */
 bool output_color(const struct settings *s);
 
-/* output_table starts a table; columns end with name == NULL. The caller ends it with output_print
- * or output_discard. */
-int output_table(const struct output_column *columns, bool headings, bool color,
-                 struct libscols_table **ret, struct error *err);
-/* output_row adds a row with one cell per column, NULL for an empty one. Cells go through
- * output_clean. */
-int output_row(struct libscols_table *tb, const char *const *cells, struct error *err);
-/* output_paint colours a cell of the last row, if colours are on. */
-void output_paint(struct libscols_table *tb, size_t column, const char *color);
-/* output_print prints the rest of the table and frees it, even on failure. */
-int output_print(struct libscols_table *tb, struct error *err);
-/* output_discard frees a table without printing it. NULL is fine. */
-void output_discard(struct libscols_table *tb);
+#define OUTPUT_MAX LISTING_MAX
 
-/* output_pairs starts a table of names and values, one pair per line. */
-int output_pairs(struct libscols_table **ret, struct error *err);
-/* output_pair adds a pair, unless the value is NULL or empty. */
-int output_pair(struct libscols_table *tb, const char *name, const char *value, struct error *err);
-/* output_event_pairs adds everything about an event. */
-int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct error *err);
+/* output_listing starts a listing on stdout, as --json says; columns are those of listing_start. */
+int output_listing(const struct cli *cli, struct listing *l, const struct listing_field *fields,
+                   const char *columns, struct error *err);
+/* output_result prints the result of a command: with --json the object of its fields, else the text
+ * that `say` appends. */
+typedef void output_say(struct buf *b, const void *row);
+int output_result(const struct cli *cli, const struct listing_field *fields, const void *row,
+                  output_say *say, struct error *err);
+/* output_store returns the URL of the store without its password. The text is in b, which the
+ * caller releases. */
+const char *output_store(const struct cli *cli, struct buf *b);
 
-/* output_key appends the key as AGGTYPE/AGGID, or nothing if the event has none. */
-void output_key(struct buf *b, const struct event *ev);
-
-#define OUTPUT_MAX ((size_t)256 << 20) /* ceiling of a buffer: an event with every byte escaped */
-#define OUTPUT_AGE 32
-/* output_age writes a duration for people, in two units at most: 350ms, 12s, 3m10s, 2h, 4d6h. */
-const char *output_age(int64_t ms, char out[OUTPUT_AGE]);
-/* output_time writes a time in RFC 3339, or "" for 0. */
-const char *output_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
-#define OUTPUT_INT 24
-/* output_int writes a number. */
-const char *output_int(int64_t n, char out[OUTPUT_INT]);
-/* output_about is output_int with a ~ before a number that is not exact. */
-const char *output_about(int64_t n, bool exact, char out[OUTPUT_INT]);
-#define OUTPUT_COUNT 64
-/* output_count writes a number and its noun, in the plural unless n is 1. */
-const char *output_count(int64_t n, const char *noun, char out[OUTPUT_COUNT]);
-/* output_events_wait writes "1 event waits" or "about 30 events wait". */
-const char *output_events_wait(int64_t n, bool exact, char out[OUTPUT_COUNT]);
-/* output_last_error returns a consumer's last error, with since when if its sink is down, or NULL
- * if it has none. The text may live in `to`, an empty buffer. */
-const char *output_last_error(const struct consumer_info *c, int64_t now_ms, struct buf *to);
-
-/* Members of a JSON object: each appends `"name":value`, with a comma before all but the first. An
- * absent string or time is null. */
-void output_member(struct buf *b, const char *name); /* only `"name":`; the value follows */
-void output_string(struct buf *b, const char *name, const char *value);
-void output_str(struct buf *b, const char *name, struct str value);
-void output_number(struct buf *b, const char *name, int64_t value);
-void output_bool(struct buf *b, const char *name, bool value);
-void output_stamp(struct buf *b, const char *name, int64_t wall_ms);
-void output_event(struct buf *b, const struct event *ev); /* every member of an event */
 /* output_flush writes the buffer to stdout and empties it. What comes from outside goes through
  * output_clean or output_addf first, or is quoted as JSON; whatever did not is shown here as
  * text_show shows it, but for line feeds. */
@@ -350,6 +312,12 @@ void output_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* output_error prints `outbox: text` to stderr. */
 void output_error(const char *text);
 
+/* output_confirm asks on the terminal before the command does something that cannot be undone; fmt
+ * says what, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with
+ * CLI_DECLINED for no. Without a terminal it is a usage error that says what would be done. */
+int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* A progress bar on stderr. (1) It is on only if stderr is a terminal. (2) total == 0: unknown. */
 struct output_progress {
     bool on;
@@ -358,12 +326,6 @@ struct output_progress {
 void output_progress_start(struct output_progress *p, int64_t total);
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events);
 void output_progress_end(struct output_progress *p);
-
-/* output_consumer_state names the state of a consumer: paused, down, in-flight, retrying, waiting,
- * behind or idle. */
-const char *output_consumer_state(const struct consumer_info *c);
-/* output_consumer appends the members of a consumer; now_ms is for its lag. */
-void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms);
 
 /* ---- findings of validate and doctor ---- */
 
@@ -374,6 +336,7 @@ struct report {
     size_t count[FINDING_LEVELS];
 };
 
+extern const struct listing_field fields_report[]; /* what it prints with --json */
 void report_init(struct report *r, const struct cli *cli);
 void report_release(struct report *r);
 /* report_visit adds a finding; it is a finding_visit. */
@@ -385,19 +348,12 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
  * problem among them. */
 int report_end(struct report *r, struct error *err);
 
-/* doctor_sinks connects to the sink of every consumer in the settings, and reports who answered. */
-void doctor_sinks(struct cli *cli, struct report *r);
+/* ---- a part of a command that is in src/extra ---- */
 
-/* ---- SQL for other tools ---- */
-
-extern const char *const gen_tools[]; /* ends with NULL */
+extern const struct option_def gen_options[]; /* set fields of struct gen_args */
+extern const struct listing_field fields_gen[];
 /* gen runs `migrate gen`: it prints the SQL for a tool, or writes files with it. */
 int gen(struct cli *cli, struct error *err);
-
-/* ---- receiving webhooks ---- */
-
-/* listen_run runs `webhook listen`: it answers requests until it is told to stop. */
-int listen_run(struct cli *cli, struct error *err);
 
 /* ---- reading lines ---- */
 

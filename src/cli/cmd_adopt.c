@@ -68,6 +68,13 @@ enum answer {
     NOT_ADOPTED,
 };
 
+/* A call of adopt and its result. */
+struct adoption {
+    const struct args *args;
+    const struct adopt_args *a;
+    struct adopt_result res;
+};
+
 /* answer_of says what became of the table, or with --dry-run would become of it. */
 static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
 {
@@ -87,9 +94,9 @@ static enum answer answer_of(const struct adopt_args *a, const struct adopt_resu
 /* add_adopted says how many unprocessed rows became events. */
 static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
 {
-    char n[OUTPUT_COUNT];
+    char n[HUMAN_COUNT];
     const char *events = rows == 1 ? "an event" : "events";
-    output_count(rows, "unprocessed row", n);
+    human_count(rows, "unprocessed row", n);
     if (dry_run)
         buf_addf(b, "would be adopted, and %s would become %s\n", n, events);
     else
@@ -103,9 +110,9 @@ static void add_mark(struct buf *b, const struct args *args)
                 args->adopt.consumer);
 }
 
-/* add_text says what was done in one line, or two with --mark. A dry run also shows which
+/* adoption_text says what was done in one line, or two with --mark. A dry run also shows which
  * columns would be read. */
-static void add_text(struct buf *b, const struct args *args, const struct adopt_result *res)
+static void adoption_text(struct buf *b, const void *row)
 {
     static const char *const said[][2] = {
         [REMAPPED] = {"already adopted; new rows are read with these columns, its events stay",
@@ -119,7 +126,10 @@ static void add_text(struct buf *b, const struct args *args, const struct adopt_
                     "would no longer be adopted; its events stay"},
         [NOT_ADOPTED] = {"was not adopted; nothing to do", "is not adopted; nothing would be done"},
     };
-    const struct adopt_args *a = &args->adopt;
+    const struct adoption *d = row;
+    const struct args *args = d->args;
+    const struct adopt_args *a = d->a;
+    const struct adopt_result *res = &d->res;
     enum answer answer = answer_of(a, res);
 
     output_addf(b, "%s: ", args->pos[0]);
@@ -135,41 +145,73 @@ static void add_text(struct buf *b, const struct args *args, const struct adopt_
         output_addf(b, "columns: %s\n", res->mapping);
 }
 
-/* add_json says the same as JSON. Members that do not apply are left out. */
-static void add_json(struct buf *b, const struct args *args, const struct adopt_result *res)
+static bool adoption_table(const void *row, struct listing_value *ret)
 {
-    const struct adopt_args *a = &args->adopt;
-    buf_addc(b, '{');
-    output_string(b, "table", args->pos[0]);
-    output_bool(b, "adopted", !a->undo);
-    output_bool(b, "changed", res->changed);
-    output_number(b, "copied", res->copied);
-    if (a->mark) {
-        output_string(b, "mark", a->mark);
-        output_string(b, "consumer", a->consumer);
-    }
-    if (args->dry_run)
-        output_bool(b, "dry_run", true);
-    if (args->dry_run && !a->undo) {
-        output_member(b, "columns");
-        buf_adds(b, res->mapping);
-    }
-    buf_adds(b, "}\n");
+    ret->text = str_of(((const struct adoption *)row)->args->pos[0]);
+    return true;
 }
 
-static int report(const struct cli *cli, const struct adopt_result *res, struct error *err)
+static bool adoption_adopted(const void *row, struct listing_value *ret)
 {
-    struct buf b;
-    buf_init(&b, 8192);
-    if (cli->args.json)
-        add_json(&b, &cli->args, res);
-    else
-        add_text(&b, &cli->args, res);
-
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    ret->n = !((const struct adoption *)row)->a->undo;
+    return true;
 }
+
+static bool marks_rows(const void *row)
+{
+    return ((const struct adoption *)row)->a->mark;
+}
+
+static bool adoption_mark(const void *row, struct listing_value *ret)
+{
+    ret->text = str_of(((const struct adoption *)row)->a->mark);
+    return true;
+}
+
+static bool adoption_consumer(const void *row, struct listing_value *ret)
+{
+    ret->text = str_of(((const struct adoption *)row)->a->consumer);
+    return true;
+}
+
+static bool is_dry_run(const void *row)
+{
+    return ((const struct adoption *)row)->args->dry_run;
+}
+
+static bool adoption_dry_run(const void *row, struct listing_value *ret)
+{
+    ret->n = is_dry_run(row);
+    return true;
+}
+
+static bool shows_columns(const void *row)
+{
+    return is_dry_run(row) && !((const struct adoption *)row)->a->undo;
+}
+
+static void add_columns(struct buf *b, const void *row)
+{
+    buf_adds(b, ((const struct adoption *)row)->res.mapping);
+}
+
+#define AT(member) .at = offsetof(struct adoption, member)
+static const struct listing_field fields_adoption[] = {
+    {"table", LISTING_TEXT, .get = adoption_table, .help = "the table"},
+    {"adopted", LISTING_BOOL, .get = adoption_adopted, .help = "whether its rows become events"},
+    {"changed", LISTING_BOOL, AT(res.changed), "whether anything had to be done"},
+    {"copied", LISTING_INT, AT(res.copied), "unprocessed rows that became events"},
+    {"mark", LISTING_TEXT, .get = adoption_mark, .only = marks_rows,
+     .help = "with --mark: the column that is set"},
+    {"consumer", LISTING_TEXT, .get = adoption_consumer, .only = marks_rows,
+     .help = "with --mark: the consumer whose deliveries count"},
+    {"dry_run", LISTING_BOOL, .get = adoption_dry_run, .only = is_dry_run,
+     .help = "true: nothing was done"},
+    {"columns", LISTING_OWN, .json = add_columns, .kind = "object", .only = shows_columns,
+     .help = "with --dry-run: which column each field is read from"},
+    {NULL},
+};
+#undef AT
 
 /* ---- the command ---- */
 
@@ -227,20 +269,19 @@ static int adopt(struct cli *cli, struct adopt_result *ret, struct error *err)
     return r;
 }
 
-static int run(struct cli *cli, struct error *err)
+static int adopt_run(struct cli *cli, struct error *err)
 {
-    const struct args *args = &cli->args;
-    if (check(&args->adopt, err) != 0)
+    struct adoption d = {.args = &cli->args, .a = &cli->args.adopt};
+    if (check(d.a, err) != 0)
         return -1;
 
-    bool ask = args->adopt.undo && !args->dry_run;
-    if (ask && confirm(cli, err, "stop turning rows of %.200s into events", args->pos[0]) != 0)
+    bool ask = d.a->undo && !d.args->dry_run;
+    if (ask &&
+        output_confirm(cli, err, "stop turning rows of %.200s into events", d.args->pos[0]) != 0)
         return -1;
-
-    struct adopt_result res = {0};
-    if (adopt(cli, &res, err) != 0)
+    if (adopt(cli, &d.res, err) != 0)
         return -1;
-    return report(cli, &res, err);
+    return output_result(cli, fields_adoption, &d, adoption_text, err);
 }
 
 const struct command cmd_adopt[] = {
@@ -250,6 +291,7 @@ const struct command cmd_adopt[] = {
      .options = options,
      .min = 1,
      .max = 1,
-     .run = run},
+     .json = JSON_OBJECT(fields_adoption),
+     .run = adopt_run},
     {.name = NULL},
 };

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "cli/cli.h"
+#include "cli/config.h"
 
 #define HOUR_MS INT64_C(3600000)
 #define CLOCK_MS 1000               /* how far clocks may differ */
@@ -61,10 +61,10 @@ static void clocks(struct visit *v, int64_t before, int64_t after)
         report_say(&v->report, FINDING_OK, "clock", NULL, "the store's clock and this one agree");
         return;
     }
-    char text[OUTPUT_AGE];
+    char text[HUMAN_AGE];
     report_say(&v->report, FINDING_WARNING, "clock", "synchronize both clocks (NTP)",
                "the store's clock is %s %s this one: leases, delays and ages follow the store's",
-               output_age(apart, text), where);
+               human_age(apart, text), where);
 }
 
 /* ---- consumers ---- */
@@ -91,10 +91,10 @@ static int64_t waiting(const struct visit *v, const struct consumer_info *c)
 /* down reports a consumer whose sink is down: that is the first thing to fix, whatever waits. */
 static void down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
-    char since[CLOCK_RFC3339_SIZE], age[OUTPUT_AGE];
+    char since[CLOCK_RFC3339_SIZE], age[HUMAN_AGE];
     const char *advice = "fix the sink: the relay resumes by itself", *caveat = "";
-    output_time(c->report_at, since);
-    output_age(clock_since(v->info.now_ms, c->report_at), age);
+    human_time(c->report_at, since);
+    human_age(clock_since(v->info.now_ms, c->report_at), age);
     if (c->claims == 0) {
         advice = "start a relay that runs it, to try the sink again";
         caveat = "; this is its relay's last report, and no relay has a claim now";
@@ -107,9 +107,9 @@ static void down(struct visit *v, const struct consumer_info *c, const char *wai
 /* late reports a consumer whose events have waited longer than they should. */
 static void late(struct visit *v, const struct consumer_info *c, int64_t ms, const char *wait)
 {
-    char age[OUTPUT_AGE], advice[200];
+    char age[HUMAN_AGE], advice[200];
     const char *name = c->spec.name, *state = "stuck";
-    output_age(ms, age);
+    human_age(ms, age);
     if (c->claims > 0) {
         report_say(&v->report, FINDING_WARNING, "consumer",
                    "check the relay's log; more concurrency or lanes may help",
@@ -134,7 +134,7 @@ static void late(struct visit *v, const struct consumer_info *c, int64_t ms, con
 static void blocked(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     const struct parked_info *p = &c->first_parked;
-    char age[OUTPUT_AGE], due[CLOCK_RFC3339_SIZE], attempts[OUTPUT_COUNT], advice[300];
+    char age[HUMAN_AGE], due[CLOCK_RFC3339_SIZE], attempts[HUMAN_COUNT], advice[300];
     snprintf(advice, sizeof(advice),
              "`outbox events show %lld` shows it; once it can succeed, `outbox events retry %lld "
              "--consumer %s`",
@@ -142,8 +142,8 @@ static void blocked(struct visit *v, const struct consumer_info *c, const char *
     report_say(&v->report, FINDING_WARNING, "blocked", advice,
                "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
                "events behind it under its key: %s used, the next at %s%s%.300s; %s",
-               c->spec.name, (long long)p->seq, output_age(age_of(v, p->since), age),
-               output_count(p->attempts, "attempt", attempts), output_time(p->due_at, due),
+               c->spec.name, (long long)p->seq, human_age(age_of(v, p->since), age),
+               human_count(p->attempts, "attempt", attempts), human_time(p->due_at, due),
                p->error ? ": " : "", p->error ? p->error : "", wait);
 }
 
@@ -151,11 +151,11 @@ static void blocked(struct visit *v, const struct consumer_info *c, const char *
  * which explains the others, and an event that is blocked while a worker is there. */
 static void delivery(struct visit *v, const struct consumer_info *c)
 {
-    char wait[OUTPUT_COUNT];
+    char wait[HUMAN_COUNT];
     int64_t ms = waiting(v, c), overdue_ms = age_of(v, c->overdue_at);
     bool is_late = ms > v->patience_ms;
     bool is_blocked = age_of(v, c->first_parked.since) > v->patience_ms;
-    output_events_wait(c->behind, c->behind_exact, wait);
+    human_events_wait(c->behind, c->behind_exact, wait);
     if (c->paused)
         report_say(&v->report, FINDING_NOTE, "consumer", "continue with `outbox consumers resume`",
                    "consumer \"%s\" is paused; %s", c->spec.name, wait);
@@ -167,7 +167,7 @@ static void delivery(struct visit *v, const struct consumer_info *c)
         late(v, c, overdue_ms, wait);
     else if (!is_blocked)
         report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", c->spec.name,
-                   output_consumer_state(c));
+                   fields_consumer_state(c));
 
     bool goes_on = !c->paused && !c->down && (!is_late || c->claims > 0);
     if (is_blocked && goes_on)
@@ -177,18 +177,18 @@ static void delivery(struct visit *v, const struct consumer_info *c)
 /* failures reports what failed for good, and what failed last. */
 static void failures(struct visit *v, const struct consumer_info *c)
 {
-    char advice[200], n[OUTPUT_COUNT];
+    char advice[200], n[HUMAN_COUNT];
     if (c->dead > 0) {
         snprintf(advice, sizeof(advice),
                  "`outbox dead list --consumer %s` says why; then retry or drop %s", c->spec.name,
                  c->dead == 1 ? "it" : "them");
         report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %s",
-                   c->spec.name, output_count(c->dead, "dead letter", n));
+                   c->spec.name, human_count(c->dead, "dead letter", n));
     }
     if (c->last_error && !c->down)
         report_say(&v->report, FINDING_NOTE, "retry", NULL,
                    "consumer \"%s\": %s, last error: %.300s", c->spec.name,
-                   output_events_wait(c->parked, c->parked_exact, n), c->last_error);
+                   human_events_wait(c->parked, c->parked_exact, n), c->last_error);
 }
 
 /* ---- retention ---- */
@@ -220,9 +220,9 @@ static const struct consumer_info *slowest(const struct visit *v)
 
 static void say_kept(struct visit *v)
 {
-    char kept[OUTPUT_COUNT];
+    char kept[HUMAN_COUNT];
     report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
-               v->info.events_exact ? "" : "about ", output_count(v->info.events, "event", kept),
+               v->info.events_exact ? "" : "about ", human_count(v->info.events, "event", kept),
                v->info.events == 1 ? "is" : "are");
 }
 
@@ -237,10 +237,10 @@ static void retention(struct visit *v)
         return;
     }
 
-    char age[OUTPUT_AGE];
+    char age[HUMAN_AGE];
     const struct consumer_info *pin = slowest(v);
     bool needed = pin && pin->floor < v->info.tail;
-    output_age(age_ms, age);
+    human_age(age_ms, age);
     if (needed)
         report_say(&v->report, FINDING_WARNING, "retention",
                    "get it delivered, or remove the consumer",
@@ -272,6 +272,63 @@ static int consumers(struct visit *v, struct error *err)
     }
     retention(v);
     return 0;
+}
+
+/* ---- sinks, with --connect ---- */
+
+/* say_answered names the broker that answered, and who leads there, if there is a broker. */
+static void say_answered(struct report *r, const char *consumer, const struct sink_broker *b,
+                         int64_t ms)
+{
+    char age[HUMAN_AGE];
+    human_age(ms, age);
+    if (!b->kind)
+        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": its sink can be used", consumer);
+    else if (!b->leader[0])
+        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": %s at %s answered within %s",
+                   consumer, b->kind, b->broker, age);
+    else
+        report_say(r, FINDING_OK, "sink", NULL,
+                   "consumer \"%s\": %s at %s answered within %s; leader: %s", consumer, b->kind,
+                   b->broker, age, b->leader);
+}
+
+static void try_consumer(struct cli *cli, struct report *r, const char *name)
+{
+    struct error err = {0};
+    struct consumer c;
+    struct sink_broker b = {0};
+    if (config_consumer(&cli->config, name, &c, &err) != 0) {
+        report_say(r, FINDING_PROBLEM, "sink", "`outbox config check` lists what is wrong",
+                   "consumer \"%s\": %s", name, err.text);
+        return;
+    }
+
+    int64_t began = clock_mono(&clock_system);
+    int rc = -1;
+    if (c.sink)
+        rc = config_try_sink(&c, true, &b, &err);
+    else
+        err_set(&err, ERR_CONFIG, "it has no sink");
+    int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
+    consumer_release(&c);
+
+    if (rc == 0)
+        say_answered(r, name, &b, ms);
+    else
+        report_say(r, FINDING_PROBLEM, "sink", "fix the sink, or its settings",
+                   "consumer \"%s\": %s", name, err.text);
+}
+
+static void try_sinks(struct cli *cli, struct report *r)
+{
+    size_t n;
+    char *const *names = config_consumers(&cli->config, &n);
+    if (n == 0)
+        report_say(r, FINDING_NOTE, "sink", "use -c with the config file of the relay",
+                   "the settings name no consumers to connect for");
+    for (size_t i = 0; i < n; i++)
+        try_consumer(cli, r, names[i]);
 }
 
 /* ---- the whole examination ---- */
@@ -354,8 +411,8 @@ static int look(struct visit *v, struct error *err)
     return 0;
 }
 
-/* run opens the store whatever its version: a wrong version is a finding, not a failure. */
-static int run(struct cli *cli, struct error *err)
+/* doctor_run opens the store whatever its version: a wrong version is a finding, not a failure. */
+static int doctor_run(struct cli *cli, struct error *err)
 {
     struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};
     if (commands_look(cli, &v.st, err) != 0)
@@ -366,7 +423,7 @@ static int run(struct cli *cli, struct error *err)
     int r = look(&v, err);
     store_close(v.st);
     if (r == 0 && cli->args.doctor.connect)
-        doctor_sinks(cli, &v.report);
+        try_sinks(cli, &v.report);
     if (r == 0)
         r = report_end(&v.report, err);
     report_release(&v.report);
@@ -379,6 +436,7 @@ const struct command cmd_doctor[] = {
      .help = "report problems and how to fix them; exit status 1 if there are any",
      .options = options,
      .consumers = true,
-     .run = run},
+     .json = JSON_OBJECT(fields_report),
+     .run = doctor_run},
     {.name = NULL},
 };

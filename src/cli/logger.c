@@ -38,25 +38,25 @@ struct line {
 
 static void add_about(struct buf *b, const outbox_log_about *about)
 {
-    output_string(b, "event_id", about->event_id);
-    output_string(b, "type", about->type);
+    member_text(b, "event_id", about->event_id);
+    member_text(b, "type", about->type);
     if (about->key[0])
-        output_string(b, "key", about->key);
-    output_number(b, "attempt", about->attempt);
+        member_text(b, "key", about->key);
+    member_int(b, "attempt", about->attempt);
 }
 
 static void add_json(struct buf *b, const char *stamp, const struct line *l, const char *text)
 {
     buf_addc(b, '{');
-    output_string(b, "time", stamp);
-    output_string(b, "level", level_name(l->level));
+    member_text(b, "time", stamp);
+    member_text(b, "level", level_name(l->level));
     if (l->consumer)
-        output_string(b, "consumer", l->consumer);
+        member_text(b, "consumer", l->consumer);
     if (l->about)
         add_about(b, l->about);
-    output_string(b, "message", text);
+    member_text(b, "message", text);
     if (l->repeated)
-        output_number(b, "repeated", l->repeated);
+        member_int(b, "repeated", l->repeated);
     buf_addc(b, '}');
 }
 

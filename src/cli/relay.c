@@ -229,7 +229,7 @@ static bool same(const struct relay_consumer *c, const struct config *config)
 /* is_idle reports whether a consumer stopped by itself, or is standing by. */
 static bool is_idle(const struct relay *r, const char *name)
 {
-    struct runner_view *v;
+    struct worker_view *v;
     size_t n;
     bool idle = false;
     if (manage_views(r->ob, &v, &n, NULL) != 0)

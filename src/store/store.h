@@ -171,7 +171,7 @@ enum savepoint { SAVEPOINT_SET, SAVEPOINT_RELEASE, SAVEPOINT_UNDO };
 enum tx_state {
     TX_OPEN,
     TX_FAILED, /* the database accepts nothing but a rollback, of all or to a savepoint */
-    TX_GONE,   /* somebody ended it */
+    TX_GONE,   /* the application ended it */
     TX_LOST,   /* the connection was lost */
 };
 
@@ -243,7 +243,7 @@ struct store_options {
     bool replace;
     int64_t lock_ms; /* how long init tries to get its locks; 0: ten minutes */
 
-    /* progress is called with a line that says what init is waiting for; NULL: nobody listens. */
+    /* progress is called with a line that says what init is waiting for. May be NULL. */
     void (*progress)(void *ctx, const char *text);
     void *progress_ctx;
 };
@@ -268,7 +268,7 @@ struct store_ops {
 
     /* init makes the tables or brings them up to this version, all or nothing; *ret_created says
      * whether anything was done. Producers and workers may go on meanwhile, and are not kept
-     * waiting. ERR_BUSY: somebody kept the tables in use for all of opt->lock_ms. */
+     * waiting. ERR_BUSY: other sessions kept the tables in use for all of opt->lock_ms. */
     int (*init)(struct store *st, bool *ret_created, struct error *err);
 
     /* schema_status compares versions. A version newer than this program is no error here. */
@@ -365,15 +365,16 @@ struct store_ops {
 
     /* ---- effects of handlers, in one transaction with their settlement ---- */
 
-    /* lend lets the application's code work on this handle's connection between begin and commit.
+    /* expose_connection lets the application's code work on this handle's connection between begin
+     * and commit.
      * The session is as it expects it, and nothing it may do there (DISCARD ALL, SET) breaks the
      * handle. Where the server can, it ends a transaction that is idle for idle_ms: locks of a
      * process that hangs would keep others waiting. Called again, it takes away what the
      * application has left in the session. */
-    int (*lend)(struct store *st, int64_t idle_ms, struct error *err);
+    int (*expose_connection)(struct store *st, int64_t idle_ms, struct error *err);
     /* savepoint sets, releases or undoes a savepoint between begin and commit; they may be nested.
-     * UNDO goes back to the last one and releases it. ERR_MISUSE: it is gone, so somebody ended the
-     * transaction. */
+     * UNDO goes back to the last one and releases it. ERR_MISUSE: it is gone, so the application
+     * ended the transaction. */
     int (*savepoint)(struct store *st, enum savepoint what, struct error *err);
     /* tx_state says what has become of the transaction, without a round trip. */
     enum tx_state (*tx_state)(struct store *st);

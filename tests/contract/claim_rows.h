@@ -19,8 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "extra/rows/rows.h"
 #include "outbox_rows.h"
-#include "rows/rows.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

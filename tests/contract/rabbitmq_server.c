@@ -21,7 +21,7 @@ static void exec_helper(const int to[2], const int from[2])
     dup2(from[1], STDOUT_FILENO);
     close(to[1]);
     close(from[0]);
-    execl("/usr/bin/python3", "python3", TESTS_DIR "/broker_rabbit.py", (char *)NULL);
+    execl("/usr/bin/python3", "python3", TESTS_DIR "/lib/broker_rabbitmq.py", (char *)NULL);
     _exit(127);
 }
 

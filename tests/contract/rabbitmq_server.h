@@ -1,5 +1,5 @@
-/* rabbitmq_server.h: a real RabbitMQ for tests, started by tests/broker_rabbit.py, and a blocking
- * client to look into it: librabbitmq's own, of which the sink uses the codec alone. */
+/* rabbitmq_server.h: a real RabbitMQ for tests, started by tests/lib/broker_rabbitmq.py, and a
+ * blocking client to look into it: librabbitmq's own, of which the sink uses the codec alone. */
 #ifndef TESTS_CONTRACT_RABBITMQ_SERVER_H
 #define TESTS_CONTRACT_RABBITMQ_SERVER_H
 

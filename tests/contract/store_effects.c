@@ -8,7 +8,7 @@ static struct store *worker(struct store_rig *g)
     struct error err;
     struct store *w;
     must(g->st->ops->dup(g->st, &w, &err), &err);
-    must(w->ops->lend(w, 0, &err), &err);
+    must(w->ops->expose_connection(w, 0, &err), &err);
     return w;
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../share.h"
+#include "../lib/rounds.h"
 #include "store/sqlite/handle.h"
 
 #define KEYS 4
@@ -30,7 +30,7 @@ struct smith {
     bool lost;   /* the connection of work is lost until the next begin */
     struct pipeline *p;
     struct sink *sk;
-    struct pulse pulse;
+    struct call_progress progress;
     struct hand hands[HANDLERS];
     struct handler h[HANDLERS];
     char owner[16];
@@ -257,7 +257,7 @@ static void begin_work(int i)
     snprintf(s->owner, sizeof s->owner, "s%d.%lu", i, starts++);
     assert_int_equal(g->st->ops->dup(g->st, &s->st, &err), 0);
     assert_int_equal(g->st->ops->dup(g->st, &s->work, &err), 0);
-    assert_int_equal(s->work->ops->lend(s->work, 0, &err), 0);
+    assert_int_equal(s->work->ops->expose_connection(s->work, 0, &err), 0);
     s->db = sqlite_handle(s->work);
     s->lost = false;
     s->st->ops = &moody_main;
@@ -270,10 +270,10 @@ static void begin_work(int i)
     struct pipeline_config cfg = {.consumer = &s->c,
                                   .owner = s->owner,
                                   .st = s->st,
-                                  .work = s->work,
+                                  .tx_conn = s->work,
                                   .handlers = s->h,
                                   .n_handlers = plan.handlers,
-                                  .pulse = &s->pulse,
+                                  .progress = &s->progress,
                                   .clock = &g->clock,
                                   .rng = &g->rng,
                                   .log = &g->log,
@@ -530,7 +530,7 @@ static void seeds(const char *order, const char *lanes, const char *batch, size_
 {
     const char *one = getenv("OUTBOX_SEED");
     uint64_t first = one ? strtoull(one, NULL, 10) : 1,
-             n = one ? 1 : (uint64_t)share_count(20, 5000);
+             n = one ? 1 : (uint64_t)rounds_count(20, 5000);
     for (uint64_t s = first; s < first + n; s++) {
         void *state;
         plan = (struct plan){s, order, lanes, batch, handlers, false};

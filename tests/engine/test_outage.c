@@ -762,10 +762,10 @@ static void failure_of_a_lost_claim_counts_for_nothing(void **state)
     assert_true(rig_run(g, 1, MINUTE)); /* takes over, and delivers both */
     rig_end(g, 0, 0, SINK_RETRY);
     rig_end(g, 0, 0, SINK_DELIVERED);
-    assert_true(evidence_found(&w->p->evidence, 1));
+    assert_true(failure_is_events(&w->p->detector, 1));
     rig_step(g, 0);
     assert_int_equal(pipeline_stats(w->p)->lost, 2);
-    assert_false(evidence_found(&w->p->evidence, 1));
+    assert_false(failure_is_events(&w->p->detector, 1));
 }
 
 /* Between its attempts it has nothing in hand. It has work all the same, and gets none done. */

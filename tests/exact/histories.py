@@ -9,7 +9,7 @@ says is compared with what each consumer got.
 import collections
 import random
 
-from sessions import Exact
+from sessions_postgres import Exact
 from support import wait_until
 
 LEASE_MS = 600000  # no claim runs out but those of workers that crash

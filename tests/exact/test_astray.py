@@ -6,7 +6,7 @@ import subprocess
 import psycopg2
 
 import servers
-from sessions import Exact
+from sessions_postgres import Exact
 from support import wait_until
 
 

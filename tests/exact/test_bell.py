@@ -6,7 +6,7 @@ import threading
 import time
 
 import servers
-from sessions import ExactAlone, Session
+from sessions_postgres import ExactAlone, Session
 from support import SOAK, wait_until
 
 SOON = 20  # seconds, on a busy machine; a relay that missed the bell would look after ten minutes

@@ -6,7 +6,7 @@ import time
 
 import psycopg2
 
-from sessions import Exact
+from sessions_postgres import Exact
 
 
 class ClaimBatch(Exact):

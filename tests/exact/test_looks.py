@@ -4,7 +4,7 @@ in what it compiled; and that a look that ends early is gone on with where it en
 import re
 import unittest
 
-from sessions import Exact
+from sessions_postgres import Exact
 from support import wait_until
 
 FIND = "SELECT consumer, seq FROM @.find_{}(%s, %s, %s, %s)"

@@ -10,7 +10,7 @@ import threading
 import psycopg2
 
 import servers
-from sessions import Exact, Session
+from sessions_postgres import Exact, Session
 from support import thorough, wait_until
 
 

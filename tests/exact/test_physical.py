@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 import servers
-from sessions import Session
+from sessions_postgres import Session
 from support import SOAK, Case, wait_until
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from sessions import ExactAlone
+from sessions_postgres import ExactAlone
 
 BIG = 100000
 CHUNK = 4500  # events read at once, at most

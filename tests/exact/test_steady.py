@@ -3,7 +3,7 @@
 import re
 import time
 
-from sessions import ExactAlone
+from sessions_postgres import ExactAlone
 from support import wait_until
 
 EVENTS = 40

@@ -1,4 +1,4 @@
-"""G1, G2, G3 and G4 on MariaDB: the ways to lose or misorder an event of tests/late_commits.py, and those that only MariaDB has."""
+"""G1, G2, G3 and G4 on MariaDB: the ways to lose or misorder an event of tests/lib/late_commits.py, and those that only MariaDB has."""
 # build: plain
 import threading
 

@@ -1,7 +1,7 @@
 """Cases on a PostgreSQL server of their own, which they may stop, kill and copy."""
 import uuid
 
-import crowd
+import workload
 import producer
 import servers
 from support import TIMEOUT, Case, PgCase, wait_until
@@ -43,7 +43,7 @@ class ServerCase(Case):
         return self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted")
 
 
-class Crowd(crowd.Crowd, ServerCase):
+class Load(workload.Workload, ServerCase):
     PREFIX = "outbox."
     TABLE, FILL = producer.TABLE, producer.FILL
 

@@ -16,9 +16,9 @@ import time
 from checker import COMMITTED, ROLLED_BACK, UNKNOWN, Fact, whole_lines
 from scenario import APPEND, CLAIMS, FLAKY, SEED, Crew, Scenario
 from support import BIN, TIMEOUT, Case, MariaCase, PgCase, on_each_store, wait_until
+from workload import Storms
 
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"
-STORM = 3  # seconds
 BATCH = 20
 LEASE = 300  # ms
 
@@ -32,7 +32,7 @@ def diary(folder):
     return fates
 
 
-class Storm(Crew, Scenario, Case):
+class Storm(Storms, Crew, Scenario, Case):
     """Producers and relays that are killed and started again, and relays that stand still for longer than their leases;
     then one relay that heals; then the reckoning."""
 
@@ -88,22 +88,9 @@ class Storm(Crew, Scenario, Case):
         self.assertGreater(c.events, self.LEAST, "too little happened to prove anything")
         self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
-    def storm(self, lanes):
-        def play(seconds):
-            self.begin(lanes)
-            self.rage(self.crew(2, 3), seconds)
-            self.drain(*self.relay_args())
-            self.healed()
-            self.check()
-        self.rounds(play, STORM)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
-        self.storm(lanes=1)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_with_lanes(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
-        self.storm(lanes=4)
+    def heal(self):
+        self.drain(*self.relay_args())
+        self.healed()
 
 
 @on_each_store

@@ -3,8 +3,8 @@ that say GOAWAY. Nothing is lost, keys keep their order, and no attempt is count
 # build: plain
 # quick: no
 from checker import COMMITTED, Fact
-from endpoint import Endpoint, certificates, server_context
-from endpoint_h2 import Http2
+from http_endpoint import Endpoint, certificates, server_context
+from http2_endpoint import Http2
 from scenario import Numbers
 from support import SOAK, Case, wait_until
 

@@ -4,7 +4,7 @@ What a handler does in its transaction takes effect once; what one does outside 
 import pathlib
 import signal
 
-from proxy import ANSWERED, SENT, TORN, UNSENT, Proxy
+from proxy_postgres import ANSWERED, SENT, TORN, UNSENT, Proxy
 from support import BIN, Case, MariaCase, PgCase
 
 BUILD = pathlib.Path(BIN).parent

@@ -7,14 +7,14 @@ import time
 
 import psycopg2
 import servers
-from on_server import Crowd
+from on_server import Load
 from support import SOAK, PgCase, wait_until
 
 HEAL = 30  # seconds from the end of a statement until relays deliver again
 EXTRA = "CREATE INDEX CONCURRENTLY extra ON outbox.event (created_at)", "DROP INDEX CONCURRENTLY outbox.extra"
 
 
-class Maintenance(Crowd):
+class Maintenance(Load):
     lease = "2s"
 
     def tables(self):

@@ -11,12 +11,11 @@ import signal
 import time
 import uuid
 
-import crowd
+import workload
 import mariadb_server
 import producer
 import small_disk
-from adopting import Rows
-from crowd import STORM
+from flag_table import FlagTable
 from net import Net
 from scenario import CLAIMS, KEYS, Numbers
 from small_disk import HeldDisk
@@ -45,58 +44,23 @@ class ServerCase(Case):
     ask = MariaCase.ask
 
 
-class Crowd(crowd.Crowd, ServerCase):
+class Load(workload.Workload, ServerCase):
     TABLE, FILL, VERSIONS = producer.MARIA_TABLE, producer.MARIA_FILL, "SELECT `key`, version FROM account"
 
     def rows(self):
         return self.sql("SELECT id, aggregate_id, payload FROM outbox_event")
 
 
-class Storm(crowd.Storms, Crowd):
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
-        self.rounds(lambda seconds: self.storm(1, seconds), STORM)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_with_lanes(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
-        self.rounds(lambda seconds: self.storm(4, seconds), STORM)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_where_relays_share_many_lanes(self):
-        """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
-        self.rounds(lambda seconds: self.storm(16, seconds, relays=3), STORM)
+class Storm(workload.Storms, Load):
+    pass
 
 
-class Crash(Crowd):
-    """The server ends without a word and comes back; nobody else is started again."""
-    lease = "1s"  # what is in flight takes longer on a server that has just come back and is busy with others
-
-    def crashes(self, seconds):
-        self.begin(2)
-        crew = self.crew(2, 2)
-        end = time.monotonic() + seconds
-        ways = {"server killed": signal.SIGKILL, "server stopped": signal.SIGTERM}
-        for n in range(1 << 20):
-            before = sum(self.versions().values())
-            time.sleep(self.random.uniform(0.2, 0.6))
-            wait_until(lambda: sum(self.versions().values()) > before)
-            kind = list(ways)[n % 2]
-            self.server.stop(ways[kind])
-            time.sleep(self.random.uniform(0, 0.3))
-            self.server.start()
-            self.fault(kind)
-            if time.monotonic() > end and n >= 1: break
-        self.wait_books(20, crew)
-        self.dismiss(crew)
-        self.heal()
-        self.check()
-
-    def test_a_server_that_dies_under_load_and_comes_back_loses_nothing(self):
-        """A server that ends without a word, or orderly, and comes back: what was committed is delivered, in order, and nobody
-        has to start a relay again."""
-        self.rounds(self.crashes, STORM)
+class Crash(workload.ServerCrashes, Load):
+    def ways(self):
+        return {"server killed": lambda: self.server.stop(signal.SIGKILL), "server stopped": lambda: self.server.stop(signal.SIGTERM)}
 
 
-class Failover(Crowd):
+class Failover(Load):
     """Everybody goes to one address, which leads to the primary, and to the replica after its promotion; by an account that a server
     which is read-only refuses."""
     lease = "1s"
@@ -173,7 +137,7 @@ class Failover(Crowd):
         self.reckon(crew)
 
 
-class RolledBack(Rows, ServerCase, MariaCase):
+class RolledBack(FlagTable, ServerCase, MariaCase):
     """A server that rolls back the whole transaction where a statement could not get a lock (innodb_rollback_on_timeout)."""
 
     @classmethod

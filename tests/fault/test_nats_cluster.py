@@ -70,12 +70,12 @@ class Killed(OnCluster, Case):
             self.wait_all(relay)
             for _ in range(2):
                 leader = self.cluster.leader("S")
-                leader.stand()
+                leader.freeze()
                 self.send(600)
                 others = [node for node in self.cluster.nodes if node is not leader]
                 running, self.cluster.running = self.cluster.running, lambda: others
                 self.heal_slowly(relay)
-                leader.go()
+                leader.thaw()
                 self.cluster.running = running
                 self.fault("leader stopped")
                 self.heal(relay)

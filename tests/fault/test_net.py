@@ -11,7 +11,7 @@ import sqlite3
 import urllib.parse
 
 import servers
-from endpoint import Endpoint
+from http_endpoint import Endpoint
 from net import Net
 from scenario import CLAIMS, SEED, Numbers
 from support import BIN, SOAK, TIMEOUT, Case, MariaCase, PgCase, wait_until

@@ -9,14 +9,14 @@ import time
 
 import psycopg2
 import servers
-from crowd import STORM
-from on_server import Crowd
+from workload import STORM
+from on_server import Load
 from support import wait_until
 
 HEAL = 30  # seconds from the end of a fault until relays deliver again
 
 
-class Pooled(Crowd):
+class Pooled(Load):
     """Everybody goes through a pooler with fewer connections than they have; the test goes past it."""
 
     lease = "1s"

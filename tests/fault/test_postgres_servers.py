@@ -11,12 +11,12 @@ import os
 import signal
 import time
 
-import crowd
+import workload
 import psycopg2
 import servers
 import small_disk
-from crowd import STORM
-from on_server import Crowd, ServerCase
+from workload import STORM
+from on_server import Load, ServerCase
 from scenario import CLAIMS, Numbers
 from small_disk import HeldDisk
 from support import wait_until
@@ -26,49 +26,14 @@ UNAVAILABLE = 69
 BATCH = 20
 
 
-class Storm(crowd.Storms, Crowd):
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
-        self.rounds(lambda seconds: self.storm(1, seconds), STORM)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_with_lanes(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
-        self.rounds(lambda seconds: self.storm(4, seconds), STORM)
-
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_where_relays_share_many_lanes(self):
-        """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
-        self.rounds(lambda seconds: self.storm(16, seconds, relays=3), STORM)
+class Storm(workload.Storms, Load):
+    pass
 
 
-class Crash(Crowd):
-    """The server ends without a word and comes back; nobody else is started again."""
-    lease = "1s"  # what is in flight takes longer on a server that has just come back and is busy with others
-
-    def crashes(self, seconds):
-        self.begin(2)
-        crew = self.crew(2, 2)
-        end = time.monotonic() + seconds
-        ways = {"server stopped immediate": lambda: self.server.stop("immediate"), "server killed": self.server.kill,
+class Crash(workload.ServerCrashes, Load):
+    def ways(self):
+        return {"server stopped immediate": lambda: self.server.stop("immediate"), "server killed": self.server.kill,
                 "server stopped fast": lambda: self.server.stop("fast")}
-        for n in range(1 << 20):
-            before = sum(self.versions().values())
-            time.sleep(self.random.uniform(0.2, 0.6))
-            wait_until(lambda: sum(self.versions().values()) > before)
-            kind = list(ways)[n % 3]
-            ways[kind]()
-            time.sleep(self.random.uniform(0, 0.3))
-            self.server.start()
-            self.fault(kind)
-            if time.monotonic() > end and n >= 2: break
-        self.wait_books(20, crew)
-        self.dismiss(crew)
-        self.heal()
-        self.check()
-
-    def test_a_server_that_dies_under_load_and_comes_back_loses_nothing(self):
-        """A server that ends without a word, immediately or fast, and comes back: what was committed is delivered, in
-        order, and nobody has to start a relay again."""
-        self.rounds(self.crashes, STORM)
 
     def test_a_server_restarted_while_a_relay_sleeps_finds_it_awake_for_the_next_event(self):
         self.init()
@@ -115,7 +80,7 @@ class Trickle(Numbers, ServerCase):
         self.rounds(self.trickle, STORM)
 
 
-class Pooled(Crowd):
+class Pooled(Load):
     """Everybody goes through a PgBouncer, which is killed and comes back."""
     lease = "1s"
 

@@ -8,7 +8,7 @@ import signal
 import time
 
 import pika
-from broker_rabbit import Cluster
+from broker_rabbitmq import Cluster
 from scenario import Numbers
 from support import Case, wait_until
 
@@ -124,7 +124,7 @@ class Clustered(Numbers, Case):
             self.send(100)
             self.wait_all(relay)
             gone = self.cluster.nodes[1:]
-            for node in gone: node.pause()
+            for node in gone: node.freeze()
             for node in gone: node.kill()
             self.send(200)
             wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
@@ -140,12 +140,12 @@ class Clustered(Numbers, Case):
             self.send(100)
             self.wait_all(relay)
             victim = self.cluster.nodes[0]
-            victim.pause()
+            victim.freeze()
             try:
                 self.send(300)
                 wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
             finally:
-                victim.cont()
+                victim.thaw()
             self.fault("node stopped")
             self.arrived(relay)
         self.reckon(2)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from endpoint import Endpoint, answer
+from http_endpoint import Endpoint, answer
 from support import Case, MariaCase, PgCase, wait_until
 
 SLACK = 10  # seconds until everybody is served: a third of the lease. On a quiet machine it takes 0.3 to 2

@@ -10,8 +10,8 @@ import time
 
 import servers
 from checker import COMMITTED, Fact, whole_lines
-from crowd import BATCH
-from on_server import Crowd
+from workload import BATCH
+from on_server import Load
 from scenario import CLAIMS
 from support import SOAK, wait_until
 
@@ -20,7 +20,7 @@ HEAL = 30  # seconds from a promotion until relays deliver again
 ROUNDS = 40 if SOAK else 2
 
 
-class Pair(Crowd):
+class Pair(Load):
     """self.primary and self.standby, whose folders stay the same, and a store that names both."""
 
     lease = "1s"

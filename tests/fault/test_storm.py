@@ -13,7 +13,7 @@ import unittest
 import pymysql
 
 from checker import COMMITTED, Fact
-from proxy import ANSWERED, SENT, TORN, UNREADY, UNSENT, Proxy
+from proxy_postgres import ANSWERED, SENT, TORN, UNREADY, UNSENT, Proxy
 from scenario import SEED, Scenario
 from support import BIN, SOAK, Case, MariaCase, PgCase, wait_until
 

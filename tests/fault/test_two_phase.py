@@ -7,15 +7,15 @@ import random
 import time
 
 import psycopg2
-from crowd import STORM
-from on_server import Crowd
+from workload import STORM
+from on_server import Load
 from support import wait_until
 
 KEYS_FROM = 1000  # accounts of prepared transactions, one for each: the others are those of producer.py
 HEAL = 30
 
 
-class Prepared(Crowd):
+class Prepared(Load):
     settings = {"max_prepared_transactions": 60}
     lease = "1s"
 
@@ -75,7 +75,7 @@ class Prepared(Crowd):
         self.rounds(self.play, STORM, 60)
 
 
-class Held(Crowd):
+class Held(Load):
     """One that nobody decides about holds up nothing but itself."""
     settings = {"max_prepared_transactions": 5}
     prepare = Prepared.prepare

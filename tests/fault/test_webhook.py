@@ -3,7 +3,7 @@ import socket
 import threading
 import time
 
-from endpoint import Endpoint, answer
+from http_endpoint import Endpoint, answer
 from scenario import CLAIMS, Numbers
 from support import Case, wait_until
 

@@ -13,7 +13,7 @@
 #include "ask.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "cli/cli.h"
+#include "extra/webhook/listen.h"
 #include "fuzz.h"
 
 #define ANSWER_MAX (1 << 20)

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from endpoint import Endpoint
+from http_endpoint import Endpoint
 from support import BIN, ROOT, clean_env
 
 BUILD = pathlib.Path(BIN).parent

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from support import ROOT, SOAK, thorough
+from support import QUICK, ROOT, SOAK, changed_of_late, thorough
 
 sys.path.insert(0, str(ROOT / "tests" / "sim"))
 import bugs
@@ -131,7 +131,7 @@ class Model(Checked):
     def test_everything_is_delivered_or_dead_in_the_end(self):
         self.holds((0, 0, 0), "-DORDER=IN_ALL", liveness=True, fast=False)
 
-    @thorough("spin takes half a minute")
+    @unittest.skipUnless(SOAK or not QUICK and changed_of_late(MODEL), "the model has not changed of late: ./test --soak")
     def test_each_mistake_is_found(self):
         self.assertEqual(set(NUMBERS), set(BUGS), "the list is not whole")
         places = {}

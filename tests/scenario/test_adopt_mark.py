@@ -4,13 +4,13 @@ import unittest
 import uuid
 
 import psycopg2
-from adopting import Rows
+from flag_table import FlagTable
 from support import Case, MariaCase, PgCase, on_each_store, wait_until
 
 DATA, CONFIG = 65, 78
 
 
-class Marking(Rows):
+class Marking(FlagTable):
     def adopt(self, *more):
         return self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail", *more).stdout
 

@@ -8,7 +8,7 @@ import sqlite3
 import urllib.request
 
 import servers
-from endpoint import Endpoint
+from http_endpoint import Endpoint
 from support import BIN, Case, wait_until
 
 EVIL = "42\0LD_PRELOAD=/tmp/evil.so"

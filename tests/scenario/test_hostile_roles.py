@@ -15,7 +15,7 @@ import sys
 import unittest
 import uuid
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import psycopg2
 import servers
 from support import BIN, ROOT, postgres_server

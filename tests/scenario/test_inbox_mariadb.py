@@ -40,7 +40,7 @@ class Inbox(MariaCase):
     def test_a_program_that_is_given_events_again_takes_effect_once_for_each(self):
         self.sql("CREATE TABLE bill (event CHAR(36))")
         program = self.path("program.py")
-        program.write_text(PROGRAM % {"tests": str(ROOT / "tests"), "folder": str(self.dir), "store": self.store})
+        program.write_text(PROGRAM % {"tests": str(ROOT / "tests" / "lib"), "folder": str(self.dir), "store": self.store})
         for n in range(6): self.emit("order.paid", payload=str(n))
         with self.relay("--consumer", "billing", "--sink", f"exec:{sys.executable} {program}", "--retry", "base=10ms,jitter=none,outage=0s"):
             wait_until(lambda: self.sql("SELECT delivered FROM outbox_consumer") == [(6,)])

@@ -11,8 +11,8 @@ import unittest
 
 import broker_kafka
 from broker_kafka import NODE, PASSWORD, USER
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import Case, PgCase, on_each_store, wait_until
 
 ROOT = broker_kafka.ROOT

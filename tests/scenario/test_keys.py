@@ -3,7 +3,7 @@ import sqlite3
 import threading
 import unittest
 
-from sessions import Session
+from sessions_postgres import Session
 from support import Case, MariaCase, PgCase, on_each_store, wait_until
 
 INSERT = "INSERT INTO @event (type, aggregate_type, aggregate_id, payload, idempotency_key) VALUES (?, 'order', '1', ?, ?) RETURNING id"

@@ -6,7 +6,7 @@ import re
 import time
 import urllib.request
 
-from endpoint import Endpoint, answer
+from http_endpoint import Endpoint, answer
 from support import PgCase, wait_until
 
 LANES, KEYS, EVENTS = 16, 256, 8000

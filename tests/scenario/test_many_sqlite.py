@@ -7,15 +7,15 @@ import pathlib
 import struct
 import unittest
 
-from company import Company, Together
+from many_consumers import ManyConsumers, OneRelay
 from support import Case, wait_until
 
 
-class Many(Together, Case):
+class Many(OneRelay, Case):
     pass
 
 
-class Cost(Company, Case):
+class Cost(ManyConsumers, Case):
     def test_only_those_whom_an_event_concerns_are_woken(self):
         """Whoever is woken passes over what it does not want. Nor does what c3 writes wake anybody else."""
         self.assertEqual(self.are_woken("position"), {"c3"})

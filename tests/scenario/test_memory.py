@@ -6,8 +6,8 @@ import threading
 import unittest
 import urllib.request
 
-from company import Company
-from endpoint import Endpoint, answer
+from many_consumers import ManyConsumers
+from http_endpoint import Endpoint, answer
 from support import Case, MariaCase, PgCase, wait_until
 
 CONSUMERS = 12
@@ -17,7 +17,7 @@ LIMIT = 8 * 1024 * 1024
 BLOCKS = 2  # a block of memory may have twice what is in it
 
 
-class Memory(Company):
+class Memory(ManyConsumers):
     def metric(self, relay, name):
         url = re.search(r"listening on (http://\S+)", relay.output())[1]
         with urllib.request.urlopen(f"{url}/metrics", timeout=30) as page: text = page.read().decode()

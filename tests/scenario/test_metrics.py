@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 
-from proxy import Proxy
+from proxy_postgres import Proxy
 import servers
 from support import ROOT, Case, MariaCase, PgCase, on_each_store, wait_until
 

@@ -11,8 +11,8 @@ import unittest
 
 import ed25519
 from broker_nats import Nats
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import Case, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).parent
@@ -126,7 +126,7 @@ class Read(Own, Case):
 
 class Shown(Own, BrokerView, Case):
     def test_server_and_what_it_has_not_confirmed(self):
-        self.check_view(self.to(), self.nats.stand, self.nats.go, kind="nats", broker=f"127.0.0.1:{self.nats.port}", leader="")
+        self.check_view(self.to(), self.nats.freeze, self.nats.thaw, kind="nats", broker=f"127.0.0.1:{self.nats.port}", leader="")
 
 
 class Settings(Own, Case):

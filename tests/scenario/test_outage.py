@@ -4,7 +4,7 @@
 import collections
 import json
 
-from endpoint import Endpoint, answer
+from http_endpoint import Endpoint, answer
 from support import Case, PgCase, wait_until
 
 EVENTS = 60

@@ -1,4 +1,5 @@
 """RabbitMQ from end to end, through the CLI: every format as clients nobody here wrote read it, topology, receive, secrets."""
+# sanitizers: soak
 # build: plain
 # quick: no
 import contextlib
@@ -12,9 +13,9 @@ import sys
 import threading
 import time
 
-from broker_rabbit import Rabbit
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_rabbitmq import Rabbit
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import Case, on_each_store, wait_until
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outbox-tests"
@@ -60,7 +61,7 @@ class Broker:
 class Shown(Broker, BrokerView, Case):
     def test_node_and_what_it_has_not_confirmed(self):
         """Who leads a queue is nothing that AMQP tells."""
-        self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.pause, self.rabbit.cont, kind="rabbitmq",
+        self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.freeze, self.rabbit.thaw, kind="rabbitmq",
                         broker=f"127.0.0.1:{self.rabbit.port}", leader="")
 
 

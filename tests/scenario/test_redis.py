@@ -1,4 +1,5 @@
 """Redis Streams from end to end, through the CLI: the envelope, high-water marks, a lease, reading with a group."""
+# sanitizers: soak
 # quick: no
 import contextlib
 import json
@@ -17,8 +18,8 @@ import unittest
 import broker_redis
 import psycopg2
 import servers
-from broker_view import BrokerView
-from refusals import Refusals
+from broker_metrics import BrokerView
+from broker_refusals import Refusals
 from support import BIN, ROOT, Case, PgCase, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent

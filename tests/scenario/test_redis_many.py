@@ -8,8 +8,8 @@ import shutil
 import tempfile
 
 import broker_redis
-from broker_rabbit import make_certificates
-from broker_view import BrokerView
+from broker_rabbitmq import make_certificates
+from broker_metrics import BrokerView
 from support import Case, wait_until
 
 KEYS = 40

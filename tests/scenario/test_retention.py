@@ -2,7 +2,7 @@
 # build: plain
 import unittest
 
-from sessions import Exact
+from sessions_postgres import Exact
 from support import Case, PgCase, wait_until
 
 

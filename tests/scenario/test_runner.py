@@ -13,9 +13,9 @@ import textwrap
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import run  # finds those of tests/lib
+import postgres_versions
 import proof
-import run
-import versions
 
 CASES = {
     "once": 'mark = HERE / "mark"\nknown = mark.exists()\nmark.touch()\nassert known',
@@ -45,9 +45,9 @@ class Quick(unittest.TestCase):
 
 class Versions(unittest.TestCase):
     def test_what_every_run_does_on_the_newest_version_belongs_to_what_runs_on_each(self):
-        for label in (*versions.IN_EVERY_RUN, "fault/test_postgres_servers.py", "fault/test_clock.py"): self.assertTrue(versions.about_postgres(run.ROOT, label), label)
+        for label in (*postgres_versions.IN_EVERY_RUN, "fault/test_postgres_servers.py", "fault/test_clock.py"): self.assertTrue(postgres_versions.about_postgres(run.ROOT, label), label)
         for label in ("fault/test_mariadb.py", "scenario/test_cli.py", "store_sqlite"):
-            self.assertFalse(versions.about_postgres(run.ROOT, label), label)
+            self.assertFalse(postgres_versions.about_postgres(run.ROOT, label), label)
 
     def test_a_version_that_cannot_be_had_is_skipped_and_named(self):
         jobs = run.version_jobs("build", argparse.Namespace(versions=True, others={99: None}))
@@ -55,7 +55,7 @@ class Versions(unittest.TestCase):
             for job in jobs: run.report(run.run(job, 60))
         self.assertEqual([(job.passed, job.failed, len(job.skipped)) for job in jobs], [(0, [], 1)])
         self.assertIn("on PostgreSQL 99", out.getvalue())
-        self.assertIn(str(versions.CACHE), out.getvalue())
+        self.assertIn(str(postgres_versions.CACHE), out.getvalue())
 
 
 class SecondChance(unittest.TestCase):
@@ -112,7 +112,7 @@ class FolderForAll(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.env = {**os.environ, "TMPDIR": folder.name, "PYTHONPATH": str(run.ROOT / "tests")}
+        self.env = {**os.environ, "TMPDIR": folder.name, "PYTHONPATH": str(run.ROOT / "tests" / "lib")}
 
     def start(self):
         child = subprocess.Popen([run.PYTHON, "-c", self.RUN], env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -12,7 +12,7 @@ import unittest
 
 import psycopg2
 import servers
-from endpoint import certificates
+from http_endpoint import certificates
 from support import BIN, ROOT, TIMEOUT, Case, clean_env, wait_until
 
 DOCUMENT = ROOT / "docs" / "security.md"

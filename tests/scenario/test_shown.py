@@ -3,6 +3,7 @@
 The model below knows nothing of positions, claims or tables: only what was emitted, who was told to deliver what, what its sink
 answers, and what an operator did since. What each sink was asked is compared as well, so that the model is not believed for
 nothing. OUTBOX_SEED=N makes that mess alone; a soak goes through 40 of them on each store."""
+# sanitizers: soak
 # build: plain
 # quick: no
 import collections

@@ -74,16 +74,16 @@ class Tests(unittest.TestCase):
                 self.assertIn("ok 1 - T.test_child", done.stdout)
 
     def test_a_run_under_nohup_goes_on_after_a_hangup(self):
-        script = ("import os, signal, subprocess, inherited; inherited.forget_signals(); os.kill(os.getpid(), signal.SIGHUP);"
+        script = ("import os, signal, subprocess, signal_defaults; signal_defaults.forget_signals(); os.kill(os.getpid(), signal.SIGHUP);"
                   "print(subprocess.run(['sh', '-c', 'kill -HUP $$']).returncode)")
         done = subprocess.run([*caller("ignored", "SIGHUP"), sys.executable, "-c", script], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, timeout=60)
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "lib")}, timeout=60)
         self.assertEqual(done.stdout, "-1\n", done.stderr)
 
     def test_the_whole_run_forgets_them_before_it_starts_anything(self):
         text = (ROOT / "tests" / "run.py").read_text()
         main = text[text.index("def main():"):]
-        self.assertLess(main.index("inherited.forget_signals()"), main.index("servers.Postgres()"))
+        self.assertLess(main.index("signal_defaults.forget_signals()"), main.index("servers.Postgres()"))
         self.assertNotIn("SIG_IGN", main)
 
 

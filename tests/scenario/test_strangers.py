@@ -66,7 +66,7 @@ class Strangers(PgCase):
                     self.assertEqual(found["level"], "warning")
                     self.assertIn('application "the stranger"', found["text"])
                     self.leave()
-                    wait_until(lambda: "the doorbell works again" in relay.output(), SOON, relay.output)
+                    wait_until(lambda: "wake-ups work again" in relay.output(), SOON, relay.output)
                     self.assertEqual([f["level"] for f in self.findings()], ["ok"])
 
     def test_a_stranger_keeps_nobody_from_init_or_from_settling_by_sql(self):

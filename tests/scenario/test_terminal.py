@@ -14,7 +14,7 @@ import unicodedata
 import unittest
 
 import servers
-from endpoint import Endpoint, answer
+from http_endpoint import Endpoint, answer
 from support import BIN, TIMEOUT, thorough, wait_until
 from test_hostile import Hostile
 

@@ -18,7 +18,7 @@ import unittest
 
 import ed25519
 import servers
-from endpoint import Endpoint, answer, certificates, server_context
+from http_endpoint import Endpoint, answer, certificates, server_context
 from support import BIN, TIMEOUT, Case, wait_until
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes....").decode()
@@ -140,7 +140,7 @@ class Sending(WebhookCase):
 
 
 class Asymmetric(WebhookCase):
-    """v1a. The official libraries know only v1, so that ed25519 is checked by an implementation of its own, tests/ed25519.py; the
+    """v1a. The official libraries know only v1, so that ed25519 is checked by an implementation of its own, tests/lib/ed25519.py; the
     vector of another implementation is in unit/test_signature.c."""
 
     def sent(self, text):

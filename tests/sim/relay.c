@@ -96,7 +96,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
     if (handlers) {
         make_handlers(w, r, c);
         if (w->st->ops->dup(w->st, &q->work, err) != 0 ||
-            q->work->ops->lend(q->work, 60000, err) != 0)
+            q->work->ops->expose_connection(q->work, 60000, err) != 0)
             return -1;
         faulty_wrap(w, q->work);
     }
@@ -108,7 +108,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .log = &w->log,
                                   .suspects = &r->suspects,
                                   .budget = &r->budget,
-                                  .work = q->work,
+                                  .tx_conn = q->work,
                                   .handlers = handlers ? q->h : NULL,
                                   .n_handlers = handlers ? SIM_HANDLERS : 0,
                                   .sole = r->id % 2 == 0,

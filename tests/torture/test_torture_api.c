@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../share.h"
+#include "../lib/rounds.h"
 #include "api/api_impl.h"
 #include "fail.h"
 #include "outbox_rows.h"
@@ -546,12 +546,12 @@ static const struct scenario scenarios[] = {
     static void name##_survives_every_failed_allocation(void **state) \
     { \
         (void)state; \
-        torture(&scenarios[i], FAIL_OURS, share_step(our_share, 1)); \
+        torture(&scenarios[i], FAIL_OURS, rounds_step(our_share, 1)); \
     } \
     static void name##_survives_sqlite_out_of_memory(void **state) \
     { \
         (void)state; \
-        torture(&scenarios[i], FAIL_SQLITE, share_step(sqlite_share, soak_share)); \
+        torture(&scenarios[i], FAIL_SQLITE, rounds_step(sqlite_share, soak_share)); \
     }
 TORTURE(0, emitting, 1, 307, 1) /* nearly all of that is the creation of tables */
 TORTURE(1, stepping, 1, 401, 1)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../share.h"
+#include "../lib/rounds.h"
 #include "fail.h"
 
 #define EVENTS 40
@@ -109,13 +109,13 @@ static void torture(unsigned kinds, long step)
 static void engine_survives_every_failed_allocation(void **state)
 {
     (void)state;
-    torture(FAIL_OURS, share_step(23, 1)); /* 40 events go the same ways again and again */
+    torture(FAIL_OURS, rounds_step(23, 1)); /* 40 events go the same ways again and again */
 }
 
 static void engine_survives_sqlite_out_of_memory(void **state)
 {
     (void)state;
-    torture(FAIL_SQLITE, share_step(1201, 1));
+    torture(FAIL_SQLITE, rounds_step(1201, 1));
 }
 
 static void pipeline_new_survives_every_failed_allocation(void **state)
@@ -130,7 +130,7 @@ static void pipeline_new_survives_every_failed_allocation(void **state)
         struct consumer c = {0};
         struct error err = {0};
         struct pipeline *p = NULL;
-        fail_arm(FAIL_OURS | FAIL_SQLITE, at += share_step(1, 1), FAIL_ONCE);
+        fail_arm(FAIL_OURS | FAIL_SQLITE, at += rounds_step(1, 1), FAIL_ONCE);
         int r = consumer_init(&c, "c", &err);
         if (r == 0)
             r = option_set(consumer_options, &c, "events", "order.*,mail.*", &err);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../share.h"
+#include "../lib/rounds.h"
 #include "../unit/full_event.h"
 #include "fail.h"
 #include "sink/sink.h"

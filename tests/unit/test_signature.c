@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/base64.h"
-#include "cli/replay.h"
+#include "extra/webhook/replay.h"
 #include "sink/signature.h"
 
 /* The example of the Standard Webhooks specification. */

@@ -32,8 +32,8 @@ UPDATE outbox_claim
 DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
 
 -- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
-SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed FROM outbox_claim
- WHERE consumer = :consumer ORDER BY epoch;
+SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, 0, 0
+  FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
 -- claim_owners (consumer text): who has each claim.
 SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;

@@ -1,10 +1,7 @@
 -- claim_fresh.sql: handing out the events after a lane's position.
 
--- lane_position (consumer text, lane int): events up to here have been handed out.
-SELECT position FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
-
--- lane_found (consumer text, lane int): the same, and whether anything is parked. Where nothing is,
--- a turn asks no further.
+-- lane_found (consumer text, lane int): events up to here have been handed out; and whether
+-- anything is parked. Where nothing is, a turn asks no further.
 SELECT position, EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
   FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 
@@ -37,15 +34,16 @@ SELECT @chunk_columns@ FROM @events@
 -- payload_of (seq int): a payload that was left out.
 SELECT e.payload FROM @events@ WHERE o.seq = :seq;
 
--- parked_keys (consumer text): the keys of which something is parked, so that fresh events can wait
--- behind it. The index has them in order.
-SELECT DISTINCT key_hash FROM outbox_parked WHERE consumer = :consumer LIMIT 1001;
-
--- any_parked (consumer text): with a global order nothing fresh is handed out while anything is.
-SELECT 1 FROM outbox_parked WHERE consumer = :consumer LIMIT 1;
+-- parked_keys (consumer text, max int): the keys of which something is parked, so that fresh events
+-- can wait behind it. The index has them in order.
+SELECT key_hash FROM outbox_parked FORCE INDEX (by_key)
+ WHERE consumer = :consumer AND key_hash <> 0 LIMIT :max;
 
 -- key_parked (consumer text, key int): a fresh event waits for the parked events of its key.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND key_hash = :key LIMIT 1;
 
 -- move_position (consumer text, lane int, position int): records how far events are handed out.
 UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
+
+-- move_others (consumer text, position int): no claim is of all lanes.
+NONE;

@@ -6,7 +6,7 @@ SELECT due_at FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :suspect
  ORDER BY due_at LIMIT 1;
 
--- careful_due (consumer text, now int): a caller that may not take a suspect event now is told that
+-- suspect_due (consumer text, now int): a caller that may not take a suspect event now is told that
 -- one waits.
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
@@ -45,6 +45,11 @@ SELECT @chunk_columns@ FROM @events@ WHERE o.seq = :seq;
 -- the whole event.
 SELECT @letter_columns@ FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
 
--- take_parked (consumer text, seq int, epoch int): makes a row part of a claim.
-UPDATE outbox_parked SET claim = :epoch
- WHERE consumer = :consumer AND seq = :seq;
+-- list_taken (consumer text, epoch int, seqs text): the rows that a claim has name its epoch.
+NONE;
+
+-- take_listed (consumer text, epoch int, seqs text): makes rows part of a claim. seqs is a JSON
+-- array of their numbers.
+UPDATE JSON_TABLE(:seqs, '$[*]' COLUMNS (seq BIGINT PATH '$')) taken
+       STRAIGHT_JOIN outbox_parked p ON p.consumer = :consumer AND p.seq = taken.seq
+   SET p.claim = :epoch;

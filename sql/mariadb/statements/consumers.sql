@@ -8,8 +8,8 @@ SELECT 1 FROM outbox_consumer WHERE name = :consumer;
 SELECT 1 FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
 -- lock_to_settle (consumer text): does the same, and says whether rows of a table are marked once
--- this consumer has had them.
-SELECT EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer)
+-- this consumer has had them, and which keys are held up.
+SELECT EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer), parked_stamp
   FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
 -- registered (consumer text): what a worker that registers has to agree with.

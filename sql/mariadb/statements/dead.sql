@@ -14,8 +14,9 @@ SELECT ordering FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 INSERT IGNORE INTO outbox_parked (consumer, seq, key_hash, attempts, due_at)
 VALUES (:consumer, :seq, :key, 0, :now);
 
--- note_parked (consumer text): nobody remembers what is parked.
-NONE;
+-- note_parked (consumer text, stamp int): whoever parks events says so, in the same transaction:
+-- other handles have to read again which keys are held up.
+UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
 
 -- mark_retrying (consumer text, seq int): the letter stays until its event is delivered or dies
 -- again.

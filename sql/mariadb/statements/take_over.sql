@@ -1,7 +1,6 @@
 -- take_over.sql: what becomes of a claim whose lease ran out.
 
--- shorten_lease (consumer text, epoch int, until int): if the clock was ahead when a lease was
--- granted, it still lasts no longer than one lease from now.
+-- shorten_lease (consumer text, epoch int, until int): when a lease ends by the clock of now.
 UPDATE outbox_claim SET locked_until = :until WHERE consumer = :consumer AND epoch = :epoch;
 
 -- poison_of (consumer text, epoch int, max_attempts int): the one event of a claim, if the attempt

@@ -1,11 +1,12 @@
 -- turn.sql: what a turn checks, under the lock of its consumer, before it changes anything.
 
--- consumer_state (consumer text): what an operator may have changed since the last turn, and the
--- time by the server's clock. Nobody else changes what belongs to the consumer until the commit.
+-- consumer_state (consumer text): what an operator may have changed since the last turn, the
+-- version, whether rows of a table are marked once this consumer has had them, and the time by the
+-- server's clock. Nobody else changes what belongs to the consumer until the commit.
 SELECT paused, epoch, ordering, lanes, events, predicate,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000,
        (SELECT CAST(value AS SIGNED) FROM outbox_meta WHERE name = 'schema_version'),
-       EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer)
+       EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer), parked_stamp,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, NULL
   FROM outbox_consumer
  WHERE name = :consumer FOR UPDATE;
 

@@ -1,14 +1,16 @@
 -- claim.sql: claims. A claim is a row with a lease and an epoch. The epoch is the fence: a worker
 -- that comes with another one changes nothing.
 
--- set_epoch (consumer text, epoch int): remembers the newest epoch, so that the next one is higher.
-UPDATE outbox_consumer SET epoch = :epoch WHERE name = :consumer;
+-- put_progress (consumer text, epoch int, n int): remembers the newest epoch, so that the next one
+-- is higher; 0: there is none. And counts deliveries, for operators: nothing depends on it.
+UPDATE outbox_consumer SET epoch = max(epoch, :epoch), delivered = delivered + :n
+ WHERE name = :consumer;
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int, blamed int, boot int, ahead int): grants the lease. A fresh claim holds the
 -- events of its lane, or of all lanes (-1), after from_seq, up to and including to_seq; a parked
 -- claim holds the parked rows that it lists and that name its epoch. boot and ahead say by which
--- clock: see correct_leases.
+-- clock: see shorten_lease.
 INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
                           lease, blamed, boot, ahead)
 VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease,
@@ -29,8 +31,9 @@ UPDATE outbox_claim
 -- drop_claim (consumer text, epoch int): the claim was settled or taken over.
 DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
 
--- list_claims (consumer text, owner text): when each claim ends, and whether it is somebody else's.
-SELECT epoch, locked_until, owner <> :owner FROM outbox_claim WHERE consumer = :consumer;
+-- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
+SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
+  FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
 -- claim_owners (consumer text): who has each claim.
 SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;

@@ -1,11 +1,16 @@
 -- claim_fresh.sql: handing out the events after a lane's position. PostgreSQL: claim_fresh.sql.
 
--- lane_position (consumer text, lane int): events up to here have been handed out.
-SELECT position FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
+-- lane_found (consumer text, lane int): events up to here have been handed out; and whether
+-- anything is parked. Where nothing is, a turn asks no further.
+SELECT position, EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
+  FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 
 -- fresh_events (position int, max int): seq is commit order, so nothing can appear later before
 -- what was read.
 SELECT @event_columns@ FROM outbox_event WHERE seq > :position ORDER BY seq LIMIT :max;
+
+-- payload_of (seq int): a payload that was left out.
+SELECT payload FROM outbox_event WHERE seq = :seq;
 
 -- event_id (seq int): whether a number is still that of the event that was read under it.
 SELECT id FROM outbox_event WHERE seq = :seq;
@@ -13,13 +18,6 @@ SELECT id FROM outbox_event WHERE seq = :seq;
 -- lanes_together (consumer text, lanes int): where all lanes stand, if that is one place.
 SELECT min(position) FROM outbox_lane WHERE consumer = :consumer
 HAVING min(position) = max(position) AND count(*) = :lanes;
-
--- lane_claims (consumer text, lane int, owner text): the fresh claims of a lane, whoever owns them,
--- those of all lanes (-1) among them. With -1 for a lane those of any lane. What is set aside for
--- the owner is not in its way.
-SELECT epoch, locked_until FROM outbox_claim
- WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0 OR :lane < 0)
-   AND (from_seq < to_seq OR owner <> :owner);
 
 -- set_aside (consumer text, epoch int, owner text, now int, lease int, boot int, ahead int): a
 -- claim without events keeps a lane for its owner, if another worker has claimed from all lanes at
@@ -41,9 +39,6 @@ SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :le
 -- way.
 DELETE FROM outbox_claim
  WHERE consumer = :consumer AND owner = :owner AND parked = 0 AND from_seq = to_seq;
-
--- any_parked (consumer text): spares the question per key where nothing is parked at all.
-SELECT 1 FROM outbox_parked WHERE consumer = :consumer LIMIT 1;
 
 -- key_parked (consumer text, key int): a fresh event waits for the parked events of its key.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND key = :key LIMIT 1;

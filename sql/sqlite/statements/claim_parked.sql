@@ -6,7 +6,7 @@ SELECT due_at FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :suspect
  ORDER BY due_at LIMIT 1;
 
--- careful_due (consumer text, now int): a caller that may not take a suspect event now is told that
+-- suspect_due (consumer text, now int): a caller that may not take a suspect event now is told that
 -- one waits.
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
@@ -33,7 +33,7 @@ SELECT @parked_columns@, crashes > 0 AND :alone,
 -- followers (consumer text, key int, seq int, alone int, max int): what is parked behind an event
 -- of its key, so that the key catches up in one claim. The last column says where to stop. Left to
 -- itself, SQLite would go through all that is parked, for each key.
-SELECT @parked_columns@, (crashes > 0 AND :alone) OR claim IS NOT NULL OR due_at IS NOT NULL
+SELECT @parked_columns@, (crashes > 0 AND :alone) OR claim IS NOT NULL OR due_at IS NOT NULL, 0, 0
   FROM outbox_parked INDEXED BY outbox_parked_key
  WHERE consumer = :consumer AND key = :key AND seq > :seq ORDER BY seq LIMIT :max;
 
@@ -48,6 +48,6 @@ SELECT @event_columns@ FROM outbox_dead WHERE consumer = :consumer AND seq = :se
 -- array.
 UPDATE outbox_claim SET seqs = :seqs WHERE consumer = :consumer AND epoch = :epoch;
 
--- take_listed (consumer text, epoch int): the rows it lists become part of a claim.
+-- take_listed (consumer text, epoch int, seqs text): the rows it lists become part of a claim.
 UPDATE outbox_parked SET claim = :epoch
- WHERE consumer = :consumer AND seq IN (@taken@);
+ WHERE consumer = :consumer AND seq IN (SELECT value FROM json_each(:seqs));

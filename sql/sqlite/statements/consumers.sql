@@ -4,6 +4,12 @@
 -- is_registered (consumer text): whether there is a consumer of this name.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer;
 
+-- lock_to_settle (consumer text): whether rows of a table are marked once this consumer has had
+-- them, and which keys are held up.
+SELECT EXISTS (SELECT 1 FROM outbox_adopted WHERE consumer = :consumer AND mark IS NOT NULL),
+       parked_stamp
+  FROM outbox_consumer WHERE name = :consumer;
+
 -- lock_consumer (consumer text): the same in a transaction, which has the only lock there is.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer;
 

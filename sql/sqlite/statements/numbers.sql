@@ -1,4 +1,4 @@
--- numbers.sql: event numbers that began again; see src/store/sqlite/numbers.c. PostgreSQL:
+-- numbers.sql: event numbers that began again; see src/store/sqlite/turn.c. PostgreSQL:
 -- trouble.sql, rebaseline.sql.
 
 -- @began_again@: a lane remembers the highest number it was handed and the id of that event. If no

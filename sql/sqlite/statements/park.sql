@@ -1,16 +1,17 @@
 -- park.sql: events that were handed out and are not over: they wait for a retry, for their time, or
 -- behind another event of their key. PostgreSQL: park.sql, bury.sql, promote.sql.
 
--- parked_before (consumer text, key int, seq int): an event waits for those of its key before it.
-SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND key = :key AND seq < :seq LIMIT 1;
-
 -- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int,
--- error text, now int, wait int, proven int): due_at 0 means that the event waits behind another
--- and has no time of its own. Without an error, what is known of the last failure stays.
+-- error text, failed_at int, wait int, proven int): an event that waits behind another of its key
+-- has no time of its own, whatever the reason for parking it; failed_at 0 means that it did not
+-- fail now. Without an error, what is known of the last failure stays.
 INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, crashes, delayed, error, failed_at,
                            failing_since, wait, proven)
-VALUES (:consumer, :seq, :key, :attempts, nullif(:due_at, 0), :crashes, :delayed, :error,
-        iif(:error IS NULL, NULL, :now), iif(:error IS NULL, NULL, :now), :wait, :proven)
+VALUES (:consumer, :seq, :key, :attempts,
+        CASE WHEN :key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b INDEXED BY outbox_parked_key
+                                         WHERE b.consumer = :consumer AND b.key = :key
+                                           AND b.seq < :seq) THEN NULL ELSE :due_at END,
+        :crashes, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven)
     ON CONFLICT (consumer, seq) DO UPDATE
    SET attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
        crashes = excluded.crashes, delayed = excluded.delayed, claim = NULL,
@@ -18,13 +19,9 @@ VALUES (:consumer, :seq, :key, :attempts, nullif(:due_at, 0), :crashes, :delayed
        failing_since = coalesce(failing_since, excluded.failing_since),
        proven = max(proven, excluded.proven);
 
--- note_parked (consumer text): whoever parks events says so, in the same transaction: others have
--- to read again which keys are held up. A random number does not come again, not even in a file
--- that was set back.
-UPDATE outbox_consumer SET parked_stamp = random() WHERE name = :consumer;
-
--- parked_stamp (consumer text): tells whether somebody did so.
-SELECT parked_stamp FROM outbox_consumer WHERE name = :consumer;
+-- note_parked (consumer text, stamp int): whoever parks events says so, in the same transaction:
+-- other handles have to read again which keys are held up.
+UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
 
 -- go_behind (consumer text, seq int): an event that was due found one of its key before it, parked
 -- later by whoever took a claim over.

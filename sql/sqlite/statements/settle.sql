@@ -35,6 +35,16 @@ DELETE FROM outbox_dead
    AND EXISTS (SELECT 1 FROM outbox_parked p
                 WHERE p.consumer = :consumer AND p.seq = outbox_dead.seq AND p.claim = :epoch);
 
+-- promote_behind (consumer text, epoch int, now int): promotes the first event behind each of those
+-- that this claim delivered, and that are still there.
+UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
+   AND seq IN (SELECT (SELECT min(f.seq) FROM outbox_parked f INDEXED BY outbox_parked_key
+                        WHERE f.consumer = :consumer AND f.key = p.key AND f.claim IS NOT :epoch)
+                 FROM outbox_parked p
+                WHERE p.consumer = :consumer AND p.claim = :epoch AND p.key <> 0
+                  AND p.seq IN (@taken@));
+
 -- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
 -- delivered.
 DELETE FROM outbox_parked
@@ -46,6 +56,3 @@ INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)
     ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now
  WHERE (:hi, :lo) > (hi, lo);
-
--- count_delivered (consumer text, n int): a counter for operators; nothing depends on it.
-UPDATE outbox_consumer SET delivered = delivered + :n WHERE name = :consumer;

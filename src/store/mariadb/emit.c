@@ -30,16 +30,16 @@ static int target_init(struct target *t, struct mdb_store *st, void *foreign, st
     }
     if (mdb_connect(st, err) != 0)
         return -1;
-    if (!st->lent)
+    if (!st->base.lent)
         t->how = MDB_QUOTED;
     t->db = st->db;
-    return mdb_tx_gone(st, err);
+    return mdb_tx_gone(&st->base.store, err);
 }
 
 /* target_failed hands on why a statement failed, and forgets our connection if it broke. */
 static int target_failed(const struct target *t, const struct error *why, struct error *err)
 {
-    bool ours = t->db == t->st->db && !t->st->in_tx;
+    bool ours = t->db == t->st->db && !t->st->base.in_tx;
     if (ours && mdb_is_lost((unsigned)why->native))
         mdb_disconnect(t->st);
     if (err)
@@ -49,7 +49,7 @@ static int target_failed(const struct target *t, const struct error *why, struct
 
 /* target_rows runs a statement on a target. It touches nothing of the handle if the connection is
  * the caller's: that may be another thread. */
-static int target_rows(const struct target *t, struct mdb_rows **ret, struct error *err,
+static int target_rows(const struct target *t, struct db_rows *ret, struct error *err,
                        const struct sql *sql, const void *args)
 {
     struct buf b;
@@ -69,12 +69,12 @@ static int target_rows(const struct target *t, struct mdb_rows **ret, struct err
 }
 
 /* target_row is target_rows up to the first row; it returns as mdb_row does. */
-static int target_row(const struct target *t, struct mdb_rows **ret, struct error *err,
+static int target_row(const struct target *t, struct db_rows *ret, struct error *err,
                       const struct sql *sql, const void *args)
 {
     if (target_rows(t, ret, err, sql, args) != 0)
         return -1;
-    return mdb_step(ret);
+    return db_step(ret, err);
 }
 
 /* ---- the event ---- */
@@ -86,23 +86,23 @@ static struct str payload_of(const struct new_event *ev)
 
 static int say_not_stored(const struct target *t, struct error *err)
 {
-    return err_set(err, ERR_CONFLICT, "%s: the event was not stored", t->st->shown);
+    return err_set(err, ERR_CONFLICT, "%s: the event was not stored", t->st->base.shown);
 }
 
 /* run_text sends an INSERT as a text, and gives the id of the event. */
 static int run_text(const struct target *t, char id[UUID_TEXT + 1], struct error *err,
                     const struct sql *sql, const void *args)
 {
-    struct mdb_rows *q;
+    struct db_rows q;
     int r = target_row(t, &q, err, sql, args);
     if (r < 0)
         return -1;
     if (r == 0)
         return say_not_stored(t, err);
-    struct str made = mdb_text(q, 0);
+    struct str made = db_text(&q, 0);
     if (made.n == UUID_TEXT)
         memcpy(id, made.p, UUID_TEXT + 1);
-    mdb_done(q);
+    db_done(&q);
     return 0;
 }
 
@@ -165,7 +165,7 @@ static int insert_event(const struct target *t, const struct new_event *ev, char
     struct sql_insert_event_at timed = {
         row.type,    row.aggregate_type, row.aggregate_id, row.version,         row.payload,
         row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
-    timed.now = clock_wall(t->st->opt.clock);
+    timed.now = clock_wall(t->st->base.opt.clock);
     return run_text(t, id, err, &sql_insert_event_at, &timed);
 }
 
@@ -183,15 +183,15 @@ static int find_key(const struct target *t, const struct new_event *ev, char id[
         .aggregate_id = ev->aggregate_id,
         .payload = payload_of(ev),
     };
-    struct mdb_rows *q;
+    struct db_rows q;
     int r = target_row(t, &q, err, &sql_find_key, &args);
     if (r != 1)
         return r;
-    struct str found = mdb_text(q, 0);
+    struct str found = db_text(&q, 0);
     if (found.n == UUID_TEXT)
         memcpy(id, found.p, UUID_TEXT + 1);
-    *ret_same = mdb_int(q, 1) != 0;
-    mdb_done(q);
+    *ret_same = db_int(&q, 1) != 0;
+    db_done(&q);
     return 1;
 }
 
@@ -239,7 +239,7 @@ int mdb_emit(struct store *base, void *foreign, const struct new_event *ev,
     struct target t;
     char id[UUID_TEXT + 1] = "";
     bool duplicate = false;
-    struct event_limits limits = {st->opt.payload_max, clock_wall(st->opt.clock)};
+    struct event_limits limits = {st->base.opt.payload_max, clock_wall(st->base.opt.clock)};
     if (event_check(ev, &limits, err) != 0)
         return -1;
     if (target_init(&t, st, foreign, err) != 0)
@@ -265,11 +265,11 @@ static int say_other_payload(struct str handler, struct str key, struct error *e
 static int put_handled(const struct target *t, const struct sql_put_handled *row, bool *ret_first,
                        struct error *err)
 {
-    struct mdb_rows *q;
+    struct db_rows q;
     struct error why;
     *ret_first = true;
     if (target_rows(t, &q, &why, &sql_put_handled, row) == 0) {
-        mdb_done(q);
+        db_done(&q);
         return 0;
     }
     *ret_first = false;
@@ -286,7 +286,7 @@ int mdb_handle_once(struct store *base, void *foreign, struct str handler, struc
     struct mdb_store *st = mdb_of(base);
     struct target t;
     bool first;
-    if (!foreign && !st->in_tx)
+    if (!foreign && !st->base.in_tx)
         return err_set(err, ERR_MISUSE,
                        "no transaction is open: the record must commit together with the effect");
     if (event_check_inbox(handler, key, err) != 0)
@@ -298,7 +298,7 @@ int mdb_handle_once(struct store *base, void *foreign, struct str handler, struc
         .handler = handler,
         .key = key,
         .hash = (int64_t)hash_end(hash_add(HASH_INIT, payload)),
-        .now = foreign ? clock_wall(st->opt.clock) : mdb_now(st),
+        .now = foreign ? clock_wall(st->base.opt.clock) : mdb_now(base),
     };
     if (put_handled(&t, &row, &first, err) != 0)
         return -1;
@@ -307,13 +307,13 @@ int mdb_handle_once(struct store *base, void *foreign, struct str handler, struc
         return 0;
     }
 
-    struct mdb_rows *q;
+    struct db_rows q;
     int r = target_row(&t, &q, err, SQL(handled_hash, .handler = handler, .key = key));
     if (r < 0)
         return -1;
-    bool same = r == 1 && mdb_int(q, 0) == row.hash;
+    bool same = r == 1 && db_int(&q, 0) == row.hash;
     if (r == 1)
-        mdb_done(q);
+        db_done(&q);
     if (!same)
         return say_other_payload(handler, key, err);
     *ret_first = false;

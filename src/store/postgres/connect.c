@@ -137,13 +137,7 @@ static void disconnect(struct pg_store *st)
     st->db = NULL;
     free(st->path_was);
     st->path_was = NULL;
-
-    if (st->bell == BELL_HOLDER)
-        st->vacated = true;
-    st->bell = BELL_AWAKE;
-    st->listening = false;
-    st->rang = false;
-    st->told = false;
+    pg_wakeup_disconnected(&st->wakeup);
 }
 
 /* look_around finds out who answers. If it is not the process that greeted us, there is a pooler in

@@ -16,14 +16,12 @@
  *   doctor.c       what can be wrong with the outbox; doctor_server.c: with the server
  *   emit.c         inserting events and inbox rows
  *   turn.c         settling and claiming
- *   turns.c        the same for several consumers at once
- *   single.c       and for one that has little to do
+ *   turns.c        the same where there is little to consider, for one consumer or for several
  *   waiting.c      which events of a claim have to wait
- *   look.c         what is new, for a relay of many consumers
  *   read.c         reading the events of a claim
  *   ahead.c        reading those of the next ones, ahead of their claims
  *   event_row.c    events out of result rows
- *   bell.c         sleeping until somebody commits an event
+ *   wakeup.c       learning of commits; what is new, for a relay of many consumers
  *   effects.c      transactions that the application's handlers work in
  *   consumers.c    registering and listing consumers
  *   gauge.c        how a consumer is doing, at a bounded cost
@@ -42,6 +40,7 @@
 
 #include "base/rng.h"
 #include "base/uuid7.h"
+#include "store/postgres/wakeup.h"
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 1
@@ -59,10 +58,6 @@
 /* Our two connections. The second exists while there is a backlog: the server reads ahead there
  * while the first one settles and claims. */
 enum pg_link { PG_MAIN, PG_READER, PG_LINKS };
-
-/* Whether the main connection sleeps: holding the lock that makes producers ring, or beside
- * somebody who holds it. */
-enum bell_state { BELL_AWAKE, BELL_HOLDER, BELL_LISTENER };
 
 /* A window is where events are: committed between two snapshots (as text), with a seq in
  * (from, to]. None has a seq past `end`. */
@@ -175,25 +170,7 @@ struct pg_store {
     bool given_ids;   /* this role is held to a tenant and may not choose the ids of its events */
     char *foreign[3]; /* statements for connections of the application's */
 
-    /* The doorbell (bell.c). */
-    enum bell_state bell;
-    bool bell_works, listening;
-    bool rang;         /* libpq has read a notification that nobody acted on yet */
-    bool woken;        /* a notification came before the look that is being made */
-    bool called;       /* it was for everybody, not for an event: see _bell_ring_all */
-    size_t rings;      /* how many came before it */
-    bool called_since; /* the same, since that look */
-    size_t rings_since;
-    int64_t rung_from;  /* since when rings are counted together (look.c), monotonic */
-    size_t rung;        /* how many they are */
-    char *looked;       /* the snapshot of the last look (look.c); NULL: none was made */
-    bool still;         /* nobody had written anything since the look before it */
-    bool told;          /* one came while this was a listener */
-    bool vacated;       /* the connection broke while it held the lock: listeners were not told */
-    int rang_fd;        /* always readable; -1: not opened yet */
-    int64_t found_at;   /* monotonic: when events were last found */
-    char squatter[200]; /* who holds a lock of the bell without business there; "": nobody */
-    int64_t poll_in_ms; /* how long to wait while somebody is about to commit */
+    struct pg_wakeup wakeup;
 
     /* Claiming and reading (turn.c, read.c, ahead.c). */
     struct turn_cache cache; /* for requests that bring none */
@@ -365,8 +342,19 @@ struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req)
 void pg_unread(struct batch *b, struct claim_hint *hint);
 /* pg_add_outcomes adds the outcomes of a settlement, as JSON; outcomes.c. */
 void pg_add_outcomes(struct buf *b, const struct settlement *s);
-/* pg_add_marks adds the marks of a settlement, as JSON. */
+/* pg_add_marks adds the marks of a settlement, as JSON; pg_add_known the epochs of the claims that
+ * the worker has in hand, as an array of JSON or of the server's, by its brackets. */
 void pg_add_marks(struct buf *b, const struct settlement *s);
+void pg_add_known(struct buf *b, const struct claim_request *req, const char brackets[2]);
+/* pg_pulls_in says whether it is time to look at all parked events, whenever they are due. */
+bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
+/* pg_forget_claim settles a claim of which the filter wanted nothing, and empties *b. passed_over:
+ * the seq of a parked event that is recorded as skipped; 0: none. */
+int pg_forget_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
+                    int64_t passed_over, struct error *err);
+/* pg_put_back gives a claim back whose events could not be read, for want of memory for instance:
+ * no worker has tried them, and a lease that runs out would count as an attempt. */
+void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b);
 /* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err);
@@ -383,30 +371,9 @@ int64_t pg_key_sample(void);
 int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
                     struct error *err);
 
-/* ---- turns.c, single.c, look.c ---- */
-
-/* What the server says of a simple turn. The claim has what its consumer wants of the events in
- * (from, to] of a window. The texts belong to the result. */
-struct pg_simple_answer {
-    bool made;     /* it was simple, by single.c */
-    int64_t epoch; /* of the new claim */
-    int64_t n;     /* its events; 0: there is no claim */
-    bool more;     /* the consumer has other claims */
-    bool quiet;    /* nothing was new beyond them */
-    const char *seen, *target;
-    int64_t floor, from, to;
-    int64_t now_ms; /* the database's clock */
-};
+/* ---- turns.c ---- */
 
 int pg_turns(struct store *st, struct batched_turn *t, size_t n, struct error *err);
-/* pg_pulls_in says whether it is time to look at all parked events, whenever they are due. */
-bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
-/* pg_single makes the turn, if it is simple. The first *ret_came rows of the result, which the
- * caller clears, have the events of the claim; 0: they have to be read. NULL: it failed. */
-PGresult *pg_single(struct pg_store *st, const struct batched_turn *t, struct pg_simple_answer *ret,
-                    int *ret_came, struct error *err);
-int pg_look(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
-            struct watch_result *ret, struct error *err);
 
 /* ---- read.c ---- */
 
@@ -441,6 +408,9 @@ int pg_read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f
                   const struct pg_chunk_limits *max, struct arena *a, struct pg_chunk *c,
                   struct error *err);
 bool pg_chunk_full(const struct pg_chunk *c, const struct pg_chunk_limits *max);
+/* pg_chunk_add adds the event of a row. */
+int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a,
+                 struct error *err);
 void pg_note_size(struct pg_store *st, const struct pg_chunk *c);
 
 /* ---- ahead.c ---- */
@@ -477,26 +447,14 @@ void pg_ahead_forget(struct pg_store *st);
  * by its id. */
 #define PG_INBOX_KEY(row) \
     "CASE WHEN " row ".tenant IS NULL " \
-           "OR " row ".tenant = (SELECT @schema@._acting_for(current_user)) " \
+           "OR " row ".tenant OPERATOR(pg_catalog.=) " \
+              "(SELECT @schema@._acting_for(current_user)) " \
          "THEN " row ".idempotency_key END"
 /* clang-format on */
 
 /* pg_event_row copies a binary row into *ev. Returns false if there is no room. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
-
-/* ---- bell.c ---- */
-
-/* pg_bell_sleep is called when nothing was found. It returns 1 if the caller must look once more
- * before it may sleep, and 0 if not. Then *poll_in_ms says how soon it must look again in any case; 0:
- * somebody will ring. */
-int pg_bell_sleep(struct pg_store *st, int64_t *poll_in_ms, struct error *err);
-/* pg_bell_found notes that n events were found; `all`: nothing else is left. It gets up, so that
- * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on
- * ringing. */
-int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
-int pg_bell_fd(struct store *st);
-void pg_bell_clear(struct store *st);
 
 /* ---- effects.c ---- */
 

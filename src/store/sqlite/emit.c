@@ -56,7 +56,7 @@ static int check_place(const struct target *t, struct error *err)
                      "%s: the file that this connection has open was deleted or replaced: what is "
                      "written to it is lost; roll back, close the connection and open the file "
                      "again",
-                     t->st->shown);
+                     t->st->base.shown);
 }
 
 /* target_init picks the connection. On the caller's a transaction must be open. */
@@ -64,7 +64,7 @@ static int target_init(struct target *t, struct sqlite_store *st, void *foreign,
 {
     *t = (struct target){.st = st, .db = st->db, .schema = "main"};
     if (!foreign)
-        return sqlite_tx_gone(st, err);
+        return sqlite_tx_gone(&st->base.store, err);
 
     t->db = foreign;
     t->foreign = true;
@@ -186,7 +186,7 @@ static int step_insert(struct target *t, sqlite3_stmt *q, struct error *err)
     return err_set(err, ERR_CONFLICT,
                    "%s: a trigger on outbox_event, perhaps a temporary one of this connection, "
                    "ignores the event: it was not stored",
-                   t->st->shown);
+                   t->st->base.shown);
 }
 
 /* insert_event inserts the event; on our connection with the cached statement. */
@@ -313,7 +313,7 @@ static int emit_keyed(struct target *t, const struct new_event *ev, char id[UUID
 static int emit_keyed_alone(struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                             int64_t now, bool *ret_duplicate, struct error *err)
 {
-    struct store *base = &t->st->base;
+    struct store *base = &t->st->base.store;
     if (sqlite_begin(base, err) != 0)
         return -1;
     if (emit_keyed(t, ev, id, now, ret_duplicate, err) != 0) {
@@ -331,15 +331,15 @@ int sqlite_emit(struct store *base, void *foreign, const struct new_event *ev,
     struct sqlite_store *st = sqlite_of(base);
     struct target t;
     char id[UUID_TEXT + 1];
-    int64_t now = sqlite_now(st);
-    bool duplicate = false, alone = !foreign && !st->in_tx;
-    if (event_check(ev, &(struct event_limits){st->opt.payload_max, now}, err) != 0)
+    int64_t now = db_now(base);
+    bool duplicate = false, alone = !foreign && !st->base.in_tx;
+    if (event_check(ev, &(struct event_limits){st->base.opt.payload_max, now}, err) != 0)
         return -1;
     if (target_init(&t, st, foreign, err) != 0)
         return -1;
 
     /* A plain INSERT on this connection counts by the same number, so ids of both only grow. */
-    uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t.db), &st->rng, id);
+    uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t.db), &st->base.rng, id);
     int r;
     if (!ev->idempotency_key.p)
         r = insert_event(&t, ev, id, now, err);
@@ -351,7 +351,7 @@ int sqlite_emit(struct store *base, void *foreign, const struct new_event *ev,
         return -1;
 
     bool committed = alone && !ev->idempotency_key.p;
-    if (committed && sqlite_home_check(st, err) != 0)
+    if (committed && sqlite_file_check(st, err) != 0)
         return -1; /* a commit into a file that is gone did not happen */
     memcpy(ret_id, id, sizeof id);
     *ret_duplicate = duplicate;
@@ -373,7 +373,7 @@ int sqlite_handle_once(struct store *base, void *foreign, struct str handler, st
 {
     struct sqlite_store *st = sqlite_of(base);
     struct target t;
-    if (!foreign && !st->in_tx)
+    if (!foreign && !st->base.in_tx)
         return err_set(err, ERR_MISUSE,
                        "no transaction is open: the record must commit together with the effect");
     if (event_check_inbox(handler, key, err) != 0)
@@ -389,7 +389,7 @@ int sqlite_handle_once(struct store *base, void *foreign, struct str handler, st
     if (r == 0) {
         if (target_run(&t, err,
                        SQL(put_handled_once, .handler = handler, .key = key, .hash = hash,
-                           .now = sqlite_now(st))) != 0)
+                           .now = db_now(base))) != 0)
             return -1;
         *ret_first = true;
         return 0;

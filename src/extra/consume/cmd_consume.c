@@ -1,0 +1,359 @@
+/* cmd_consume.c: outbox consume, which reads a Redis stream and runs a command for each event. With
+ * a store it remembers what was handled, so that an event that comes again is not handled again. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+#include "cli/logger.h"
+#include "extra/streams/stream_reader.h"
+#include "sink/exec_env.h"
+#include "sink/exec_start.h"
+#include "sink/sink.h"
+
+#define POLL_MAX_MS 60000
+
+/* What the signal handler can reach. */
+static struct {
+    int wake;
+    volatile sig_atomic_t signal;
+} stopping = {.wake = -1};
+
+/* set_exec_env refuses a list that the command could not be started with. */
+static int set_exec_env(void *field, const char *value, const struct option_def *o,
+                        struct error *err)
+{
+    if (exec_env_check(value, err) != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
+/* set_start stores a stream id; Redis writes the beginning as 0 and the end as $. */
+static int set_start(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    if (strcmp(value, "beginning") == 0)
+        return option_text(field, "0", o, err);
+    if (strcmp(value, "end") == 0)
+        return option_text(field, "$", o, err);
+
+    bool is_id = *value && value[strspn(value, "0123456789-")] == '\0';
+    if (!is_id)
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is not beginning, end or an id such as 1748100000000-0", value);
+    return option_text(field, value, o, err);
+}
+
+static const struct option_def options[] = {
+    {"group", "NAME", NULL,
+     "consumer group, created if missing; handled events are remembered under its name",
+     option_text, ARG(consume.group), .letter = 'g'},
+    {"exec", "COMMAND", NULL,
+     "shell command to run for each event: the event is on stdin, exit status 0 means handled",
+     option_text, ARG(consume.exec)},
+    {"exec-env", "NAME,...", NULL,
+     "environment variables to pass to the command, besides PATH, HOME, LANG and the like",
+     set_exec_env, ARG(consume.exec_env)},
+    {"name", "NAME", NULL,
+     "name of this group member, stable across restarts; the host name if not given", option_text,
+     ARG(consume.name)},
+    {"start", "beginning|end|ID", "beginning", "where a new group starts", set_start,
+     ARG(consume.start)},
+    {"snapshot", "COMMAND", NULL,
+     "run this before creating the group, to copy existing data; OUTBOX_STREAM and OUTBOX_HWM tell "
+     "it where the stream continues",
+     option_text, ARG(consume.snapshot)},
+    {"claim-after", "DURATION", "1m",
+     "take over entries that another member has not finished for this long", option_span,
+     ARG(consume.claim_ms)},
+    {"drain", NULL, "no", "exit once nothing is left to read", option_bool, ARG(consume.drain)},
+    OPTION_END,
+};
+
+static void write_log(void *ctx, enum log_level level, const char *group, const char *text)
+{
+    const struct cli *cli = ctx;
+    logger_line((enum log_format)cli->settings.log_format, (int)level, group, text, 0);
+}
+
+/* on_signal asks the reader to stop; a second signal ends the process at once. */
+static void on_signal(int number)
+{
+    uint64_t one = 1;
+    int saved = errno;
+    if (stopping.signal)
+        _exit(128 + number);
+    stopping.signal = number;
+    if (write(stopping.wake, &one, sizeof one) < 0)
+        _exit(128 + number);
+    errno = saved;
+}
+
+/* catch_signals makes SIGTERM and SIGINT wake the reader through an eventfd, so that it ends
+ * between two events. */
+static int catch_signals(struct error *err)
+{
+    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART},
+                     ignore = {.sa_handler = SIG_IGN};
+    stopping.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (stopping.wake < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+    /* A file over the size limit is an error like any other, not a reason to die. */
+    sigaction(SIGXFSZ, &ignore, NULL);
+    /* A parent may have left SIGCHLD ignored, and exit statuses would be lost. */
+    signal(SIGCHLD, SIG_DFL);
+    return 0;
+}
+
+/* One event at a time goes through the exec sink. (1) status and text are valid once ended is
+ * true. */
+struct reader {
+    const struct consume_args *args;
+    const char *url;
+    struct store *st; /* NULL: nothing is remembered */
+    struct sink *sk;
+    struct buf sink_url; /* the sink borrows it until it is closed */
+    bool ended;
+    enum sink_status status;
+    char text[400];
+};
+
+/* done is called by the sink once the command has ended. */
+static void done(void *ctx, struct delivery *d, const struct sink_result *res)
+{
+    struct reader *r = ctx;
+    (void)d;
+    r->ended = true;
+    r->status = res->status;
+    snprintf(r->text, sizeof r->text, "%s", res->text ? res->text : "");
+}
+
+static int until_deadline(int64_t deadline_ns)
+{
+    if (deadline_ns == CLOCK_NEVER)
+        return POLL_MAX_MS;
+    int64_t now = clock_mono(&clock_system);
+    if (deadline_ns <= now)
+        return 0;
+    int64_t ms = (deadline_ns - now) / MS_NS + 1;
+    return ms < POLL_MAX_MS ? (int)ms : POLL_MAX_MS;
+}
+
+/* run_command runs the command for an event and waits until it has ended. */
+static int run_command(struct reader *r, const struct event *ev, struct error *err)
+{
+    struct delivery d = {.ev = ev, .attempt = 1}, *list[] = {&d};
+    struct pollfd fds[8];
+
+    r->ended = false;
+    while (!r->ended && r->sk->ops->submit(r->sk, list, 1) == 0)
+        r->sk->ops->drive(r->sk);
+    while (!r->ended) {
+        size_t n = r->sk->ops->fds(r->sk, fds, sizeof fds / sizeof *fds);
+        poll(fds, (nfds_t)n, until_deadline(r->sk->ops->deadline(r->sk)));
+        r->sk->ops->drive(r->sk);
+    }
+
+    if (r->status != SINK_DELIVERED)
+        return err_set(err, ERR_UNAVAILABLE, "%s", r->text);
+    return 0;
+}
+
+/* remember records the event as handled; with `look` it only asks, and rolls back. *ret_first says
+ * whether the event was new; without a store every event is. */
+static int remember(struct reader *r, const struct event *ev, bool look, bool *ret_first,
+                    struct error *err)
+{
+    *ret_first = true;
+    if (!r->st)
+        return 0;
+    if (r->st->ops->begin(r->st, err) != 0)
+        return -1;
+    int rc = r->st->ops->handle_once(r->st, NULL, str_of(r->args->group), ev->id, ev->payload,
+                                     ret_first, err);
+    if (rc == 0 && !look)
+        return r->st->ops->commit(r->st, err);
+    r->st->ops->rollback(r->st);
+    return rc;
+}
+
+/* handle runs the command unless the event has been handled before. No transaction is open while
+ * the command runs, because the command may write to the same database. */
+static int handle(void *ctx, const struct event *ev, struct error *err)
+{
+    struct reader *r = ctx;
+    bool first;
+    if (remember(r, ev, true, &first, err) != 0)
+        return -1;
+    if (!first)
+        return 0;
+    if (run_command(r, ev, err) != 0)
+        return -1;
+    return remember(r, ev, false, &first, err);
+}
+
+/* start_snapshot starts the command with two facts in its environment: the stream and where it
+ * continues. */
+static int start_snapshot(const struct consume_args *a, const char *stream, const char *hwm,
+                          pid_t *ret_pid, struct error *err)
+{
+    struct exec_env *env;
+    if (exec_env_new(a->exec_env, &env, err) != 0)
+        return -1;
+
+    int r = exec_env_text(env, "OUTBOX_STREAM", str_of(stream), err);
+    if (r == 0)
+        r = exec_env_text(env, "OUTBOX_HWM", str_of(hwm), err);
+    if (r == 0) {
+        struct exec_start s = {
+            .command = a->snapshot, .env = exec_env_list(env), .in = -1, .err = -1};
+        int e = exec_start(&s, ret_pid);
+        if (e)
+            r = err_errno(err, ERR_UNAVAILABLE, e, "could not start the snapshot");
+    }
+    exec_env_free(env);
+    return r;
+}
+
+/* take_snapshot runs the snapshot and waits for it. If it fails, no group is created, and the
+ * next start tries again. */
+static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
+{
+    const struct reader *r = ctx;
+    pid_t pid;
+    int status;
+    if (start_snapshot(r->args, stream, hwm, &pid, err) != 0)
+        return -1;
+    while (waitpid(pid, &status, 0) < 0) {
+        if (errno != EINTR)
+            return err_errno(err, ERR_UNAVAILABLE, errno, "could not wait for the snapshot");
+    }
+
+    if (status == 0)
+        return 0;
+    return err_set(err, ERR_UNAVAILABLE, "the snapshot of stream %.100s failed: exit status %d",
+                   stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+
+/* check asks for the options that consume cannot do without. */
+static int check(const struct consume_args *args, struct error *err)
+{
+    if (!args->group)
+        return options_usage(err, "consume needs --group NAME, the consumer group");
+    if (!args->exec)
+        return options_usage(err, "consume needs --exec COMMAND, to run for each event");
+    if (strlen(args->group) > STORE_NAME_MAX)
+        return options_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
+    return 0;
+}
+
+/* open_sink opens the sink that a relay would use for exec:COMMAND. */
+static int open_sink(struct reader *r, struct error *err)
+{
+    const char *url = r->sink_url.p;
+    const struct sink_ops *ops;
+    if (sink_find(url, &ops, err) != 0)
+        return -1;
+
+    struct sink_config cfg = {.url = url,
+                              .consumer = r->args->group,
+                              .timeout_ms = 30000,
+                              .concurrency = 1,
+                              .exec_env = r->args->exec_env,
+                              .clock = &clock_system,
+                              .done = done,
+                              .done_ctx = r};
+    return ops->open(&cfg, &r->sk, err);
+}
+
+/* consume reads the stream until told to stop, or with --drain until nothing is left, and logs
+ * how it went. */
+static int consume(struct cli *cli, struct reader *r, struct error *err)
+{
+    const struct consume_args *a = r->args;
+    struct log log = {.write = write_log, .ctx = cli, .least = cli->settings.log_level};
+    struct stream_reader_config cfg = {
+        .url = r->url,
+        .group = a->group,
+        .name = a->name,
+        .from = a->start,
+        .claim_ms = a->claim_ms,
+        .until_through = a->drain,
+        .wake = stopping.wake,
+        .log = &log,
+        .handle = handle,
+        .ctx = r,
+    };
+    if (a->snapshot)
+        cfg.snapshot = take_snapshot;
+
+    if (!r->st)
+        log_at(&log, LOG_WARN_, a->group,
+               "no store given: an event that is delivered twice is handled twice");
+    log_at(&log, LOG_INFO_, a->group, "started");
+
+    struct stream_reader_stats stats;
+    int rc = stream_reader_run(&cfg, &stats, err);
+    log_at(&log, LOG_INFO_, a->group,
+           "stopped: %lld handled, %lld failed attempts, %lld taken over, %lld skipped",
+           (long long)stats.handled, (long long)stats.failed, (long long)stats.claimed,
+           (long long)stats.skipped);
+    return rc;
+}
+
+/* open_all opens the sink and, if one is given, the store. Whether or not it succeeds, the caller
+ * calls close_all. */
+static int open_all(struct cli *cli, struct reader *r, struct error *err)
+{
+    buf_init(&r->sink_url, (size_t)1 << 20);
+    buf_addf(&r->sink_url, "exec:%s", r->args->exec);
+    if (!buf_cstr(&r->sink_url))
+        return err_nomem(err);
+    if (open_sink(r, err) != 0)
+        return -1;
+    if (!cli->settings.store)
+        return 0;
+    return commands_store(cli, &r->st, err);
+}
+
+static void close_all(struct reader *r)
+{
+    store_close(r->st);
+    if (r->sk)
+        r->sk->ops->close(r->sk);
+    buf_release(&r->sink_url);
+}
+
+static int run(struct cli *cli, struct error *err)
+{
+    struct reader r = {.args = &cli->args.consume, .url = cli->args.pos[0]};
+    if (check(r.args, err) != 0)
+        return -1;
+    if (catch_signals(err) != 0)
+        return -1;
+
+    int rc = open_all(cli, &r, err);
+    if (rc == 0)
+        rc = consume(cli, &r, err);
+    close_all(&r);
+    return rc;
+}
+
+const struct command cmd_consume[] = {
+    {.name = "consume",
+     .args = "URL",
+     .help = "read a Redis stream and run a command once for each event",
+     .options = options,
+     .min = 1,
+     .max = 1,
+     .run = run},
+    {.name = NULL},
+};

@@ -1,0 +1,564 @@
+/* gen.c: `migrate gen`, which prints the SQL of the outbox in the form that a migration tool wants,
+ * and what a new service needs besides. A tool can run the output as it is: anything that is not
+ * SQL is in comments. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+#include "extra/gen/skeleton.h"
+
+#define PG_NAME_MAX 63
+#define SQL_MAX ((size_t)4 << 20)
+
+#define URL_MAX ((size_t)1 << 16)
+#define START_MAX ((size_t)1 << 17)
+
+/* (1) schema is empty if the store has no schemas. (2) out is what the tool gets. */
+struct texts {
+    struct buf up, down, schema, out;
+};
+
+/* ---- the formats of the tools ---- */
+
+static void plain(struct texts *t)
+{
+    buf_addf(&t->out, "-- The tables and functions of outbox %s.\nBEGIN;\n", outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+    buf_adds(&t->out, "COMMIT;\n");
+}
+
+/* flyway writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
+static void flyway(struct texts *t)
+{
+    buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n",
+             outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+}
+
+static void golang_migrate(struct texts *t)
+{
+    buf_addf(&t->out,
+             "-- ==== 000001_outbox.up.sql ====\n"
+             "-- The tables and functions of outbox %s.\n"
+             "BEGIN;\n",
+             outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+    buf_adds(&t->out, "COMMIT;\n"
+                      "\n"
+                      "-- ==== 000001_outbox.down.sql ====\n"
+                      "BEGIN;\n");
+    buf_add(&t->out, t->down.p, t->down.n);
+    buf_adds(&t->out, "COMMIT;\n");
+}
+
+/* python_text appends a string in triple quotes. SQLAlchemy takes a colon before a word for a
+ * parameter, unless it has a backslash before it. */
+static void python_text(struct buf *b, const struct buf *sql)
+{
+    buf_adds(b, "\"\"\"\n");
+    for (size_t i = 0; i < sql->n; i++) {
+        char c = sql->p[i];
+        if (c == '\\')
+            buf_adds(b, "\\\\");
+        else if (c == ':')
+            buf_adds(b, "\\\\:");
+        else if (c == '"' && i + 1 < sql->n && sql->p[i + 1] == '"')
+            buf_adds(b, "\\\"");
+        else
+            buf_addc(b, c);
+    }
+    buf_adds(b, "\"\"\"\n");
+}
+
+static void alembic(struct texts *t)
+{
+    buf_addf(&t->out,
+             "\"\"\"The tables and functions of outbox %s.\n"
+             "\n"
+             "Revision ID: outbox_0001\n"
+             "Revises:\n"
+             "\"\"\"\n"
+             "from alembic import op\n"
+             "\n"
+             "revision = \"outbox_0001\"\n"
+             "down_revision = None\n"
+             "branch_labels = None\n"
+             "depends_on = None\n"
+             "\n"
+             "UP = ",
+             outbox_version());
+    python_text(&t->out, &t->up);
+    buf_adds(&t->out, "\nDOWN = ");
+    python_text(&t->out, &t->down);
+    buf_adds(&t->out, "\n"
+                      "\n"
+                      "def upgrade():\n"
+                      "    op.execute(UP)\n"
+                      "\n"
+                      "\n"
+                      "def downgrade():\n"
+                      "    op.execute(DOWN)\n");
+}
+
+static void rails(struct texts *t)
+{
+    buf_addf(&t->out,
+             "# db/migrate/20000101000001_create_outbox.rb\n"
+             "# The tables and functions of outbox %s.\n"
+             "class CreateOutbox < ActiveRecord::Migration[6.1]\n"
+             "  def up\n"
+             "    execute <<~'SQL'\n",
+             outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+    buf_adds(&t->out, "    SQL\n"
+                      "  end\n"
+                      "\n"
+                      "  def down\n"
+                      "    execute <<~'SQL'\n");
+    buf_add(&t->out, t->down.p, t->down.n);
+    buf_adds(&t->out, "    SQL\n"
+                      "  end\n"
+                      "end\n");
+}
+
+static const char *const gen_tools[] = {"plain",   "flyway", "golang-migrate",
+                                        "alembic", "rails",  NULL};
+
+/* In the order of gen_tools. */
+static const struct tool {
+    void (*print)(struct texts *t);
+    const char *comment;
+    bool one_statement; /* its driver for SQLite runs only one statement at a time */
+    const char *file;   /* name with --out-dir */
+    const char *down;   /* name of the file that undoes it; NULL if there is none */
+} tools[] = {
+    {plain, "-- ", false, "0001_outbox.sql", NULL},
+    {flyway, "-- ", false, "V1__outbox.sql", NULL},
+    {golang_migrate, "-- ", false, "000001_outbox.up.sql", "000001_outbox.down.sql"},
+    {alembic, "# ", true, "outbox_0001.py", NULL},
+    {rails, "# ", true, "20000101000001_create_outbox.rb", NULL},
+};
+
+static const struct tool *tool_of(const struct cli *cli)
+{
+    return &tools[cli->args.gen.tool];
+}
+
+/* ---- the files of a service ---- */
+
+/* A URL as it may stand in a file. */
+struct shown_url {
+    struct buf text;
+    bool removed; /* it had a password */
+};
+
+/* add_authority copies the URL up to its query, without the password before the host. It returns
+ * the query with its question mark, or "". */
+static const char *add_authority(struct shown_url *u, const char *url)
+{
+    const char *scheme_end = strstr(url, "://");
+    const char *user = scheme_end ? scheme_end + 3 : url;
+    const char *at = user + strcspn(user, "@/"); /* a password may contain a question mark */
+    const char *from = url, *colon = NULL;
+    if (*at == '@') {
+        from = at;
+        colon = memchr(user, ':', (size_t)(at - user));
+    }
+
+    const char *query = from + strcspn(from, "?");
+    if (colon) {
+        u->removed = true;
+        buf_add(&u->text, url, (size_t)(colon - url));
+        url = at;
+    }
+    buf_add(&u->text, url, (size_t)(query - url));
+    return query;
+}
+
+/* add_query copies the parameters whose name has no "password" in it. */
+static void add_query(struct shown_url *u, const char *query)
+{
+    char glue = '?';
+    while (*query) {
+        const char *parameter = query + 1; /* after ? or & */
+        size_t n = strcspn(parameter, "&");
+        bool password = memmem(parameter, strcspn(parameter, "=&"), "password", 8);
+        if (password) {
+            u->removed = true;
+        } else if (n > 0 || parameter[n]) {
+            buf_addc(&u->text, glue);
+            buf_add(&u->text, parameter, n);
+            glue = '&';
+        }
+        query = parameter + n;
+    }
+}
+
+/* add_schema appends the schema of the service, unless the URL names one. A name of ours needs no
+ * encoding. */
+static void add_schema(struct shown_url *u, const char *service)
+{
+    const char *url = buf_cstr(&u->text);
+    if (!url)
+        return;
+    bool named = strstr(url, "?schema=") || strstr(url, "&schema=");
+    if (!named)
+        buf_addf(&u->text, "%cschema=%s_outbox", strchr(url, '?') ? '&' : '?', service);
+}
+
+/* show_url makes the URL of the store fit for a file: without its password, and with the schema of
+ * the service. The caller releases its text. */
+static void show_url(struct shown_url *u, const struct cli *cli, const struct texts *t)
+{
+    *u = (struct shown_url){.removed = false};
+    buf_init(&u->text, URL_MAX);
+    if (cli->settings.store) {
+        const char *query = add_authority(u, cli->settings.store);
+        add_query(u, query);
+    } else {
+        buf_addf(&u->text, "postgres:///%s", cli->args.gen.service);
+    }
+    if (t->schema.n)
+        add_schema(u, cli->args.gen.service);
+}
+
+/* text_of returns the text of a URL; "" if there was no memory, which the caller checks. */
+static const char *text_of(struct shown_url *u)
+{
+    const char *text = buf_cstr(&u->text);
+    if (!text)
+        return "";
+    return text;
+}
+
+/* add_ini appends a config file for the service. */
+static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
+{
+    struct shown_url url;
+    const char *service = cli->args.gen.service;
+    show_url(&url, cli, t);
+
+    buf_adds(b, "[outbox]\n");
+    if (url.removed)
+        buf_adds(b, "# the password belongs in ~/.pgpass or PGPASSWORD\n");
+    buf_addf(b, "store = %s\n", text_of(&url));
+    buf_addf(b,
+             "\n"
+             "[consumer %s]\n"
+             "# batch 50, poll 500ms, 8 attempts, lease 30s, receipts; options set here override "
+             "it\n"
+             "preset = dispatcher\n"
+             "# where to deliver: `outbox help relay` lists the sinks\n"
+             "sink = stdout:\n"
+             "#sink = redis://127.0.0.1:6379/0?stream={type}&lease=lock:outbox:%s\n"
+             "# which events: patterns such as order.*; the default is all of them\n"
+             "#events = order.*\n",
+             service, service);
+    if (url.text.failed)
+        b->failed = true;
+    buf_release(&url.text);
+}
+
+/* add_commented appends the lines of a text as comments; an empty line gets no trailing blank. */
+static void add_commented(struct buf *b, const char *text, const char *comment)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        size_t mark = strlen(comment);
+        if (n == 0)
+            mark = strcspn(comment, " ");
+        buf_add(b, comment, mark);
+        buf_add(b, text, n);
+        buf_addc(b, '\n');
+        text += n;
+        if (*text)
+            text++;
+    }
+}
+
+/* add_start appends, in comments, the config file and the commands that a service starts with. */
+static void add_start(const struct cli *cli, struct texts *t)
+{
+    struct buf b;
+    buf_init(&b, START_MAX);
+    buf_adds(&b, "==== outbox.ini ====\n");
+    add_ini(&b, cli, t);
+    buf_addf(&b,
+             "==== to start %s ====\n"
+             "outbox -c outbox.ini init      # does nothing if the SQL above was run\n"
+             "outbox -c outbox.ini doctor    # says whether all is well\n"
+             "outbox -c outbox.ini relay     # delivers until it is told to stop\n",
+             cli->args.gen.service);
+
+    buf_addc(&t->out, '\n');
+    if (buf_cstr(&b))
+        add_commented(&t->out, b.p, tool_of(cli)->comment);
+    if (b.failed)
+        t->out.failed = true;
+    buf_release(&b);
+}
+
+/* ---- writing files ---- */
+
+#define FILES 5
+
+/* The files to write. (1) The first n have a name. */
+struct files {
+    const char *dir;
+    struct skeleton_file file[FILES];
+    size_t n;
+};
+
+static void files_init(struct files *f)
+{
+    *f = (struct files){.n = 0};
+    for (size_t i = 0; i < FILES; i++)
+        buf_init(&f->file[i].text, SQL_MAX);
+}
+
+static void files_release(struct files *f)
+{
+    for (size_t i = 0; i < FILES; i++)
+        buf_release(&f->file[i].text);
+}
+
+/* files_add returns the text of one more file, for the caller to fill. */
+static struct buf *files_add(struct files *f, const char *name)
+{
+    struct skeleton_file *one = &f->file[f->n++];
+    one->name = name;
+    return &one->text;
+}
+
+/* add_sql splits the output for a tool into the files it consists of. */
+static void add_sql(struct files *f, const struct cli *cli, const struct texts *t)
+{
+    const struct tool *tool = tool_of(cli);
+    const char *text = t->out.p, *end = t->out.p + t->out.n;
+    struct buf *up = files_add(f, tool->file);
+    if (!tool->down) {
+        buf_add(up, text, t->out.n);
+        return;
+    }
+
+    char mark[64];
+    snprintf(mark, sizeof(mark), "-- ==== %s ====\n", tool->down);
+    const char *first = (char *)memchr(text, '\n', t->out.n) + 1;
+    const char *second = memmem(text, t->out.n, mark, strlen(mark));
+    buf_add(up, first, (size_t)(second - first));
+    second += strlen(mark);
+    buf_add(files_add(f, tool->down), second, (size_t)(end - second));
+}
+
+/* add_program appends boot.c for the service. */
+static void add_program(struct buf *b, const struct cli *cli, const struct texts *t)
+{
+    struct shown_url url;
+    show_url(&url, cli, t);
+    skeleton_program(b, cli->args.gen.service, text_of(&url));
+    if (url.text.failed)
+        b->failed = true;
+    buf_release(&url.text);
+}
+
+static bool file_written(const void *row, struct listing_value *ret)
+{
+    ret->n = !((const struct skeleton_file *)row)->there;
+    return true;
+}
+
+static const void *written_file(const void *row, size_t i)
+{
+    const struct files *f = row;
+    return i < f->n ? &f->file[i] : NULL;
+}
+
+static const struct listing_field fields_file[] = {
+    {"name", LISTING_TEXT, .at = offsetof(struct skeleton_file, name), "name of the file"},
+    {"written", LISTING_BOOL, .get = file_written,
+     .help = "false: it was there, with this content"},
+    {NULL},
+};
+
+const struct listing_field fields_gen[] = {
+    {"dir", LISTING_TEXT, .at = offsetof(struct files, dir), "the directory"},
+    {"files", LISTING_LIST, .sub = fields_file, .nth = written_file, .help = "its files"},
+    {NULL},
+};
+
+static void files_text(struct buf *b, const void *row)
+{
+    const struct files *f = row;
+    for (size_t i = 0; i < f->n; i++) {
+        output_addf(b, "%s/%s", f->dir, f->file[i].name);
+        if (f->file[i].there)
+            buf_adds(b, ": unchanged");
+        buf_addc(b, '\n');
+    }
+}
+
+static int write_files(const struct cli *cli, const struct texts *t, struct error *err)
+{
+    struct files f;
+    if (t->out.failed)
+        return err_nomem(err);
+
+    files_init(&f);
+    f.dir = cli->args.gen.out_dir;
+    add_sql(&f, cli, t);
+    if (cli->args.gen.service) {
+        add_ini(files_add(&f, "outbox.ini"), cli, t);
+        add_program(files_add(&f, "boot.c"), cli, t);
+        skeleton_makefile(files_add(&f, "Makefile"));
+    }
+    int r = skeleton_write(cli->args.gen.out_dir, f.file, f.n, err);
+    if (r == 0)
+        r = output_result(cli, fields_gen, &f, files_text, err);
+    files_release(&f);
+    return r;
+}
+
+/* ---- options ---- */
+
+/* The longest name of a service, with its NUL: with "_outbox_dlq" after it, the name must still fit
+ * into an identifier of PostgreSQL. */
+#define SERVICE_SIZE (STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1))
+
+/* suggest_service writes a name that would be valid: each run of invalid characters becomes a dash,
+ * except at either end. */
+static void suggest_service(const char *value, char out[SERVICE_SIZE])
+{
+    size_t n = 0;
+    bool gap = false;
+    for (const char *p = value; *p && n + 1 < SERVICE_SIZE; p++) {
+        bool good = isalnum((unsigned char)*p) || strchr("_.-", *p);
+        if (good && gap && n > 0)
+            out[n++] = '-';
+        if (good && n + 1 < SERVICE_SIZE)
+            out[n++] = *p;
+        gap = !good;
+    }
+    out[n] = '\0';
+}
+
+/* set_service accepts what can be part of a schema's name, which is quoted, and the name of a
+ * consumer. */
+static int set_service(void *field, const char *value, const struct option_def *o,
+                       struct error *err)
+{
+    if (store_name_check(value, NULL) == 0)
+        return option_text(field, value, o, err);
+    if (!*value)
+        return err_set(err, ERR_CONFIG, "the service's name is empty");
+
+    char other[SERVICE_SIZE], hint[SERVICE_SIZE + 20] = "";
+    suggest_service(value, other);
+    if (*other)
+        snprintf(hint, sizeof(hint), "; use \"%s\"", other);
+    return err_set(err, ERR_CONFIG,
+                   "\"%.100s\": a service's name has up to %d characters of A-Z a-z 0-9 _ . -%s",
+                   value, STORE_NAME_MAX, hint);
+}
+
+const struct option_def gen_options[] = {
+    {"tool", "plain|flyway|golang-migrate|alembic|rails", "plain",
+     "migration tool to write files for", option_choice, ARG(gen.tool), .names = gen_tools},
+    {"service", "NAME", NULL,
+     "generate for this service: schema NAME_outbox, and a program to start from", set_service,
+     ARG(gen.service)},
+    {"out-dir", "DIR", NULL,
+     "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; existing "
+     "files stay",
+     option_name, ARG(gen.out_dir)},
+    {"json", NULL, "no", "with --out-dir: print the names of the files as JSON", option_bool,
+     ARG(json), .env = true},
+    OPTION_END,
+};
+
+/* ---- the command ---- */
+
+/* check_service checks whether PostgreSQL allows the schema NAME_outbox and its view
+ * NAME_outbox_dlq. Both are quoted, so any other name is fine. */
+static int check_service(const char *service, struct error *err)
+{
+    size_t n = strlen(service), room = PG_NAME_MAX - strlen("_outbox_dlq");
+    if (n > room)
+        return options_usage(
+            err,
+            "--service: \"%s\" is %zu bytes too long; with _outbox_dlq after it, a "
+            "name has at most %d",
+            service, n - room, PG_NAME_MAX);
+    if (strncmp(service, "pg_", 3) == 0)
+        return options_usage(err,
+                             "--service: \"%s\": PostgreSQL reserves names that begin with pg_; "
+                             "use another",
+                             service);
+    return 0;
+}
+
+/* read_ddl gets the SQL from the store, after checking whether it and the tool can do what is
+ * asked. */
+static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
+{
+    char schema[STORE_NAME_MAX + 16];
+    const char *url = cli->settings.store ? cli->settings.store : "postgres:///";
+    const char *service = cli->args.gen.service;
+    const struct store_ops *kind = store_kind(url);
+    struct ddl_request req = {.url = url, .up = &t->up, .down = &t->down, .ret_schema = &t->schema};
+    if (service) {
+        snprintf(schema, sizeof(schema), "%s_outbox", service);
+        req.schema = schema;
+    }
+
+    if (!kind || !kind->ddl)
+        return err_set(err, ERR_CONFIG, "migrate gen has no SQL for this store");
+    if (cli->args.json && !cli->args.gen.out_dir)
+        return options_usage(err, "--json needs --out-dir");
+    bool has_schemas = kind->caps & STORE_REMOTE;
+    if (has_schemas && service && check_service(service, err) != 0)
+        return -1;
+    if (kind->ddl(&req, err) != 0)
+        return -1;
+
+    if (t->schema.n == 0 && tool_of(cli)->one_statement)
+        return err_set(err, ERR_CONFIG,
+                       "%s runs one statement at a time on SQLite; use --tool plain, flyway or "
+                       "golang-migrate, or run `outbox init`",
+                       gen_tools[cli->args.gen.tool]);
+    return 0;
+}
+
+/* emit_texts prints the SQL, or writes it and the files of a service with --out-dir. */
+static int emit_texts(const struct cli *cli, struct texts *t, struct error *err)
+{
+    tool_of(cli)->print(t);
+    if (cli->args.gen.out_dir)
+        return write_files(cli, t, err);
+    if (cli->args.gen.service)
+        add_start(cli, t);
+    /* Shown in another way, a name would be another name. */
+    if (!text_shown((struct str){t->out.p, t->out.n}, "\n"))
+        return err_set(err, ERR_CONFIG,
+                       "a name in the SQL has a character that cannot be shown; --out-dir DIR "
+                       "writes it to a file");
+    return output_flush(&t->out, err);
+}
+
+int gen(struct cli *cli, struct error *err)
+{
+    struct texts t;
+    buf_init(&t.up, SQL_MAX);
+    buf_init(&t.down, SQL_MAX);
+    buf_init(&t.schema, 1024);
+    buf_init(&t.out, 2 * SQL_MAX);
+    int r = read_ddl(cli, &t, err);
+    if (r == 0)
+        r = emit_texts(cli, &t, err);
+    buf_release(&t.out);
+    buf_release(&t.schema);
+    buf_release(&t.down);
+    buf_release(&t.up);
+    return r;
+}

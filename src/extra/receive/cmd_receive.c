@@ -1,0 +1,341 @@
+/* cmd_receive.c: outbox receive, which reads what a sink has written, to show it or to check it
+ * against the store. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "event/message_read.h"
+#include "extra/receive/receive_check.h"
+#include "receive/receive.h"
+
+#define STEP_MS 200        /* how long one call of next may wait */
+#define CHECK_IDLE_MS 2000 /* of --check, unless --idle says otherwise */
+#define TEXT_MAX ((size_t)1 << 30)
+
+/* What the signal handler can reach. */
+static int wake_fd = -1;
+
+static const struct option_def options[] = {
+    {"from", "beginning|end|POSITION", "beginning",
+     "where to begin; a position as the broker writes it: an id, an offset", option_name,
+     ARG(receive.from)},
+    {"count", "N", NULL, "end after this many messages", option_long, ARG(receive.count), .min = 1},
+    {"idle", "DURATION", NULL,
+     "end once nothing has come for this long; if not given, 2s with --check, else never",
+     option_span, ARG(receive.idle_ms), .min = 1},
+    {"check", NULL, "no",
+     "print nothing but whether all events of the store have come, once, and in order per key",
+     option_bool, ARG(receive.check)},
+    {"consumer", "NAME", NULL,
+     "with --check: expect what this consumer has delivered; if not given, all events",
+     options_consumer_name, ARG(receive.consumer)},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+/* One call. */
+struct receiving {
+    struct cli *cli;
+    struct receiver *rc;
+    struct receive_check *check; /* NULL: messages are printed */
+    struct buf text;
+    int64_t messages;
+    int64_t idle_ms; /* 0: never */
+};
+
+static void on_signal(int number)
+{
+    uint64_t one = 1;
+    int saved = errno;
+    (void)number;
+    if (write(wake_fd, &one, sizeof one) < 0)
+        _exit(128 + number);
+    errno = saved;
+}
+
+static int catch_signals(struct error *err)
+{
+    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND},
+                     ignore = {.sa_handler = SIG_IGN};
+    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_fd < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+    return 0;
+}
+
+static bool told_to_stop(void)
+{
+    struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
+    return poll(&fd, 1, 0) == 1;
+}
+
+/* ---- printing ---- */
+
+/* A message; facts are absent in one that holds no event of ours. */
+struct shown_message {
+    const struct received *got;
+    struct message_facts facts;
+    bool ours;
+};
+
+static bool message_format(const void *row, struct listing_value *ret)
+{
+    const struct shown_message *m = row;
+    ret->text = str_of(m->ours ? message_formats[m->facts.format] : NULL);
+    return m->ours;
+}
+
+static void add_headers(struct buf *b, const void *row)
+{
+    const struct message *m = &((const struct received *)row)->m;
+    bool first = true;
+    buf_addc(b, '{');
+    for (size_t i = 0; i < m->n; i++) {
+        bool sound = utf8_valid(m->headers[i].name, NULL) && utf8_valid(m->headers[i].value, NULL);
+        if (!sound)
+            continue;
+        if (!first)
+            buf_addc(b, ',');
+        first = false;
+        json_quote(b, m->headers[i].name);
+        buf_addc(b, ':');
+        json_quote(b, m->headers[i].value);
+    }
+    buf_addc(b, '}');
+}
+
+static const void *message_received(const void *row, size_t i)
+{
+    (void)i;
+    return ((const struct shown_message *)row)->got;
+}
+
+#define AT(member) .at = offsetof(struct received, member)
+static const struct listing_field fields_place[] = {
+    {"place", LISTING_STR, AT(place), "where it is: a stream, a topic and its partition"},
+    {"position", LISTING_STR, AT(position), "its position there, as the broker writes it"},
+    {NULL},
+};
+static const struct listing_field fields_content[] = {
+    {"message_key", LISTING_STR, AT(m.key), "key of the message, or null"},
+    {"content_type", LISTING_STR, AT(m.content_type), "its content type, or null"},
+    {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
+    {"value", LISTING_STR, AT(m.value), "its content; null if it is not UTF-8"},
+    {NULL},
+};
+#undef AT
+
+#define AT(member) .at = offsetof(struct shown_message, member)
+static const struct listing_field fields_message[] = {
+    {"at", LISTING_PART, .sub = fields_place, .nth = message_received},
+    {"format", LISTING_TEXT, .get = message_format, .help = "its format; null: it is no event"},
+    {"id", LISTING_STR, AT(facts.id), "id of the event, or null"},
+    {"type", LISTING_STR, AT(facts.type), "type of the event, or null"},
+    {"key", LISTING_STR, AT(facts.key), "key of the event, or null"},
+    {"content", LISTING_PART, .sub = fields_content, .nth = message_received},
+    {NULL},
+};
+#undef AT
+
+static void add_word(struct buf *b, struct str s)
+{
+    text_show(b, s.n > 0 ? s : STR("-"), "");
+    buf_addc(b, ' ');
+}
+
+/* message_text writes place, position, type, key, id and value. */
+static void message_text(struct buf *b, const void *row)
+{
+    const struct shown_message *m = row;
+    add_word(b, m->got->place);
+    add_word(b, m->got->position);
+    add_word(b, m->facts.type);
+    add_word(b, m->facts.key);
+    add_word(b, m->facts.id);
+    add_word(b, m->got->m.value);
+    b->n--;
+    buf_addc(b, '\n');
+}
+
+/* ---- receiving ---- */
+
+/* take_message checks or prints one message. */
+static int take_message(struct receiving *r, const struct received *got, struct error *err)
+{
+    struct shown_message m = {.got = got};
+    struct error why;
+    m.ours = message_read(&got->m, &r->text, &m.facts, &why) == 0;
+    if (!m.ours)
+        m.facts = (struct message_facts){0};
+    r->messages++;
+    if (!r->check)
+        return output_result(r->cli, fields_message, &m, message_text, err);
+
+    if (!m.ours)
+        receive_check_strange(r->check);
+    else if (receive_check_add(r->check, m.facts.id, got->place) != 0)
+        return err_nomem(err);
+    return 0;
+}
+
+/* receive_all takes messages until there are enough, none came for long enough, or it is told to
+ * stop. */
+static int receive_all(struct receiving *r, struct error *err)
+{
+    int64_t count = r->cli->args.receive.count;
+    int64_t last = clock_mono(&clock_system);
+    while (!told_to_stop()) {
+        struct received got;
+        bool some;
+        if (receive_next(r->rc, STEP_MS, &got, &some, err) != 0)
+            return -1;
+        if (some) {
+            if (take_message(r, &got, err) != 0)
+                return -1;
+            last = clock_mono(&clock_system);
+        }
+        bool enough = count > 0 && r->messages >= count;
+        bool idle = r->idle_ms > 0 && clock_mono(&clock_system) - last >= r->idle_ms * MS_NS;
+        if (enough || idle)
+            return 0;
+    }
+    return 0;
+}
+
+/* ---- the verdict ---- */
+
+static bool first_lost(const void *row, struct listing_value *ret)
+{
+    ret->text = str_of(((const struct receive_counts *)row)->lost_id);
+    return ret->text.n > 0;
+}
+
+static bool first_misordered(const void *row, struct listing_value *ret)
+{
+    ret->text = str_of(((const struct receive_counts *)row)->misordered_id);
+    return ret->text.n > 0;
+}
+
+#define AT(member) .at = offsetof(struct receive_counts, member)
+static const struct listing_field fields_verdict[] = {
+    {"received", LISTING_INT, AT(received), "messages that have come"},
+    {"events", LISTING_INT, AT(events), "different events among them"},
+    {"repeats", LISTING_INT, AT(repeats), "messages with an event that had come before"},
+    {"strange", LISTING_INT, AT(strange), "messages that hold no event"},
+    {"expected", LISTING_INT, AT(expected), "events that should have come"},
+    {"lost", LISTING_INT, AT(lost), "those of them that have not"},
+    {"misordered", LISTING_INT, AT(misordered),
+     "events that came before an earlier one of their key"},
+    {"unknown", LISTING_INT, AT(unknown), "events that the store does not have"},
+    {"first_lost", LISTING_TEXT, .get = first_lost,
+     .help = "id of the first that is lost, or null"},
+    {"first_misordered", LISTING_TEXT, .get = first_misordered,
+     .help = "id of the first that is out of order, or null"},
+    {NULL},
+};
+#undef AT
+
+static void verdict_text(struct buf *b, const void *row)
+{
+    const struct receive_counts *n = row;
+    buf_addf(b, "%lld messages with %lld different events; %lld expected\n", (long long)n->received,
+             (long long)n->events, (long long)n->expected);
+    buf_addf(b, "lost: %lld%s%s\n", (long long)n->lost, n->lost ? ", the first " : "", n->lost_id);
+    buf_addf(b, "out of order: %lld%s%s\n", (long long)n->misordered,
+             n->misordered ? ", the first " : "", n->misordered_id);
+    buf_addf(b, "repeats: %lld\n", (long long)n->repeats);
+    if (n->unknown)
+        buf_addf(b, "not in the store: %lld (trimmed, or of another store)\n",
+                 (long long)n->unknown);
+    if (n->strange)
+        buf_addf(b, "not an event: %lld\n", (long long)n->strange);
+}
+
+/* judge compares with the store and prints what came of it. Repeats are no fault: delivery is at
+ * least once. */
+static int judge(struct receiving *r, struct error *err)
+{
+    struct store *st;
+    if (commands_look(r->cli, &st, err) != 0)
+        return -1;
+    int rc = receive_check_store(r->check, st, r->cli->args.receive.consumer, err);
+    store_close(st);
+    if (rc != 0)
+        return -1;
+
+    const struct receive_counts *n = receive_check_counts(r->check);
+    if (output_result(r->cli, fields_verdict, n, verdict_text, err) != 0)
+        return -1;
+    if (n->lost == 0 && n->misordered == 0)
+        return 0;
+    err->code = CLI_FOUND;
+    return -1;
+}
+
+/* open_all opens what is needed; the caller closes it either way. */
+static int open_all(struct receiving *r, struct error *err)
+{
+    const struct receive_args *a = &r->cli->args.receive;
+    struct receiver_config cfg = {.url = r->cli->args.pos[0], .from = a->from, .wake = wake_fd};
+    const struct receiver_ops *ops;
+    if (receive_find(cfg.url, &ops, err) != 0)
+        return -1;
+    if (a->check && commands_need_store(r->cli, err) != 0)
+        return -1;
+    if (a->check)
+        r->check = receive_check_new();
+    if (a->check && !r->check)
+        return err_nomem(err);
+    return receive_open(&cfg, &r->rc, err);
+}
+
+static int receive_run(struct cli *cli, struct error *err)
+{
+    const struct receive_args *a = &cli->args.receive;
+    struct receiving r = {.cli = cli, .idle_ms = a->idle_ms};
+    if (a->consumer && !a->check)
+        return options_usage(err, "--consumer goes with --check");
+    if (a->check && r.idle_ms == 0)
+        r.idle_ms = CHECK_IDLE_MS;
+    if (catch_signals(err) != 0)
+        return -1;
+
+    buf_init(&r.text, TEXT_MAX);
+    int rc = open_all(&r, err);
+    if (rc == 0)
+        rc = receive_all(&r, err);
+    receive_close(r.rc);
+    if (rc == 0 && r.check)
+        rc = judge(&r, err);
+    receive_check_free(r.check);
+    buf_release(&r.text);
+    return rc;
+}
+
+static const struct command_json receive_json[] = {
+    {fields_message, "an object a line", NULL},
+    {fields_verdict, "an object", "with --check"},
+    {NULL},
+};
+
+const struct command cmd_receive[] = {
+    {.name = "receive",
+     .args = "SINK-URL",
+     .help = "show what a sink has written to a broker, or check it against the store",
+     .options = options,
+     .min = 1,
+     .max = 1,
+     .json = receive_json,
+     .run = receive_run},
+    {.name = NULL},
+};

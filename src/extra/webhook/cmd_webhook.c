@@ -1,0 +1,324 @@
+/* cmd_webhook.c: outbox webhook, which makes and verifies signatures by hand. The receiver that
+ * `webhook listen` runs is in listen.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "extra/webhook/listen.h"
+#include "sink/signature.h"
+
+#define BODY_MAX ((size_t)64 << 20)
+#define LISTEN_BODY_MAX ((int64_t)1 << 30)
+#define TIMESTAMP_MAX INT64_C(999999999999999)
+
+/* set_secret_env checks the name as webhook-secret-env of a consumer does, and borrows it. */
+static int set_secret_env(void *field, const char *value, const struct option_def *o,
+                          struct error *err)
+{
+    char *copy = NULL;
+    int r = http_options_secret_env(&copy, value, o, err);
+    free(copy);
+    if (r != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
+static int set_address(void *field, const char *value, const struct option_def *o,
+                       struct error *err)
+{
+    struct sockaddr_storage sa;
+    if (!ipnet_of_text(value, &sa))
+        return err_set(err, ERR_CONFIG, "\"%s\" is not an IP address", value);
+    return option_text(field, value, o, err);
+}
+
+static int set_retry_after(void *field, const char *value, const struct option_def *o,
+                           struct error *err)
+{
+    struct number_arg *n = field;
+    (void)o;
+    if (text_int(value, 0, INT32_MAX, &n->value, err) != 0)
+        return -1;
+    n->given = true;
+    return 0;
+}
+
+/* clang-format off */
+#define OPTION_SECRET_FILE(help) \
+    {"secret-file", "FILE", NULL, help, option_name, ARG(webhook.secret_file)}
+#define OPTION_SECRET_ENV(help) \
+    {"secret-env", "NAME", NULL, help, set_secret_env, ARG(webhook.secret_env)}
+#define OPTION_ID {"id", "ID", NULL, "webhook-id", option_text, ARG(webhook.id)}
+#define OPTION_TIMESTAMP(help) \
+    {"timestamp", "SECONDS", NULL, help, option_long, ARG(webhook.timestamp), .min = 1, \
+     .max = TIMESTAMP_MAX}
+/* clang-format on */
+
+static const struct option_def listen_options[] = {
+    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long, ARG(webhook.port),
+     .max = 65535},
+    {"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address, ARG(webhook.address)},
+    {"verify", "FILE", NULL,
+     "verify signatures with the secrets or public keys in this file; answer 401 to forgeries, 409 "
+     "to replays",
+     option_name, ARG(webhook.secret_file)},
+    OPTION_SECRET_ENV("like --verify, with the secrets in this environment variable"),
+    {"status", "N", "204", "status to answer with, 200 to 599", option_long, ARG(webhook.status),
+     .min = 200, .max = 599},
+    {"delay", "DURATION", "0s", "how long to wait before answering", option_span,
+     ARG(webhook.delay_ms)},
+    {"retry-after", "SECONDS", NULL, "send this Retry-After header", set_retry_after,
+     ARG(webhook.retry_after)},
+    {"max-body", "SIZE", "65MiB",
+     "maximum size of a body; all bodies in progress may take twice that", option_size,
+     ARG(webhook.body_max), .min = 1, .max = LISTEN_BODY_MAX},
+    {"request-timeout", "DURATION", "60s", "how long a request's body may take to arrive",
+     option_span, ARG(webhook.request_ms), .min = 1},
+    {"count", "N", NULL, "exit after this many requests", option_long, ARG(webhook.count),
+     .min = 1},
+    {"quiet", NULL, "no", "print nothing", option_bool, ARG(webhook.quiet)},
+    {"json", NULL, "no", "print a JSON object for each request", option_bool, ARG(json)},
+    OPTION_END,
+};
+
+static const struct option_def sign_options[] = {
+    OPTION_SECRET_FILE("secrets (whsec_...) or private keys (whsk_...), one per line"),
+    OPTION_SECRET_ENV("environment variable with secrets"),
+    OPTION_ID,
+    OPTION_TIMESTAMP("webhook-timestamp, seconds since 1970; now if not given"),
+    OPTION_END,
+};
+
+static const struct option_def verify_options[] = {
+    OPTION_SECRET_FILE("secrets (whsec_...) or public keys (whpk_...), one per line"),
+    OPTION_SECRET_ENV("environment variable with secrets"),
+    OPTION_ID,
+    OPTION_TIMESTAMP("webhook-timestamp"),
+    {"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,..., separated by spaces",
+     option_text, ARG(webhook.signature)},
+    {"any-time", NULL, "no", "accept a signature of any age", option_bool, ARG(webhook.any_time)},
+    OPTION_END,
+};
+
+static const struct option_def secret_options[] = {
+    {"asymmetric", NULL, "no",
+     "a pair of ed25519 keys: the sender signs with the private one, receivers verify with the "
+     "public one",
+     option_bool, ARG(webhook.asymmetric)},
+    OPTION_END,
+};
+
+static const struct option_def public_options[] = {
+    OPTION_SECRET_FILE("private keys (whsk_...), one per line"),
+    OPTION_SECRET_ENV("environment variable with private keys"),
+    OPTION_END,
+};
+
+/* load_keys reads the secrets or keys for one use; the caller frees them. */
+static int load_keys(const struct webhook_args *w, enum signature_use use,
+                     struct signature_keys **ret, struct error *err)
+{
+    struct signature_source from = {w->secret_file, w->secret_env, use};
+    if (!from.file && !from.variable)
+        return options_usage(err,
+                             "secrets are missing: use --secret-file FILE or --secret-env NAME");
+    return signature_keys_load(&from, ret, err);
+}
+
+/* read_body reads a file, or with "-" stdin. */
+static int read_body(const char *path, struct buf *body, struct error *err)
+{
+    int e = lines_slurp(path, BODY_MAX, body);
+    if (e)
+        return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
+    if (body->n == BODY_MAX)
+        return err_set(err, ERR_INVALID, "%s: the body is over 64 MiB", path);
+    return 0;
+}
+
+/* load reads the keys and the body. On success the caller frees *keys; it releases the body in any
+ * case. */
+static int load(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
+                struct buf *body, struct error *err)
+{
+    const struct webhook_args *w = &cli->args.webhook;
+    bool has_id = w->id && *w->id;
+    if (!has_id)
+        return options_usage(err, "--id ID is missing");
+    if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
+        return options_usage(
+            err, "--id: an id cannot contain a dot, which separates it from the timestamp in "
+                 "the signed text");
+    if (load_keys(w, use, keys, err) != 0)
+        return -1;
+
+    const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
+    if (read_body(path, body, err) == 0)
+        return 0;
+    signature_keys_free(*keys);
+    return -1;
+}
+
+/* sign prints the headers that a sender would send with the body. */
+static int sign(struct cli *cli, struct error *err)
+{
+    const struct webhook_args *w = &cli->args.webhook;
+    struct signature_keys *keys = NULL;
+    struct buf body, out;
+    buf_init(&body, BODY_MAX);
+    buf_init(&out, 8192);
+    int r = load(cli, SIGNATURE_SIGN, &keys, &body, err);
+    if (r == 0) {
+        struct signature_message m = {str_of(w->id), w->timestamp, {body.p, body.n}};
+        if (!m.timestamp)
+            m.timestamp = clock_wall(&clock_system) / 1000;
+        buf_adds(&out, "webhook-id: ");
+        output_clean(&out, w->id);
+        buf_addf(&out, "\nwebhook-timestamp: %lld\nwebhook-signature: ", (long long)m.timestamp);
+        signature_add(&out, keys, &m);
+        buf_addc(&out, '\n');
+        r = output_flush(&out, err);
+        signature_keys_free(keys);
+    }
+    buf_release(&out);
+    buf_release(&body);
+    return r;
+}
+
+/* judge prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
+static int judge(const struct webhook_args *w, struct signature_keys *keys, const struct buf *body,
+                 struct error *err)
+{
+    struct signature_message m = {str_of(w->id), w->timestamp, {body->p, body->n}};
+    int64_t now = 0; /* any timestamp will do */
+    if (!w->any_time)
+        now = clock_wall(&clock_system) / 1000;
+    const char *why = signature_check(keys, &m, str_of(w->signature), now);
+    if (!why) {
+        puts("genuine");
+        return 0;
+    }
+
+    struct buf b;
+    buf_init(&b, 1024);
+    output_addf(&b, "not genuine: %s\n", why);
+    if (output_flush(&b, err) == 0) {
+        err_set(err, ERR_INVALID, "%s", why);
+        err->code = CLI_FOUND;
+    }
+    buf_release(&b);
+    return -1;
+}
+
+static int verify(struct cli *cli, struct error *err)
+{
+    const struct webhook_args *w = &cli->args.webhook;
+    if (!w->signature || !w->timestamp)
+        return options_usage(err, "verify needs --timestamp SECONDS and --signature TEXT");
+
+    struct signature_keys *keys = NULL;
+    struct buf body;
+    buf_init(&body, BODY_MAX);
+    int r = load(cli, SIGNATURE_VERIFY, &keys, &body, err);
+    if (r == 0) {
+        r = judge(w, keys, &body, err);
+        signature_keys_free(keys);
+    }
+    buf_release(&body);
+    return r;
+}
+
+/* warn_readable warns about `webhook secret > file`: the shell makes the file, perhaps for
+ * everybody to read. */
+static void warn_readable(void)
+{
+    struct stat st;
+    bool is_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
+    if (is_file && st.st_mode & (S_IROTH | S_IWOTH))
+        output_error("warning: everybody on this machine can read the file this is written to; run "
+                     "chmod o-rwx on it, and create such files with umask 077");
+}
+
+/* secret prints a new secret, and wipes it from memory. */
+static int secret(struct cli *cli, struct error *err)
+{
+    struct buf b, public;
+    warn_readable();
+    buf_init(&b, 512);
+    buf_init(&public, 256);
+
+    int r;
+    if (cli->args.webhook.asymmetric)
+        r = signature_new_pair(&b, &public, err);
+    else
+        r = signature_new_secret(&b, err);
+    buf_addc(&b, '\n');
+    if (public.n)
+        buf_addf(&b, "# for receivers: %s\n", buf_cstr(&public));
+    if (r == 0)
+        r = output_flush(&b, err);
+
+    if (b.p)
+        explicit_bzero(b.p, b.cap);
+    buf_release(&b);
+    buf_release(&public);
+    return r;
+}
+
+/* public prints the public key of each private key, for receivers. */
+static int public(struct cli *cli, struct error *err)
+{
+    struct signature_keys *keys = NULL;
+    struct buf b;
+    if (load_keys(&cli->args.webhook, SIGNATURE_VERIFY, &keys, err) != 0)
+        return -1;
+    buf_init(&b, 4096);
+    int r = signature_public(&b, keys, err);
+    if (r == 0)
+        r = output_flush(&b, err);
+    buf_release(&b);
+    signature_keys_free(keys);
+    return r;
+}
+
+const struct command cmd_webhook[] = {
+    {.name = "webhook",
+     .sub = "listen",
+     .help = "receive, verify and print webhooks, and answer as told",
+     .options = listen_options,
+     .bare = true,
+     .json = JSON_LINES(fields_webhook),
+     .run = listen_run},
+    {.name = "webhook",
+     .sub = "sign",
+     .args = "[FILE]",
+     .max = 1,
+     .help = "sign a body from a file or stdin, and print the headers",
+     .options = sign_options,
+     .bare = true,
+     .run = sign},
+    {.name = "webhook",
+     .sub = "verify",
+     .args = "[FILE]",
+     .max = 1,
+     .help = "verify the signature of a body; exit status 1 if it is not genuine",
+     .options = verify_options,
+     .bare = true,
+     .run = verify},
+    {.name = "webhook",
+     .sub = "secret",
+     .help = "print a new signing secret, or a key pair",
+     .options = secret_options,
+     .bare = true,
+     .run = secret},
+    {.name = "webhook",
+     .sub = "public",
+     .help = "print the public keys of private keys",
+     .options = public_options,
+     .bare = true,
+     .run = public},
+    {.name = NULL},
+};

@@ -1,0 +1,118 @@
+#include "extra/webhook/replay.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <openssl/evp.h>
+
+#define WAYS 8
+#define SETS (REPLAY_MAX / WAYS)
+#define DIGEST 16 /* bytes of a digest that are kept */
+
+/* A message that was accepted. (1) until == 0: the place is free. */
+struct note {
+    unsigned char digest[DIGEST];
+    int64_t until; /* seconds since 1970; after that, the timestamp alone has it refused */
+};
+
+/* A note may take any place of its set: a lookup takes WAYS steps however many notes there are. */
+struct replay_memory {
+    struct note note[SETS][WAYS];
+};
+
+struct replay_memory *replay_new(void)
+{
+    return calloc(1, sizeof(struct replay_memory));
+}
+
+void replay_free(struct replay_memory *r)
+{
+    free(r);
+}
+
+/* digest_of identifies a message by its time and id or, without the time, by its id alone. The time
+ * stands first and ends with a dot, with -1 for none, so that neither form passes for the other. */
+static bool digest_of(const struct signature_message *m, bool with_time, unsigned char out[DIGEST])
+{
+    unsigned char whole[EVP_MAX_MD_SIZE];
+    char head[48];
+    long long time = -1;
+    if (with_time)
+        time = (long long)m->timestamp;
+    int n = snprintf(head, sizeof head, "%lld.", time);
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    bool done = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
+    done = done && EVP_DigestUpdate(ctx, head, (size_t)n) == 1;
+    done = done && EVP_DigestUpdate(ctx, m->id.p, m->id.n) == 1;
+    done = done && EVP_DigestFinal_ex(ctx, whole, NULL) == 1;
+    EVP_MD_CTX_free(ctx);
+    if (done)
+        memcpy(out, whole, DIGEST);
+    return done;
+}
+
+static size_t set_of(const unsigned char digest[DIGEST])
+{
+    size_t n;
+    memcpy(&n, digest, sizeof n);
+    return n % SETS;
+}
+
+/* has reports whether a digest is noted and has not expired. */
+static bool has(const struct replay_memory *r, const unsigned char digest[DIGEST], int64_t now_s)
+{
+    const struct note *set = r->note[set_of(digest)];
+    for (size_t i = 0; i < WAYS; i++) {
+        bool counts = set[i].until >= now_s && set[i].until != 0;
+        if (counts && memcmp(set[i].digest, digest, DIGEST) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* place_for returns the note of the same digest, else the one that expires first. */
+static struct note *place_for(struct note set[WAYS], const unsigned char digest[DIGEST])
+{
+    struct note *first = &set[0];
+    for (size_t i = 0; i < WAYS; i++) {
+        if (set[i].until && memcmp(set[i].digest, digest, DIGEST) == 0)
+            return &set[i];
+        if (set[i].until < first->until)
+            first = &set[i];
+    }
+    return first;
+}
+
+static void put(struct replay_memory *r, const unsigned char digest[DIGEST], int64_t until)
+{
+    struct note *place = place_for(r->note[set_of(digest)], digest);
+    bool same = place->until && memcmp(place->digest, digest, DIGEST) == 0;
+    if (same && place->until >= until)
+        return;
+    memcpy(place->digest, digest, DIGEST);
+    place->until = until;
+}
+
+enum replay replay_known(const struct replay_memory *r, const struct signature_message *m,
+                         int64_t now_s)
+{
+    unsigned char digest[DIGEST];
+    if (!digest_of(m, true, digest))
+        return REPLAY_REPLAY; /* it is safer to refuse what we cannot look up */
+    if (has(r, digest, now_s))
+        return REPLAY_REPLAY;
+    if (digest_of(m, false, digest) && has(r, digest, now_s))
+        return REPLAY_REPEAT;
+    return REPLAY_NEW;
+}
+
+void replay_accept(struct replay_memory *r, const struct signature_message *m, int64_t now_s)
+{
+    unsigned char digest[DIGEST];
+    int64_t later = m->timestamp > now_s ? m->timestamp : now_s;
+    int64_t until = later + SIGNATURE_TOLERANCE_S;
+    if (digest_of(m, true, digest))
+        put(r, digest, until);
+    if (digest_of(m, false, digest))
+        put(r, digest, until);
+}

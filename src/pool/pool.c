@@ -1,0 +1,357 @@
+/* pool.c: connections, and who gets one. Waiters queue FIFO; a released connection is handed to the
+ * first waiter that may have it, to avoid a thundering herd. */
+#include "pool/pool.h"
+
+#include <stdlib.h>
+
+#include "base/cond.h"
+#include "base/num.h"
+#include "pool/pool_impl.h"
+
+#define CONNECTIONS_MAX 64
+#define BAD_WAIT (1000 * MS_NS) /* until a connection that failed is as good as others again */
+#define SLOW (1000 * MS_NS)     /* a handler that keeps an exposed connection longer is slow */
+#define SLOW_POLL (100 * MS_NS) /* between checks whether one is */
+
+/* Lives on the stack of the thread that waits. */
+struct pool_waiter {
+    const struct pool_user *user;
+    struct pool_conn *conn; /* what it got; NULL: nothing yet */
+    pthread_cond_t served;
+    struct pool_waiter *next;
+};
+
+/* ---- under the lock of a set ---- */
+
+static bool set_grow(struct pool_set *set)
+{
+    struct pool_conn **end = &set->first;
+    struct pool_conn *c = calloc(1, sizeof *c);
+    if (!c)
+        return false;
+    while (*end)
+        end = &(*end)->next;
+    *end = c;
+    set->n++;
+    return true;
+}
+
+static void set_remove(struct pool_set *set, const struct pool_conn *gone)
+{
+    struct pool_conn **at = &set->first;
+    while (*at != gone)
+        at = &(*at)->next;
+    *at = gone->next;
+    set->n--;
+}
+
+/* set_room gives how many connections there may be. */
+static size_t set_room(const struct pool_set *set, int64_t now)
+{
+    size_t room = set->size;
+    if (!set->exposed)
+        return room;
+    for (const struct pool_conn *c = set->first; c; c = c->next) {
+        bool slow = c->acquired_at && now - c->acquired_at > SLOW;
+        room += slow;
+    }
+    return room;
+}
+
+/* is_any_good says whether some connection, free or not, is not known to be broken. */
+static bool is_any_good(const struct pool_set *set, int64_t now, bool only_opened)
+{
+    for (const struct pool_conn *c = set->first; c; c = c->next) {
+        bool counts = c->opened || !only_opened;
+        if (counts && now >= c->bad_until)
+            return true;
+    }
+    return false;
+}
+
+/* choose_free prefers the connection that the user had last, where the store may have read ahead
+ * for it, then one that is open, then any. While some connection is good, no bad one is chosen: a
+ * server may have no connection left in place of one that broke, and serve the others all the same.
+ * NULL: none is free. */
+static struct pool_conn *choose_free(struct pool_set *set, const struct pool_user *user,
+                                     int64_t now)
+{
+    struct pool_conn *found = NULL;
+    bool skip_bad = is_any_good(set, now, false);
+    for (struct pool_conn *c = set->first; c; c = c->next) {
+        bool bad = skip_bad && now < c->bad_until;
+        if (c->acquired_at || bad)
+            continue;
+        if (c->opened && user->who && c->user == user->who)
+            return c;
+        bool better = !found || (c->opened && !found->opened);
+        if (better)
+            found = c;
+    }
+    return found;
+}
+
+/* must_wait says whether a user has to leave a free connection to others. One that failed last time
+ * does not take the last one: it may have waited a second for its consumer's lock, and would do so
+ * again while all others get nothing. */
+static bool must_wait(const struct pool_set *set, const struct pool_user *user)
+{
+    bool is_last = set->n > 1 && set->n_failing + 1 >= set->n;
+    return user->failed && is_last;
+}
+
+static void hand_over(struct pool_set *set, struct pool_waiter *w, struct pool_conn *c, int64_t now)
+{
+    c->acquired_at = max_i64(now, 1);
+    c->failing = w->user->failed;
+    set->n_failing += c->failing;
+    if (w->user->who)
+        c->user = w->user->who;
+    w->conn = c;
+    pthread_cond_signal(&w->served);
+}
+
+/* serve_waiters hands free connections to those that wait. It is called whenever a connection or a
+ * waiter came. */
+static void serve_waiters(struct pool_set *set)
+{
+    struct pool_waiter **at = &set->waiters;
+    int64_t now = clock_mono(set->clock);
+    while (*at) {
+        struct pool_waiter *w = *at;
+        struct pool_conn *c = choose_free(set, w->user, now);
+        if (!c && set->n < set_room(set, now) && set_grow(set))
+            c = choose_free(set, w->user, now);
+        if (!c)
+            return;
+        if (must_wait(set, w->user)) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        if (!*at)
+            set->end = at;
+        hand_over(set, w, c, now);
+    }
+}
+
+static void enqueue(struct pool_set *set, struct pool_waiter *w)
+{
+    struct pool_waiter **at = w->user->urgent ? &set->waiters : set->end;
+    w->next = *at;
+    *at = w;
+    if (!w->next)
+        set->end = &w->next;
+}
+
+/* wait_served waits until the waiter was served. Where slow users give room to others, time alone
+ * may make room. */
+static void wait_served(struct pool_set *set, struct pool_waiter *w)
+{
+    int64_t until = CLOCK_NEVER;
+    if (set->exposed)
+        until = clock_mono(&clock_system) + SLOW_POLL;
+    cond_wait(&w->served, &set->lock, until);
+    if (set->exposed && !w->conn)
+        serve_waiters(set);
+}
+
+/* ---- acquiring and releasing ---- */
+
+static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_user *user)
+{
+    struct pool_waiter w = {.user = user};
+    cond_init(&w.served);
+
+    pthread_mutex_lock(&set->lock);
+    enqueue(set, &w);
+    serve_waiters(set);
+    while (!w.conn)
+        wait_served(set, &w);
+    pthread_mutex_unlock(&set->lock);
+
+    pthread_cond_destroy(&w.served);
+    return w.conn;
+}
+
+/* prepare_conn opens a connection if need be. An exposed one gets a session without traces of
+ * another consumer's handlers, or is closed. */
+static int prepare_conn(const struct pool_set *set, struct pool_conn *c,
+                        const struct pool_user *user, struct error *err)
+{
+    if (!c->st && set->origin->ops->dup(set->origin, &c->st, err) != 0)
+        return -1;
+    bool same = c->exposed_to == user->who;
+    if (!set->exposed || same)
+        return 0;
+    c->exposed_to = user->who;
+    if (c->st->ops->expose_connection(c->st, user->idle_ms, err) == 0)
+        return 0;
+    store_close(c->st);
+    c->st = NULL;
+    c->exposed_to = NULL;
+    return -1;
+}
+
+int pool_acquire(struct pool_set *set, const struct pool_user *user, struct pool_conn **ret,
+                 struct error *err)
+{
+    struct error why;
+    bool others_may_do;
+    do {
+        struct pool_conn *c = wait_for_conn(set, user);
+        if (prepare_conn(set, c, user, &why) == 0) {
+            *ret = c;
+            return 0;
+        }
+        pool_release(set, c, &why);
+
+        pthread_mutex_lock(&set->lock);
+        others_may_do = is_any_good(set, clock_mono(set->clock), true);
+        pthread_mutex_unlock(&set->lock);
+    } while (others_may_do);
+    if (err)
+        *err = why;
+    return -1;
+}
+
+void pool_release(struct pool_set *set, struct pool_conn *c, const struct error *why)
+{
+    bool unreachable = why && why->code == ERR_UNAVAILABLE;
+    pthread_mutex_lock(&set->lock);
+    int64_t now = clock_mono(set->clock);
+    c->acquired_at = 0;
+    c->bad_until = unreachable ? now + BAD_WAIT : 0;
+    c->opened = c->st != NULL;
+    set->n_failing -= c->failing;
+    c->failing = false;
+    bool surplus = set->n > set_room(set, now);
+    if (surplus)
+        set_remove(set, c);
+    else
+        serve_waiters(set);
+    pthread_mutex_unlock(&set->lock);
+
+    if (surplus) {
+        store_close(c->st);
+        free(c);
+    }
+}
+
+static int set_init(struct pool_set *set, struct pool *p, size_t size, struct error *err)
+{
+    *set = (struct pool_set){.origin = p->origin, .clock = p->cfg.clock, .size = size};
+    set->end = &set->waiters;
+    pthread_mutex_init(&set->lock, NULL);
+    for (size_t i = 0; i < size; i++) {
+        if (!set_grow(set))
+            return err_nomem(err);
+    }
+    return 0;
+}
+
+static void set_free(struct pool_set *set)
+{
+    for (struct pool_conn *c = set->first, *next; c; c = next) {
+        next = c->next;
+        store_close(c->st);
+        free(c);
+    }
+    pthread_mutex_destroy(&set->lock);
+}
+
+/* ---- connections of named handlers ---- */
+
+bool pool_shares_tx(const struct pool *p)
+{
+    return p->tx.size > 0;
+}
+
+int pool_tx_acquire(struct pool *p, const struct pool_tx_user *who, struct pool_conn **ret,
+                    struct store **ret_st, struct error *err)
+{
+    struct pool_user user = {.who = who->consumer, .idle_ms = who->idle_ms};
+    if (pool_acquire(&p->tx, &user, ret, err) != 0)
+        return -1;
+    *ret_st = (*ret)->st;
+    return 0;
+}
+
+void pool_tx_release(struct pool *p, struct pool_conn *c)
+{
+    pool_release(&p->tx, c, NULL);
+}
+
+/* ---- the pool ---- */
+
+bool pool_possible(const struct store *st, size_t workers)
+{
+    bool wakes = (st->caps & STORE_WAKEUP) != 0;
+    if (!st->ops->turn_many || !st->ops->poll_new || !wakes)
+        return false;
+    return !pool_one_writer(st) || workers >= POOL_WORKERS;
+}
+
+/* tx_connections gives how many connections named handlers share; 0: each worker has its own. A few
+ * workers have, so that they work at the same time. Of more, half of the connections that do not
+ * listen are for handlers. */
+static size_t tx_connections(const struct store *st, const struct pool_config *cfg)
+{
+    if (pool_one_writer(st) || cfg->tx_workers < POOL_WORKERS)
+        return 0;
+    if (cfg->connections < 6)
+        return 1;
+    return ((size_t)cfg->connections - 2) / 2;
+}
+
+/* turn_connections gives how many connections are for turns: one is the watcher's, and one that of
+ * the handle that the outbox was opened with. Where one session writes at a time, a second would
+ * only wait for the first. */
+static size_t turn_connections(const struct store *st, int connections)
+{
+    if (pool_one_writer(st) || connections <= 3)
+        return 1;
+    return min_size((size_t)connections - 2, CONNECTIONS_MAX);
+}
+
+int pool_open(struct store *st, const struct pool_config *cfg, struct pool **ret, struct error *err)
+{
+    struct pool *p = calloc(1, sizeof *p);
+    if (!p)
+        return err_nomem(err);
+    p->origin = st;
+    p->cfg = *cfg;
+    pool_store_ops(st, &p->store_ops);
+    pthread_mutex_init(&p->lock, NULL);
+    size_t tx = tx_connections(st, cfg);
+    size_t turns = turn_connections(st, cfg->connections - (int)tx);
+    int result = set_init(&p->turns, p, turns, err);
+    if (set_init(&p->tx, p, tx, err) != 0)
+        result = -1;
+    p->tx.exposed = true;
+    if (result == 0)
+        result = st->ops->dup(st, &p->watcher.st, err);
+    if (result != 0) {
+        pool_close(p);
+        return -1;
+    }
+    *ret = p;
+    return 0;
+}
+
+int pool_watch(struct pool *p, struct error *err)
+{
+    return watcher_start(p, err);
+}
+
+void pool_close(struct pool *p)
+{
+    if (!p)
+        return;
+    watcher_stop(p);
+    store_close(p->watcher.st);
+    set_free(&p->turns);
+    set_free(&p->tx);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}

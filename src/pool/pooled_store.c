@@ -1,0 +1,297 @@
+/* pooled_store.c: the store that each consumer of a pool has. Its operations acquire a connection
+ * for as long as they last. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/wake_fd.h"
+#include "pool/pool_impl.h"
+
+#define SEPARATE_MAX 15
+/* Consumers from which on a backlog is cheaper to get through with batched turns. */
+#define BATCH_BACKLOG 16
+
+static struct pooled_store *pooled_of(struct store *base)
+{
+    return (struct pooled_store *)base;
+}
+
+/* ---- one operation on a connection ---- */
+
+struct use {
+    struct pooled_store *ps;
+    struct pool_conn *conn;
+    struct store *st; /* of conn */
+};
+
+static int use_begin(struct store *base, struct use *ret, struct error *err)
+{
+    struct pooled_store *ps = pooled_of(base);
+    struct pool_user user = {.who = ps, .failed = ps->failed};
+    ret->ps = ps;
+    if (pool_acquire(&ps->pool->turns, &user, &ret->conn, err) != 0)
+        return -1;
+    ret->st = ret->conn->st;
+    return 0;
+}
+
+/* use_end releases the connection, and returns the result of the operation. */
+static int use_end(const struct use *u, int result, const struct error *err)
+{
+    pool_release(&u->ps->pool->turns, u->conn, result != 0 ? err : NULL);
+    u->ps->failed = result != 0;
+    return result;
+}
+
+static int pooled_extend(struct store *base, const struct claim_lease *lease, bool *ret_lost,
+                         struct error *err)
+{
+    struct use u;
+    if (use_begin(base, &u, err) != 0)
+        return -1;
+    return use_end(&u, u.st->ops->extend(u.st, lease, ret_lost, err), err);
+}
+
+static int pooled_claims(struct store *base, const char *consumer, struct arena *a,
+                         struct claim_info **ret, size_t *ret_n, struct error *err)
+{
+    struct use u;
+    if (use_begin(base, &u, err) != 0)
+        return -1;
+    return use_end(&u, u.st->ops->claims(u.st, consumer, a, ret, ret_n, err), err);
+}
+
+/* pooled_put notes whose store it is. Without memory the connection remembers the consumer for
+ * longer than it has to. */
+static int pooled_put(struct store *base, const struct consumer_spec *spec, bool *ret_created,
+                      struct error *err)
+{
+    struct use u;
+    struct pooled_store *ps = pooled_of(base);
+    if (use_begin(base, &u, err) != 0)
+        return -1;
+    int result = u.st->ops->consumer_put(u.st, spec, ret_created, err);
+    if (result == 0) {
+        pthread_mutex_lock(&ps->pool->lock);
+        free(ps->consumer);
+        ps->consumer = strdup(spec->name);
+        pthread_mutex_unlock(&ps->pool->lock);
+    }
+    return use_end(&u, result, err);
+}
+
+static int pooled_pause(struct store *base, const char *name, bool paused, struct error *err)
+{
+    struct use u;
+    if (use_begin(base, &u, err) != 0)
+        return -1;
+    return use_end(&u, u.st->ops->consumer_pause(u.st, name, paused, err), err);
+}
+
+static int pooled_report(struct store *base, const char *name, const char *text, struct error *err)
+{
+    struct use u;
+    if (use_begin(base, &u, err) != 0)
+        return -1;
+    return use_end(&u, u.st->ops->consumer_report(u.st, name, text, err), err);
+}
+
+static int pooled_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
+                       struct error *err)
+{
+    struct use u;
+    if (use_begin(base, &u, err) != 0)
+        return -1;
+    return use_end(&u, u.st->ops->trim(u.st, req, ret, err), err);
+}
+
+/* ---- turns ---- */
+
+static int turn_single(struct pooled_store *ps, struct batched_turn *t, struct error *err)
+{
+    struct use u;
+    if (use_begin(&ps->base, &u, err) != 0)
+        return -1;
+    int result = u.st->ops->turn(u.st, t->s, &t->lost, t->req, t->a, &t->batch, &t->hint, err);
+    return use_end(&u, result, err);
+}
+
+/* turn_batched makes a turn together with those of other consumers, if it is simple: t->made. After
+ * one that was not, a few are made separately. */
+static int turn_batched(struct pooled_store *ps, struct batched_turn *t, struct error *err)
+{
+    bool nothing_to_do = !t->s && t->req->max_events == 0;
+    if (nothing_to_do)
+        return 0;
+    if (ps->separate > 0) {
+        ps->separate--;
+        return 0;
+    }
+    if (batcher_turn(ps->pool, t, err) != 0)
+        return -1;
+    if (t->made) {
+        ps->failed = false;
+        ps->separate_last = 0;
+        return 0;
+    }
+    if (ps->separate_last < SEPARATE_MAX)
+        ps->separate_last = 2 * ps->separate_last + 1;
+    ps->separate = ps->separate_last;
+    return 0;
+}
+
+/* note_backlog has the next turn made separately while there is more than a simple turn hands out:
+ * of a few consumers that are behind, each has a connection now and then, and larger batches. Many
+ * consumers get through it with batched turns. */
+static void note_backlog(struct pooled_store *ps, const struct batched_turn *t)
+{
+    bool backlog = t->batch.n > 0 && !t->hint.quiet;
+    bool separately = backlog && !t->req->batch_backlog;
+    if (separately && ps->separate == 0)
+        ps->separate = 1;
+    if (!backlog && ps->separate_last <= 1)
+        ps->separate = 0;
+}
+
+static int pooled_turn(struct store *base, const struct settlement *s, bool *ret_lost,
+                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                       struct claim_hint *ret_hint, struct error *err)
+{
+    struct pooled_store *ps = pooled_of(base);
+    struct pool *p = ps->pool;
+    pthread_mutex_lock(&p->lock);
+    size_t consumers = p->n_consumers;
+    pthread_mutex_unlock(&p->lock);
+
+    struct claim_request pooled = *req;
+    pooled.no_listen = true;
+    pooled.no_readahead = consumers > 1;
+    pooled.batch_backlog = consumers >= BATCH_BACKLOG || pool_one_writer(p->origin);
+    pooled.cache = &ps->cache;
+    struct batched_turn t = {.s = s, .req = &pooled, .a = a, .hint.wait_ms = -1};
+    if (turn_batched(ps, &t, err) != 0)
+        return -1;
+    if (!t.made && turn_single(ps, &t, err) != 0)
+        return -1;
+    note_backlog(ps, &t);
+
+    if (t.batch.n == 0) {
+        pthread_mutex_lock(&p->lock);
+        memcpy(ps->wake_blocker, p->wake_blocker, sizeof ps->wake_blocker);
+        pthread_mutex_unlock(&p->lock);
+        t.hint.wake_blocker = *ps->wake_blocker ? ps->wake_blocker : NULL;
+    }
+    if (ret_lost)
+        *ret_lost = t.lost;
+    *ret_batch = t.batch;
+    *ret_hint = t.hint;
+    return 0;
+}
+
+/* ---- the wake-up ---- */
+
+static int pooled_wake_fd(struct store *base)
+{
+    return pooled_of(base)->wake_fd;
+}
+
+static void pooled_wake_clear(struct store *base)
+{
+    wake_fd_clear(pooled_of(base)->wake_fd);
+}
+
+/* ---- opening and closing ---- */
+
+static bool has_store(struct pool *p, const char *consumer)
+{
+    bool found = false;
+    pthread_mutex_lock(&p->lock);
+    for (const struct pooled_store *ps = p->stores; ps && !found; ps = ps->next)
+        found = ps->consumer && strcmp(ps->consumer, consumer) == 0;
+    pthread_mutex_unlock(&p->lock);
+    return found;
+}
+
+/* forget_consumer has the connection forget a consumer whose last store is being closed. A store
+ * that remembers consumers has one connection: see turn_connections in pool.c. */
+static void forget_consumer(struct pool *p, const char *consumer)
+{
+    struct pool_user user = {.urgent = true};
+    struct pool_conn *c;
+    if (!consumer || !p->origin->ops->consumer_forget || has_store(p, consumer))
+        return;
+    if (pool_acquire(&p->turns, &user, &c, NULL) != 0)
+        return; /* a connection that cannot be opened remembers none */
+    c->st->ops->consumer_forget(c->st, consumer);
+    pool_release(&p->turns, c, NULL);
+}
+
+static void pooled_close(struct store *base)
+{
+    struct pooled_store *ps = pooled_of(base);
+    struct pool *p = ps->pool;
+    pthread_mutex_lock(&p->lock);
+    struct pooled_store **at = &p->stores;
+    while (*at != ps)
+        at = &(*at)->next;
+    *at = ps->next;
+    if (ps->filter)
+        p->n_consumers--;
+    pthread_mutex_unlock(&p->lock);
+
+    forget_consumer(p, ps->consumer);
+    free(ps->consumer);
+    filter_free(ps->filter);
+    close(ps->wake_fd);
+    free(ps);
+}
+
+int pool_store_new(struct pool *p, const struct pool_wants *wants, struct store **ret,
+                   struct error *err)
+{
+    struct pooled_store *ps = calloc(1, sizeof *ps);
+    if (!ps)
+        return err_nomem(err);
+    ps->base = (struct store){.ops = &p->store_ops, .caps = p->origin->caps};
+    ps->pool = p;
+    ps->wake_fd = wake_fd_new();
+    int result = 0;
+    if (ps->wake_fd < 0)
+        result = err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
+    else if (wants)
+        result = filter_new(wants->events, wants->where, &ps->filter, err);
+    if (result != 0) {
+        if (ps->wake_fd >= 0)
+            close(ps->wake_fd);
+        free(ps);
+        return -1;
+    }
+
+    pthread_mutex_lock(&p->lock);
+    ps->next = p->stores;
+    p->stores = ps;
+    if (ps->filter)
+        p->n_consumers++;
+    pthread_mutex_unlock(&p->lock);
+    *ret = &ps->base;
+    return 0;
+}
+
+void pool_store_ops(const struct store *origin, struct store_ops *ret)
+{
+    *ret = (struct store_ops){
+        .scheme = origin->ops->scheme,
+        .caps = origin->ops->caps,
+        .close = pooled_close,
+        .turn = pooled_turn,
+        .extend = pooled_extend,
+        .claims = pooled_claims,
+        .consumer_put = pooled_put,
+        .consumer_pause = pooled_pause,
+        .consumer_report = pooled_report,
+        .trim = pooled_trim,
+        .wake_fd = pooled_wake_fd,
+        .wake_clear = pooled_wake_clear,
+    };
+}
