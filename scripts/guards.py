@@ -15,8 +15,9 @@ import sys
 COLUMNS = 100
 
 # From the bottom up. A folder may include those of the layers below its own, and nothing else. Each folder of src/extra has a layer of its
-# own: claims of rows are part of the library, the others are commands.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows", "listing"], ["api"], ["admin"], ["cli"],
+# own: claims of rows and the reader of streams are part of the library, the others are commands.
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows", "extra/streams", "listing"],
+          ["api"], ["admin"], ["cli"],
           ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 STORES = "src/store"  # its folders are alternatives, and do not know each other

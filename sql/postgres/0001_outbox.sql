@@ -587,10 +587,10 @@ CREATE TYPE @schema@._answer AS (
     keys        bigint[]   -- in place of held: every event of these keys has to wait
 );
 
--- ---- what several turns take and give that are made together, see internal/turns.sql ----
+-- ---- what several turns take and give that are made together, see internal/simple_turns.sql ----
 
 -- A turn that settles a claim which was delivered whole, and asks for the next. place is its number
--- in the call. The rest is as in _settlement and _request.
+-- in the call. single: it is asked for alone, of a consumer that has no other claim. The rest is as in _settlement and _request.
 CREATE TYPE @schema@._simple AS (
     place      int,
     consumer   text,
@@ -604,7 +604,8 @@ CREATE TYPE @schema@._simple AS (
     known      bigint[],
     ordering   text,
     events     text,
-    predicate  text
+    predicate  text,
+    single     boolean
 );
 
 -- What became of it. The claim has the events of the window from seen to target, with a seq in
@@ -620,7 +621,8 @@ CREATE TYPE @schema@._simple_answer AS (
     from_seq   bigint,
     to_seq     bigint,
     quiet      boolean, -- nothing was new beyond them
-    now_ms     bigint   -- the database's clock
+    now_ms     bigint,  -- the database's clock
+    wanted     bigint[] -- those events; NULL: it does not say
 );
 
 INSERT INTO @schema@.meta (name, value) VALUES ('schema_version', '1');

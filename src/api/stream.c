@@ -1,7 +1,7 @@
 /* stream.c: outbox_consume, which passes the events of a Redis stream to a handler. */
 #include "api/api_impl.h"
 #include "base/wake_fd.h"
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 
 /* What the reader passes to handle. */
 struct reading {

@@ -124,10 +124,9 @@ class Late(LateCommits, Exact):
             with self.subTest(together=together):
                 name = f"n{together}"
                 low, high = self.straddle(name)
-                asked = json.dumps([dict(turn, consumer=name)])
-                call = ("@._turns(%s, value::int)" if together else
-                        "@._single_turn((SELECT x FROM json_populate_recordset(NULL::@._simple, %s) x), value::int)")
-                claim = f"SELECT t.epoch, t.n FROM @.meta, {call} t WHERE name = 'schema_version'"
+                asked = json.dumps([dict(turn, consumer=name, single=not together)])
+                claim = ("SELECT t.epoch, t.n FROM @.meta, @._turns(ARRAY(SELECT x FROM json_populate_recordset(NULL::@._simple, %s) x), "
+                         "value::int) t WHERE name = 'schema_version'")
                 self.assertEqual(self.reader.do(claim, asked), [])
                 self.assertEqual(self.drain_all(name), [high])
                 after = self.session().emit("a/1")

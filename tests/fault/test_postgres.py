@@ -6,6 +6,7 @@ nothing can be done, and never a password in it. Servers that stop and come back
 import contextlib
 import json
 import pathlib
+import re
 import signal
 import threading
 import time
@@ -94,13 +95,13 @@ class Faults(PgCase):
 
 
 def claiming(request):
-    if "_turns(" in request.text: return request.params and b'"epoch":0,' in request.params[0]
-    return "turn(" in request.text and request.params and request.params[2] == b"0" and request.params[6] != b"0"
+    if "json_populate_recordset" in request.text: return request.params and b'"epoch":0,' in request.params[0]
+    return re.search(r"turns?\(", request.text) and request.params and request.params[2] == b"0" and request.params[6] != b"0"
 
 
 def settling(request):
-    if "_turns(" in request.text: return request.params and b'"epoch":0,' not in request.params[0]
-    return "turn(" in request.text and request.params and request.params[2] != b"0"
+    if "json_populate_recordset" in request.text: return request.params and b'"epoch":0,' not in request.params[0]
+    return re.search(r"turns?\(", request.text) and request.params and request.params[2] != b"0"
 
 
 def fetching(request):

@@ -167,8 +167,8 @@ class Many(OneRelay, PgCase):
             def ask(owner, known, tried=0):
                 turn = {"place": 0, "consumer": "c0", "owner": owner, "epoch": 0, "tried": tried, "max_events": 9, "lease_ms": 60000,
                         "known": known, "ordering": "key", "events": "", "predicate": ""}
-                return self.sql("SELECT t.n FROM outbox._turns(%s::json, (SELECT value::int FROM outbox.meta WHERE name = 'schema_version')) t",
-                                json.dumps([turn]))
+                return self.sql("SELECT t.n FROM outbox._turns(ARRAY(SELECT x FROM json_populate_recordset(NULL::outbox._simple, %s) x), "
+                                "(SELECT value::int FROM outbox.meta WHERE name = 'schema_version')) t", json.dumps([turn]))
             self.emit("second")
             self.assertEqual(ask("w", [], tried=-5), [(1,)])
             self.emit("third")
@@ -185,11 +185,12 @@ class Many(OneRelay, PgCase):
         turn = {"place": 0, "consumer": "c1", "owner": "w", "epoch": 0, "tried": 0, "max_events": 9, "lease_ms": 60000, "known": [],
                 "ordering": "key", "events": "", "predicate": ""}
         with contextlib.closing(psycopg2.connect(store)) as db, db.cursor() as role:
-            role.execute("SELECT e.type, e.n FROM outbox._single_turn(ROW(0, 'c0', 'w', 0, 0, NULL, 9, 60000, false, '{}', 'key', '', '')"
-                         "::outbox._simple, %s) e", [version])
+            role.execute("SELECT e.type, e.n FROM outbox._turns(ARRAY[ROW(0, 'c0', 'w', 0, 0, NULL, 9, 60000, false, '{}', 'key', '', '', true)"
+                         "::outbox._simple], %s) e", [version])
             self.assertEqual(role.fetchall(), [("c", 1)])
             db.commit()
-            role.execute("SELECT t.n FROM outbox._turns(%s::json, %s) t", [json.dumps([turn]), version])
+            role.execute("SELECT t.n FROM outbox._turns(ARRAY(SELECT x FROM json_populate_recordset(NULL::outbox._simple, %s) x), %s) t",
+                         [json.dumps([turn]), version])
             self.assertEqual(role.fetchall(), [(1,)])
 
 
@@ -230,7 +231,7 @@ class Cost(PgCase):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))
             said = self.said()[before:]
         alone = [text for text in said if "._turn(" in text]
-        together = [text for text in said if "._turns(" in text]
+        together = [text for text in said if "json_populate_recordset" in text]
         # Twenty turns by themselves would be 40 for each event. How many share one depends on which threads run when.
         self.assertLess(len(alone) + len(together), 14 * self.EVENTS, said[-20:])
         self.assertLess(len(alone), 2 * self.EVENTS, alone[-5:])
@@ -259,7 +260,7 @@ class Cost(PgCase):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))
             said = self.said()[before:]
         alone = [text for text in said if "._turn(" in text]
-        together = [text for text in said if "._turns(" in text]
+        together = [text for text in said if "json_populate_recordset" in text]
         # It was 172 while one that nobody happened to wait with went on by itself.
         self.assertLess(len(alone), 40, alone[-5:])
         self.assertGreater(len(together), 10)

@@ -153,7 +153,7 @@ class Settings(Own, Case):
             self.assertIn(f"{secret}: everybody", self.outbox("status", "-c", conf).stderr)
 
     def test_table_of_answers_is_the_one_in_the_documents(self):
-        source = (ROOT / "src" / "sink" / "nats_fate.c").read_text()
+        source = (ROOT / "src" / "sink" / "nats_answer.c").read_text()
         rows = re.findall(r'\{(\d+), (?:NULL|"[^"]*"), SINK_(\w+), "(.*?)"\},', source)
         table = [(code.replace("-", "0"), status.upper(), meaning)
                  for code, status, meaning in re.findall(r"^\| (\d{5}|-) \| (\w+) \| (.*) \|$", (ROOT / "docs" / "nats.md").read_text(), re.M)]

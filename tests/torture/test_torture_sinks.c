@@ -14,6 +14,10 @@
 #include "../unit/full_event.h"
 #include "fail.h"
 #include "sink/sink.h"
+#ifdef OUTBOX_NATS
+#include "sink/nats_impl.h"
+#include "sink/nats_link_impl.h"
+#endif
 
 #define EVENTS 3
 
@@ -120,10 +124,52 @@ static void no_event_is_rejected_for_a_lack_of_memory(void **state)
         torture(urls[i]);
 }
 
+#ifdef OUTBOX_NATS
+/* A message is made only once there is a connection, so it gets one that goes nowhere. */
+static void no_nats_message_is_unfit_for_a_lack_of_memory(void **state)
+{
+    (void)state;
+    const struct sink_ops *ops;
+    struct sink *sk;
+    struct error err;
+    struct nats_link nowhere = {.inbox = "_INBOX.x"};
+    struct nats_stream stream = {.last_seq = 1};
+    struct sink_config cfg = {.url = "nats://127.0.0.1:1/s.{tenant}?stream=S&format=cloudevents",
+                              .consumer = "c",
+                              .clock = &clock_system};
+    const struct delivery d = {.ev = &full, .attempt = 1};
+    bool hit = true;
+    assert_int_equal(sink_find(cfg.url, &ops, &err), 0);
+    for (long at = 1; hit; at++) {
+        natsMsg *msg = NULL;
+        assert_int_equal(ops->open(&cfg, &sk, &err), 0);
+        struct nats_sink *n = (struct nats_sink *)sk;
+        n->link = &nowhere;
+        n->stream = &stream;
+        fail_arm(FAIL_OURS, at, FAIL_ONCE);
+        int rc = nats_message_make(n, &d, 1, &msg, &err);
+        hit = fail_disarm();
+        if (rc != 0 && err.code != ERR_NOMEM)
+            fail_msg("allocation %ld: %d: %s", at, err.code, err.text);
+        const char *id = NULL;
+        if (rc == 0)
+            assert_int_equal(natsMsgHeader_Get(msg, "Nats-Msg-Id", &id), NATS_OK);
+        if (rc == 0)
+            assert_true(strlen(id) > 30);
+        natsMsg_Destroy(msg);
+        n->link = NULL;
+        ops->close(sk);
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_event_is_rejected_for_a_lack_of_memory),
+#ifdef OUTBOX_NATS
+        cmocka_unit_test(no_nats_message_is_unfit_for_a_lack_of_memory),
+#endif
     };
     fail_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);

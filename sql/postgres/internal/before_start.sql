@@ -16,6 +16,6 @@ COMMENT ON FUNCTION @schema@._before_start(pg_snapshot, bigint, bigint[], xid8, 
 CREATE OR REPLACE FUNCTION @schema@._starts_after(start_seen pg_snapshot, start_floor bigint)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN start_seen::text = '1:1:' THEN start_floor ELSE 0 END;
+RETURN coalesce(@include start_of(_starts_after)@, 0);
 COMMENT ON FUNCTION @schema@._starts_after(pg_snapshot, bigint) IS
     'up to which number no event is a consumer''s';

@@ -30,7 +30,7 @@ DECLARE
     last bigint;           -- the end of the range that is looked at
     known bigint;          -- the highest seq that the lane knows of
     passed bigint;         -- up to it no event can be new
-    again bigint;          -- an unseen event with a number up to passed
+    again boolean;         -- an unseen event has a number up to passed
     behind boolean;        -- the sequence is behind an event that exists
     strange boolean;       -- an event past what the lane knows looks as if it had been seen
     fed boolean;
@@ -91,39 +91,14 @@ BEGIN
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
                 l.pos := 0;
 
-                -- Is this still the outbox that the lane knows (see _trouble)? Each question is a
-                -- probe of an index. Each says in which order to look, because an EXISTS may be
-                -- answered from the other index, by reading all of it. A tenant's worker may not
-                -- see all events, so it does not ask.
-                SELECT (SELECT e.seq
-                        FROM @schema@.event e
-                        WHERE e.xid >= pg_snapshot_xmax(l.seen)
-                        ORDER BY e.xid, e.seq
-                        LIMIT 1),
-                       (SELECT e.seq
-                        FROM (SELECT x.seq, x.xid
-                              FROM @schema@.event x
-                              WHERE x.seq <= passed AND x.seq > passed - 100
-                              ORDER BY x.seq DESC
-                              LIMIT 1) e
-                        WHERE e.xid >= pg_snapshot_xmax(l.seen)),
-                       (SELECT true
-                        FROM @schema@.event e
-                        WHERE e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, l.target)
-                        ORDER BY e.seq
-                        LIMIT 1),
-                       EXISTS (SELECT 1
-                               FROM (SELECT x.xid
-                                     FROM @schema@.event x
-                                     WHERE x.seq > known
-                                     ORDER BY x.seq
-                                     LIMIT 100) e
-                               WHERE pg_visible_in_snapshot(e.xid, l.seen))
-                INTO first, again, behind, strange
+                -- A tenant's worker may not see all events, so it does not ask.
+                SELECT @include unseen_and_passed(l.seen, passed)@,
+                       @include shown_past_end(l.target, l.window_end)@,
+                       @include seen_past_known(l.seen, known)@
+                INTO again, behind, strange
                 WHERE c.tenant = '';
-                fed := EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
-                               WHERE r.srrelid = '@schema@.event'::regclass);
-                IF l.window_end < known OR behind OR again IS NOT NULL OR first <= passed THEN
+                fed := @include is_fed()@;
+                IF l.window_end < known OR behind OR again THEN
                     astray := format('event numbers began again: the last one given out is %s, '
                                      'consumer "%s" was at %s', l.window_end, c.name, known);
                     RETURN;

@@ -25,9 +25,7 @@ CREATE OR REPLACE FUNCTION @schema@._first_due(consumer text, since timestamptz)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $outbox$
 BEGIN
-    RETURN (SELECT p.due_at FROM @schema@.parked p
-            WHERE p.consumer = $1 AND p.due_at >= coalesce(since, '-infinity')
-            ORDER BY p.due_at, p.seq LIMIT 1);
+    RETURN @include first_due($1, since)@;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._first_due(text, timestamptz) IS

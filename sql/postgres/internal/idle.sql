@@ -44,8 +44,7 @@ BEGIN
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
            -- A subscription that writes here is for _check_fed to refuse.
-           AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
-                           WHERE r.srrelid = '@schema@.event'::regclass),
+           AND NOT @include is_fed()@,
            (SELECT min(p.due_at) FROM @schema@.parked p
             WHERE p.consumer = c.name AND p.claim IS NULL
               AND p.due_at >= (SELECT d.since FROM d)),

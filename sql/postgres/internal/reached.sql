@@ -6,7 +6,7 @@ LANGUAGE sql STABLE
 RETURN CASE WHEN (l).window_end IS NULL THEN NULL
             WHEN (l).target IS NOT NULL AND (l).next_floor > (l).window_end THEN NULL
             WHEN (l).target IS NOT NULL THEN (l).next_floor
-            WHEN (l).floor <= (c).start_floor AND (c).start_seen::text = '1:1:' THEN NULL
+            WHEN (l).floor <= @include start_of((c))@ THEN NULL
             ELSE least((l).floor, (l).window_end) END;
 COMMENT ON FUNCTION @schema@._reached(@schema@.consumer, @schema@.lane) IS
     'up to which number no event can be new to a lane';

@@ -64,7 +64,7 @@ BEGIN
        AND (s.outcomes = '[]' OR q.ordering <> 'global') AND s.release_from = 0
        AND current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM 1 FROM @schema@.consumer c WHERE c.name = _turn.consumer
-        FOR NO KEY UPDATE SKIP LOCKED; -- as in _lock_consumer
+        FOR NO KEY UPDATE SKIP LOCKED; -- as _lock_consumer locks it
         locked := FOUND;
     END IF;
     IF locked THEN
@@ -74,17 +74,16 @@ BEGIN
                x.pos, x.claims_from, x.delivered, x.home, z.due_from, x.leader, x.members,
                x.kept_for, x.kept_until
         INTO l
-        FROM @schema@.meta m, @schema@.consumer c,
+        FROM @schema@.consumer c,
              LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = a.lane
                       ORDER BY y.version DESC LIMIT 1) AS x,
              LATERAL (SELECT y.due_from FROM @schema@.lane y
                       WHERE y.consumer = c.name AND y.lane = -1
                       ORDER BY y.version DESC LIMIT 1) AS z
-        WHERE m.name = 'schema_version' AND m.value = knows::text
-          AND c.name = _turn.consumer AND c.ordering = q.ordering AND c.lanes = q.lanes
-          AND c.events = q.events AND c.predicate = q.predicate
-          AND NOT c.paused AND NOT c.marks
-          -- as in _check_tenant
+        WHERE c.name = _turn.consumer AND c.lanes = q.lanes
+          AND @include same_settings(c, q)@
+          AND @include knows_version(knows)@
+          -- what _check_tenant would refuse
           AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
           AND (c.tenant = '' OR row_security_active('@schema@.event')
                OR current_user <> @schema@._caller())
@@ -134,8 +133,7 @@ BEGIN
                             AND ((o.epoch = ANY (q.known)
                                   OR o.lane >= 0 AND a.members
                                      & @schema@._members(o.members, o.lane) = 0)
-                                 AND o.locked_until > now
-                                 AND o.locked_until <= now + o.lease + interval '1 s') IS NOT TRUE)
+                                 AND @include is_alive(o, now)@) IS NOT TRUE)
           -- A worker that is alone has to bring its lanes together.
           AND (a.members = @schema@._all_lanes(q.lanes)
                OR EXISTS (SELECT 1 FROM @schema@.claim o

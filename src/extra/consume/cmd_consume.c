@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/logger.h"
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 #include "sink/exec_env.h"
 #include "sink/exec_start.h"
 #include "sink/sink.h"

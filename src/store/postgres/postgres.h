@@ -16,8 +16,7 @@
  *   doctor.c       what can be wrong with the outbox; doctor_server.c: with the server
  *   emit.c         inserting events and inbox rows
  *   turn.c         settling and claiming
- *   turns.c        the same for several consumers at once
- *   single.c       and for one that has little to do
+ *   turns.c        the same where there is little to consider, for one consumer or for several
  *   waiting.c      which events of a claim have to wait
  *   read.c         reading the events of a claim
  *   ahead.c        reading those of the next ones, ahead of their claims
@@ -343,8 +342,19 @@ struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req)
 void pg_unread(struct batch *b, struct claim_hint *hint);
 /* pg_add_outcomes adds the outcomes of a settlement, as JSON; outcomes.c. */
 void pg_add_outcomes(struct buf *b, const struct settlement *s);
-/* pg_add_marks adds the marks of a settlement, as JSON. */
+/* pg_add_marks adds the marks of a settlement, as JSON; pg_add_known the epochs of the claims that
+ * the worker has in hand, as an array of JSON or of the server's, by its brackets. */
 void pg_add_marks(struct buf *b, const struct settlement *s);
+void pg_add_known(struct buf *b, const struct claim_request *req, const char brackets[2]);
+/* pg_pulls_in says whether it is time to look at all parked events, whenever they are due. */
+bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
+/* pg_forget_claim settles a claim of which the filter wanted nothing, and empties *b. passed_over:
+ * the seq of a parked event that is recorded as skipped; 0: none. */
+int pg_forget_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
+                    int64_t passed_over, struct error *err);
+/* pg_put_back gives a claim back whose events could not be read, for want of memory for instance:
+ * no worker has tried them, and a lease that runs out would count as an attempt. */
+void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b);
 /* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err);
@@ -361,28 +371,9 @@ int64_t pg_key_sample(void);
 int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
                     struct error *err);
 
-/* ---- turns.c, single.c ---- */
-
-/* What the server says of a simple turn. The claim has what its consumer wants of the events in
- * (from, to] of a window. The texts belong to the result. */
-struct pg_simple_answer {
-    bool made;     /* it was simple, by single.c */
-    int64_t epoch; /* of the new claim */
-    int64_t n;     /* its events; 0: there is no claim */
-    bool more;     /* the consumer has other claims */
-    bool quiet;    /* nothing was new beyond them */
-    const char *seen, *target;
-    int64_t floor, from, to;
-    int64_t now_ms; /* the database's clock */
-};
+/* ---- turns.c ---- */
 
 int pg_turns(struct store *st, struct batched_turn *t, size_t n, struct error *err);
-/* pg_pulls_in says whether it is time to look at all parked events, whenever they are due. */
-bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
-/* pg_single makes the turn, if it is simple. The first *ret_came rows of the result, which the
- * caller clears, have the events of the claim; 0: they have to be read. NULL: it failed. */
-PGresult *pg_single(struct pg_store *st, const struct batched_turn *t, struct pg_simple_answer *ret,
-                    int *ret_came, struct error *err);
 
 /* ---- read.c ---- */
 
@@ -417,6 +408,9 @@ int pg_read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f
                   const struct pg_chunk_limits *max, struct arena *a, struct pg_chunk *c,
                   struct error *err);
 bool pg_chunk_full(const struct pg_chunk *c, const struct pg_chunk_limits *max);
+/* pg_chunk_add adds the event of a row. */
+int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a,
+                 struct error *err);
 void pg_note_size(struct pg_store *st, const struct pg_chunk *c);
 
 /* ---- ahead.c ---- */
@@ -453,7 +447,8 @@ void pg_ahead_forget(struct pg_store *st);
  * by its id. */
 #define PG_INBOX_KEY(row) \
     "CASE WHEN " row ".tenant IS NULL " \
-           "OR " row ".tenant = (SELECT @schema@._acting_for(current_user)) " \
+           "OR " row ".tenant OPERATOR(pg_catalog.=) " \
+              "(SELECT @schema@._acting_for(current_user)) " \
          "THEN " row ".idempotency_key END"
 /* clang-format on */
 

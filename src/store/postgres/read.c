@@ -91,18 +91,23 @@ static bool wanted(const struct filter *f, const PGresult *r)
     return !filter_has_where(f) || filter_payload(f, value_of(r, PAYLOAD_COLUMN));
 }
 
-static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
+int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a, struct error *err)
 {
-    if (c->n < c->cap)
-        return 0;
-    size_t cap = c->cap ? 4 * c->cap : 64;
-    struct event *ev = arena_alloc(a, cap * sizeof *ev);
-    if (!ev)
+    if (c->n == c->cap) {
+        size_t cap = c->cap ? 4 * c->cap : 8;
+        struct event *ev = arena_alloc(a, cap * sizeof *ev);
+        if (!ev)
+            return err_nomem(err);
+        if (c->n)
+            memcpy(ev, c->ev, c->n * sizeof *ev);
+        c->ev = ev;
+        c->cap = cap;
+    }
+    struct event *ev = &c->ev[c->n];
+    if (!pg_event_row(r, row, a, ev))
         return err_nomem(err);
-    if (c->n)
-        memcpy(ev, c->ev, c->n * sizeof *ev);
-    c->ev = ev;
-    c->cap = cap;
+    c->bytes += event_bytes(ev);
+    c->n++;
     return 0;
 }
 
@@ -135,15 +140,10 @@ static int take_row(const struct filter *f, const PGresult *r, struct arena *a, 
 {
     bool want = was_in_hand(r) || wanted(f, r);
     if (want) {
-        if (grow(c, a, err) != 0)
+        if (pg_chunk_add(c, r, 0, a, err) != 0)
             return -1;
-        struct event *ev = &c->ev[c->n];
-        if (!pg_event_row(r, 0, a, ev))
-            return err_nomem(err);
         if (was_parked(r))
-            take_past(r, ev);
-        c->bytes += event_bytes(ev);
-        c->n++;
+            take_past(r, &c->ev[c->n - 1]);
     } else {
         c->passed_bytes += (size_t)PQgetlength(r, 0, PAYLOAD_COLUMN);
     }

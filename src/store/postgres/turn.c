@@ -1,6 +1,6 @@
-/* turn.c: settling and claiming. What happens is decided in sql/postgres/internal/turn.sql; this
- * file has the call's parameters, its answer, and the events that belong to it, read ahead where
- * possible. */
+/* turn.c: a turn in which anything may have to be considered. What happens is decided in
+ * sql/postgres/internal/turn.sql; this file has the call's parameters, its answer, and the events
+ * that belong to it, read ahead where possible. turns.c has turns with little to consider. */
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -57,15 +57,15 @@ void pg_add_marks(struct buf *b, const struct settlement *s)
     buf_addc(b, ']');
 }
 
-static void add_known(struct buf *b, const struct claim_request *req)
+void pg_add_known(struct buf *b, const struct claim_request *req, const char brackets[2])
 {
-    buf_addc(b, '{');
+    buf_addc(b, brackets[0]);
     for (size_t i = 0; i < req->n_known; i++) {
         if (i > 0)
             buf_addc(b, ',');
-        buf_addf(b, "%lld", (long long)req->known[i]);
+        buf_addi64(b, req->known[i]);
     }
-    buf_addc(b, '}');
+    buf_addc(b, brackets[1]);
 }
 
 /* tried counts the events that were not given back. The server cannot count them: it does not know
@@ -86,6 +86,11 @@ static int64_t tried(const struct settlement *s)
 struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req)
 {
     return req->cache ? req->cache : &st->cache;
+}
+
+bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
+{
+    return clock_repair_due(&pg_memo(st, req)->repair, clock_mono(st->opt.clock));
 }
 
 /* The answer's columns: the attributes of the type _answer. */
@@ -178,10 +183,10 @@ static int prepare_call(struct turning *t, const struct settlement *s,
         c->settlement.release_from = s->release_from;
     }
 
-    add_known(&c->request.known, req);
+    pg_add_known(&c->request.known, req, "{}");
     c->request.events = req->events ? req->events : "";
     c->request.where = req->where ? req->where : "";
-    c->request.pull_in = clock_repair_due(&pg_memo(st, req)->repair, clock_mono(st->opt.clock));
+    c->request.pull_in = pg_pulls_in(st, req);
 
     if (t->have) {
         c->ahead.lane = st->ahead.lane;
@@ -278,59 +283,47 @@ static void take_hint(const PGresult *r, struct claim_hint *h)
     h->wait_ms = pg_int(r, 0, A_wait_ms);
 }
 
-/* ---- events that could not be kept ---- */
+/* ---- claims whose events are not handed out ---- */
 
-/* settlement_of is a settlement of the turn's own claim. */
-static struct settlement settlement_of(const struct turning *t)
+/* settle_made settles a claim that a turn has just made. passed_over: see struct turning. */
+static int settle_made(struct pg_store *st, const struct claim_request *req, const struct batch *b,
+                       int64_t release_from, int64_t passed_over, struct error *err)
 {
-    return (struct settlement){
-        .consumer = t->req->consumer, .owner = t->req->owner, .order = t->req->order, .b = t->b};
-}
-
-/* settle_again makes a second call, which settles what the first one claimed. */
-static int settle_again(struct turning *t, const struct settlement *s, struct error *err)
-{
-    bool have = t->have;
-    t->have = false;
-    PGresult *r = call(t, s, NULL, err);
-    t->have = have;
+    struct turning t = {.st = st, .passed_over = passed_over};
+    struct settlement s = {.consumer = req->consumer,
+                           .owner = req->owner,
+                           .order = req->order,
+                           .b = b,
+                           .release_from = release_from};
+    PGresult *r = call(&t, &s, NULL, err);
     if (!r)
         return -1;
     PQclear(r);
     return 0;
 }
 
-/* forget settles a claim of which the filter wanted nothing. A parked event comes alone then, and
- * is recorded as skipped: it may have been claimed under another filter. */
-static int forget(struct turning *t, struct error *err)
+int pg_forget_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
+                    int64_t passed_over, struct error *err)
 {
-    struct settlement s = settlement_of(t);
-    if (t->b->parked)
-        t->passed_over = t->c.last;
-    int result = settle_again(t, &s, err);
-    t->passed_over = 0;
-    if (result == 0)
-        *t->b = (struct batch){0};
-    return result;
+    if (settle_made(st, req, b, 0, passed_over, err) != 0)
+        return -1;
+    *b = (struct batch){0};
+    return 0;
 }
 
-/* put_back gives a claim back whose events could not be read, for want of memory for instance:
- * nobody has tried them, and a lease that runs out would count as an attempt. It does so only a few
- * times in a row: an event there is never memory for would hold up all the others. After that the
- * lease runs out, the event comes alone, and ends as a dead letter. */
-static void put_back(struct turning *t)
+/* Only a few times in a row: an event there is never memory for would hold up all the others. After
+ * that the lease runs out, the event comes alone, and ends as a dead letter. */
+void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b)
 {
     struct error ignored;
-    struct settlement s = settlement_of(t);
-    s.release_from = t->b->parked ? 1 : t->b->from + 1;
-    if (PQstatus(t->st->db) != CONNECTION_OK)
+    if (PQstatus(st->db) != CONNECTION_OK)
         return;
-    struct turn_cache *memo = pg_memo(t->st, t->req);
+    struct turn_cache *memo = pg_memo(st, req);
     memo->unread++;
     if (memo->unread > UNREAD_MAX)
         return;
-    t->b->n = 0;
-    settle_again(t, &s, &ignored);
+    b->n = 0;
+    settle_made(st, req, b, b->parked ? 1 : b->from + 1, 0, &ignored);
 }
 
 /* ---- from the answer to a batch ---- */
@@ -441,7 +434,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
         else if (!b->parked)
             pg_ahead_forget(t->st);
         if (fetch(t, r, &w, err) != 0) {
-            put_back(t);
+            pg_put_back(t->st, t->req, b);
             return -1;
         }
         pg_memo(t->st, t->req)->unread = 0;
@@ -453,11 +446,14 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     bool more_may_come = !b->parked && !t->req->one_shot && !t->req->no_readahead;
     if (!read && more_may_come)
         pg_ahead_start(t->st, t->req, b, pg_int(r, 0, A_members), &w);
-    if (b->n == 0)
-        return forget(t, err);
+    if (b->n == 0) {
+        /* A parked event that the filter does not want comes alone. It is recorded as skipped,
+         * because it may have been claimed under another filter. */
+        return pg_forget_claim(t->st, t->req, b, b->parked ? t->c.last : 0, err);
+    }
 
     if (mark_waiting(b, r, err) != 0) {
-        put_back(t);
+        pg_put_back(t->st, t->req, b);
         return -1;
     }
     bool that_is_all = pg_true(r, 0, A_quiet);

@@ -1,21 +1,42 @@
-/* turns.c: turns of several consumers at once. sql/postgres/internal/turns.sql decides which of
- * them are simple, and makes those; this file has the call, and hands each consumer its share of
- * the events, which are read once for all that stand at the same place. A turn that is asked for
- * alone is made by single.c, where the events come with the answer. */
+/* turns.c: simple turns, of one consumer or of several at once. Which of them are simple is decided
+ * in sql/postgres/internal/simple_turns.sql, which makes those; this file has the call, and hands
+ * each consumer its share of the events. They come with the answer, or are read, once for all
+ * consumers that stand at the same place. */
 #include <stdlib.h>
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/num.h"
 #include "store/postgres/postgres.h"
 
 #define ASK_BYTES (16 << 20)
+#define PAYLOAD_COLUMN 6 /* of PG_EVENT_COLUMNS */
 
-/* The columns of the answer. */
-enum { A_PLACE, A_EPOCH, A_N, A_MORE, A_SEEN, A_FLOOR, A_TARGET, A_FROM, A_TO, A_QUIET, A_NOW_MS };
+/* The columns of the answer, behind those of an event. */
+enum {
+    A_PLACE = PG_EVENT_COLUMN_COUNT,
+    A_EPOCH,
+    A_N,
+    A_MORE,
+    A_SEEN,
+    A_FLOOR,
+    A_TARGET,
+    A_FROM,
+    A_TO,
+    A_QUIET,
+    A_NOW_MS
+};
+#define ANSWERS \
+    "SELECT " PG_EVENT_COLUMNS ", e.place, e.epoch, e.n, e.more, e.seen, e.floor, e.target, " \
+    "e.from_seq, e.to_seq, e.quiet, e.now_ms FROM @schema@._turns"
 
-static const char turns_sql[] = PG_NAMED
-    "SELECT t.place, t.epoch, t.n, t.more, t.seen, t.floor, t.target, t.from_seq, t.to_seq, "
-    "t.quiet, t.now_ms FROM @schema@._turns($1::pg_catalog.json, @version@) t";
+/* One turn has its values as parameters, which takes less time than JSON. */
+static const char one_sql[] = PG_NAMED ANSWERS
+    "(ARRAY[ROW(0, $1, $2, $3, $4, $5, $6, $7, $8, '{}', $9, $10, $11, true)::@schema@._simple], "
+    "@version@) e";
+static const char many_sql[] = PG_NAMED ANSWERS
+    "(ARRAY(SELECT x FROM pg_catalog.json_populate_recordset(NULL::@schema@._simple, "
+    "$1::pg_catalog.json) x), @version@) e";
 
 /* In the order of names, so that two relays do not wait for each other. */
 static const char shrink_sql[] = PG_NAMED
@@ -23,21 +44,43 @@ static const char shrink_sql[] = PG_NAMED
     "(SELECT * FROM pg_catalog.json_to_recordset($1::pg_catalog.json) AS y (consumer text, "
     "owner text, epoch bigint, last bigint) ORDER BY y.consumer OFFSET 0) x";
 
+/* What the server says of a turn that it made. The claim has what its consumer wants of the events
+ * in (from, to] of a window. The texts belong to the result. */
+struct answer {
+    int64_t epoch; /* of the new claim */
+    int64_t n;     /* its events; 0: there is no claim */
+    bool more;     /* the consumer has other claims */
+    bool quiet;    /* nothing was new beyond them */
+    const char *seen, *target;
+    int64_t floor, from, to;
+    int64_t now_ms;  /* the database's clock */
+    int row, rows;   /* its rows of the result */
+    bool has_events; /* they are in these rows */
+};
+
 /* One consumer's part of the call. */
 struct part {
     struct batched_turn *turn;
-    struct pg_simple_answer answer;
-    size_t cap;   /* room in turn->batch.ev */
-    size_t bytes; /* of the events in it */
-    int64_t last; /* seq of the last event that was looked at */
-    bool cut;     /* max_bytes was reached: the rest is claimed again */
-    bool shrunk;  /* and the claim ends there */
+    struct answer answer;
+    struct pg_chunk c; /* its events. cut: max_bytes was reached, and the rest is claimed again */
+    bool shrunk;       /* and the claim ends there */
+};
+
+/* The claims of a call, and a place to look at events before it is known who wants them. */
+struct reading {
+    struct pg_store *st;
+    const PGresult *r;
+    struct part *part;
+    size_t n;
+    const struct part *first; /* of those at the place that is read: says which window */
+    struct arena look;
+    struct pg_chunk looked; /* how many events that were, and their size */
 };
 
 /* ---- the call ---- */
 
-/* is_simple says whether the server needs to be asked at all. */
-static bool is_simple(const struct batched_turn *t)
+/* may_be_simple says whether the server needs to be asked at all. */
+static bool may_be_simple(const struct batched_turn *t)
 {
     const struct settlement *s = t->s;
     if (t->req->lanes != 1 || t->req->one_shot)
@@ -46,60 +89,6 @@ static bool is_simple(const struct batched_turn *t)
         return true;
     bool whole = s->n == 0 && s->release_from == 0;
     return whole && !s->b->parked && !s->b->suspect;
-}
-
-static void add_name(struct buf *b, const char *name, const char *text)
-{
-    buf_addf(b, ",\"%s\":", name);
-    json_quote(b, str_of(text ? text : ""));
-}
-
-static void add_known(struct buf *b, const struct claim_request *req)
-{
-    buf_adds(b, ",\"known\":[");
-    for (size_t i = 0; i < req->n_known; i++)
-        buf_addf(b, "%s%lld", i > 0 ? "," : "", (long long)req->known[i]);
-    buf_addc(b, ']');
-}
-
-bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
-{
-    return clock_repair_due(&pg_memo(st, req)->repair, clock_mono(st->opt.clock));
-}
-
-/* most_of returns how many events a turn asks for: no more than will fit, by the size of those that
- * came last. What does not fit after all is given back, at a statement of its own. */
-static size_t most_of(const struct pg_store *st, const struct claim_request *req)
-{
-    if (st->row_bytes == 0)
-        return req->max_events;
-    size_t fit = req->max_bytes / st->row_bytes + 1;
-    return fit < req->max_events ? fit : req->max_events;
-}
-
-/* add_turn adds what one turn asks for. */
-static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct batched_turn *t)
-{
-    const struct claim_request *req = t->req;
-    const struct settlement *s = t->s;
-    long long epoch = s ? s->b->epoch : 0;
-    long long tried = s ? (long long)s->b->n : 0;
-
-    buf_addf(b, "{\"place\":%zu,\"epoch\":%lld,\"tried\":%lld,\"max_events\":%zu,\"lease_ms\":%lld",
-             place, epoch, tried, most_of(st, req), (long long)req->lease_ms);
-    add_name(b, "consumer", req->consumer);
-    add_name(b, "owner", req->owner);
-    add_name(b, "ordering", store_order_names[req->order]);
-    add_name(b, "events", req->events);
-    add_name(b, "predicate", req->where);
-    add_known(b, req);
-    if (pg_pulls_in(st, req))
-        buf_adds(b, ",\"pull_in\":true");
-    if (s && s->n_marks > 0) {
-        buf_adds(b, ",\"marks\":");
-        pg_add_marks(b, s);
-    }
-    buf_addc(b, '}');
 }
 
 /* asked_before says whether an earlier turn is of the same consumer: one of several workers. Only
@@ -113,9 +102,81 @@ static bool asked_before(const struct batched_turn *t, size_t i)
     return false;
 }
 
-/* ask makes the call for the simple ones among t[0..n). The caller clears the result. NULL without
- * an error: none is simple. */
-static PGresult *ask(struct pg_store *st, const struct batched_turn *t, size_t n, struct error *err)
+/* max_events_of returns how many events a turn asks for: no more than will fit, by the size of
+ * those that came last. What does not fit after all is given back, in a statement of its own. */
+static size_t max_events_of(const struct pg_store *st, const struct claim_request *req)
+{
+    if (st->row_bytes == 0)
+        return req->max_events;
+    return min_size(req->max_bytes / st->row_bytes + 1, req->max_events);
+}
+
+/* is_single says whether a turn that claims has company neither in this call nor among its own
+ * claims. */
+static bool is_single(const struct batched_turn *t, size_t n)
+{
+    size_t own = t->s ? 1 : 0;
+    return n == 1 && may_be_simple(t) && t->req->max_events > 0 && t->req->n_known <= own;
+}
+
+static PGresult *ask_for_one(struct pg_store *st, const struct batched_turn *t, struct error *err)
+{
+    const struct claim_request *req = t->req;
+    const struct settlement *s = t->s;
+    int64_t epoch = s ? s->b->epoch : 0;
+    int64_t tried = s ? (int64_t)s->b->n : 0;
+    bool marked = s && s->n_marks > 0;
+    struct buf marks;
+    PGresult *r = NULL;
+    buf_init(&marks, ASK_BYTES);
+    pg_add_marks(&marks, s);
+    if (!buf_cstr(&marks))
+        err_nomem(err);
+    else
+        r = pg_rows(st, err, one_sql, "ssiisiibsss", req->consumer, req->owner, epoch, tried,
+                    marked ? marks.p : NULL, (int64_t)req->max_events, req->lease_ms,
+                    (int)pg_pulls_in(st, req), store_order_names[req->order],
+                    req->events ? req->events : "", req->where ? req->where : "");
+    buf_release(&marks);
+    return r;
+}
+
+static void add_name(struct buf *b, const char *name, const char *text)
+{
+    buf_addf(b, ",\"%s\":", name);
+    json_quote(b, str_of(text ? text : ""));
+}
+
+/* add_turn adds what one turn asks for. */
+static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct batched_turn *t)
+{
+    const struct claim_request *req = t->req;
+    const struct settlement *s = t->s;
+    long long epoch = s ? s->b->epoch : 0;
+    long long tried = s ? (long long)s->b->n : 0;
+
+    buf_addf(b, "{\"place\":%zu,\"epoch\":%lld,\"tried\":%lld,\"max_events\":%zu,\"lease_ms\":%lld",
+             place, epoch, tried, max_events_of(st, req), (long long)req->lease_ms);
+    add_name(b, "consumer", req->consumer);
+    add_name(b, "owner", req->owner);
+    add_name(b, "ordering", store_order_names[req->order]);
+    add_name(b, "events", req->events);
+    add_name(b, "predicate", req->where);
+    buf_adds(b, ",\"known\":");
+    pg_add_known(b, req, "[]");
+    if (pg_pulls_in(st, req))
+        buf_adds(b, ",\"pull_in\":true");
+    if (s && s->n_marks > 0) {
+        buf_adds(b, ",\"marks\":");
+        pg_add_marks(b, s);
+    }
+    buf_addc(b, '}');
+}
+
+/* ask_for_many makes the call for those of n turns that may be simple. NULL without an error: there
+ * are none. */
+static PGresult *ask_for_many(struct pg_store *st, const struct batched_turn *t, size_t n,
+                              struct error *err)
 {
     struct buf b;
     size_t asked = 0;
@@ -123,41 +184,55 @@ static PGresult *ask(struct pg_store *st, const struct batched_turn *t, size_t n
     buf_init(&b, ASK_BYTES);
     buf_addc(&b, '[');
     for (size_t i = 0; i < n; i++) {
-        if (!is_simple(&t[i]) || asked_before(t, i))
+        if (!may_be_simple(&t[i]) || asked_before(t, i))
             continue;
         if (asked++ > 0)
             buf_addc(&b, ',');
         add_turn(st, &b, i, &t[i]);
     }
     buf_addc(&b, ']');
-
     const char *text = buf_cstr(&b);
     if (!text)
         err_nomem(err);
     else if (asked > 0)
-        r = pg_query(st, err, turns_sql, "s", text);
+        r = pg_rows(st, err, many_sql, "s", text);
     buf_release(&b);
     return r;
 }
 
 /* ---- the answer ---- */
 
-/* read_answer reads what the server said of one turn. */
-static struct pg_simple_answer read_answer(const PGresult *r, int row)
+static bool has_flag(const PGresult *r, int row, int col)
 {
-    return (struct pg_simple_answer){.epoch = pg_int(r, row, A_EPOCH),
-                                     .n = pg_int(r, row, A_N),
-                                     .more = pg_true(r, row, A_MORE),
-                                     .seen = pg_str(r, row, A_SEEN),
-                                     .floor = pg_int(r, row, A_FLOOR),
-                                     .target = pg_str(r, row, A_TARGET),
-                                     .from = pg_int(r, row, A_FROM),
-                                     .to = pg_int(r, row, A_TO),
-                                     .quiet = pg_true(r, row, A_QUIET),
-                                     .now_ms = pg_int(r, row, A_NOW_MS)};
+    return PQgetlength(r, row, col) == 1 && *PQgetvalue(r, row, col);
 }
 
-/* take_answer fills in what the server said of one turn; the events are read later. */
+/* read_answer reads what the server said of one turn, in rows from `row` on. */
+static struct answer read_answer(const PGresult *r, int row)
+{
+    struct answer a = {.epoch = pg_binary_int8(r, row, A_EPOCH),
+                       .n = pg_binary_int8(r, row, A_N),
+                       .more = has_flag(r, row, A_MORE),
+                       .seen = pg_str(r, row, A_SEEN),
+                       .floor = pg_binary_int8(r, row, A_FLOOR),
+                       .target = pg_str(r, row, A_TARGET),
+                       .from = pg_binary_int8(r, row, A_FROM),
+                       .to = pg_binary_int8(r, row, A_TO),
+                       .quiet = has_flag(r, row, A_QUIET),
+                       .now_ms = pg_binary_int8(r, row, A_NOW_MS),
+                       .row = row,
+                       .has_events = true};
+    int64_t place = pg_binary_int8(r, row, A_PLACE);
+    int rows = PQntuples(r);
+    for (int i = row; i < rows && pg_binary_int8(r, i, A_PLACE) == place; i++) {
+        a.rows++;
+        if (PQgetisnull(r, i, PAYLOAD_COLUMN)) /* there is no event, or a large one */
+            a.has_events = false;
+    }
+    return a;
+}
+
+/* take_answer fills in what the server said of one turn; the events come later. */
 static void take_answer(struct pg_store *st, struct part *p)
 {
     struct batched_turn *t = p->turn;
@@ -176,148 +251,92 @@ static void take_answer(struct pg_store *st, struct part *p)
     }
 }
 
+/* ---- events ---- */
+
 /* same_place says whether two claims begin at the same place of the same window. */
 static bool same_place(const struct part *a, const struct part *b)
 {
-    const struct pg_simple_answer *x = &a->answer, *y = &b->answer;
+    const struct answer *x = &a->answer, *y = &b->answer;
     if (x->floor != y->floor || x->from != y->from)
         return false;
     return strcmp(x->seen, y->seen) == 0 && strcmp(x->target, y->target) == 0;
 }
 
-/* make_room makes room for one more event. */
-static int make_room(struct part *p, struct error *err)
-{
-    struct batch *b = &p->turn->batch;
-    if (b->n < p->cap)
-        return 0;
-    size_t cap = p->cap ? 2 * p->cap : 8;
-    struct event *ev = arena_alloc(p->turn->a, cap * sizeof *ev);
-    if (!ev)
-        return err_nomem(err);
-    if (b->n > 0)
-        memcpy(ev, b->ev, b->n * sizeof *ev);
-    b->ev = ev;
-    p->cap = cap;
-    return 0;
-}
-
-/* A row that has an event. */
-struct row {
-    const PGresult *r;
-    int i;
-};
-
-/* has_all says whether a consumer gets nothing from an event on: its claim ends before, or memory
- * did. */
-static bool has_all(const struct part *p, int64_t seq)
-{
-    return p->cut || seq > p->answer.to;
-}
-
-/* offer gives a consumer the event in the row, if it wants it. ev is the same event, to look at. */
-static int offer(struct part *p, struct row row, const struct event *ev, int64_t now_ms,
-                 struct error *err)
-{
-    const struct claim_request *req = p->turn->req;
-    struct batch *b = &p->turn->batch;
-    if (has_all(p, ev->seq))
-        return 0;
-    if (p->bytes >= req->max_bytes && p->last > 0) {
-        p->cut = true;
-        return 0;
-    }
-    p->last = ev->seq;
-    bool wanted = filter_type(req->filter, ev->type) && filter_payload(req->filter, ev->payload);
-    if (!wanted) {
-        p->turn->hint.skipped++;
-        return 0;
-    }
-
-    if (make_room(p, err) != 0)
-        return -1;
-    struct event *kept = &b->ev[b->n];
-    if (!pg_event_row(row.r, row.i, p->turn->a, kept))
-        return err_nomem(err);
-    kept->delayed = kept->not_before > now_ms;
-    p->bytes += event_bytes(kept);
-    b->n++;
-    return 0;
-}
-
-/* The claims, and a place to look at their events. */
-struct reading {
-    struct pg_store *st;
-    struct part *part;
-    size_t n;
-    const struct part *first; /* of those at the place that is read: says which window */
-    struct arena look;
-    struct pg_chunk looked; /* how many events that were, and their size */
-};
-
-/* concerns says whether a part has a claim at the place that is read. */
-static bool concerns(const struct reading *g, const struct part *p)
+/* has_claim_here says whether a part has a claim at the place that is read. */
+static bool has_claim_here(const struct reading *g, const struct part *p)
 {
     return p->answer.n > 0 && same_place(p, g->first);
 }
 
+/* offer_event gives a consumer the event in a row, if it wants it. ev is the same event, to look
+ * at. */
+static int offer_event(struct part *p, const PGresult *r, int row, const struct event *ev,
+                       struct error *err)
+{
+    const struct claim_request *req = p->turn->req;
+    struct pg_chunk *c = &p->c;
+    if (c->cut || ev->seq > p->answer.to)
+        return 0;
+    if (c->bytes >= req->max_bytes && c->scanned > 0) {
+        c->cut = true;
+        return 0;
+    }
+    c->last = ev->seq;
+    c->scanned++;
+    bool wanted = filter_type(req->filter, ev->type) && filter_payload(req->filter, ev->payload);
+    if (!wanted)
+        return 0;
+    if (pg_chunk_add(c, r, row, p->turn->a, err) != 0)
+        return -1;
+    struct event *kept = &c->ev[c->n - 1];
+    kept->delayed = kept->not_before > p->answer.now_ms;
+    return 0;
+}
+
 /* offer_row offers an event to every consumer that stands there. */
-static int offer_row(struct reading *g, struct row row, struct error *err)
+static int offer_row(struct reading *g, const PGresult *r, int row, struct error *err)
 {
     struct event ev;
     arena_reset(&g->look);
-    if (!pg_event_row(row.r, row.i, &g->look, &ev))
+    if (!pg_event_row(r, row, &g->look, &ev))
         return err_nomem(err);
     g->looked.n++;
     g->looked.bytes += event_bytes(&ev);
     for (size_t i = 0; i < g->n; i++) {
         struct part *p = &g->part[i];
-        if (!concerns(g, p))
-            continue;
-        if (offer(p, row, &ev, g->first->answer.now_ms, err) != 0)
+        if (has_claim_here(g, p) && offer_event(p, r, row, &ev, err) != 0)
             return -1;
     }
     return 0;
 }
 
-/* all_cut says whether nobody at this place has room for more. */
+/* all_cut says whether no consumer at this place has room for more. */
 static bool all_cut(const struct reading *g)
 {
     for (size_t i = 0; i < g->n; i++) {
-        const struct part *p = &g->part[i];
-        if (concerns(g, p) && !p->cut)
+        if (has_claim_here(g, &g->part[i]) && !g->part[i].c.cut)
             return false;
     }
     return true;
 }
 
-/* last_of gives the end of the longest claim at this place. */
-static int64_t last_of(const struct reading *g)
-{
-    int64_t last = 0;
-    for (size_t i = 0; i < g->n; i++) {
-        const struct part *p = &g->part[i];
-        if (concerns(g, p) && p->answer.to > last)
-            last = p->answer.to;
-    }
-    return last;
-}
-
-/* read_place reads the events of one window for all who have claimed in it. */
+/* read_place reads the events of one window for all that have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
-    const struct pg_simple_answer *at = &g->first->answer;
-    struct pg_window w = {.seen = at->seen,
-                          .target = at->target,
-                          .floor = at->floor,
-                          .from = at->from,
-                          .to = last_of(g)};
+    const struct answer *at = &g->first->answer;
+    struct pg_window w = {
+        .seen = at->seen, .target = at->target, .floor = at->floor, .from = at->from};
+    for (size_t i = 0; i < g->n; i++) {
+        if (has_claim_here(g, &g->part[i]) && g->part[i].answer.to > w.to)
+            w.to = g->part[i].answer.to;
+    }
     if (pg_read_all(g->st, &w, SIZE_MAX >> 1, err) != 0)
         return -1;
+
     PGresult *row;
     int more;
     while ((more = pg_next_row(g->st, PG_MAIN, &row, err)) == 1) {
-        int result = offer_row(g, (struct row){row, 0}, err);
+        int result = offer_row(g, row, 0, err);
         PQclear(row);
         if (result != 0 || all_cut(g)) {
             pg_stop(g->st, PG_MAIN);
@@ -327,69 +346,41 @@ static int read_place(struct reading *g, struct error *err)
     return more;
 }
 
-/* seen_before says whether an earlier claim stands at the same place, whose events are read. */
-static bool seen_before(const struct reading *g, size_t i)
+/* read_before says whether an earlier claim stands at the same place, whose events are read. */
+static bool read_before(const struct reading *g, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
-        bool has_claim = g->part[k].answer.n > 0;
-        if (has_claim && same_place(&g->part[k], &g->part[i]))
+        if (g->part[k].answer.n > 0 && same_place(&g->part[k], &g->part[i]))
             return true;
     }
     return false;
 }
 
+/* read_events gets the events of all claims: out of the answer, or by a query. */
 static int read_events(struct reading *g, struct error *err)
 {
     for (size_t i = 0; i < g->n; i++) {
-        bool has_claim = g->part[i].answer.n > 0;
-        if (!has_claim || seen_before(g, i))
+        const struct answer *a = &g->part[i].answer;
+        if (a->n == 0 || read_before(g, i))
             continue;
         g->first = &g->part[i];
-        if (read_place(g, err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* take_events hands out events that came with the answer. */
-static int take_events(struct reading *g, const PGresult *r, int rows, struct error *err)
-{
-    g->first = g->part;
-    for (int i = 0; i < rows && !all_cut(g); i++) {
-        if (offer_row(g, (struct row){r, i}, err) != 0)
-            return -1;
+        if (!a->has_events) {
+            if (read_place(g, err) != 0)
+                return -1;
+            continue;
+        }
+        for (int k = 0; k < a->rows && !all_cut(g); k++) {
+            if (offer_row(g, g->r, a->row + k, err) != 0)
+                return -1;
+        }
     }
     return 0;
 }
 
 /* ---- claims that are not handed out as they were made ---- */
 
-/* settle_alone settles a claim that this call has made. */
-static int settle_alone(struct pg_store *st, const struct part *p, int64_t release_from,
-                        struct error *err)
-{
-    const struct claim_request *req = p->turn->req;
-    struct settlement s = {.consumer = req->consumer,
-                           .owner = req->owner,
-                           .order = req->order,
-                           .b = &p->turn->batch,
-                           .release_from = release_from};
-    bool lost;
-    return pg_turn(&st->base, &s, &lost, NULL, NULL, NULL, NULL, err);
-}
-
-/* add_cut adds where a claim has to end. */
-static void add_cut(struct buf *b, const struct part *p)
-{
-    buf_addf(b, "{\"epoch\":%lld,\"last\":%lld", (long long)p->turn->batch.epoch,
-             (long long)p->last);
-    add_name(b, "consumer", p->turn->req->consumer);
-    add_name(b, "owner", p->turn->req->owner);
-    buf_addc(b, '}');
-}
-
-/* shrink_all ends the claims where memory did, in one transaction. If that fails, each is ended by
- * itself. */
+/* shrink_all ends the claims where memory did, in one transaction. If that fails, each is ended
+ * separately. */
 static void shrink_all(struct pg_store *st, struct part *part, size_t n)
 {
     struct error ignored;
@@ -398,11 +389,16 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
     buf_init(&b, ASK_BYTES);
     buf_addc(&b, '[');
     for (size_t i = 0; i < n; i++) {
-        if (!part[i].cut)
+        const struct part *p = &part[i];
+        if (!p->c.cut)
             continue;
         if (cut++ > 0)
             buf_addc(&b, ',');
-        add_cut(&b, &part[i]);
+        buf_addf(&b, "{\"epoch\":%lld,\"last\":%lld", (long long)p->turn->batch.epoch,
+                 (long long)p->c.last);
+        add_name(&b, "consumer", p->turn->req->consumer);
+        add_name(&b, "owner", p->turn->req->owner);
+        buf_addc(&b, '}');
     }
     buf_addc(&b, ']');
 
@@ -410,56 +406,37 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
     bool many = cut > 1 && text;
     bool done = many && pg_exec(st, &ignored, NULL, shrink_sql, "s", text) == 0;
     for (size_t i = 0; done && i < n; i++)
-        part[i].shrunk = part[i].cut;
+        part[i].shrunk = part[i].c.cut;
     buf_release(&b);
 }
 
-/* trim_claim ends a claim where memory did, and forgets one that the predicate left nothing of. */
-static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
+/* finish_claim makes a batch of a claim whose events were read. It ends the claim where memory did,
+ * and forgets one that the predicate left nothing of. */
+static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
 {
-    struct batch *b = &p->turn->batch;
-    if (b->epoch == 0)
-        return 0;
-    if (p->cut) {
-        p->turn->hint.quiet = false;
-        b->to = p->last;
-        if (!p->shrunk && pg_shrink(st, p->turn->req, b->epoch, p->last, err) != 0)
+    struct batched_turn *t = p->turn;
+    struct batch *b = &t->batch;
+    b->ev = p->c.ev;
+    b->n = p->c.n;
+    t->hint.skipped += p->c.scanned - p->c.n;
+    if (p->c.cut) {
+        t->hint.quiet = false;
+        b->to = p->c.last;
+        if (!p->shrunk && pg_shrink(st, t->req, b->epoch, p->c.last, err) != 0)
             return -1;
     }
-    if (b->n > 0)
-        return 0;
-    if (settle_alone(st, p, 0, err) != 0)
-        return -1;
-    *b = (struct batch){0};
-    return 0;
+    pg_memo(st, t->req)->unread = 0;
+    return b->n > 0 ? 0 : pg_forget_claim(st, t->req, b, 0, err);
 }
 
-/* put_back gives back a claim whose events could not be read, or not cut to size. Nobody has tried
- * them, and a lease that runs out would count as an attempt. */
-static void put_back(struct pg_store *st, struct part *p)
+/* hand_out hands out the events of all claims. Whatever happens, what was settled is settled, so
+ * there is no error here: see claim_hint.unread. */
+static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGresult *r)
 {
     struct error ignored;
-    struct batch *b = &p->turn->batch;
-    bool reachable = PQstatus(st->db) == CONNECTION_OK;
-    if (!reachable)
-        return;
-    b->n = 0;
-    settle_alone(st, p, 1, &ignored);
-}
-
-/* hand_out hands out the events of all claims: the first `came` rows of r, or else they are read.
- * Whatever happens, what was settled is settled, so there is no error here: see
- * claim_hint.unread. */
-static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGresult *r, int came)
-{
-    struct error ignored;
-    struct reading g = {.st = st, .part = part, .n = n};
-    int result;
+    struct reading g = {.st = st, .r = r, .part = part, .n = n};
     arena_init(&g.look, 0);
-    if (came > 0)
-        result = take_events(&g, r, came, &ignored);
-    else
-        result = read_events(&g, &ignored);
+    int result = read_events(&g, &ignored);
     arena_release(&g.look);
     pg_note_size(st, &g.looked);
     if (result == 0)
@@ -467,72 +444,52 @@ static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGr
     for (size_t i = 0; i < n; i++) {
         struct batched_turn *t = part[i].turn;
         bool claimed = t->batch.epoch != 0;
-        if (!claimed || (result == 0 && trim_claim(st, &part[i], &ignored) == 0))
+        if (!claimed || (result == 0 && finish_claim(st, &part[i], &ignored) == 0))
             continue;
-        put_back(st, &part[i]);
+        pg_put_back(st, t->req, &t->batch);
         pg_unread(&t->batch, &t->hint);
     }
-}
-
-/* make_single makes a turn by itself, if it is simple. */
-static int make_single(struct pg_store *st, struct batched_turn *t, struct error *err)
-{
-    struct part p = {.turn = t};
-    int came;
-    PGresult *r = pg_single(st, t, &p.answer, &came, err);
-    if (!r)
-        return -1;
-    if (p.answer.made) {
-        take_answer(st, &p);
-        hand_out(st, &p, 1, r, came);
-    }
-    PQclear(r);
-    return 0;
-}
-
-/* make_together makes the simple ones of n turns. */
-static int make_together(struct pg_store *st, struct batched_turn *t, size_t n, struct error *err)
-{
-    struct error why = {0};
-    PGresult *r = ask(st, t, n, &why);
-    if (!r && why.code) {
-        *err = why;
-        return -1;
-    }
-    int rows = PQntuples(r);
-    struct part *part = calloc((size_t)rows + 1, sizeof *part);
-    int result = part ? 0 : err_nomem(err);
-    for (int i = 0; result == 0 && i < rows; i++) {
-        part[i] = (struct part){.turn = &t[pg_int(r, i, A_PLACE)], .answer = read_answer(r, i)};
-        take_answer(st, &part[i]);
-    }
-    if (result == 0)
-        hand_out(st, part, (size_t)rows, NULL, 0);
-    free(part);
-    PQclear(r);
-    return result;
-}
-
-/* is_single says whether a turn that claims has company neither in this call nor among its own
- * claims. */
-static bool is_single(const struct batched_turn *t, size_t n)
-{
-    size_t own = n == 1 && t->s ? 1 : 0;
-    return n == 1 && is_simple(t) && t->req->max_events > 0 && t->req->n_known <= own;
 }
 
 int pg_turns(struct store *base, struct batched_turn *t, size_t n, struct error *err)
 {
     struct pg_store *st = pg_of(base);
+    struct error why = {0};
     for (size_t i = 0; i < n; i++)
         t[i].made = false;
     if (pg_check_open(st, err) != 0)
         return -1;
-    if (is_single(t, n)) {
-        int result = make_single(st, t, err);
-        bool behind = !t->made && t->req->batch_backlog; /* perhaps: then it is still simple */
-        if (result != 0 || !behind)
-            return result;
+
+    PGresult *r = NULL;
+    bool single = is_single(t, n);
+    if (single)
+        r = ask_for_one(st, t, &why);
+    bool behind = single && PQntuples(r) == 0 && t->req->batch_backlog;
+    if (behind) { /* perhaps: then it is still simple, and gets a part of its window */
+        PQclear(r);
+        r = NULL;
     }
-    return make_together(st, t, n, err);
+    if (!why.code && (!single || behind))
+        r = ask_for_many(st, t, n, &why);
+    if (!r && why.code) {
+        *err = why;
+        return -1;
+    }
+
+    int rows = PQntuples(r), result = 0;
+    struct part *part = calloc((size_t)rows + 1, sizeof *part);
+    size_t made = 0;
+    if (!part)
+        result = err_nomem(err);
+    for (int i = 0; result == 0 && i < rows; i += part[made++].answer.rows) {
+        struct part *p = &part[made];
+        p->turn = &t[pg_binary_int8(r, i, A_PLACE)];
+        p->answer = read_answer(r, i);
+        take_answer(st, p);
+    }
+    if (made > 0)
+        hand_out(st, part, made, r);
+    free(part);
+    PQclear(r);
+    return result;
 }

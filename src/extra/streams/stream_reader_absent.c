@@ -1,5 +1,5 @@
 /* stream_reader_absent.c: stream_reader_run of a build without Redis. */
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 
 int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,
                       struct error *err)

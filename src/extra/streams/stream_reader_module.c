@@ -1,5 +1,5 @@
 /* stream_reader_module.c: stream_reader_run of liboutbox, which leaves it to liboutbox-sinks. */
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 #include "sink/sink_module.h"
 
 int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,

@@ -5,8 +5,8 @@
  * so the function must remember event ids in its own transaction (handle_once). Entries are handled
  * in the order of the stream, and one that fails is tried again before the next. With one member at
  * work, the order of a key is kept from end to end. */
-#ifndef ENGINE_STREAM_READER_H
-#define ENGINE_STREAM_READER_H
+#ifndef EXTRA_STREAMS_STREAM_READER_H
+#define EXTRA_STREAMS_STREAM_READER_H
 
 #include "base/log.h"
 #include "event/event.h"

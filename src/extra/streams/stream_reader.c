@@ -1,4 +1,4 @@
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -69,8 +69,9 @@ static void back_off(struct member *m)
 
 /* ---- asking ---- */
 
-/* call runs a command, and returns whatever Redis answers to it. The caller frees *ret. */
-static int call(struct member *m, int argc, const char **argv, redisReply **ret, struct error *err)
+/* call_redis runs a command, and returns whatever Redis answers to it. The caller frees *ret. */
+static int call_redis(struct member *m, int argc, const char **argv, redisReply **ret,
+                      struct error *err)
 {
     return redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err);
 }
@@ -79,19 +80,20 @@ static int call(struct member *m, int argc, const char **argv, redisReply **ret,
 static int error_of(struct member *m, const redisReply *r, struct error *err)
 {
     char said[REDIS_TEXT];
-    enum retry_class fate = CLASS_DOWN;
+    enum retry_class class = CLASS_DOWN;
     redis_conn_text(&m->conn, r, said);
     if (redis_fault_of(r->str) == REDIS_FAULT_SETUP)
-        fate = CLASS_FATAL;
+        class = CLASS_FATAL;
     if (redis_reconnects(r->str))
         redis_conn_close(&m->conn);
-    return err_class(err, ERR_UNAVAILABLE, fate, 0, "%s: %s", m->url.label, said);
+    return err_class(err, ERR_UNAVAILABLE, class, 0, "%s: %s", m->url.label, said);
 }
 
-/* ask is call where an error reply is an error, too. */
-static int ask(struct member *m, int argc, const char **argv, redisReply **ret, struct error *err)
+/* call_checked is call_redis where an error reply is an error, too. */
+static int call_checked(struct member *m, int argc, const char **argv, redisReply **ret,
+                        struct error *err)
 {
-    if (call(m, argc, argv, ret, err) != 0)
+    if (call_redis(m, argc, argv, ret, err) != 0)
         return -1;
     if ((*ret)->type != REDIS_REPLY_ERROR)
         return 0;
@@ -101,9 +103,9 @@ static int ask(struct member *m, int argc, const char **argv, redisReply **ret, 
     return -1;
 }
 
-/* odd makes an error of an answer whose shape is not that of Redis, from whatever it is that we are
- * connected to. */
-static int odd(const struct member *m, const char *command, struct error *err)
+/* unknown_answer makes an error of an answer that Redis does not give: we may be connected to
+ * something else. */
+static int unknown_answer(const struct member *m, const char *command, struct error *err)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                      "%s gave no such answer to %s as Redis gives", m->url.label, command);
@@ -126,8 +128,9 @@ static bool is_pair(const redisReply *r)
     return r->element[0]->type == REDIS_REPLY_STRING;
 }
 
-/* find returns the text that follows a name in a list of names and values; NULL: there is none. */
-static const redisReply *find(const redisReply *list, const char *name)
+/* find_text returns the text that follows a name in a list of names and values; NULL: there is
+ * none. */
+static const redisReply *find_text(const redisReply *list, const char *name)
 {
     for (size_t i = 0; i + 1 < count_of(list); i += 2) {
         const redisReply *value = list->element[i + 1];
@@ -148,10 +151,10 @@ static int has_group(struct member *m, const char *stream, bool *ret, struct err
 {
     redisReply *r = NULL;
     bool there = false;
-    if (call(m, 3, (const char *[]){"XINFO", "GROUPS", stream}, &r, err) != 0)
+    if (call_redis(m, 3, (const char *[]){"XINFO", "GROUPS", stream}, &r, err) != 0)
         return -1;
     for (size_t i = 0; i < count_of(r); i++) {
-        const redisReply *name = find(r->element[i], "name");
+        const redisReply *name = find_text(r->element[i], "name");
         if (name && strcmp(name->str, m->cfg->group) == 0)
             there = true;
     }
@@ -161,57 +164,27 @@ static int has_group(struct member *m, const char *stream, bool *ret, struct err
 }
 
 /* last_id returns the last id of the stream. Every entry up to it was committed in the source
- * before it was added, so whoever reads the source's rows from now on finds it there. */
+ * before it was added, so a reader of the source's rows finds it there from now on. */
 static int last_id(struct member *m, const char *stream, char id[ID_TEXT], struct error *err)
 {
     redisReply *r = NULL;
     int64_t hi, lo;
-    if (call(m, 3, (const char *[]){"XINFO", "STREAM", stream}, &r, err) != 0)
+    if (call_redis(m, 3, (const char *[]){"XINFO", "STREAM", stream}, &r, err) != 0)
         return -1;
     const char *text = "0-0";
-    const redisReply *last = find(r, "last-generated-id");
+    const redisReply *last = find_text(r, "last-generated-id");
     if (last)
         text = last->str;
     int rc = 0;
     if (!redis_id(text, &hi, &lo))
-        rc = odd(m, "XINFO STREAM", err);
+        rc = unknown_answer(m, "XINFO STREAM", err);
     snprintf(id, ID_TEXT, "%s", text);
     freeReplyObject(r);
     return rc;
 }
 
-/* start_of decides where a new group starts, and takes the snapshot that ends there. */
-static int start_of(struct member *m, const char *stream, char from[ID_TEXT], struct error *err)
-{
-    snprintf(from, ID_TEXT, "%s", m->cfg->from ? m->cfg->from : "0");
-    if (!m->cfg->snapshot)
-        return 0;
-    if (last_id(m, stream, from, err) != 0)
-        return -1;
-    if (m->cfg->snapshot(m->cfg->ctx, stream, from, err) == 0)
-        return 0;
-    err->retry_class = CLASS_FATAL;
-    return -1;
-}
-
-/* create_group creates the group. It is fine if another member has done so meanwhile. */
-static int create_group(struct member *m, const char *stream, const char *from, struct error *err)
-{
-    char said[REDIS_TEXT];
-    redisReply *r = NULL;
-    const char *argv[] = {"XGROUP", "CREATE", stream, m->cfg->group, from, "MKSTREAM"};
-    if (call(m, 6, argv, &r, err) != 0)
-        return -1;
-    bool there = r->type != REDIS_REPLY_ERROR || strncmp(r->str, "BUSYGROUP", 9) == 0;
-    redis_conn_text(&m->conn, r, said);
-    freeReplyObject(r);
-    if (there)
-        return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s, stream %.100s: %s", m->url.label,
-                     stream, said);
-}
-
-/* make_group creates the group of a stream, unless it exists. */
+/* make_group creates the group of a stream, unless it exists; it is fine if another member does so
+ * meanwhile. With a snapshot, the group starts where that ends. */
 static int make_group(struct member *m, const char *stream, struct error *err)
 {
     char from[ID_TEXT];
@@ -220,9 +193,29 @@ static int make_group(struct member *m, const char *stream, struct error *err)
         return -1;
     if (there)
         return 0;
-    if (start_of(m, stream, from, err) != 0)
+
+    snprintf(from, ID_TEXT, "%s", m->cfg->from ? m->cfg->from : "0");
+    if (m->cfg->snapshot) {
+        if (last_id(m, stream, from, err) != 0)
+            return -1;
+        if (m->cfg->snapshot(m->cfg->ctx, stream, from, err) != 0) {
+            err->retry_class = CLASS_FATAL;
+            return -1;
+        }
+    }
+
+    char said[REDIS_TEXT];
+    redisReply *r = NULL;
+    const char *argv[] = {"XGROUP", "CREATE", stream, m->cfg->group, from, "MKSTREAM"};
+    if (call_redis(m, 6, argv, &r, err) != 0)
         return -1;
-    return create_group(m, stream, from, err);
+    bool created = r->type != REDIS_REPLY_ERROR || strncmp(r->str, "BUSYGROUP", 9) == 0;
+    redis_conn_text(&m->conn, r, said);
+    freeReplyObject(r);
+    if (created)
+        return 0;
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s, stream %.100s: %s", m->url.label,
+                     stream, said);
 }
 
 /* ---- entries ---- */
@@ -230,7 +223,7 @@ static int make_group(struct member *m, const char *stream, struct error *err)
 static int acknowledge(struct member *m, const char *stream, const char *id, struct error *err)
 {
     redisReply *r = NULL;
-    if (ask(m, 4, (const char *[]){"XACK", stream, m->cfg->group, id}, &r, err) != 0)
+    if (call_checked(m, 4, (const char *[]){"XACK", stream, m->cfg->group, id}, &r, err) != 0)
         return -1;
     freeReplyObject(r);
     return 0;
@@ -241,7 +234,7 @@ static int event_of(struct member *m, const redisReply *fields, struct event *ev
 {
     if (fields->type != REDIS_REPLY_ARRAY)
         return err_set(err, ERR_INVALID, "it was trimmed away before it was read");
-    const redisReply *value = find(fields, "event");
+    const redisReply *value = find_text(fields, "event");
     if (!value)
         return err_set(err, ERR_INVALID, "it has no field named event");
     return envelope_read((struct str){value->str, value->len}, &m->text, ev, err);
@@ -252,38 +245,28 @@ static int stopped(struct error *err)
     return err_set(err, ERR_BUSY, "told to stop");
 }
 
-/* skip passes over an entry that holds no event of ours. */
-static int skip(struct member *m, const char *stream, const char *id, const char *why,
-                struct error *err)
-{
-    m->stats->skipped++;
-    log_at(m->cfg->log, LOG_WARN_, m->cfg->group, "entry %s of %s is skipped: %s", id, stream, why);
-    return acknowledge(m, stream, id, err);
-}
-
-/* say_failed logs that an event failed, as a warning only the first time. */
-static void say_failed(struct member *m, const struct event *ev, const struct error *why)
-{
-    enum log_level level = m->failing ? LOG_DEBUG_ : LOG_WARN_;
-    log_at(m->cfg->log, level, m->cfg->group,
-           "event %s (%s) failed: %s; it will be tried again, and what is behind it waits",
-           ev->id.p, ev->type.p, why->text);
-    m->failing = true;
-}
-
-/* take handles one entry, and tries again until that succeeds or it is time to stop. Those behind
- * it wait, so that none overtakes it. */
-static int take(struct member *m, const char *stream, const redisReply *entry, struct error *err)
+/* handle_entry handles one entry, and tries again until that succeeds or it is time to stop. Those
+ * behind it wait, so that none overtakes it. */
+static int handle_entry(struct member *m, const char *stream, const redisReply *entry,
+                        struct error *err)
 {
     struct event ev;
     struct error why;
     const char *id = entry->element[0]->str;
-    if (event_of(m, entry->element[1], &ev, &why) != 0)
-        return skip(m, stream, id, why.text, err);
+    if (event_of(m, entry->element[1], &ev, &why) != 0) {
+        m->stats->skipped++;
+        log_at(m->cfg->log, LOG_WARN_, m->cfg->group, "entry %s of %s is skipped: %s", id, stream,
+               why.text);
+        return acknowledge(m, stream, id, err);
+    }
 
     while (m->cfg->handle(m->cfg->ctx, &ev, &why) != 0) {
+        enum log_level level = m->failing ? LOG_DEBUG_ : LOG_WARN_;
+        log_at(m->cfg->log, level, m->cfg->group,
+               "event %s (%s) failed: %s; it will be tried again, and what is behind it waits",
+               ev.id.p, ev.type.p, why.text);
+        m->failing = true;
         m->stats->failed++;
-        say_failed(m, &ev, &why);
         back_off(m);
         if (told_to_stop(m))
             return stopped(err);
@@ -294,8 +277,8 @@ static int take(struct member *m, const char *stream, const redisReply *entry, s
     return acknowledge(m, stream, id, err);
 }
 
-static int take_all(struct member *m, const char *stream, const redisReply *entries,
-                    struct error *err)
+static int handle_entries(struct member *m, const char *stream, const redisReply *entries,
+                          struct error *err)
 {
     for (size_t i = 0; i < count_of(entries); i++) {
         const redisReply *entry = entries->element[i];
@@ -305,8 +288,8 @@ static int take_all(struct member *m, const char *stream, const redisReply *entr
         if (deleted)
             continue;
         if (!is_pair(entry))
-            return odd(m, "a question for entries", err);
-        if (take(m, stream, entry, err) != 0)
+            return unknown_answer(m, "a question for entries", err);
+        if (handle_entry(m, stream, entry, err) != 0)
             return -1;
     }
     return 0;
@@ -321,7 +304,7 @@ static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT]
     snprintf(idle, sizeof idle, "%lld", (long long)m->claim_ms);
     const char *argv[] = {"XAUTOCLAIM", stream, m->cfg->group, m->name,
                           idle,         cursor, "COUNT",       COUNT_TEXT};
-    if (ask(m, 8, argv, &r, err) != 0)
+    if (call_checked(m, 8, argv, &r, err) != 0)
         return -1;
 
     int rc;
@@ -329,7 +312,7 @@ static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT]
     if (known) {
         snprintf(cursor, ID_TEXT, "%s", r->element[0]->str);
         m->stats->claimed += (int64_t)r->element[1]->elements;
-        rc = take_all(m, stream, r->element[1], err);
+        rc = handle_entries(m, stream, r->element[1], err);
     } else {
         rc = err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
                        "%s: XAUTOCLAIM needs Redis 6.2 or later", m->url.label);
@@ -349,19 +332,19 @@ static int claim_stranded(struct member *m, const char *stream, struct error *er
     return 0;
 }
 
-/* take_own handles a batch of own entries of stream[i], and moves the cursor behind them. */
-static int take_own(struct member *m, size_t i, const redisReply *entries, struct error *err)
+/* handle_own handles a batch of own entries of stream[i], and moves the cursor behind them. */
+static int handle_own(struct member *m, size_t i, const redisReply *entries, struct error *err)
 {
     size_t n = count_of(entries);
     if (n == 0) {
         m->cursor[i][0] = '\0';
         return 0;
     }
-    if (take_all(m, m->stream[i], entries, err) != 0)
+    if (handle_entries(m, m->stream[i], entries, err) != 0)
         return -1;
     const redisReply *last = entries->element[n - 1];
     if (!is_pair(last))
-        return odd(m, "XREADGROUP", err);
+        return unknown_answer(m, "XREADGROUP", err);
     snprintf(m->cursor[i], sizeof m->cursor[i], "%s", last->element[0]->str);
     return 0;
 }
@@ -375,30 +358,17 @@ static int read_own(struct member *m, size_t i, struct error *err)
         redisReply *r = NULL;
         const char *argv[] = {"XREADGROUP", "GROUP",   m->cfg->group, m->name,     "COUNT",
                               COUNT_TEXT,   "STREAMS", m->stream[i],  m->cursor[i]};
-        if (ask(m, 9, argv, &r, err) != 0)
+        if (call_checked(m, 9, argv, &r, err) != 0)
             return -1;
         if (count_of(r) == 0)
             m->cursor[i][0] = '\0';
         else if (is_pair(r->element[0]))
-            rc = take_own(m, i, r->element[0]->element[1], err);
+            rc = handle_own(m, i, r->element[0]->element[1], err);
         else
-            rc = odd(m, "XREADGROUP", err);
+            rc = unknown_answer(m, "XREADGROUP", err);
         freeReplyObject(r);
     }
     return rc;
-}
-
-/* take_streams handles the new entries of all streams, as XREADGROUP lists them. */
-static int take_streams(struct member *m, const redisReply *streams, struct error *err)
-{
-    for (size_t i = 0; i < count_of(streams); i++) {
-        const redisReply *s = streams->element[i];
-        if (!is_pair(s))
-            return odd(m, "XREADGROUP", err);
-        if (take_all(m, s->element[0]->str, s->element[1], err) != 0)
-            return -1;
-    }
-    return 0;
 }
 
 /* read_new waits a little for new entries of all streams. *ret_any: there were some. */
@@ -414,87 +384,65 @@ static int read_new(struct member *m, bool *ret_any, struct error *err)
         argv[9 + m->n + i] = ">";
     }
     redisReply *r = NULL;
-    if (ask(m, (int)(9 + 2 * m->n), argv, &r, err) != 0)
+    if (call_checked(m, (int)(9 + 2 * m->n), argv, &r, err) != 0)
         return -1;
     *ret_any = count_of(r) > 0;
-    int rc = take_streams(m, r, err);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count_of(r); i++) {
+        const redisReply *s = r->element[i];
+        if (is_pair(s))
+            rc = handle_entries(m, s->element[0]->str, s->element[1], err);
+        else
+            rc = unknown_answer(m, "XREADGROUP", err);
+    }
     freeReplyObject(r);
     return rc;
 }
 
 /* ---- the loop ---- */
 
-/* begin makes sure that the groups exist. Entries that were read over a connection that was lost
- * may not have been handled, so own entries are read again from the start. */
-static int begin(struct member *m, struct error *err)
+/* read_round reads everything there is once: own entries first, now and then those that are idle at
+ * other members, then new ones. *ret_any: there were new entries. */
+static int read_round(struct member *m, bool *ret_any, struct error *err)
 {
-    for (size_t i = 0; i < m->n; i++) {
+    int64_t now = clock_mono(&clock_system);
+
+    /* Entries that were read over a connection that was lost may not have been handled, so own
+     * entries are read again from the start. */
+    bool connected = m->conn.state != REDIS_CLOSED;
+    for (size_t i = 0; !connected && i < m->n; i++) {
         strcpy(m->cursor[i], "0");
         if (make_group(m, m->stream[i], err) != 0)
             return -1;
     }
-    return 0;
-}
-
-static int read_all_own(struct member *m, struct error *err)
-{
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < m->n; i++)
-        rc = read_own(m, i, err);
-    return rc;
-}
-
-/* claim_all looks for idle entries of other members in all streams, now and then. */
-static int claim_all(struct member *m, int64_t now, struct error *err)
-{
-    int rc = 0;
-    if (now < m->claim_at)
-        return 0;
-    for (size_t i = 0; rc == 0 && i < m->n; i++)
-        rc = claim_stranded(m, m->stream[i], err);
-    if (rc == 0)
+    for (size_t i = 0; i < m->n; i++) {
+        if (read_own(m, i, err) != 0)
+            return -1;
+    }
+    if (now >= m->claim_at) {
+        for (size_t i = 0; i < m->n; i++) {
+            if (claim_stranded(m, m->stream[i], err) != 0)
+                return -1;
+        }
         m->claim_at = now + m->claim_ms / 2 * MS_NS;
-    return rc;
-}
-
-/* do_round reads everything there is once. *ret_any: there were new entries. */
-static int do_round(struct member *m, bool *ret_any, struct error *err)
-{
-    int64_t now = clock_mono(&clock_system);
-    if (m->conn.state == REDIS_CLOSED && begin(m, err) != 0)
-        return -1;
-    if (read_all_own(m, err) != 0)
-        return -1;
-    if (claim_all(m, now, err) != 0)
-        return -1;
+    }
     if (read_new(m, ret_any, err) != 0)
         return -1;
     m->wait_ms = 0;
     return 0;
 }
 
-static void say_away(const struct member *m, bool first, const struct error *err)
-{
-    enum log_level level = first ? LOG_WARN_ : LOG_DEBUG_;
-    log_at(m->cfg->log, level, m->cfg->group, "%s; trying again", err->text);
-}
-
-static void say_back(const struct member *m)
-{
-    log_at(m->cfg->log, LOG_INFO_, m->cfg->group, "%s is back", m->url.label);
-}
-
-static int loop(struct member *m, struct error *err)
+static int read_until_stopped(struct member *m, struct error *err)
 {
     bool away = false;
     while (!told_to_stop(m)) {
         bool any = false;
-        if (do_round(m, &any, err) == 0) {
+        if (read_round(m, &any, err) == 0) {
             bool through = m->cfg->until_through && !any;
             if (through)
                 return 0;
             if (away)
-                say_back(m);
+                log_at(m->cfg->log, LOG_INFO_, m->cfg->group, "%s is back", m->url.label);
             away = false;
             continue;
         }
@@ -504,7 +452,8 @@ static int loop(struct member *m, struct error *err)
         if (err->retry_class == CLASS_FATAL)
             return -1;
         redis_conn_close(&m->conn);
-        say_away(m, !away, err);
+        enum log_level level = away ? LOG_DEBUG_ : LOG_WARN_;
+        log_at(m->cfg->log, level, m->cfg->group, "%s; trying again", err->text);
         away = true;
         back_off(m);
     }
@@ -538,18 +487,8 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-/* name_member names this member as configured, or after the host. */
-static void name_member(struct member *m, const char *name)
-{
-    if (name) {
-        snprintf(m->name, sizeof m->name, "%s", name);
-        return;
-    }
-    if (gethostname(m->name, sizeof m->name - 1) != 0)
-        strcpy(m->name, "outbox");
-}
-
-static int setup(struct member *m, const struct stream_reader_config *cfg, struct error *err)
+static int set_up_member(struct member *m, const struct stream_reader_config *cfg,
+                         struct error *err)
 {
     if (redis_url_parse(cfg->url, options, m, &m->url, err) != 0)
         return -1;
@@ -559,7 +498,10 @@ static int setup(struct member *m, const struct stream_reader_config *cfg, struc
     if (!has_group_name)
         return err_set(err, ERR_CONFIG, "which group?");
 
-    name_member(m, cfg->name);
+    if (cfg->name)
+        snprintf(m->name, sizeof m->name, "%s", cfg->name);
+    else if (gethostname(m->name, sizeof m->name - 1) != 0)
+        strcpy(m->name, "outbox");
     m->claim_ms = cfg->claim_ms > 0 ? cfg->claim_ms : CLAIM_MS;
     return 0;
 }
@@ -577,9 +519,9 @@ int stream_reader_run(const struct stream_reader_config *cfg, struct stream_read
     buf_init(&m->text, TEXT_MAX);
     redis_conn_init(&m->conn, &m->url, "outbox:consume", OUT_MAX, IN_MAX);
 
-    int rc = setup(m, cfg, err);
+    int rc = set_up_member(m, cfg, err);
     if (rc == 0)
-        rc = loop(m, err);
+        rc = read_until_stopped(m, err);
 
     redis_conn_release(&m->conn);
     redis_url_release(&m->url);

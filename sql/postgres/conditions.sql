@@ -1,0 +1,77 @@
+-- Conditions that several functions ask, each written once. The build puts them in place of
+-- `@include NAME(...)@` (scripts/embed). They are text and no functions, because a function is not
+-- planned together with the query that calls it.
+
+-- The consumer c works with the settings that the request q names, and is handed out to. It marks
+-- no rows of adopted tables, or is left to _long_turn, which marks them.
+@define same_settings(c, q)@
+{c}.ordering = {q}.ordering AND {c}.events = {q}.events AND {c}.predicate = {q}.predicate
+AND NOT {c}.paused AND NOT {c}.marks
+
+-- The worker was written for this version of the outbox.
+@define knows_version(knows)@
+EXISTS (SELECT 1 FROM @schema@.meta m
+        WHERE m.name = 'schema_version' AND m.value = {knows}::text)
+
+-- A subscription writes events here, with transaction numbers of another cluster: _check_fed
+-- refuses that.
+@define is_fed()@
+EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
+        WHERE r.srrelid = '@schema@.event'::regclass)
+
+-- Neither session nor outbox have anything about them that _turn has to consider or refuse.
+@define nothing_special(knows)@
+current_setting('transaction_isolation') = 'read committed'
+AND coalesce(current_setting('outbox.tenant', true), '') = ''
+AND @include knows_version({knows})@
+AND NOT @include is_fed()@
+
+-- Simple turns, made in the way that was asked for.
+@define make_turns(asked, knows)@
+CASE WHEN ({asked}[1]).single THEN @schema@._single_turn({asked}[1], {knows})
+     ELSE @schema@._simple_turns({asked}, {knows}) END
+
+-- The first time of a consumer's parked events, in a claim or not; NULL: none is parked. None has a
+-- time before `since`. The index meant is (consumer, due_at, seq): see _parked_rows.
+@define first_due(consumer, since)@
+(SELECT p.due_at FROM @schema@.parked p
+ WHERE p.consumer = {consumer} AND p.due_at >= coalesce({since}, '-infinity')
+ ORDER BY p.due_at, p.seq LIMIT 1)
+
+-- The seq that a consumer was told to start after. NULL: it starts at the beginning, or where the
+-- events ended.
+@define start_of(c)@
+CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
+
+-- A claim of somebody's is alive, and its end was not set by a clock that was ahead. Of two turns,
+-- the one that began first may come second, by a second.
+@define is_alive(k, moment)@
+({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')
+
+-- Is this still the outbox that a lane knows (see _trouble)? Each of these is a probe of an index,
+-- and says in which order to look, because an EXISTS may be answered from the other index, by
+-- reading all of it.
+
+-- An event that the lane has not seen has a number up to `passed`, where none can be new.
+@define unseen_and_passed(seen, passed)@
+(((SELECT e.seq FROM @schema@.event e
+   WHERE e.xid >= pg_snapshot_xmax({seen})
+   ORDER BY e.xid, e.seq LIMIT 1) <= {passed}) IS TRUE
+ OR (SELECT e.xid >= pg_snapshot_xmax({seen}) FROM @schema@.event e
+     WHERE e.seq <= {passed} AND e.seq > {passed} - 100
+     ORDER BY e.seq DESC LIMIT 1) IS TRUE)
+
+-- An event that the new window shows is past its end: the sequence is behind.
+@define shown_past_end(shown, window_end)@
+((SELECT true FROM @schema@.event e
+  WHERE e.seq > {window_end} AND pg_visible_in_snapshot(e.xid, {shown})
+  ORDER BY e.seq LIMIT 1) IS TRUE)
+
+-- One of the events past what the lane knows looks as if it had been seen: it was brought in from
+-- elsewhere.
+@define seen_past_known(seen, known)@
+EXISTS (SELECT 1
+        FROM (SELECT x.xid FROM @schema@.event x
+              WHERE x.seq > {known}
+              ORDER BY x.seq LIMIT 100) e
+        WHERE pg_visible_in_snapshot(e.xid, {seen}))

@@ -1,0 +1,448 @@
+-- Simple turns are what a relay with little to consider asks for: of one consumer while one event
+-- comes after the other, or of many consumers in one transaction, which share its commit and the
+-- look for new events.
+--
+-- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
+-- nothing parked, and whatever was handed out before is settled or in this worker's hands. Such a
+-- turn is made, and answered. Nothing is done about any other: the worker calls _turn for it.
+--
+-- There are two ways, _single_turn and the one for many in _simple_turns. Every statement is set up
+-- anew in each transaction. So _single_turn has as few and as plain ones as one consumer needs, and
+-- the other way takes as many for a thousand consumers as for two.
+--
+-- The order of steps is that of _claim_fresh, which explains it: head; the locks; the window
+-- (snapshot, last number); the reading, in a statement that sees at least as much. Nobody is waited
+-- for: a consumer that another session has locked is not simple.
+
+-- _turns makes the simple ones of the turns that are asked for. Its rows have the answers, see
+-- _simple_answer. The events of a claim come along, a row for each, if they are few and were looked
+-- at for this consumer alone; of a large one only the seq. Otherwise the worker reads them.
+--
+-- The events are read with the rights of the caller, in a statement that begins after the claims
+-- were made, and so sees all that they cover.
+CREATE OR REPLACE FUNCTION @schema@._turns(asked @schema@._simple[], knows int)
+RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
+               version bigint, payload json, headers json, tenant text, created_at timestamptz,
+               not_before timestamptz, idempotency_key text,
+               place bigint, epoch bigint, n bigint, more boolean, seen text, floor bigint,
+               target text, from_seq bigint, to_seq bigint, quiet boolean, now_ms bigint)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $outbox$
+#variable_conflict use_column
+DECLARE
+    answers @schema@._simple_answer[];
+BEGIN
+    IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        answers := @include make_turns(asked, knows)@;
+    ELSE
+        answers := @schema@._worker_turns(asked, knows);
+    END IF;
+    IF cardinality(answers) > 0 THEN
+        RETURN QUERY
+        SELECT e.seq::bigint, e.id::uuid, e.type::text, e.aggregate_type::text,
+               e.aggregate_id::text, e.version::bigint,
+               CASE WHEN pg_column_size(e.payload) + coalesce(pg_column_size(e.headers), 0) < 8000
+                    THEN e.payload::json END,
+               e.headers::json, e.tenant::text, e.created_at::timestamptz,
+               e.not_before::timestamptz, e.idempotency_key::text,
+               a.place::bigint, a.epoch, a.n::bigint, a.more, a.seen, a.floor, a.target,
+               a.from_seq, a.to_seq, a.quiet, a.now_ms
+        FROM unnest(answers) a
+        LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
+        ORDER BY e.seq; -- only a single turn has any
+    END IF;
+END
+$outbox$;
+
+-- _worker_turns makes them for a role that may not write to the tables. A door, see _admit.
+CREATE OR REPLACE FUNCTION @schema@._worker_turns(asked @schema@._simple[], knows int)
+RETURNS @schema@._simple_answer[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    -- What a worker says of the cluster could be anything: the server is asked, as in _turn_home.
+    PERFORM set_config('outbox.cluster', '', true);
+    PERFORM @schema@._home();
+    asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
+    RETURN @include make_turns(asked, knows)@;
+END
+$outbox$;
+
+-- _simple_turns makes them for several consumers.
+--
+-- A consumer that is behind gets a few events of its window, and the next ones in its next turn. So
+-- where many are behind, each gets more in a turn, and all of them share it as before.
+CREATE OR REPLACE FUNCTION @schema@._simple_turns(asked @schema@._simple[], knows int)
+RETURNS @schema@._simple_answer[]
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    on_disk text := @schema@._on_disk();
+    head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    begun boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
+    answers @schema@._simple_answer[];
+    few int := 256;           -- events that a simple turn hands out to a consumer at most
+    moment timestamptz;
+    here text;
+    wanted @schema@._simple[];
+    showing pg_snapshot;      -- what the window ends with
+    ending bigint;            -- no event that it shows is past this
+    made int[];
+    mode text;                -- assigned, since PERFORM would be a statement
+    fenced boolean;           -- every new epoch is past those that its consumer knows
+    q @schema@._simple;
+BEGIN
+    -- By itself for each: a join may compare each turn with each consumer, because nobody tells the
+    -- planner how many there are.
+    wanted := ARRAY(SELECT x
+                    FROM unnest(asked) x
+                    CROSS JOIN LATERAL (
+                        SELECT c.name
+                        FROM @schema@.consumer c
+                        WHERE c.name = x.consumer AND c.lanes = 1 AND c.tenant = ''
+                          AND @include same_settings(c, x)@
+                        FOR NO KEY UPDATE SKIP LOCKED) locked -- as _lock_consumer locks it
+                    WHERE NOT begun AND @include nothing_special(knows)@);
+    IF cardinality(wanted) = 0 THEN
+        RETURN '{}';
+    END IF;
+    moment := @schema@._clock();
+    here := @schema@._here();
+    showing := pg_current_snapshot();
+    mode := @schema@._commit_mode(on_disk, showing);
+    ending := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    showing := @schema@._name_running(showing);
+    IF showing IS NULL THEN
+        RETURN '{}';
+    END IF;
+
+    WITH
+    -- Where each consumer stands, if that is simple: in a window that is open, or where the next
+    -- one begins (target NULL). A window that was handed out to its end is as good as closed.
+    stand AS MATERIALIZED (
+        SELECT w.*, c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
+               l.version, l.claims_from, l.delivered, l.home,
+               l.window_end AS upto, p.seen, p.seen::text AS at, p.floor, p.pos, p.target,
+               coalesce(p.target, showing) AS shown, k.first, k.last,
+               CASE WHEN p.target IS NULL THEN head ELSE l.next_floor END AS next_floor,
+               CASE WHEN p.target IS NULL THEN ending ELSE l.window_end END AS window_end,
+               l.ctid AS lane_row, k.own_row
+        FROM unnest(wanted) w
+        CROSS JOIN LATERAL (SELECT * FROM @schema@.consumer x
+                            WHERE x.name = w.consumer LIMIT 1) c
+        CROSS JOIN LATERAL (SELECT x.*, x.ctid FROM @schema@.lane x
+                            WHERE x.consumer = w.consumer AND x.lane = 0
+                            ORDER BY x.version DESC LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT x.due_from FROM @schema@.lane x
+                            WHERE x.consumer = w.consumer AND x.lane = -1
+                            ORDER BY x.version DESC LIMIT 1) parked
+        CROSS JOIN LATERAL (SELECT l.seen, l.floor, l.pos, l.target WHERE l.pos < l.window_end
+                                   AND l.target IS NOT NULL
+                            UNION ALL
+                            SELECT coalesce(l.target, l.seen),
+                                   CASE WHEN l.target IS NULL THEN l.floor
+                                        ELSE greatest(l.floor, l.next_floor) END, 0, NULL
+                            WHERE (l.pos < l.window_end AND l.target IS NOT NULL) IS NOT TRUE) p
+        CROSS JOIN LATERAL (
+            SELECT min(x.epoch) FILTER (WHERE x.epoch <> w.epoch) AS first, max(x.epoch) AS last,
+                   bool_or(x.epoch = w.epoch AND x.owner = w.owner AND x.lane = 0
+                           AND x.locked_until > moment) AS own,
+                   (array_agg(x.ctid) FILTER (WHERE x.epoch = w.epoch))[1] AS own_row,
+                   bool_and(x.epoch = w.epoch
+                            OR (x.epoch = ANY (w.known)
+                                AND @include is_alive(x, moment)@) IS TRUE) AS mine
+            FROM @schema@.claim x
+            WHERE x.consumer = w.consumer AND x.epoch >= l.claims_from) k
+        WHERE l.window_end <= ending
+          AND @schema@._at_home(l.home, here)
+          AND (parked.due_from > moment) IS NOT TRUE -- the clock was not set back
+          AND (p.target IS NOT NULL OR (p.floor <= @include start_of(c)@) IS NOT TRUE)
+          AND (w.epoch = 0 OR k.own)
+          AND k.mine IS NOT FALSE
+          AND @include first_due(w.consumer, CASE WHEN w.pull_in IS NOT TRUE
+                                                  THEN parked.due_from END)@ IS NULL),
+
+    -- The places where they stand, most of them at the same, and what comes next there.
+    place AS MATERIALIZED (
+        SELECT s.*, new.seqs, new.types, new.more
+        FROM (SELECT DISTINCT x.at, x.floor, x.upto, x.pos, x.shown::text AS shown, x.window_end,
+                     x.target IS NULL AS opens
+              FROM stand x) s
+        CROSS JOIN LATERAL @schema@._news(s.at::pg_snapshot, s.floor, s.upto, s.pos, s.opens,
+                                          s.shown::pg_snapshot, s.window_end, few) AS new
+        WHERE new.plain),
+
+    -- What each of them gets: the first events that it wants, and how far that is. One that gets
+    -- nothing is written only if its place can move on. One that would have to look on is not
+    -- simple, unless it only settles (max_events 0). Nor is one that has to pass over late events
+    -- from before its start.
+    turn AS MATERIALIZED (
+        SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
+               x.epoch <> 0 OR x.news OR x.floor < head AS writes,
+               CASE WHEN x.max_events = 0 THEN x.pos WHEN x.filled THEN x.last_seq
+                    WHEN x.more THEN x.upmost ELSE x.window_end END AS to_seq
+        FROM (SELECT s.*, p.more, o.upmost, o.upmost IS NOT NULL AS news, g.n, g.last_seq,
+                     coalesce(g.n = s.max_events AND g.last_seq < o.upmost, false) AS filled
+              FROM stand s
+              JOIN place p ON p.at = s.at AND p.floor = s.floor AND p.upto = s.upto
+                              AND p.pos = s.pos AND p.shown = s.shown::text
+                              AND p.opens = (s.target IS NULL)
+              CROSS JOIN LATERAL (SELECT p.seqs[cardinality(p.seqs)] AS upmost) o
+              CROSS JOIN LATERAL (
+                  SELECT count(*)::int AS n, max(e.seq) AS last_seq
+                  FROM (SELECT u.seq FROM unnest(p.seqs, p.types) AS u (seq, type)
+                        WHERE s.type_like IS NULL OR u.type LIKE ANY (s.type_like)
+                        LIMIT s.max_events) e) g
+              WHERE (p.seqs[1] <= s.start) IS NOT TRUE) x
+        WHERE x.n > 0 OR x.max_events = 0 OR NOT (x.more OR x.target IS NOT NULL)),
+
+    -- What goes is found by where it is. To join it by its key may take a comparison of each turn
+    -- with each row, because nobody tells the planner how many turns there are.
+    settled AS (
+        DELETE FROM @schema@.claim k
+        WHERE k.ctid = ANY (ARRAY(SELECT t.own_row FROM turn t WHERE t.epoch <> 0))),
+    claimed AS (
+        INSERT INTO @schema@.claim
+        SELECT t.consumer, t.next, 0, t.seen, t.floor, t.shown, t.next_floor, t.window_end, t.pos,
+               t.to_seq, t.owner, moment + t.lease_ms * interval '1 millisecond',
+               t.lease_ms * interval '1 millisecond'
+        FROM turn t WHERE t.n > 0),
+    moved AS ( -- as in _put_lane; without news the window is closed at once
+        INSERT INTO @schema@.lane
+        SELECT t.consumer, 0, t.version + 1,
+               CASE WHEN t.news THEN t.seen ELSE t.shown END,
+               CASE WHEN t.news THEN t.floor ELSE greatest(t.floor, t.next_floor) END,
+               CASE WHEN t.news THEN t.shown END,
+               t.next_floor, t.window_end,
+               CASE WHEN t.news THEN t.to_seq ELSE 0 END,
+               coalesce(t.first, t.next, CASE WHEN t.epoch <> 0 THEN t.epoch + 1 END,
+                        t.claims_from),
+               t.delivered + greatest(t.tried, 0), t.home
+        FROM turn t WHERE t.writes),
+    away AS (
+        DELETE FROM @schema@.lane l
+        WHERE l.ctid = ANY (ARRAY(SELECT t.lane_row FROM turn t WHERE t.writes)))
+    SELECT array_agg(ROW(t.place, t.next, t.n, t.first IS NOT NULL, t.at, t.floor, t.shown,
+                         t.pos, t.to_seq, NOT t.filled AND NOT t.more AND t.target IS NULL,
+                         floor(extract(epoch FROM moment) * 1000), NULL)
+                     ::@schema@._simple_answer),
+           array_agg(t.place),
+           bool_and(t.next > greatest(t.epoch, t.last, t.claims_from - 1)) IS NOT FALSE
+    INTO answers, made, fenced
+    FROM turn t;
+
+    IF NOT fenced THEN
+        PERFORM @schema@._refuse_epoch();
+    END IF;
+    FOREACH q IN ARRAY wanted LOOP
+        IF q.marks IS NOT NULL AND q.place = ANY (made) THEN
+            PERFORM @schema@._put_marks(q.consumer, q.marks);
+        END IF;
+    END LOOP;
+    RETURN answers;
+END
+$outbox$;
+
+-- _refuse_epoch raises the error for an epoch that is no fence, because it is not past those that
+-- its consumer knows.
+CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
+        HINT = 'a turn of each consumer by itself puts that right';
+END
+$outbox$;
+
+-- _news returns the first events, at most `most`, that are new to whoever stands at a place: what
+-- `showing` shows, with a number in (pos, ending], and `seen` did not. more: there are others. upto
+-- is the highest number known there. opens: the window is a new one. plain: this is still the
+-- outbox that was known there.
+CREATE OR REPLACE FUNCTION @schema@._news(
+    seen pg_snapshot, floor bigint, upto bigint, pos bigint, opens boolean, showing pg_snapshot,
+    ending bigint, most int,
+    OUT plain boolean, OUT seqs bigint[], OUT types text[], OUT more boolean)
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    passed bigint := least(floor, upto); -- up to it no event can be new
+BEGIN
+    plain := NOT @include unseen_and_passed(seen, passed)@
+             AND NOT @include seen_past_known(seen, upto)@
+             AND NOT (opens AND @include shown_past_end(showing, ending)@);
+
+    SELECT coalesce(array_agg(e.seq ORDER BY e.seq), '{}'),
+           coalesce(array_agg(e.type ORDER BY e.seq), '{}')
+    INTO seqs, types
+    FROM (SELECT w.seq, w.type
+          FROM @schema@._window_events(seen, floor, showing, pos, ending, '') w
+          ORDER BY w.seq
+          LIMIT most + 1) e;
+    more := cardinality(seqs) > most;
+    seqs := seqs[:most];
+    types := types[:most];
+END
+$outbox$;
+
+-- _single_turn makes the turn of one consumer that has no other claim and has been given all of its
+-- last window. None: it is not simple, and nothing was done. `wanted` has the seqs of the
+-- events that were claimed.
+--
+-- The look at the lane sees what is new with the snapshot that becomes the end of the window: it
+-- shows each event that the look sees, and no other.
+CREATE OR REPLACE FUNCTION @schema@._single_turn(
+    q @schema@._simple, knows int)
+RETURNS @schema@._simple_answer[]
+LANGUAGE plpgsql VOLATILE AS $outbox$
+#variable_conflict use_column
+<<turn>>
+DECLARE
+    on_disk text := @schema@._on_disk();
+    head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    likes text[];
+    start bigint;
+    was_at bigint;       -- the version of the lane
+    claims_from bigint;
+    upto bigint;         -- its last window ended there
+    seen pg_snapshot;
+    floor bigint;
+    target pg_snapshot;
+    window_end bigint;
+    wanted bigint[];
+    news bigint;         -- events that are new, wanted or not
+    all_named boolean;   -- all that are running are named in the snapshot
+    had_running boolean; -- some were when the last window ended
+    lowest bigint;       -- the first of their events
+    last bigint;
+    epoch bigint;
+    mode text;           -- assigned, since PERFORM would be a statement
+BEGIN
+    SELECT c.type_like, @include start_of(c)@ INTO likes, start
+    FROM @schema@.consumer c
+    WHERE c.name = q.consumer AND c.lanes = 1 AND c.tenant = ''
+      AND @include same_settings(c, q)@
+      AND pg_current_xact_id_if_assigned() IS NULL AND @include nothing_special(knows)@
+    FOR NO KEY UPDATE OF c SKIP LOCKED; -- as _lock_consumer locks it
+    IF NOT FOUND THEN
+        RETURN '{}';
+    END IF;
+
+    -- Where the consumer stands, and what is new there, if both are simple.
+    SELECT l.version, l.claims_from, p.seen, p.floor, l.window_end, pg_current_snapshot(),
+           fresh.n, fresh.wanted, fresh.last,
+           pg_current_xact_id() = pg_snapshot_xmax(pg_current_snapshot()),
+           pg_snapshot_xmin(p.seen) <> pg_snapshot_xmax(p.seen)
+    INTO was_at, claims_from, seen, floor, upto, target, news, wanted, window_end, all_named,
+         had_running
+    FROM (SELECT x.version, x.claims_from, x.window_end, x.home, x.target, x.pos, x.seen, x.floor,
+                 x.next_floor
+          FROM @schema@.lane x
+          WHERE x.consumer = q.consumer AND x.lane = 0
+          ORDER BY x.version DESC LIMIT 1) l
+    CROSS JOIN (SELECT x.due_from FROM @schema@.lane x
+                WHERE x.consumer = q.consumer AND x.lane = -1
+                ORDER BY x.version DESC LIMIT 1) parked
+    CROSS JOIN LATERAL (SELECT coalesce(l.target, l.seen) AS seen,
+                               CASE WHEN l.target IS NULL THEN l.floor
+                                    ELSE greatest(l.floor, l.next_floor) END AS floor) p
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS looked, max(e.seq) AS last,
+               count(*) FILTER (WHERE e.new) AS n,
+               array_agg(e.seq) FILTER (WHERE e.new AND (likes IS NULL OR e.type LIKE ANY (likes)))
+                   AS wanted,
+               bool_or(e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, p.seen))
+                   AS strange -- as seen_past_known in conditions.sql asks
+        FROM (SELECT x.seq, x.type, x.xid,
+                     x.seq > p.floor AND x.xid >= pg_snapshot_xmax(p.seen) AS new
+              FROM @schema@.event x
+              WHERE x.seq > least(p.floor, l.window_end) ORDER BY x.seq LIMIT 257) e) fresh
+    WHERE (l.target IS NULL OR l.pos >= l.window_end)
+      -- as _here says it; to call that takes longer than the rest of this statement
+      AND @schema@._at_home(l.home, concat(current_setting('outbox.cluster', true), '/',
+                                           '@schema@.event_seq_seq'::regclass::oid, '/',
+                                           pg_relation_filenode('@schema@.event_seq_seq')))
+      AND (p.floor <= start) IS NOT TRUE
+      AND (parked.due_from > @schema@._clock()) IS NOT TRUE -- the clock was not set back
+      AND @include first_due(q.consumer, CASE WHEN q.pull_in IS NOT TRUE
+                                              THEN parked.due_from END)@ IS NULL
+      AND (SELECT k.epoch FROM @schema@.claim k
+           WHERE k.consumer = q.consumer AND k.epoch >= l.claims_from AND k.epoch <> q.epoch
+           LIMIT 1) IS NULL
+      AND fresh.looked <= 256 AND fresh.strange IS NOT TRUE
+      AND NOT @include unseen_and_passed(p.seen, least(p.floor, l.window_end))@;
+    IF NOT FOUND THEN
+        RETURN '{}';
+    END IF;
+    mode := @schema@._commit_mode(on_disk, target);
+    IF NOT all_named THEN
+        target := @schema@._name_running(target);
+    END IF;
+    IF had_running THEN -- their events come late
+        SELECT news + count(*),
+               wanted || array_agg(e.seq) FILTER (WHERE likes IS NULL OR e.type LIKE ANY (likes)),
+               greatest(turn.window_end, max(e.seq)), min(e.seq)
+        INTO news, wanted, window_end, lowest
+        FROM (SELECT i.seq, i.type
+              FROM pg_snapshot_xip(turn.seen) AS r (xid),
+                   LATERAL (SELECT y.seq, y.type FROM @schema@.event y
+                            WHERE y.xid = r.xid ORDER BY y.seq LIMIT 257) i
+              WHERE pg_visible_in_snapshot(r.xid, turn.target) LIMIT 257) e;
+    END IF;
+    -- No event that the snapshot shows is past the last number, which is read after it.
+    last := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    IF target IS NULL OR upto > last OR window_end > last
+       OR lowest <= start OR news > 256 OR cardinality(wanted) > q.max_events THEN
+        RETURN '{}';
+    END IF;
+    window_end := last;
+
+    -- The claim becomes the next one.
+    IF wanted IS NULL THEN
+        DELETE FROM @schema@.claim k
+        WHERE k.consumer = q.consumer AND k.epoch = q.epoch AND k.owner = q.owner AND k.lane = 0
+          AND k.locked_until > @schema@._clock();
+    ELSIF q.epoch = 0 THEN
+        INSERT INTO @schema@.claim AS k
+        VALUES (q.consumer, @schema@._next_epoch(), 0, turn.seen, turn.floor, turn.target, head,
+                turn.window_end, 0, turn.window_end, q.owner,
+                @schema@._clock() + q.lease_ms * interval '1 millisecond',
+                q.lease_ms * interval '1 millisecond')
+        RETURNING k.epoch INTO epoch;
+    ELSE
+        UPDATE @schema@.claim k
+        SET epoch = @schema@._next_epoch(), seen = turn.seen, floor = turn.floor,
+            target = turn.target, next_floor = head, window_end = turn.window_end, from_seq = 0,
+            to_seq = turn.window_end,
+            locked_until = @schema@._clock() + q.lease_ms * interval '1 millisecond',
+            lease = q.lease_ms * interval '1 millisecond', members = NULL
+        WHERE k.consumer = q.consumer AND k.epoch = q.epoch AND k.owner = q.owner AND k.lane = 0
+          AND k.locked_until > @schema@._clock()
+        RETURNING k.epoch INTO epoch;
+    END IF;
+    IF q.epoch <> 0 AND NOT FOUND THEN
+        RETURN '{}'; -- it is not the worker's
+    END IF;
+    IF epoch <= greatest(q.epoch, claims_from - 1) THEN
+        PERFORM @schema@._refuse_epoch();
+    END IF;
+
+    -- Without news the window is closed at once. As in _put_lane, the newest row has the highest
+    -- version.
+    IF q.epoch <> 0 OR news > 0 OR floor < head THEN
+        UPDATE @schema@.lane x
+        SET version = was_at + 1,
+            seen = CASE WHEN news > 0 THEN turn.seen ELSE turn.target END,
+            floor = CASE WHEN news > 0 THEN turn.floor ELSE greatest(turn.floor, head) END,
+            target = CASE WHEN news > 0 THEN turn.target END,
+            next_floor = head, window_end = turn.window_end,
+            pos = CASE WHEN news > 0 THEN turn.window_end ELSE 0 END,
+            claims_from = coalesce(turn.epoch, nullif(q.epoch + 1, 1), x.claims_from),
+            delivered = x.delivered + greatest(q.tried, 0)
+        WHERE x.consumer = q.consumer AND x.lane = 0 AND x.version = was_at;
+    END IF;
+    IF q.marks IS NOT NULL THEN
+        PERFORM @schema@._put_marks(q.consumer, q.marks);
+    END IF;
+    RETURN ARRAY[ROW(q.place, epoch, coalesce(cardinality(wanted), 0), false, seen::text, floor,
+                     target::text, 0, window_end, true,
+                     floor(extract(epoch FROM @schema@._clock()) * 1000),
+                     wanted)::@schema@._simple_answer];
+END
+$outbox$;
