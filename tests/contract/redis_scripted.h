@@ -9,8 +9,8 @@ struct redis_scripted;
 struct redis_scripted *redis_scripted_new(const char *path);
 void redis_scripted_free(struct redis_scripted *m);
 
-/* redis_scripted_say sets the answer to each XADD from now on: an error without its '-', or an id if
- * text is NULL. The text is borrowed. */
+/* redis_scripted_say sets the answer to each XADD from now on: an error without its '-', or an id
+ * if text is NULL. The text is borrowed. */
 void redis_scripted_say(struct redis_scripted *m, const char *text);
 
 #endif

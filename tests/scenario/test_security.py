@@ -152,7 +152,7 @@ class Document(unittest.TestCase):
         rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines[start + 1:]]
         return [row for row in rows if len(row) == 4]
 
-    def test_everybody_who_may_be_hostile_is_in_the_table(self):
+    def test_every_possibly_hostile_party_is_in_the_table(self):
         names = [re.match(r"\*\*(.*?)\*\*", who)[1] for who, *_ in self.rows() if who]
         self.assertEqual(names, self.WHO)
 
