@@ -68,7 +68,7 @@ class Shown(Broker, BrokerView, Case):
 
 @on_each_store
 class Messages(Broker):
-    def test_event_arrives_with_everything_in_properties_and_headers(self):
+    def test_event_arrives_whole_in_properties_and_headers(self):
         event = self.emit("order.paid", "order/7", None, "--payload", '{"a": 1.50}', "--version", "3", "--header", "traceparent=00-ab-cd-01")
         self.send()
         (key, properties, body), = self.rabbit.take(self.name)
@@ -88,7 +88,7 @@ class Messages(Broker):
 
 @on_each_store
 class Refused(Broker, Refusals):
-    def test_what_one_routing_key_refuses_is_buried_and_others_arrive(self):
+    def test_events_refused_for_one_routing_key_are_buried(self):
         self.rabbit.delete(self.name)
         self.rabbit.declare(self.name, self.name, binding="good")
         self.check_refused_among_others(["--consumer", "out", "--sink", self.url()], self.arrivals(), "no queue is bound")

@@ -36,7 +36,7 @@ class Claims(Exact):
 
     # ---- taking over ----
 
-    def test_claim_taken_over_is_read_again_exactly_though_others_have_come(self):
+    def test_taken_over_claim_is_read_again_exactly(self):
         self.register("c", "t.*")
         late = self.session()
         late.do("BEGIN")
@@ -56,7 +56,7 @@ class Claims(Exact):
         self.assertFalse(self.reader.settle("c", epoch, "dead"))
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.claim"), [(0,)])
 
-    def test_claim_of_a_late_window_taken_over_is_read_again_exactly(self):
+    def test_taken_over_claim_of_a_late_window_is_exact(self):
         for lanes in (1, 4):
             with self.subTest(lanes=lanes):
                 name = f"c{lanes}"
@@ -112,7 +112,7 @@ class Claims(Exact):
             self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
         self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
 
-    def test_claim_with_an_event_that_is_parked_already_can_be_taken_over(self):
+    def test_claim_with_a_parked_event_can_be_taken_over(self):
         self.register("c")
         mine = [self.writer.emit(f"a/{i}") for i in range(3)]
         self.reader.claim("c", "dead")
@@ -140,7 +140,7 @@ class Claims(Exact):
         self.assertEqual(taken, [(None,)])
         self.assertTrue(owner.settle("c", epoch, "w"))
 
-    def test_turn_that_had_to_wait_shortens_nobody_elses_lease(self):
+    def test_turn_that_had_to_wait_shortens_no_other_lease(self):
         self.register("c")
         self.writer.emit("a/1")
         holder, slow = self.session(), self.session()
@@ -157,7 +157,7 @@ class Claims(Exact):
         self.assertEqual(self.reader.do("SELECT locked_until FROM @.claim"), before)
         self.assertTrue(self.reader.settle("c", epoch, "w"))
 
-    def test_worker_of_a_consumer_that_was_removed_and_made_again_changes_nothing(self):
+    def test_worker_of_a_recreated_consumer_changes_nothing(self):
         self.register("c")
         mine = [self.writer.emit("a/1") for _ in range(3)]
         epoch, _ = self.reader.claim("c", "w", 2)
@@ -169,7 +169,7 @@ class Claims(Exact):
 
     # ---- the limit ----
 
-    def test_claim_holds_no_more_than_its_limit_whatever_the_statistics_say(self):
+    def test_claim_keeps_its_limit_whatever_the_statistics_say(self):
         for when in ("none", "empty", "full"):
             with self.subTest(analyzed=when):
                 self.register(when, lanes=4, ordering="none")
@@ -189,7 +189,7 @@ class Claims(Exact):
                 for limit in (1, 2, 7):
                     self.assertEqual(len(self.reader.claim(when, "w", limit)[1]), limit)
 
-    def test_claim_of_what_waits_behind_failures_holds_no_more_than_its_limit(self):
+    def test_claim_behind_failures_keeps_its_limit(self):
         self.register("c")
         for i in range(30): self.writer.emit(f"a/{i % 3}")
         epoch, events = self.reader.claim("c")
@@ -227,7 +227,7 @@ class Claims(Exact):
     def kept(self):
         return [row[0] for row in self.reader.do("SELECT seq FROM @.event ORDER BY seq")]
 
-    def test_late_event_with_a_low_seq_is_trimmed_only_when_everybody_had_it(self):
+    def test_late_low_event_is_trimmed_only_when_all_had_it(self):
         self.register("c")
         self.register("d", lanes=4)
         late = self.session()
@@ -249,7 +249,7 @@ class Claims(Exact):
         self.take("d")
         self.assertEqual(self.trim(), 1)
 
-    def test_claim_in_flight_keeps_its_events_when_its_window_is_long_closed(self):
+    def test_claim_in_flight_keeps_events_of_a_closed_window(self):
         self.register("c", ordering="none")
         mine = [self.writer.emit() for _ in range(3)]
         self.reader.claim("c", "dead")
@@ -263,7 +263,7 @@ class Claims(Exact):
         self.trim()
         self.assertEqual(self.kept(), [])
 
-    def test_dead_letter_sent_back_after_its_event_was_trimmed_is_delivered(self):
+    def test_retried_letter_of_a_trimmed_event_is_delivered(self):
         self.register("c")
         seq = self.writer.emit("a/1")
         epoch, _ = self.reader.claim("c")
@@ -274,7 +274,7 @@ class Claims(Exact):
         self.assertEqual(self.take("c"), [seq])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
 
-    def test_dead_letters_of_a_key_that_are_sent_back_come_together_and_in_order(self):
+    def test_retried_letters_of_a_key_come_together_in_order(self):
         """The first one of each key has a time, as among all parked events; the others are claimed with it."""
         self.register("c")
         seqs = [self.writer.emit(key) for key in ("a/1", "a/2", "a/1", "a/3", "a/1", "a/2")]

@@ -20,7 +20,7 @@ class Late(LateCommits, Exact):
     def write_many(self, session, n):
         session.do("INSERT INTO @.event (type) SELECT 'x' FROM generate_series(1, %s)", n)
 
-    def test_many_savepoints_between_two_looks_lose_nobody(self):
+    def test_many_savepoints_between_two_polls_lose_no_event(self):
         # More running numbers than a snapshot is made to name.
         early, writer = self.writer(), self.writer()
         first = early.emit("a/1")
@@ -32,7 +32,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(len(self.drain_all("c", max_events=1000)), 1500)
 
-    def test_writer_idle_in_another_database_stalls_nobody(self):
+    def test_idle_writer_in_another_database_stalls_no_consumer(self):
         other = f"{self.dbname}_b"
         server = self.store.replace(f"/{self.dbname}?", "/?")
         servers.create_database(server, other)
@@ -48,7 +48,7 @@ class Late(LateCommits, Exact):
         idle.do("COMMIT")
         self.assertEqual(self.take("c"), [])
 
-    def test_emit_behind_a_claim_in_its_own_transaction_is_handed_out(self):
+    def test_emit_after_a_claim_in_one_transaction_is_handed_out(self):
         first = self.session().emit("a/1")
         self.reader.do("BEGIN")
         _, events = self.reader.claim("c", "w")
@@ -105,7 +105,7 @@ class Late(LateCommits, Exact):
         self.reader.do("SELECT * FROM @.trim('0')")
         self.assertEqual(self.reader.do("SELECT seq FROM @.event"), [])
 
-    def test_event_from_before_a_start_keeps_nobody_from_changing_lanes(self):
+    def test_event_before_the_start_blocks_no_change_of_lanes(self):
         low = self.before()
         self.register("n", lanes=4)
         self.assertEqual((self.drain_all("n"), self.state("n", low)), ([], "before-start"))
@@ -134,7 +134,7 @@ class Late(LateCommits, Exact):
                 self.assertEqual((n, self.state(name, after), self.state(name, low)), (1, "in-flight", "before-start"))
                 self.assertTrue(self.reader.settle(name, epoch))
 
-    def test_transaction_begun_while_a_turn_is_at_work_is_handed_out(self):
+    def test_transaction_begun_during_a_turn_is_handed_out(self):
         # The turn has a number already when the writer gets a higher one and takes its seq; then it opens a window.
         self.register("any", ordering="none")
         first = self.session().emit("a/1")
@@ -210,7 +210,7 @@ class Prepared(ExactAlone):
         writer.do(f"PREPARE TRANSACTION '{name}'")
         return seq
 
-    def test_prepared_transaction_is_handed_out_once_it_is_committed_and_never_if_not(self):
+    def test_prepared_transaction_is_handed_out_only_if_committed(self):
         first, second = self.prepare("one"), self.prepare("two")
         other = self.session().emit("a/1")
         self.assertEqual(self.take("c"), [other])
@@ -259,7 +259,7 @@ class Ways(Exact):
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [seq])
 
-    def test_schemas_of_one_database_have_nothing_to_do_with_each_other(self):
+    def test_schemas_of_one_database_are_independent(self):
         names = ["outbox", "Shop Two", 'quo"te', "it's", "100%d %s", "weiß_ü"]
         sessions = {}
         for i, name in enumerate(names):

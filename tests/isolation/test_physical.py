@@ -111,7 +111,7 @@ class Copied(Case):
         self.whole(self.store)
 
     @unittest.skipUnless(SOAK, "a soak's")
-    def test_upgraded_cluster_repeats_nothing_but_what_was_in_flight(self):
+    def test_upgraded_cluster_repeats_only_events_in_flight(self):
         upgrade = servers.postgres_tool("pg_upgrade")
         self.emit_n(self.store, range(5))
         self.emit_n(self.store, range(5, 7))

@@ -47,7 +47,7 @@ class Planted(World):
     def test_a_retry_that_never_comes_is_lost(self):
         self.rewritten("_settle_outcomes", "WHEN o.kind = 'skip' THEN", "WHEN o.kind IN ('skip', 'retry') THEN", ": lost: ")
 
-    def test_an_event_that_was_committed_late_and_passed_over_is_lost(self):
+    def test_a_late_commit_that_is_passed_over_is_noticed(self):
         def bug(*_):
             for function in ("_window_next", "_window_look", "_window_events"):
                 self.rewrite(function, "pg_snapshot_xip(seen)", "pg_snapshot_xip('1:1:')")
@@ -80,7 +80,7 @@ class Planted(World):
             return epoch, events + [e for e in given[-1:] if epoch is not None and e not in events]
         return claim_again
 
-    def test_an_event_that_is_handed_out_before_it_is_committed_is_seen(self):
+    def test_an_uncommitted_event_handed_out_is_noticed(self):
         def bug(writers, readers):
             def claim_early(claim):
                 def early(*args):
@@ -91,7 +91,7 @@ class Planted(World):
             for reader in readers: reader.session.claim = claim_early(reader.session.claim)
         self.seen(bug, "handed out before it was committed")
 
-    def test_an_event_that_does_not_wait_behind_a_failed_one_overtakes_it(self):
+    def test_overtaking_a_failed_event_is_noticed(self):
         self.rewritten("_turn_claim", "r.lane >= 0 AND parked AND c.ordering = 'key'", "false", "overtook it")
 
     def test_events_in_another_order_overtake(self):

@@ -69,7 +69,7 @@ class Moved(Case):
 class Replayed(Moved):
     SETTINGS = {**mariadb_server.LOGGED, "server-id": 1, "binlog-format": "MIXED"}
 
-    def test_a_log_of_statements_gives_events_the_numbers_that_they_had(self):
+    def test_a_replayed_statement_log_keeps_event_numbers(self):
         self.init()
         self.sql("CREATE TABLE numbered (n BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB AUTO_INCREMENT = 700")
         emit = "INSERT INTO outbox_event (type, payload) "
@@ -140,7 +140,7 @@ class Restored(Moved):
         self.go_on()
         self.assert_keys_in_order()
 
-    def test_what_was_delivered_after_the_dump_comes_again_and_nothing_is_lost(self):
+    def test_deliveries_after_the_dump_repeat_and_none_is_lost(self):
         self.prepare()
         dump = self.dump()
         self.drain(*self.consumer())
@@ -164,7 +164,7 @@ class Restored(Moved):
         self.assertEqual(self.got()[26:], list(range(26, 32)))
 
     @unittest.skipUnless(os.path.exists(BACKUP), "there is no mariadb-backup: install the package of that name")
-    def test_a_copy_of_the_files_is_gone_on_from_where_each_consumer_stood(self):
+    def test_a_copy_of_the_files_continues_every_consumer(self):
         self.prepare()
         other = mariadb_server.MariaDB()
         other.dir = servers.make_folder(other.prefix)
@@ -179,7 +179,7 @@ class Restored(Moved):
         self.store = other.url("shop")
         self.go_on()
 
-    def test_a_dump_by_an_account_that_is_not_there_is_named_and_put_right(self):
+    def test_a_dump_by_a_missing_account_is_named_and_repaired(self):
         """A trigger runs as who made it. Where that account is missing, each INSERT fails: doctor says so, and init puts it right."""
         mariadb_server.execute(self.server.url(""), "CREATE USER founder@localhost")
         mariadb_server.execute(self.server.url(""), "GRANT ALL ON shop.* TO founder@localhost")
@@ -199,7 +199,7 @@ class Restored(Moved):
         self.assertEqual(self.got(), list(range(6)))
 
 
-    def test_a_trigger_of_an_adopted_table_whose_account_is_gone_is_found_and_init_makes_it_anew(self):
+    def test_init_recreates_an_adoption_trigger_without_account(self):
         """With the columns and the mark it had."""
         sql = lambda text: mariadb_server.execute(self.store, text)
         self.init()
@@ -249,7 +249,7 @@ class Lagging(Moved):
         self.drain(*self.consumer())
         self.assertEqual(self.got(), list(range(30)))
 
-    def test_a_replica_can_be_read_and_says_why_it_cannot_be_written_to(self):
+    def test_a_replica_is_readable_and_explains_refused_writes(self):
         mariadb_server.execute(self.primary.url(""), "CREATE USER app@localhost")
         mariadb_server.execute(self.primary.url(""), "GRANT ALL ON shop.* TO app@localhost")
         id = self.emit("a", "k/1", 1)

@@ -64,7 +64,7 @@ class Restored(PgCase):
         self.drain("--consumer", "c", "--sink", f"file:{out}")
         return self.numbers(out)
 
-    def test_what_was_not_delivered_is_delivered_where_numbers_are_lower(self):
+    def test_undelivered_events_arrive_where_numbers_are_lower(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()
@@ -77,7 +77,7 @@ class Restored(PgCase):
             of_key = [n for n in got if n % 7 == key]
             self.assertEqual(of_key, sorted(of_key))
 
-    def test_what_was_not_delivered_is_delivered_where_numbers_are_higher(self):
+    def test_undelivered_events_arrive_where_numbers_are_higher(self):
         self.burn(self.new.url("there"), 5000)
         self.fill()
         self.move()
@@ -98,7 +98,7 @@ class Restored(PgCase):
         self.assertNotEqual(meta["rebaselined_from"], meta["system_identifier"])
         self.assertEqual(self.there("SELECT outbox._moved()"), [(False,)])
 
-    def test_a_consumer_registered_there_from_the_beginning_gets_all(self):
+    def test_a_consumer_registered_at_the_beginning_gets_all(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()

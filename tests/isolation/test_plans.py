@@ -140,7 +140,7 @@ class Costs(ExactAlone):
             costs.append(self.walk(name))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
-    def test_new_window_costs_the_same_whatever_was_delivered_before(self):
+    def test_cost_of_a_window_ignores_earlier_deliveries(self):
         costs = []
         for n in (10, 1000, 50000):  # the first one reads the catalogs
             self.kept(n)
@@ -164,7 +164,7 @@ class Costs(ExactAlone):
             costs.append(self.walk(name))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
-    def test_late_event_with_a_low_seq_costs_no_walk_over_what_came_since(self):
+    def test_late_low_event_costs_no_scan_of_later_ones(self):
         costs = []
         for n in (1000, BIG):
             name = f"c{n}"
@@ -179,7 +179,7 @@ class Costs(ExactAlone):
             costs.append(self.claim(name, 1))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
-    def test_unknown_id_is_looked_for_among_so_many_events_and_no_more(self):
+    def test_search_for_an_unknown_id_is_bounded(self):
         """An id from elsewhere may be anywhere. Where its time puts it, 200,000 are looked at as well: here that is past the end."""
         self.register("c")
         self.bulk(self.session(), 1000)
@@ -194,7 +194,7 @@ class Costs(ExactAlone):
         return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = ANY (%s)",
                                  list(indexes or ("claim_pkey", "lane_pkey")))[0][0]
 
-    def test_claims_step_over_no_dead_rows_that_an_open_transaction_keeps(self):
+    def test_claims_skip_no_dead_rows_of_an_open_transaction(self):
         self.register("c")
         self.bulk(self.session(), 3000)
         old = self.session()
@@ -211,7 +211,7 @@ class Costs(ExactAlone):
         self.assertGreater(first, 150)  # they are counted
         self.assertLess(second, first * 1.2, read)
 
-    def test_retries_step_over_no_dead_rows_that_an_open_transaction_keeps(self):
+    def test_retries_skip_no_dead_rows_of_an_open_transaction(self):
         self.register("c")
         self.bulk(self.session(), 700)
         old = self.session()
@@ -224,7 +224,7 @@ class Costs(ExactAlone):
         self.assertGreater(read, 175)  # they are counted
         self.assertLess(read, 30000)  # now and then one looks at all, old ones too; each time it would be some 240,000
 
-    def test_worker_with_a_look_to_make_steps_over_no_dead_rows_while_retries_are_due(self):
+    def test_polling_with_retries_due_skips_no_dead_rows(self):
         """A worker that never rests always has a look to make for what waits too long. It makes it when nothing is due."""
         self.register("c")
         self.bulk(self.session(), 200)
@@ -257,7 +257,7 @@ class Costs(ExactAlone):
         self.reader.do(f"SELECT @.settle(%s, 'w', e.epoch, {failed}) FROM @.claim(%s, 'w', 1) e", name, name)
         self.reader.do("SELECT @.settle(%s, 'w', e.epoch) FROM @.claim(%s, 'w', 1) e", name, name)
 
-    def test_look_of_an_idle_consumer_costs_little_behind_a_big_table(self):
+    def test_idle_polling_is_cheap_behind_a_big_table(self):
         self.register("c")
         self.kept(20000)
         while self.take("c", max_events=20000): pass
@@ -285,7 +285,7 @@ class Costs(ExactAlone):
                        "SELECT %s, e.seq, e.seq %% 100, 1, CASE WHEN e.seq <= 100 THEN now() + interval '1 hour' END, 'HTTP 500', now(), now() "
                        "FROM @.event e LEFT JOIN @.parked p ON p.seq = e.seq WHERE p.seq IS NULL", name)
 
-    def test_what_is_parked_is_counted_and_aged_at_the_same_cost_however_much_it_is(self):
+    def test_parked_events_are_counted_at_constant_cost(self):
         """With statistics of an empty table, of all of it, and none."""
         self.register("c", start_at=str(2 * BIG))  # so that they are parked, and do not wait as well
         self.reader.do("ANALYZE @.event, @.parked, @.dead")
@@ -302,7 +302,7 @@ class Costs(ExactAlone):
             self.assertLess(many[0], few[0] * 1.2 + 50, (what, costs))
             self.assertLess(clean[0], few[0] * 1.2 + 50, (what, costs))
 
-    def test_whether_it_is_still_the_outbox_is_asked_once_for_all_that_stand_at_the_same_place(self):
+    def test_identity_is_checked_once_for_equal_positions(self):
         self.reader.do("SELECT count(@.register('c' || i, start_at => 'end')) FROM generate_series(1, 100) i")
         self.kept(2000)
         self.reader.do("SELECT * FROM @._trouble()")  # this one reads the catalogs

@@ -42,7 +42,7 @@ class ClaimBatch(Exact):
         self.assertEqual(self.batch(), ({}, {}))
         with self.assertRaisesRegex(psycopg2.Error, "not registered"): self.batch(target="nobody")
 
-    def test_the_limit_holds_over_all_consumers_and_nobody_starves(self):
+    def test_the_limit_spans_all_consumers_and_none_starves(self):
         for name in "abc": self.register(name, ordering="none")
         events = [self.writer.emit() for _ in range(4)]
         seen = collections.defaultdict(list)
@@ -54,7 +54,7 @@ class ClaimBatch(Exact):
             self.settle(epochs)
         self.assertEqual({name: sorted(found) for name, found in seen.items()}, {name: events for name in "abc"})
 
-    def test_a_consumer_that_somebody_is_working_on_is_passed_over_and_a_paused_one_is(self):
+    def test_busy_and_paused_consumers_are_passed_over(self):
         for name in "abc": self.register(name)
         event = self.writer.emit()
         other = self.session()

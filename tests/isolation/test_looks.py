@@ -28,7 +28,7 @@ class Looks(Exact):
         self.assertEqual(plan["Actual Rows"], 0)
         return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
-    def test_a_look_in_vain_costs_the_same_however_many_events_are_kept(self):
+    def test_an_empty_lookup_costs_the_same_for_any_backlog(self):
         self.register("rare", "x.*")  # none has this type
         self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")  # without receipts nobody can tell what it was given
         costs = []
@@ -42,7 +42,7 @@ class Looks(Exact):
         all_of_them = self.pages("published", "blind", None)
         self.assertGreater(all_of_them, 10 * costs[1][1], "it would be seen")
 
-    def test_a_look_ends_after_so_many_numbers_or_a_twentieth_of_states(self):
+    def test_a_lookup_ends_after_its_limit_of_numbers_or_states(self):
         self.register("rare", "x.*")
         self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")
         self.fill(3000)
@@ -57,7 +57,7 @@ class Looks(Exact):
         self.assertIn("use after_seq => 61 to go on, or look => NULL to look at everything", hint)
         self.assertEqual(self.find("published", 10, None, 0, 1000)[1], 61, "the other one is past nothing")
 
-    def test_what_matches_is_listed_to_its_most_however_short_the_look(self):
+    def test_matches_are_listed_up_to_the_limit_of_the_lookup(self):
         self.register("c")
         self.fill(300)
         self.assertEqual(self.find("unprocessed", 200, None, 0, 0), ([("c", n) for n in range(1, 201)], None))

@@ -15,7 +15,7 @@ class Late(LateCommits, Exact):
     def write_many(self, session, n):
         session.do("INSERT INTO outbox_event (type) SELECT 'x' FROM seq_1_to_%s" % n)
 
-    def test_events_are_numbered_without_waiting_for_a_writer_among_them(self):
+    def test_numbering_does_not_wait_for_an_open_writer(self):
         # A range of markers, or a locking read of them, would wait for the one that is not committed, or pass over it.
         writer, other = self.writer(), self.session()
         first = other.emit("a/1")
@@ -26,7 +26,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_many_are_numbered_in_runs_without_waiting_for_the_writer_between_them(self):
+    def test_runs_are_numbered_around_an_open_writer(self):
         # The server locks what is behind a range as well, unless it is told how many there are.
         writer, other = self.writer(), self.session()
         many = "INSERT INTO outbox_event (type, payload) SELECT 'x', seq FROM seq_1_to_512"
@@ -40,7 +40,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_a_savepoint_rolled_back_under_the_eyes_of_a_relay_keeps_no_other_producer_waiting(self):
+    def test_a_rolled_back_savepoint_blocks_no_other_producer(self):
         """A look that asks for the lock of a marker leaves one on the gap behind it once the marker is rolled back."""
         watcher, writer, other = self.session(), self.writer(), self.session()
         watcher.do("SET SESSION tx_isolation = 'READ-UNCOMMITTED'")
@@ -77,7 +77,7 @@ class Late(LateCommits, Exact):
             writer.do("COMMIT")
             self.assertEqual(self.take("c"), [mine], level)
 
-    def test_emptied_table_whose_numbers_begin_again_loses_nothing(self):
+    def test_emptied_table_with_restarted_numbers_loses_nothing(self):
         session = self.session()
         for i in range(3): session.emit("a/1")
         self.assertEqual(len(self.take("c")), 3)
@@ -87,7 +87,7 @@ class Late(LateCommits, Exact):
         self.assertEqual(self.sql("SELECT min(nr) FROM outbox_event"), [(1,)])
         self.assertEqual(self.take("c"), new)
 
-    def test_an_event_with_two_markers_is_handed_out_and_keeps_nobody_waiting(self):
+    def test_an_event_with_two_markers_is_handed_out(self):
         session = self.session()
         ids = [session.emit("a/1") for _ in range(3)]
         session.do("INSERT INTO outbox_fresh (nr) SELECT nr FROM outbox_fresh")

@@ -70,7 +70,7 @@ class Changed(Exact):
             wait_until(lambda: len(self.ndjson(out)) >= 25)
         self.assertEqual([e["payload"] for e in self.ndjson(out)][20:], list(range(5)))
 
-    def test_numbers_that_begin_again_do_not_mix_dead_letters_receipts_and_retries(self):
+    def test_restarted_numbers_do_not_mix_letters_and_receipts(self):
         self.register("c")
         first = self.emit(4)
         epoch, _ = self.reader.claim("c")
@@ -85,7 +85,7 @@ class Changed(Exact):
         self.assertEqual(self.reader.do("SELECT event_id FROM @.receipt WHERE sink_id = 'r'"), [(ids[1],)])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)], "what it waits for is gone")
 
-    def test_claim_in_hand_when_numbers_begin_again_is_delivered_and_the_new_ones_too(self):
+    def test_claim_across_restarted_numbers_is_delivered(self):
         self.register("c")
         old = self.ids(self.emit(4))
         self.reader.claim("c", "w1", 2, 500)
@@ -96,7 +96,7 @@ class Changed(Exact):
         wait_until(lambda: got.update(self.taken()) or len(got) == 10, what=lambda: got)
         self.assertLessEqual({*old, *new}, got)
 
-    def test_sequence_set_back_below_kept_events_repeats_no_number_and_is_put_right_by_an_idle_relay(self):
+    def test_sequence_set_back_is_repaired_by_an_idle_relay(self):
         """Nothing can commit meanwhile, so nothing rings: the relay's sweep finds it."""
         self.emit(20)
         self.register("c")
@@ -150,7 +150,7 @@ class Changed(Exact):
         self.assertEqual(len(events), before + meanwhile)
         return epoch
 
-    def test_numbers_that_begin_again_in_an_open_window_keep_the_order_of_a_key(self):
+    def test_restarted_numbers_in_a_window_keep_key_order(self):
         for settled in (True, False):
             with self.subTest(settled=settled):
                 self.register("c")
@@ -169,7 +169,7 @@ class Changed(Exact):
                               "ROW(%s, 4, %s, 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
                               "ROW(-1, NULL, 0, 0, 0, NULL, NULL))", epoch, outcomes)[0]
 
-    def test_turn_that_finds_numbers_begun_again_settles_what_was_delivered(self):
+    def test_turn_after_restarted_numbers_settles_deliveries(self):
         self.register("c")
         self.emit(4)
         epoch, _ = self.reader.claim("c")
@@ -189,7 +189,7 @@ class Changed(Exact):
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
         self.assertEqual(self.taken(), ids, "what was lost comes again")
 
-    def test_turn_that_makes_right_what_concerns_no_claim_settles_every_outcome(self):
+    def test_repairing_turn_settles_every_outcome(self):
         self.register("c")
         seqs = self.emit(4)
         epoch, _ = self.reader.claim("c")
@@ -201,7 +201,7 @@ class Changed(Exact):
         self.assertEqual(self.trouble(), (None, None, None))
         self.assertEqual(len(self.taken()), 1)
 
-    def test_role_that_may_not_put_numbers_right_is_told_who_may(self):
+    def test_role_without_the_right_to_repair_is_told_which_has_it(self):
         role = f"{self.dbname}_worker"
         self.app.do(f"CREATE ROLE {role} LOGIN")
         self.addCleanup(servers.execute, self.store, f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -299,7 +299,7 @@ class Changed(Exact):
         last = self.session().claim("c", "w2", 1, 60000)
         return last[1]
 
-    def test_epochs_that_are_behind_hold_up_no_role_without_the_right_to_set_them(self):
+    def test_lagging_epochs_do_not_block_unprivileged_roles(self):
         role = f"{self.dbname}_worker"
         self.app.do(f"CREATE ROLE {role} LOGIN")
         self.addCleanup(servers.execute, self.store, f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -316,7 +316,7 @@ class Changed(Exact):
 
     # ---- what is rare ----
 
-    def test_filter_that_matches_rarely_gets_on_within_any_limit(self):
+    def test_rarely_matching_filter_progresses_within_any_limit(self):
         self.register("c", "rare.*")
         self.app.do("INSERT INTO @.event (type) SELECT 't.e' FROM generate_series(1, 300000)")
         wanted = self.app.emit(type="rare.one")
@@ -360,7 +360,7 @@ class Servers(Exact):
 
 @thorough("it starts a cluster of its own for each case")
 class Restored(Servers):
-    def test_what_is_emitted_before_any_relay_connects_reaches_consumers_that_were_through(self):
+    def test_events_before_any_relay_reach_finished_consumers(self):
         self.burn(self.reader, 3000)
         for name, start in (("c", "beginning"), ("e", "end")): self.register(name, start_at=start)
         for i in range(10): self.reader.emit(f"a/{i}")
@@ -521,7 +521,7 @@ class Replicated(Servers):
     def test_cut_over_to_a_cluster_with_lower_numbers_loses_nothing(self):
         self.cut(True, lambda self: self.burn(self.here, 4000))
 
-    def test_cut_over_to_a_cluster_with_higher_numbers_loses_nothing(self):
+    def test_switch_to_a_cluster_with_higher_numbers_is_safe(self):
         there = Session(self.there_url)
         self.addCleanup(there.close)
         self.cut(False, lambda self: self.burn(there, 6000))

@@ -51,7 +51,7 @@ class Bell(ExactAlone):
         writer.do("SELECT @.emit('a', 'k', '1', '1')")
         self.all_have(["a"], 1, SOON)
 
-    def test_a_producer_looks_once_a_second_who_sleeps(self):
+    def test_a_producer_checks_for_sleepers_once_a_second(self):
         """Who holds a lock is dear to know. A session that found a worker there rings for its next events without looking."""
         relays = self.sleepers(["a"])
         wait_until(self.holder)
@@ -66,7 +66,7 @@ class Bell(ExactAlone):
         self.all_have(["a"], 50, SOON)
         for relay in relays.values(): relay.stop()
 
-    def test_where_nobody_rings_an_idle_relay_asks_for_the_snapshot_alone(self):
+    def test_idle_relay_without_wakeups_reads_only_the_snapshot(self):
         """And as soon as that is another one, it looks for events."""
         servers.execute(self.store, f'ALTER DATABASE "{self.dbname}" SET outbox.doorbell = off')
         relays = self.sleepers(["a"])
@@ -120,7 +120,7 @@ class Bell(ExactAlone):
         self.all_have(names, 6 * each, SOON)
         for relay in relays.values(): relay.stop()
 
-    def test_sleeper_that_is_killed_leaves_the_others_deaf_for_no_longer_than_a_listener_waits(self):
+    def test_killed_sleeper_delays_others_by_one_listener_timeout(self):
         if not SOAK: self.skipTest("it takes as long as a listener waits; OUTBOX_SOAK=1 runs it")
         first = self.sleepers(["a"])["a"]
         pid = wait_until(self.holder)

@@ -1,4 +1,4 @@
-#include "redis_moody.h"
+#include "redis_scripted.h"
 
 #include <hiredis/hiredis.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ struct client {
     redisReader *reader;
 };
 
-struct redis_moody {
+struct redis_scripted {
     pthread_t thread;
     int listener, stop[2];
     struct client client[CLIENTS];
@@ -29,7 +29,7 @@ struct redis_moody {
     unsigned entries;
 };
 
-static void answer(struct redis_moody *m, int fd, const redisReply *command)
+static void answer(struct redis_scripted *m, int fd, const redisReply *command)
 {
     char out[4096], id[32];
     const char *text = atomic_load(&m->text), *name = command->element[0]->str;
@@ -52,7 +52,7 @@ static void leave(struct client *c)
     *c = (struct client){.fd = -1};
 }
 
-static void listen_to(struct redis_moody *m, struct client *c)
+static void listen_to(struct redis_scripted *m, struct client *c)
 {
     char chunk[65536];
     void *command = NULL;
@@ -68,7 +68,7 @@ static void listen_to(struct redis_moody *m, struct client *c)
     }
 }
 
-static void welcome(struct redis_moody *m)
+static void welcome(struct redis_scripted *m)
 {
     int fd = accept(m->listener, NULL, NULL);
     for (size_t i = 0; i < CLIENTS; i++) {
@@ -80,9 +80,9 @@ static void welcome(struct redis_moody *m)
     close(fd);
 }
 
-static void *serve(void *moody)
+static void *serve(void *scripted)
 {
-    struct redis_moody *m = moody;
+    struct redis_scripted *m = scripted;
     for (;;) {
         struct pollfd fds[CLIENTS + 2] = {{m->stop[0], POLLIN, 0}, {m->listener, POLLIN, 0}};
         for (size_t i = 0; i < CLIENTS; i++)
@@ -99,9 +99,9 @@ static void *serve(void *moody)
     }
 }
 
-struct redis_moody *redis_moody_new(const char *path)
+struct redis_scripted *redis_scripted_new(const char *path)
 {
-    struct redis_moody *m = calloc(1, sizeof *m);
+    struct redis_scripted *m = calloc(1, sizeof *m);
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     for (size_t i = 0; i < CLIENTS; i++)
         m->client[i].fd = -1;
@@ -114,7 +114,7 @@ struct redis_moody *redis_moody_new(const char *path)
     return m;
 }
 
-void redis_moody_free(struct redis_moody *m)
+void redis_scripted_free(struct redis_scripted *m)
 {
     assert_int_equal(write(m->stop[1], "", 1), 1);
     pthread_join(m->thread, NULL);
@@ -127,7 +127,7 @@ void redis_moody_free(struct redis_moody *m)
     free(m);
 }
 
-void redis_moody_say(struct redis_moody *m, const char *text)
+void redis_scripted_say(struct redis_scripted *m, const char *text)
 {
     atomic_store(&m->text, text);
 }

@@ -32,11 +32,11 @@ class Histories(World):
         if SEED: return [int(SEED)]
         return range(1, n + 1)
 
-    def test_everything_is_handed_out_exactly_once_if_nothing_crashes(self):
+    def test_every_event_is_handed_out_once_without_crashes(self):
         for seed in self.seeds(1):
             with self.subTest(seed=seed): self.play(seed, 400, trouble=False)
 
-    def test_nothing_is_lost_or_misordered_if_workers_fail_crash_and_give_back(self):
+    def test_failing_crashing_releasing_workers_lose_nothing(self):
         for seed in self.seeds(2):
             with self.subTest(seed=seed): self.play(seed, 400, trouble=True)
 

@@ -35,7 +35,7 @@ class Astray(Exact):
 
     # ---- the sequence of event numbers ----
 
-    def test_sequence_set_back_into_events_that_nobody_has_seen_loses_none(self):
+    def test_sequence_set_back_into_unseen_events_loses_none(self):
         self.register("c")
         self.emit(10)
         self.taken()
@@ -45,7 +45,7 @@ class Astray(Exact):
         self.in_order()
         self.assertEqual(self.emit(2), self.taken())
 
-    def test_numbers_given_again_below_events_that_nobody_has_seen_are_found(self):
+    def test_numbers_reused_below_unseen_events_are_found(self):
         """Events 6 to 10 are new, 11 to 20 older, and what comes then has got past all that is known."""
         self.register("c")
         self.emit(10)
@@ -100,7 +100,7 @@ class Astray(Exact):
         self.assertLess(self.reader.do("SELECT pg_sequence_last_value('@.event_seq_seq')")[0][0], 100)
         self.in_order()
 
-    def test_one_that_starts_far_ahead_is_no_witness_that_numbers_began_again(self):
+    def test_consumer_far_ahead_is_no_sign_of_restarted_numbers(self):
         """Where it stands, it was told; it has not seen how far event numbers are. So many transactions run that its lanes cannot name
         them, and one of them has emitted: that is not new at a place where it was before, and stops no relay of others."""
         self.register("c")
@@ -126,7 +126,7 @@ class Astray(Exact):
         self.in_order()
         self.assertEqual(len(self.taken()), 2)
 
-    def test_epochs_that_have_come_to_an_end_are_told_of_and_put_right(self):
+    def test_exhausted_epochs_are_reported_and_repaired(self):
         self.register("c")
         self.emit(1)
         self.taken()
@@ -142,7 +142,7 @@ class Astray(Exact):
                 self.in_order()
                 self.assertEqual(self.taken(), ids)
 
-    def test_epochs_that_are_behind_fence_where_a_turn_takes_the_short_way(self):
+    def test_lagging_epochs_fence_in_the_short_turn_too(self):
         """The turn of a relay that has read ahead: its claim becomes the next one."""
         self.register("c")
         self.emit(3)
@@ -157,7 +157,7 @@ class Astray(Exact):
 
     # ---- somebody else writes here ----
 
-    def test_outbox_at_home_that_a_subscription_writes_to_is_refused(self):
+    def test_outbox_that_a_subscription_writes_to_is_refused(self):
         self.register("c")
         self.emit(1)
         self.taken()
@@ -224,7 +224,7 @@ class Astray(Exact):
         self.app.do("SELECT setval('@.event_seq_seq', %s)", 100 + n)
         return [row[0] for row in rows]
 
-    def test_events_brought_in_with_transaction_numbers_of_elsewhere_are_delivered_and_no_other_again(self):
+    def test_imported_events_are_delivered_and_no_other_again(self):
         for xid in ("5", "5000000000"):  # one that all have seen, one that has not begun
             with self.subTest(xid):
                 self.register("c")
@@ -254,7 +254,7 @@ class Astray(Exact):
         self.assertEqual(self.taken(), waits + new)
         self.in_order()
 
-    def test_renumbered_events_come_to_nobody_again_who_had_them(self):
+    def test_renumbered_events_are_not_delivered_again(self):
         self.register("c")
         self.register("d")
         self.emit(5)
@@ -269,7 +269,7 @@ class Astray(Exact):
 
     # ---- rows of ours ----
 
-    def test_consumer_without_its_rows_is_told_of_and_can_be_made_anew(self):
+    def test_consumer_without_rows_is_reported_and_recreated(self):
         for how in ("TRUNCATE @.lane", "DELETE FROM @.lane WHERE lane = 0"):
             with self.subTest(how):
                 self.register("c")
@@ -283,7 +283,7 @@ class Astray(Exact):
                 self.assertEqual(self.taken()[-3:], ids)
                 self.assertNotIn("lost its place", self.doctor())
 
-    def test_consumer_whose_row_was_deleted_by_hand_starts_where_it_is_told(self):
+    def test_consumer_with_a_deleted_row_starts_where_told(self):
         self.register("c")
         ids = self.emit(3)
         self.taken()
