@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "event/message_read.h"
+#include "event/message.h"
 #include "extra/receive/receive_check.h"
 #include "receive/receive.h"
 
