@@ -34,6 +34,7 @@ static bool value_of(const struct listing_field *f, const void *row, struct list
     case LISTING_TEXT: ret->text = str_of(*(const char *const *)p); return ret->text.p;
     case LISTING_STR:
     case LISTING_JSON: ret->text = *(const struct str *)p; return ret->text.p;
+    case LISTING_NAME: ret->text = str_of(f->names[*(const unsigned *)p]); return true;
     case LISTING_SMALL: ret->n = *(const int *)p; return true;
     case LISTING_BOOL: ret->n = *(const bool *)p; return true;
     case LISTING_INT:
@@ -114,6 +115,7 @@ static void add_json_value(struct buf *b, const struct listing_field *f, const v
     case LISTING_TIME: member_value(b, str_of(human_time(v.n, time))); break;
     case LISTING_JSON: member_json(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: member_value(b, v.text); break;
     default: buf_addi64(b, v.n);
     }
@@ -234,6 +236,7 @@ static void add_text(struct buf *b, const struct listing_field *f, const void *r
     case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
     case LISTING_JSON: member_flat(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: buf_addstr(b, v.text); break;
     default:
         if (f->type == LISTING_ABOUT && !*(const bool *)at_offset(row, f->also))
@@ -442,6 +445,7 @@ static const char *type_name(const struct listing_field *f)
 {
     switch (f->type) {
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: return "string";
     case LISTING_BOOL: return "boolean";
     case LISTING_TIME: return "time";
