@@ -254,10 +254,17 @@ static struct str next_word(const char **list)
     return word.n ? word : (struct str){NULL, 0};
 }
 
+#define CUT_TO 0.15 /* part of the terminal that remains for a column that is cut first */
+
 static int add_column(struct listing *l, struct str word, struct error *err)
 {
+    double width = 0;
     bool cut = word.p[word.n - 1] == '~';
     word.n -= cut;
+    bool cut_first = cut && word.p[word.n - 1] == '~';
+    word.n -= cut_first;
+    if (cut_first)
+        width = CUT_TO; /* libsmartcols cuts columns with such a hint before others */
     bool dash = word.p[word.n - 1] == '-';
     word.n -= dash;
     const struct listing_field *f = find_field(l->form.fields, word, NULL);
@@ -270,7 +277,7 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
     bool right = number || f->type == LISTING_AGE;
     int flags = (right ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
-    if (!scols_table_new_column(l->tb, heading, 0, flags))
+    if (!scols_table_new_column(l->tb, heading, width, flags))
         return err_nomem(err);
     l->column[l->n_columns].field = f;
     l->column[l->n_columns].name = word;

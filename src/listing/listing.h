@@ -79,7 +79,8 @@ int listing_flush(struct buf *b, FILE *out, struct error *err);
 /* ---- rows ---- */
 
 /* How to list rows. `columns` are names of fields, separated by spaces, in the order of the table;
- * "name~" may be cut to fit the terminal, and "name-" shows a dash if it is empty. */
+ * "name~" may be cut to fit the terminal, "name~~" is cut before others, and "name-" shows a dash
+ * if it is empty. */
 struct listing_form {
     const struct listing_field *fields;
     const char *columns;
