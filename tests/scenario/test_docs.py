@@ -168,7 +168,7 @@ class Readme(Runs, PgCase):
 
 
 class Quotes(unittest.TestCase):
-    def test_code_of_the_page_on_c_that_is_no_program_stands_in_an_example(self):
+    def test_snippets_of_the_page_on_c_stand_in_an_example(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
         quotes = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)
@@ -374,8 +374,8 @@ class Numbers(unittest.TestCase):
              r"every (\d+) ms while nothing comes": ("store/postgres", "POLL_ALONE_IDLE", 1),
              r"from (\d+) workers on": ("pool", "POOL_WORKERS", 1),
              r"ends its search after (\d+) sequence numbers": ("store", "STORE_LOOK", 1),
-             r"takes (\d+) connections": ("admin", "GUESTS_MAX", 1),
-             r"(\d+) per address": ("admin", "GUESTS_PER_ADDRESS", 1)}
+             r"takes (\d+) connections": ("admin", "CONNECTIONS_MAX", 1),
+             r"(\d+) per address": ("admin", "CONNECTIONS_PER_ADDRESS", 1)}
     LIMITS = {r"`type`: 1 to (\d+) bytes": ("EVENT_TYPE_MAX", 1), r"`aggregate_type`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
               r"`aggregate_id`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"`tenant`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
               r"`idempotency_key`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"at most (\d+) strings": ("EVENT_HEADERS_COUNT", 1),

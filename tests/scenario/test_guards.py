@@ -66,7 +66,7 @@ class Guards(unittest.TestCase):
                 (self.tree / path.replace("__", "/")).unlink()
         self.finds("width", "scripts/build:4", "101 columns", scripts__build="#!/bin/sh\n" + wide)
 
-    def test_documents_have_a_hundred_columns_outside_of_tables_and_blocks(self):
+    def test_documents_have_100_columns_outside_tables(self):
         wide = " ".join(["word"] * 21)
         fine = f"# {wide}\n\n| {wide} |\n\n```sh\n{wide}\n```\n\n    {wide}\n\n* `{'x' * 120}`\n"
         self.assertEqual(self.complaints("width", docs__page=fine, **{"docs__page.md": fine, "README.md": fine}), [])
