@@ -31,7 +31,7 @@ static void answer_added(struct redis_node *n, struct redis_request *q, const ch
 static void answer_error(struct redis_node *n, struct redis_request *q, const redisReply *reply)
 {
     char said[REDIS_TEXT], name[201], text[2 * REDIS_TEXT + 400];
-    const char *advice = redis_advice_of(reply->str);
+    const char *advice = redis_error_of(reply->str)->advice;
     redis_conn_text(&n->conn, reply, said);
     text_clean(name, sizeof name, q->f.mark->name, q->f.mark->n);
     if (advice)
@@ -45,7 +45,7 @@ static void answer_error(struct redis_node *n, struct redis_request *q, const re
         res.status = redis_map_away(n);
     if (res.status == SINK_LATER)
         res.retry_after_ms = REDIS_AWAY_MS;
-    if (redis_reconnects(reply->str))
+    if (redis_error_of(reply->str)->reconnect)
         n->stale = true;
     bool works = fault == REDIS_FAULT_STREAM;
     if (n->sink->map && works)

@@ -374,8 +374,8 @@ class Numbers(unittest.TestCase):
              r"every (\d+) ms while nothing comes": ("store/postgres", "POLL_ALONE_IDLE", 1),
              r"from (\d+) workers on": ("pool", "POOL_WORKERS", 1),
              r"ends its search after (\d+) sequence numbers": ("store", "STORE_LOOK", 1),
-             r"takes (\d+) connections": ("admin", "GUESTS_MAX", 1),
-             r"(\d+) per address": ("admin", "GUESTS_PER_ADDRESS", 1)}
+             r"takes (\d+) connections": ("admin", "CONNECTIONS_MAX", 1),
+             r"(\d+) per address": ("admin", "CONNECTIONS_PER_ADDRESS", 1)}
     # The same in other pages: the page, its words, and the constant.
     ELSEWHERE = [("guarantees.md", r"may wait up to (\d+) ms for its settlement", "api", "SETTLE_WAIT_MS", 1),
                  ("architecture.md", r"waits up to (\d+) ms for the next claim", "api", "SETTLE_WAIT_MS", 1),
@@ -396,7 +396,7 @@ class Numbers(unittest.TestCase):
                  ("operations.md", r"asks at least every (\d+) seconds", "engine", "AGAIN_MAX", 10**9),
                  ("operations.md", r"the search ends after (\d+) sequence numbers", "store", "STORE_LOOK", 1),
                  ("brokers.md", r"at most one window of (\d+) events", "sink", "RABBITMQ_WINDOW", 1),
-                 ("metrics.md", r"\*\*limits\*\*: (\d+) connections", "admin", "GUESTS_MAX", 1)]
+                 ("metrics.md", r"\*\*limits\*\*: (\d+) connections", "admin", "CONNECTIONS_MAX", 1)]
     LIMITS = {r"`type`: 1 to (\d+) bytes": ("EVENT_TYPE_MAX", 1), r"`aggregate_type`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
               r"`aggregate_id`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"`tenant`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
               r"`idempotency_key`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"at most (\d+) strings": ("EVENT_HEADERS_COUNT", 1),
