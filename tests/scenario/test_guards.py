@@ -96,10 +96,11 @@ class Guards(unittest.TestCase):
         self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
 
     def test_a_file_that_is_named_is_there(self):
-        there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__limits.md": ""}
+        there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__reference.md": ""}
         good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/reference.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])
         self.finds("named", "src/store/postgres/a.c:2", "names functions/turn.sql", **{"src__store__postgres__a.c": good + "/* functions/turn.sql */\n"})
+        self.finds("named", "src/store/postgres/a.c:2", "names docs/gone.md", **{"src__store__postgres__a.c": good + "/* docs/gone.md */\n"})
         (self.tree / "src/store/postgres/a.c").unlink()
         self.finds("named", "sql/sqlite/statements/a.sql:1", "names internal/turn.sql", **{"sql__sqlite__statements__a.sql": "-- see internal/turn.sql\n", "sql__sqlite__0001_outbox.sql": "-- see internal/turn.sql\n"})
 
