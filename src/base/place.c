@@ -266,7 +266,7 @@ bool place_caution(const struct place *p, char *out, size_t size)
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
     if (everybody)
         snprintf(out, size,
-                 "everybody on this machine can delete files in its folder; chmod the folder "
+                 "any user of this machine can delete files in its folder; chmod the folder "
                  "o-w, or +t");
     else if (another)
         snprintf(out, size, "its folder belongs to uid %u, who can delete files there",

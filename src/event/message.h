@@ -1,4 +1,4 @@
-/* message.h: an event as a message of a broker: a key, a value and headers. docs/formats.md has the
+/* message.h: an event as a message of a broker: a key, a value and headers. docs/brokers.md has the
  * formats for people. */
 #ifndef EVENT_MESSAGE_H
 #define EVENT_MESSAGE_H
