@@ -467,7 +467,7 @@ static int step_rounds(struct worker *const *w, size_t n, struct error *err)
     do {
         before = delivered_by(w, n);
         for (size_t i = 0; i < n; i++) {
-            pipeline_ring(w[i]->p);
+            pipeline_wake(w[i]->p);
             if (worker_finish(w[i], err) != 0)
                 return -1;
         }

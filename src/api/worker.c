@@ -264,7 +264,7 @@ static void rest(struct worker *w, struct pollfd *fds, uint64_t *round)
     pthread_mutex_lock(&w->sv->lock);
     *round = w->sv->round;
     pthread_mutex_unlock(&w->sv->lock);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
 }
 
 static void *worker_main(void *arg)
