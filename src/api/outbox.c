@@ -197,8 +197,8 @@ static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outb
     return 0;
 }
 
-/* after_commit wakes the consumers of this handle if the store cannot, and in eager mode delivers at
- * once, unless outbox_run is at work, or a handler is calling, whose own step will get to the
+/* after_commit wakes the consumers of this handle if the store cannot, and in eager mode delivers
+ * at once, unless outbox_run is at work, or a handler is calling, whose own step will get to the
  * event. */
 static int after_commit(outbox *ob, struct error *err)
 {
