@@ -1,4 +1,4 @@
-/* store.h: the contract of a store, the database that holds the outbox. docs/adding-a-store.md is
+/* store.h: the contract of a store, the database that holds the outbox. docs/extending.md is
  * the tutorial, and tests/contract/store.c the suite every store passes unchanged.
  *
  * A store handle is one connection: it belongs to one thread at a time. Any number of handles, in
