@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "base/text.h"
 #include "redis/greeting.h"
 #include "redis/reply.h"
@@ -35,19 +36,14 @@ static void change_state(struct redis_conn *c, enum redis_state to)
     c->state = to;
 }
 
-static void forget_secret(struct redis_conn *c)
-{
-    if (c->secret)
-        explicit_bzero(c->secret, strlen(c->secret));
-    free(c->secret);
-    c->secret = NULL;
-}
-
 void redis_conn_close(struct redis_conn *c)
 {
     wire_close(&c->wire);
     change_state(c, REDIS_CLOSED);
-    forget_secret(c);
+    if (c->secret)
+        explicit_bzero(c->secret, strlen(c->secret));
+    free(c->secret);
+    c->secret = NULL;
     if (c->reader)
         redisReaderFree(c->reader);
     c->reader = NULL;
@@ -112,9 +108,15 @@ static redisReader *new_reader(struct redis_conn *c)
     return reader;
 }
 
-static struct wire_peer peer_of(const struct redis_url *u)
+static int begin_connecting(struct redis_conn *c, struct error *err)
 {
-    return (struct wire_peer){
+    c->reader = new_reader(c);
+    if (!c->reader)
+        return err_nomem(err);
+    if (redis_greeting_make(c, err) != 0)
+        return -1;
+    const struct redis_url *u = c->url;
+    struct wire_peer peer = {
         .label = u->label,
         .path = u->path,
         .host = u->host,
@@ -122,16 +124,6 @@ static struct wire_peer peer_of(const struct redis_url *u)
         .tls = u->tls,
         .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
     };
-}
-
-static int start(struct redis_conn *c, struct error *err)
-{
-    c->reader = new_reader(c);
-    if (!c->reader)
-        return err_nomem(err);
-    if (redis_greeting_make(c, err) != 0)
-        return -1;
-    struct wire_peer peer = peer_of(c->url);
     if (wire_open(&c->wire, &peer, err) != 0)
         return -1;
     change_state(c, REDIS_CONNECTING);
@@ -148,7 +140,7 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
 {
     if (c->state != REDIS_HELD)
         redis_conn_close(c);
-    if (start(c, err) == 0)
+    if (begin_connecting(c, err) == 0)
         return 0;
     if (!err->retry_class)
         err->retry_class = CLASS_DOWN;
@@ -158,83 +150,52 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
 
 /* Reading and writing */
 
-/* repeats_secret only looks for the beginning of the password: Redis cuts off long arguments when
- * it repeats them. */
-static bool repeats_secret(const struct redis_conn *c, struct str said)
-{
-    struct str secret = str_of(c->secret);
-    if (secret.n == 0)
-        return false;
-    if (secret.n > SECRET_TOLD)
-        secret.n = SECRET_TOLD;
-    return memmem(said.p, said.n, secret.p, secret.n) != NULL;
-}
-
 void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT])
 {
     struct str said = STR("");
     if (r->str)
         said = (struct str){r->str, r->len};
-    if (repeats_secret(c, said))
+    /* Only for the beginning of the password: Redis cuts off long arguments when it repeats
+     * them. */
+    struct str secret = str_of(c->secret);
+    bool repeats = secret.n > 0 &&
+                   memmem(said.p, said.n, secret.p, min_size(secret.n, SECRET_TOLD));
+    if (repeats)
         snprintf(out, REDIS_TEXT, "an error that repeats our password, and is not shown");
     else
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* next_reply returns the next reply that has arrived completely; NULL if there is none. */
-static int next_reply(struct redis_conn *c, redisReply **ret, struct error *err)
-{
-    void *r = NULL;
-    if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s does not speak the Redis protocol: %s", c->url->label,
-                         c->reader->errstr);
-    if (r)
-        c->coming = 0;
-    *ret = r;
-    return 0;
-}
-
-/* check_coming gives up on a reply that is longer than any we could have asked for. */
-static int check_coming(const struct redis_conn *c, struct error *err)
-{
-    size_t max = c->in_max;
-    if (c->state == REDIS_GREETING)
-        max = GREET_MAX;
-    if (c->coming <= max)
-        return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends a reply that does not end",
-                     c->url->label);
-}
-
-/* take_greeting takes the reply to the next command of the greeting. The connection is ready only
- * once all are accepted, because a sink may blame its event if a ready connection ends. */
-static int take_greeting(struct redis_conn *c, redisReply *r, struct error *err)
-{
-    int rc = redis_greeting_answered(c, r, err);
-    freeReplyObject(r);
-    if (rc != 0)
-        return -1;
-    if (c->greeted == c->n_asked)
-        change_state(c, REDIS_READY);
-    return 0;
-}
-
-/* take_replies hands out the replies that have arrived completely. */
+/* take_replies hands out the replies that have arrived completely. The connection is ready only
+ * once all commands of the greeting are accepted, because a sink may blame its event if a ready
+ * connection ends. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
-        redisReply *r = NULL;
-        if (next_reply(c, &r, err) != 0)
-            return -1;
-        if (!r)
-            return check_coming(c, err);
-        if (c->state != REDIS_GREETING) {
+        void *r = NULL;
+        if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
+            return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                             "%s does not speak the Redis protocol: %s", c->url->label,
+                             c->reader->errstr);
+        bool greeting = c->state == REDIS_GREETING;
+        if (!r) {
+            /* A reply that is longer than any we could have asked for. */
+            if (c->coming > (greeting ? GREET_MAX : c->in_max))
+                return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                                 "%s sends a reply that does not end", c->url->label);
+            return 0;
+        }
+        c->coming = 0;
+        if (!greeting) {
             reply(ctx, r);
             continue;
         }
-        if (take_greeting(c, r, err) != 0)
+        int rc = redis_greeting_answered(c, r, err);
+        freeReplyObject(r);
+        if (rc != 0)
             return -1;
+        if (c->greeted == c->n_asked)
+            change_state(c, REDIS_READY);
     }
 }
 
@@ -260,15 +221,6 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
     return 0;
 }
 
-static int drive_connecting(struct redis_conn *c, struct error *err)
-{
-    if (wire_advance(&c->wire, err) != 0)
-        return -1;
-    if (c->wire.state == WIRE_OPEN)
-        change_state(c, REDIS_GREETING);
-    return 0;
-}
-
 /* drive_ready reads even after a failed write: replies that the server sent before it went away
  * still count. */
 static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
@@ -287,8 +239,12 @@ static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, s
  * the next one: with a fast peer one call does it all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
-    if (c->state == REDIS_CONNECTING && drive_connecting(c, err) != 0)
-        return -1;
+    if (c->state == REDIS_CONNECTING) {
+        if (wire_advance(&c->wire, err) != 0)
+            return -1;
+        if (c->wire.state == WIRE_OPEN)
+            change_state(c, REDIS_GREETING);
+    }
     if (c->state == REDIS_GREETING) {
         if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
             return wire_lost(&c->wire, err);
@@ -312,16 +268,12 @@ bool redis_conn_idle_gone(const struct redis_conn *c)
     return c->state == REDIS_READY && wire_stirs(&c->wire);
 }
 
-static bool has_unsent(const struct redis_conn *c)
-{
-    if (c->state == REDIS_GREETING)
-        return c->greet_sent < c->greet.n;
-    return c->sent < c->out.n;
-}
-
 struct pollfd redis_conn_poll(const struct redis_conn *c)
 {
-    return wire_poll(&c->wire, has_unsent(c));
+    bool unsent = c->sent < c->out.n;
+    if (c->state == REDIS_GREETING)
+        unsent = c->greet_sent < c->greet.n;
+    return wire_poll(&c->wire, unsent);
 }
 
 /* Calling */
@@ -330,7 +282,7 @@ static void keep_first(void *ctx, redisReply *r)
 {
     redisReply **answer = ctx;
     if (*answer)
-        freeReplyObject(r); /* nobody asked for it */
+        freeReplyObject(r); /* it was not asked for */
     else
         *answer = r;
 }

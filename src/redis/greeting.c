@@ -13,26 +13,6 @@ static void greet(struct redis_conn *c, enum redis_greeting what, int argc, cons
         c->greet.failed = true;
 }
 
-static void greet_auth(struct redis_conn *c)
-{
-    const char *user = c->url->user;
-    if (!c->secret)
-        return;
-    if (user)
-        greet(c, GREET_AUTH, 3, (const char *[]){"AUTH", user, c->secret});
-    else
-        greet(c, GREET_AUTH, 2, (const char *[]){"AUTH", c->secret});
-}
-
-static void greet_select(struct redis_conn *c)
-{
-    char db[24];
-    if (!c->url->db)
-        return;
-    snprintf(db, sizeof db, "%lld", (long long)c->url->db);
-    greet(c, GREET_SELECT, 2, (const char *[]){"SELECT", db});
-}
-
 int redis_greeting_make(struct redis_conn *c, struct error *err)
 {
     c->secret = redis_url_password(c->url, err);
@@ -40,8 +20,15 @@ int redis_greeting_make(struct redis_conn *c, struct error *err)
     if (unreadable)
         return -1;
 
-    greet_auth(c);
-    greet_select(c);
+    const char *user = c->url->user;
+    if (c->secret && user)
+        greet(c, GREET_AUTH, 3, (const char *[]){"AUTH", user, c->secret});
+    else if (c->secret)
+        greet(c, GREET_AUTH, 2, (const char *[]){"AUTH", c->secret});
+    char db[24];
+    snprintf(db, sizeof db, "%lld", (long long)c->url->db);
+    if (c->url->db)
+        greet(c, GREET_SELECT, 2, (const char *[]){"SELECT", db});
     greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
     if (c->master_only)
         greet(c, GREET_ROLE, 1, (const char *[]){"ROLE"});

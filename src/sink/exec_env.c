@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-/* Variables that nearly every program needs and nobody keeps a secret in. */
+/* Variables that nearly every program needs, and that hold no secrets. */
 static const char *const usual[] = {
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", NULL,
 };
