@@ -7,7 +7,6 @@
 
 #include "base/buf.h"
 #include "sink/exec_env.h"
-#include "sink/exec_start.h"
 #include "sink/sink.h"
 
 #define EXEC_TAIL 512 /* bytes of a command's stderr that are kept */

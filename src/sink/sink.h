@@ -184,7 +184,7 @@ struct sink_ops {
      * is recorded. The list is borrowed until the next call of the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);
     void (*marks_kept)(struct sink *sk);
-    /* settled says that the delivery of these events is recorded for good: they will not be
+    /* settled says that the delivery of these events is recorded for good: they will not be offered
      * again by mistake. It is called at least for a part of a batch, and not after a crash. */
     void (*settled)(struct sink *sk, const struct event *const *ev, size_t n);
     /* probe connects as a delivery would, waits up to timeout_ms for the other side to answer, and
