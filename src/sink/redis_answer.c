@@ -8,7 +8,7 @@
 #define PLAIN_EVENTS 32               /* appended one by one after a script has stopped */
 #define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to do without, if the server refuses them */
 
-/* What an error reply means for the event. docs/redis.md has the same table for people. */
+/* What an error reply means for the event. docs/brokers.md has the same table for people. */
 static const enum sink_status statuses[] = {
     [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_REFUSED,
     [REDIS_FAULT_AWAY] = SINK_DOWN,     [REDIS_FAULT_LOGIN] = SINK_DOWN,
