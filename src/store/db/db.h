@@ -363,7 +363,7 @@ bool db_settings_same_events(const char *kept, const char *events);
  * before, and c->how is not PUT_PURPOSE. */
 int db_settings_replace(struct store *st, const struct consumer_spec *c, struct error *err);
 
-/* ---- listing.c, gauge.c, backlog.c ---- */
+/* ---- listing.c, backlog.c ---- */
 
 int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err);
@@ -410,7 +410,7 @@ int db_former_keep(struct store *st, const char *name, struct error *err);
  * wrong about them. */
 int db_former_taken_over(struct store *st, const struct taken_over *t, struct error *err);
 
-/* ---- info.c, events.c, dead.c, trim.c, adopt.c ---- */
+/* ---- listing.c, events.c, dead.c, trim.c, adopt.c ---- */
 
 int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
              struct error *err);
