@@ -65,8 +65,8 @@ OUTBOX_API const char *outbox_version(void);
 /*
 ** CAPI: Errors
 **
-** code says what went wrong, and retry_class what may be done about it. native is what the
-** other side said (an errno, a SQLite result code, an exit status), or 0. text is one line for
+** code says what went wrong, and retry_class whether trying again can help. native is the code that
+** the other side gave (an errno, a SQLite result code, an exit status), or 0. text is one line for
 ** people, without secrets.
 */
 enum outbox_code {
@@ -76,25 +76,25 @@ enum outbox_code {
     OUTBOX_MISUSE = 3,   /* the function was called in a way its description forbids */
     OUTBOX_CONFIG = 4,   /* a bad setting */
     OUTBOX_NOTFOUND = 5, /* no such thing */
-    OUTBOX_CONFLICT = 6, /* exists already and differs */
+    OUTBOX_CONFLICT = 6, /* it exists already, and differs */
     /* the database has no outbox: use outbox_options.create or `outbox init` */
     OUTBOX_NOTOURS = 7,
     OUTBOX_NEWER = 8,        /* the outbox was made by a newer version */
     OUTBOX_READONLY = 9,     /* no permission to write */
     OUTBOX_FULL = 10,        /* no space left */
-    OUTBOX_BUSY = 11,        /* locked by somebody else for longer than busy_ms: try again */
+    OUTBOX_BUSY = 11,        /* locked by another session for longer than busy_ms: try again */
     OUTBOX_UNAVAILABLE = 12, /* store or sink cannot be reached */
-    OUTBOX_LOST = 13,        /* the claim is no longer ours */
+    OUTBOX_LOST = 13,        /* the claim went to another worker */
     OUTBOX_INTERNAL = 14,    /* a bug in the library */
     OUTBOX_UNDELIVERED = 15  /* committed, but a delivery failed: only in eager mode */
 };
 
 enum outbox_retry_class {
     OUTBOX_CLASS_NONE = 0,   /* not about a delivery */
-    OUTBOX_CLASS_RETRY = 1,  /* may pass later */
-    OUTBOX_CLASS_REJECT = 2, /* will never pass */
-    OUTBOX_CLASS_DOWN = 3,   /* the other side is down */
-    OUTBOX_CLASS_FATAL = 4   /* configuration */
+    OUTBOX_CLASS_RETRY = 1,  /* trying again may help */
+    OUTBOX_CLASS_REJECT = 2, /* trying again cannot help */
+    OUTBOX_CLASS_DOWN = 3,   /* the other side is down: wait for it */
+    OUTBOX_CLASS_FATAL = 4   /* the configuration is wrong */
 };
 
 typedef struct outbox_error {
@@ -118,12 +118,12 @@ typedef struct outbox_error {
 ** version made them. On success the caller owns *ret and releases it with outbox_close.
 ** Thread-safe.
 **
-** outbox_close must be the last call on the handle, and nothing may be running on it. It does
+** outbox_close is the last call on a handle. No other call may be running on it then. It does
 ** nothing if ob is NULL.
 */
 typedef struct outbox outbox;
 
-/* The event that a line of the log is about. Everything is borrowed for the call. */
+/* The event that a log line is about. Everything is borrowed for the call. */
 typedef struct outbox_log_about {
     const char *event_id, *type;
     const char *key; /* aggregate type and id, TYPE/ID; "" if it has none */
@@ -135,8 +135,8 @@ typedef struct outbox_options {
     int create;          /* create or upgrade the tables */
     int64_t busy_ms;     /* how long to wait for a locked database; 0: 5000 */
     int64_t payload_max; /* largest payload in bytes; 0: 1 MiB */
-    /* Called with each line of the log by the threads that run consumers, possibly by several at
-    ** once. level is 0 debug, 1 info, 2 warning or 3 error; consumer may be NULL. NULL: no log. */
+    /* Called with each log line by the threads that run consumers, possibly by several at once.
+    ** level is 0 debug, 1 info, 2 warning or 3 error; consumer may be NULL. NULL: no log. */
     void (*log)(void *ctx, int level, const char *consumer, const char *text);
     void *log_ctx;
     int log_level; /* lines below this level are not passed on */
@@ -157,9 +157,9 @@ OUTBOX_API void outbox_close(outbox *ob);
 /*
 ** CAPI: Messages
 **
-** What a producer emits. Only type is required. docs/limits.md says what each field may be. A
-** message that breaks a limit is refused with OUTBOX_INVALID and a text that names the field and
-** the limit.
+** What a producer emits. Only type is required. docs/reference.md has the limits of each field. A
+** message that exceeds one is refused with OUTBOX_INVALID and a text that names the field and the
+** limit.
 **
 **   type             what happened: "order.paid". 1 to 255 bytes, without white space or control
 **                    characters
@@ -169,13 +169,14 @@ OUTBOX_API void outbox_close(outbox *ob);
 **   payload          JSON text, delivered byte for byte; NULL means null
 **   payload_size     its length in bytes; 0 means strlen
 **   headers          a JSON object of strings, or NULL
-**   idempotency_key  or NULL. Emitting the same key again makes no second event, and says so
-**                    (outbox_receipt.duplicate). A key is remembered for "retention" at least, and
-**                    as long as its event is kept. After a rollback it is free again
+**   idempotency_key  or NULL. Emitting the same key again makes no second event, and
+**                    outbox_receipt.duplicate says so. A key is remembered for at least
+**                    "retention", and as long as its event is kept. After a rollback it can be used
+**                    again
 **   tenant           or NULL
 **   version          of the aggregate, if has_version is not 0
-**   not_before       milliseconds since 1970 before which the event is not delivered, at most ten
-**                    years ahead; or 0. It holds back later events of its key, too
+**   not_before       the event is not delivered before this time, in milliseconds since 1970, at
+**                    most ten years ahead; or 0. Later events of its key wait for it
 */
 typedef struct outbox_message {
     size_t size; /* sizeof(outbox_message): set by OUTBOX_MESSAGE_INIT */
@@ -197,8 +198,8 @@ typedef struct outbox_message {
         sizeof(outbox_message), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* The result of emitting: the event's id (UUIDv7), and whether the idempotency key was known. If it
-** was, there is no new event, and the id is that of the event emitted first. */
+/* The result of emitting: the event's id (UUIDv7), and whether its idempotency key was used before.
+** If it was, there is no new event, and the id is that of the first one. */
 typedef struct outbox_receipt {
     char id[37];
     char duplicate;
@@ -212,21 +213,22 @@ typedef struct outbox_receipt {
 ** it; calls take turns. ret may be NULL.
 **
 ** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction
-** that is open there. It fails with OUTBOX_MISUSE if none is open, since the event would then
-** commit by itself. If the transaction rolls back, the event never existed. It uses the connection
-** as sqlite3 does: from one thread at a time. It keeps no statement or lock on it beyond the call.
+** that is open there. If none is open it fails with OUTBOX_MISUSE, since the event would commit
+** without the caller's changes. If the transaction rolls back, the event never existed. As always
+** with SQLite, one thread at a time may use the connection. No statement or lock stays on it after
+** the call.
 **
 ** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may do
 ** so at once, each on a connection of its own. A failure that the server reports ends the caller's
 ** transaction, as any failed statement does in PostgreSQL.
 **
 ** outbox_emit_mariadb does the same through a connection of MariaDB's client library (MYSQL *),
-** with a transaction open, or autocommit off. A failure undoes the event, and nothing else of the
-** transaction, unless the server picked it to end a deadlock.
+** with a transaction open, or autocommit off. A failure undoes the event and nothing else, unless
+** the server rolled the transaction back to end a deadlock.
 **
-** All of them refuse bad data with OUTBOX_INVALID and a text that says which part and why, and an
-** idempotency key that was used with another type, aggregate or payload with OUTBOX_CONFLICT. After
-** a failure nothing of the event is stored.
+** All of them refuse bad data with OUTBOX_INVALID and a text that says what is wrong with which
+** field, and an idempotency key that was used with another type, aggregate or payload with
+** OUTBOX_CONFLICT. After a failure nothing of the event is stored.
 */
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret,
                            outbox_error *err);
@@ -241,8 +243,8 @@ OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox
 ** CAPI: Transactions on the handle's own connection
 **
 ** outbox_begin makes the following emits of this thread one transaction, until outbox_commit or
-** outbox_rollback. Other threads that emit through the same handle wait meanwhile. After a failed
-** outbox_commit the transaction is gone: nothing of it was stored.
+** outbox_rollback. Other threads that emit through the same handle wait meanwhile. A failed
+** outbox_commit has ended the transaction, and nothing of it is stored.
 **
 ** outbox_sqlite returns that connection, for the same thread to use between outbox_begin and
 ** outbox_commit, so that an application can change its tables in the same transaction; NULL if the
@@ -263,7 +265,7 @@ OUTBOX_API struct st_mysql *outbox_mariadb(outbox *ob);
 typedef struct outbox_event outbox_event;
 
 OUTBOX_API const char *outbox_event_id(const outbox_event *ev);
-/* its idempotency key, else its id: see below */
+/* its idempotency key, or its id if it has none: see below */
 OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev);
 OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_type(const outbox_event *ev);
@@ -286,61 +288,62 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** outbox_consumer_new names a consumer: an independent reader with its own position, retries and
 ** dead letters. The handle owns it. A name has 1 to 63 characters of [A-Za-z0-9_.-].
 **
-** outbox_consumer_set gives it an option, by the same names and values as the command line and the
-** config file have (`outbox help relay` lists them): preset, sink, events, where, order, lanes,
-** from, retry, lease, timeout, poll, concurrency, batch, receipts, webhook-*. An option that is set
-** overrides a preset, whichever came first. Two more are for handlers only: workers and fate, see
-** below.
+** outbox_consumer_set sets an option, with the names and values of the command line and the config
+** file (`outbox help relay` lists them): preset, sink, events, where, order, lanes, from, retry,
+** lease, timeout, poll, concurrency, batch, receipts, webhook-*. An option overrides a preset,
+** whichever is set first. Two more options are for handlers only, see below: workers and fate.
 **
 ** A consumer has handlers or a sink, not both.
 **
-** outbox_add_handler makes it call a function for the events whose type matches a pattern
-** ("order.created", "order.*", "*", or several with commas between), and gives the function a name.
-** Each event takes effect once: what the handler does through its transaction (outbox_tx_sqlite,
-** outbox_tx_pg, outbox_tx_emit) is committed together with the record that it did, under its name
-** and the event's idempotency key, or its id where it has none, and with the outcome of the
-** delivery; or none of it is. It may be called again for an event whose first call was undone.
-** Names are unique within the consumer and count together with its name: handler "stock" of
-** consumer "orders" is "orders.stock" in the inbox.
+** outbox_add_handler adds a function under a name, which is called for events whose type matches a
+** pattern: "order.created", "order.*", "*", or several separated by commas. Each event takes effect
+** once. What the handler does through its transaction (outbox_tx_sqlite, outbox_tx_pg,
+** outbox_tx_emit) is committed together with the outcome of the delivery and a record in the inbox,
+** which has the handler's name and the event's idempotency key, or its id if it has none. Either
+** all of this is committed or nothing; then the handler is called again for the event. A name is
+** unique within its consumer. In the inbox, the handler "stock" of the consumer "orders" is
+** "orders.stock".
 **
 ** Several handlers of one consumer are independent of each other: each is a consumer of its own
-** (`outbox status` shows "orders.stock"), with its position, retries and dead letters.
-** outbox_consumer_set(c, "fate", "shared") makes them one: an event is delivered when all have
-** succeeded; until then it is tried again, and those that had are not called. One that keeps
-** failing holds it for all until that clears, however long; "retry" with attempts= in it
-** ("fast,attempts=5") sets a bound. outbox_consumer_set(c, "workers", "4") runs each of them in
-** four threads, which takes as many lanes, or order none; the same function may then be called by
-** several threads at once.
+** (`outbox status` shows "orders.stock"), with its own position, retries and dead letters. After
+** outbox_consumer_set(c, "fate", "shared") they share the fate of an event: it is delivered when
+** all of them have succeeded. Until then it is tried again, without calling those that have. A
+** handler that keeps failing holds the event up for the others, indefinitely unless "retry" limits
+** the attempts ("fast,attempts=5"). outbox_consumer_set(c, "workers", "4") runs each handler in
+** four threads, which may call its function at the same time; this needs as many lanes, or order
+** none.
 **
-** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, takes a
-** payment. It has no transaction; that it acted is recorded right after it returns OUTBOX_DONE. If
-** the process dies between, it is called again, for the same event: pass outbox_event_inbox_key on
-** as the idempotency key. Among handlers with a shared fate it makes each call of the others a
-** transaction of its own.
+** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, or takes
+** a payment. It has no transaction; the inbox records the event right after it returns OUTBOX_DONE.
+** If the process dies in between, it is called again for the same event, so pass
+** outbox_event_inbox_key on as the idempotency key. If handlers share their fate and one of them is
+** external, each call of the others has a transaction of its own.
 **
-** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record: at
-** least once, and as fast as possible. Plain handlers that match the same event run in the order
-** they were added, and one that does not return OUTBOX_DONE ends the attempt. A consumer has plain
-** handlers or ones with names. It asks for the union of their patterns, unless `events` was set;
-** handlers with names and a fate of their own take their patterns only, and no `events`.
+** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record in the
+** inbox: each event is delivered at least once, as fast as possible. Plain handlers that match the
+** same event are called in the order in which they were added; the first that does not return
+** OUTBOX_DONE ends the attempt. The handlers of a consumer are all plain or all named. A consumer
+** gets the events that match any of its handlers' patterns, unless `events` was set; independent
+** named handlers have their patterns only, and `events` must not be set.
 **
-** A call may take longer than the consumer's lease: the claim is extended while the call lasts, up
+** A call may take longer than the consumer's lease: the lease is renewed while the call lasts, up
 ** to the option `timeout`. After that the event goes to another worker, and whatever the handler
-** still does through its transaction is not committed. Nothing ends the call: its thread, and
-** outbox_run, wait for it. In SQLite nobody else can write while a handler works in its
-** transaction, nor can its event go to another worker, so handlers should be quick there.
+** still does through its transaction is not committed. The call itself is never interrupted: its
+** thread, and outbox_run, wait for it. In SQLite no other connection can write while a handler
+** works in its transaction, and its event cannot go to another worker, so handlers should be quick
+** there.
 **
-** docs/handlers.md says what happens when the process dies at each step.
+** docs/c.md says what happens when the process dies at each step.
 **
-** The settings that a consumer was last registered with hold for all processes. A process that runs
-** it with another order, number of lanes or filter (older patterns, in a rolling deploy) stands by:
-** it claims nothing, says why in the log, and goes on once its settings are in force again. New
-** settings are in force as soon as they are registered. Settings that were replaced come back only
-** by `outbox consumers revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return
-** OUTBOX_CONFLICT instead of standing by.
+** The settings with which a consumer was last registered are in force for all processes, at once. A
+** process that runs it with another order, number of lanes or filter, such as the older one in a
+** rolling deployment, stands by: it claims nothing, says why in the log, and continues when its
+** settings are in force again. Settings that were replaced only come back through `outbox consumers
+** revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing
+** by.
 **
-** Call none of these while outbox_run or outbox_step is running on the handle, and only from one
-** thread at a time.
+** Call these from one thread at a time, and not while outbox_run or outbox_step is running on the
+** handle.
 */
 typedef struct outbox_consumer outbox_consumer;
 typedef struct outbox_tx outbox_tx;
@@ -350,7 +353,7 @@ typedef enum outbox_verdict {
     OUTBOX_RETRY = 1,  /* failed; try again as the retry policy says */
     OUTBOX_REJECT = 2, /* failed; trying again cannot help: make it a dead letter */
     OUTBOX_DOWN = 3,   /* not the event's fault: wait and try again without counting an attempt */
-    /* a kind of event that this version does not know: leave it to a worker that does, without
+    /* this version does not know this kind of event: leave it to a worker that does, without
     ** counting an attempt */
     OUTBOX_NOT_MINE = 4
 } outbox_verdict;
@@ -373,19 +376,18 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 /*
 ** CAPI: In a handler
 **
-** outbox_fail notes why the handler failed, for the dead letter and the operator, and returns
-** verdict. So a handler can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said
+** outbox_fail records why the handler failed, for the dead letter and the operator, and returns
+** verdict, so that a handler can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said
 ** 503")`. At most 255 bytes of the text are copied. outbox_retry_in does the same with
-** OUTBOX_RETRY, and asks for at least that many milliseconds until the next attempt, at most a
-** year.
+** OUTBOX_RETRY, and waits at least that many milliseconds before the next attempt, at most a year.
 **
 ** outbox_tx_sqlite and outbox_tx_pg return the connection with the handler's transaction; NULL if
-** there is none, or the store is of another kind. The handler must not commit or roll back, though
-** it may use savepoints. If it does, the event becomes a dead letter that says so. In SQLite its
-** COMMIT is refused; in PostgreSQL what it committed stays, together with what earlier calls in the
-** same transaction did, and those are made again. A handler whose statements failed returns
-** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and must not use outbox_emit:
-** in SQLite that would wait for the lock that the handler's own transaction holds.
+** there is none, or the store is of another kind. The handler may use savepoints, but must not
+** commit or roll back: if it does, the event becomes a dead letter that says so. SQLite refuses its
+** COMMIT; in PostgreSQL what it committed stays, as does what earlier calls in the same transaction
+** did, and those calls are made again. A handler whose statements failed returns OUTBOX_RETRY. It
+** must leave nothing unfinished on the connection, and must not use outbox_emit: in SQLite that
+** would wait for the lock that the handler's own transaction holds.
 **
 ** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes
 ** effect.
@@ -402,14 +404,14 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 ** CAPI: The inbox
 **
 ** outbox_handle_once records in a handler's transaction that `handler`, a name of your choosing,
-** takes effect for `key`, which is anything that tells one effect from another: *ret_first becomes
-** 1 the first time, and 0 if it was recorded before. If the payload differs from that of the first
-** time, it fails with OUTBOX_CONFLICT, which in PostgreSQL also fails the transaction. size is that
-** of the payload; 0 means strlen. payload may be NULL. Handlers added with a name need this only
-** for effects of their own choosing, not for the event.
+** takes effect for `key`, which tells one effect from another: *ret_first becomes 1 the first time,
+** and 0 if it was recorded before. If the payload differs from the first one, it fails with
+** OUTBOX_CONFLICT, which in PostgreSQL also fails the transaction. size is the length of the
+** payload; 0 means strlen. payload may be NULL. The event itself is recorded for named handlers;
+** they need this only for further effects.
 **
 ** outbox_handle_once_sqlite, outbox_handle_once_pg and outbox_handle_once_mariadb do so in a
-** transaction that is open on the caller's own connection, for what does not arrive through a
+** transaction that is open on the caller's own connection, for input that does not come through a
 ** handler, such as messages of a queue.
 **
 ** Records are kept for the time of outbox_set's "inbox-retention".
@@ -432,24 +434,24 @@ OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const
 **
 ** outbox_set changes how the handle runs its consumers. Call it before outbox_run. The options are:
 ** "drain-deadline" (30s), how long outbox_stop waits for deliveries in flight; "sweep" (30s), how
-** often to look for work even if nothing signals any; "retention" (168h), how long an event is kept
-** after the last consumer has got it, checked at least once a minute while outbox_run is running
-** ("0s": forever); "inbox-retention" (720h), how long the inbox remembers; "connections" (4), how
-** many connections to a PostgreSQL server the consumers share.
+** often to look for work without a wake-up; "retention" (168h), how long an event is kept after its
+** last consumer received it, checked at least once a minute while outbox_run is running ("0s":
+** forever); "inbox-retention" (720h), how long the inbox remembers; "connections" (4), how many
+** connections to a PostgreSQL server the consumers share.
 **
-** outbox_run delivers until outbox_stop. It runs a thread per consumer (per handler with a fate of
-** its own, and per worker), while the calling thread waits. On SQLite each thread has its own
-** connections; on PostgreSQL they share "connections", and a worker of a named handler has one more
-** for the handler's transaction. A consumer that cannot go on (its sink's configuration is wrong,
-** it was removed) stops alone. Returns 0 after an orderly stop; -1 if a consumer could not be
-** started (then none was), or had to stop by itself. flags: OUTBOX_UNTIL_THROUGH returns 0 as soon
-** as every consumer has delivered or buried everything that is there; events whose not_before lies
-** ahead, and paused consumers, are not waited for.
+** outbox_run delivers until outbox_stop. Each consumer, independent named handler and worker has a
+** thread, while the calling thread waits. On SQLite each thread has its own connections; on
+** PostgreSQL they share "connections", and the transactions of named handlers have connections of
+** their own. A consumer that cannot continue (its sink is misconfigured, or it was
+** removed) stops without stopping the others. Returns 0 after an orderly stop; -1 if a consumer
+** could not be started (then none was), or had to stop. flags: with OUTBOX_UNTIL_THROUGH it returns
+** 0 as soon as every consumer has delivered or buried all events there are; it does not wait for
+** events whose not_before lies ahead, nor for paused consumers.
 **
 ** outbox_stop makes outbox_run return once the deliveries in flight have ended, or at the drain
-** deadline; what did not end by then is delivered again later. Only the call of a handler is waited
-** for, however long it takes. Any thread may call outbox_stop, and so may a signal handler. A stop
-** before outbox_run ends that run at once.
+** deadline; those that did not end by then are made again later. A handler's call is waited for,
+** however long it takes. Any thread may call outbox_stop, and so may a signal handler. If it is
+** called before outbox_run, that run ends at once.
 **
 ** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this
 ** handle delivers what is due now, including what handlers emit meanwhile. It does not wait for
@@ -458,16 +460,14 @@ OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const
 ** makes outbox_step return -1 with its text, after the other events have been delivered. Do not
 ** call it while outbox_run is running, nor from a handler.
 **
-** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step by
+** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step
 ** themselves, on a handle that has consumers and is not running them: for development and tests. If
-** a delivery fails they return -1 with OUTBOX_UNDELIVERED: the transaction is committed all the
-** same. What outbox_emit_sqlite and outbox_emit_pg wrote in a transaction of the caller's is
-** delivered by one outbox_step after the caller's COMMIT: no database lets anybody run statements
-** at that moment.
+** a delivery fails they return -1 with OUTBOX_UNDELIVERED; the transaction is committed all the
+** same. What outbox_emit_sqlite and outbox_emit_pg wrote in a transaction of the caller's needs a
+** call of outbox_step after the caller's COMMIT.
 **
 ** outbox_wake makes running consumers look for work now. It is needed only after commits that the
-** store cannot notice by itself: those to sqlite::memory: through a connection other than the
-** handle's own.
+** store cannot notice: those to sqlite::memory: through a connection other than the handle's own.
 */
 #define OUTBOX_UNTIL_THROUGH 1
 
@@ -481,9 +481,9 @@ OUTBOX_API void outbox_wake(outbox *ob);
 ** CAPI: Counting
 **
 ** outbox_consumer_stats counts what a consumer of this handle, with all its handlers and workers,
-** has done since outbox_run or outbox_step first ran it: deliveries, failures that will be tried
-** again, new dead letters, claims lost to another worker, and calls that were given up at their
-** time limit. While the consumer runs, the numbers are at most a moment old. Any thread.
+** has done since outbox_run or outbox_step first ran it: deliveries, failures that will be retried,
+** new dead letters, claims lost to another worker, and calls that were given up at their time
+** limit. While the consumer runs, the numbers are a fraction of a second old. Any thread.
 */
 typedef struct outbox_stats {
     size_t size; /* sizeof(outbox_stats): set by OUTBOX_STATS_INIT */
@@ -519,7 +519,7 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** CAPI: Claiming events, to deliver them yourself
 **
 ** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver
-** them in whatever way, and settle the claim. This works on every store; docs/claiming.md has an
+** them in whatever way, and settle the claim. This works on every store; docs/c.md has an
 ** example.
 **
 **     outbox_claim c = OUTBOX_CLAIM_INIT;
@@ -533,28 +533,27 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 **     outbox_batch_free(batch);
 **
 ** outbox_consumer_register makes a consumer in the database, or brings its settings up to date, as
-** outbox_run does when it starts, and runs nothing: events are claimed for consumers that are
-** registered, by whatever process. Such a consumer needs neither a sink nor handlers; outbox_run
-** and outbox_step leave it alone then. With handlers that have fates of their own, each handler is
-** a consumer, "orders.stock". It fails with OUTBOX_CONFLICT if these settings have been replaced by
-** others.
+** outbox_run does when it starts, and runs nothing: any process can claim events for a registered
+** consumer. If it has neither a sink nor handlers, outbox_run and outbox_step leave it alone. Each
+** independent named handler is registered as a consumer, "orders.stock". It fails with
+** OUTBOX_CONFLICT if these settings have been replaced by others.
 **
 ** outbox_claim_batch leases up to `limit` events to `worker`: those of the consumer `target`, or,
 ** if that is NULL, of all consumers that are not paused and that this connection may work on;
-** outbox_batch_consumer says which event is for whom. The consumer's filter, its predicate
-** included, has been applied. While the lease lasts nobody else gets these events; it is durable
-** when the call returns, so inside outbox_begin ... outbox_commit it fails with OUTBOX_MISUSE. On
-** success the caller owns *ret and releases it with outbox_batch_free, also if it is empty: then
-** there is nothing to do now, and outbox_batch_wait says for how long at most. OUTBOX_NOTFOUND: no
-** consumer of that name. Without a target a consumer that cannot be claimed for is an error only if
-** there is nothing else to hand out.
+** outbox_batch_consumer says which consumer an event is for. The consumer's filter, including its
+** predicate, has been applied. While the lease lasts no other worker gets these events; the lease
+** is durable when the call returns, so inside outbox_begin ... outbox_commit it fails with
+** OUTBOX_MISUSE. On success the caller owns *ret and releases it with outbox_batch_free, also if it
+** is empty: then there is nothing to do now, and outbox_batch_wait says when to ask again at the
+** latest. OUTBOX_NOTFOUND: no consumer has that name. Without a target, a consumer that cannot be
+** claimed for is an error only if no other has events.
 **
 ** outbox_batch_next returns the events one by one, and NULL after the last. An event, and whatever
 ** outbox_event_* return for it, lives until outbox_batch_free. Where an order is kept, events that
 ** must wait are left out: those of a key (order = key), or of the whole consumer (order = global),
 ** after one that got a verdict other than OUTBOX_DONE or OUTBOX_REJECT. A caller that delivers
 ** several at once may take them all first, and then has to keep the order itself. An event whose
-** last worker vanished comes in a batch of its own.
+** worker vanished comes alone in its batch.
 **
 ** outbox_batch_verdict says how a delivery ended. Nothing is written until the batch is settled,
 ** and the last verdict counts.
@@ -564,26 +563,26 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 **                    up
 **   OUTBOX_REJECT    becomes a dead letter now
 **   OUTBOX_DOWN      not the event's fault: given back as if it had not been tried
-**   OUTBOX_NOT_MINE  left to a worker that knows this kind: comes again after a while, without
-**                    counting an attempt
-** At most 255 bytes of why are copied. An event without a verdict was not tried: it is given back,
-** due at once.
+**   OUTBOX_NOT_MINE  left to a worker that knows this kind of event: comes again after a while,
+**                    without counting an attempt
+** At most 255 bytes of why are copied. An event without a verdict counts as not tried: it is given
+** back, due at once.
 **
 ** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the
 ** claim up. Between outbox_begin and outbox_commit, by the same thread, it is part of that
 ** transaction: what the delivery changed through outbox_sqlite or outbox_pg commits with it, or not
-** at all. OUTBOX_LOST: the lease was over and somebody else has the events; nothing of them was
-** recorded (in a transaction: roll it back), those of other consumers were. After any other failure
-** it may be called again: what was recorded is not recorded twice, though it may be reported as
-** lost if the answer to the first try was lost.
+** at all. OUTBOX_LOST: the lease had run out and another worker has the events. Their verdicts were
+** not recorded (in a transaction: roll it back), those of other consumers were. After any other
+** failure it may be called again: nothing is recorded twice, though a claim may be reported as lost
+** if only the answer to the first call was lost.
 **
-** outbox_batch_extend makes the lease last for lease_ms from now; call it in time if a delivery
-** takes long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
+** outbox_batch_extend renews the lease for lease_ms from now; call it in time if a delivery takes
+** long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
 ** outbox_commit.
 **
 ** outbox_batch_free frees the batch in memory, settled or not; it does nothing if b is NULL. A
-** claim that was not settled expires, and its events come again, one at a time, with the attempt
-** counted. Free all batches before outbox_close.
+** claim that was not settled expires, and its events are claimed again, one at a time, with an
+** attempt counted. Free all batches before outbox_close.
 **
 ** Only one thread at a time may use a batch. Several threads may claim through one handle; they
 ** take turns, and wait while one of them is between outbox_begin and outbox_commit. Each needs a
@@ -609,7 +608,7 @@ OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *err);
 OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret,
                                   outbox_error *err);
 OUTBOX_API size_t outbox_batch_count(const outbox_batch *b); /* events it has in all */
-/* ms until something falls due by itself; -1: not known */
+/* ms until an event falls due; -1: not known */
 OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b);
 OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b);
 OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b,
@@ -632,8 +631,8 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 ** which begins with a record that `group` has handled the event's id. Returning 0 commits both;
 ** then the entry is acknowledged. Anything else rolls back, and the event is tried again, after a
 ** while and before the events after it. An event that was handled before is acknowledged without a
-** call. So what the handler writes through that connection takes effect exactly once, whatever is
-** killed. The handler may also emit, with outbox_emit.
+** call. So what the handler writes through that connection takes effect exactly once, even if a
+** process is killed. The handler may also emit, with outbox_emit.
 **
 ** Entries that another member of the group has not acknowledged for claim_ms are taken over.
 ** Several members share the work of a group, but then the order is not kept. While Redis is down,
@@ -642,7 +641,7 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 */
 typedef struct outbox_stream {
     size_t size; /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */
-    /* redis://HOST:PORT/DB?stream=NAME, or several names with commas between; see docs/redis.md */
+    /* redis://HOST:PORT/DB?stream=NAME, or several names, comma-separated; see docs/brokers.md */
     const char *url;
     /* the consumer group, and the name under which events are remembered as handled */
     const char *group;

@@ -3,7 +3,7 @@
 keeps them; otherwise one line per breach on the standard error output, `file:line: what is wrong; what to do`, and 1.
 
     includes   an #include in src goes to a layer below, never above or beside
-    width      C, SQL and shell scripts have at most 100 columns
+    width      C, SQL and shell scripts have at most 100 columns, and documents outside of tables and fenced blocks
     exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
     named      a file that src or sql names, in a comment or a message, exists
     printed    only output.c prints text that is not a literal: it shows what comes from outside; help is our own text
@@ -15,8 +15,9 @@ import sys
 COLUMNS = 100
 
 # From the bottom up. A folder may include those of the layers below its own, and nothing else. Each folder of src/extra has a layer of its
-# own: claims of rows are part of the library, the others are commands.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows"], ["api"], ["admin"], ["cli"],
+# own: claims of rows and the reader of streams are part of the library, the others are commands.
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows", "extra/streams", "listing"],
+          ["api"], ["admin"], ["cli"],
           ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 STORES = "src/store"  # its folders are alternatives, and do not know each other
@@ -84,10 +85,26 @@ def narrow():
     yield from (path for path in sorted(scripts) + files(["scripts", "bench", "examples", "packaging"], "*") if is_shell(path))
 
 
+def pages():
+    """pages gives the documents. A folder that begins with a dot, or that is built, has none of ours."""
+    found = list(pathlib.Path(".").glob("*.md")) + files(["docs", "bench", "tests", "examples", ".ci"], "*.md")
+    yield from sorted(found)
+
+
+def page_lines(path):
+    """page_lines gives the numbered lines of a document that can be broken: not those of tables, headings and fenced blocks, nor an
+    item that is one word."""
+    fenced = False
+    for number, line in enumerate(lines(path), 1):
+        if line.startswith("```"): fenced = not fenced
+        elif not fenced and not line.startswith(("|", "#", "![", "    ")) and len(line.split()) > 2: yield number, line
+
+
 def width():
-    for path in narrow():
-        for number, line in enumerate(lines(path), 1):
-            if len(line) > COLUMNS: yield path, number, f"{len(line)} columns; break it at {COLUMNS}"
+    wide = [(path, number, line) for path in narrow() for number, line in enumerate(lines(path), 1)]
+    wide += [(path, number, line) for path in pages() for number, line in page_lines(path)]
+    for path, number, line in wide:
+        if len(line) > COLUMNS: yield path, number, f"{len(line)} columns; break it at {COLUMNS}"
 
 
 # ---- functions ----
@@ -167,7 +184,21 @@ def printed():
                 yield path, number, "prints what output.c has not shown; use output_addf and output_flush, or output_note"
 
 
-GUARDS = {guard.__name__: guard for guard in (includes, width, exports, named, printed)}
+# ---- claims ----
+
+TEST = re.compile(r"\s+def (test_\w+)\(self\b|(?:static )?void (\w+)\(void \*\*")
+CLAIM = 60  # a name that is longer tells a story
+
+
+def claims():
+    for path in files(["tests"], "*.py") + files(["tests"], "*.[ch]"):
+        for number, line in enumerate(lines(path), 1):
+            found = TEST.match(line)
+            name = found and (found[1] or found[2])
+            if name and len(name) >= CLAIM: yield path, number, f"{name} has {len(name)} characters; say the claim in less than {CLAIM}"
+
+
+GUARDS = {guard.__name__: guard for guard in (includes, width, exports, named, printed, claims)}
 
 
 def main(parts):

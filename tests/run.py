@@ -3,7 +3,7 @@
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
 TAP too), or a part of scripts/lint. Each runs in a process group of its own, five at a time; what a test leaves behind
 is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one
-that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
+that says `# sanitizers: soak` only in a soak, one that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
 servers of a kind and breaks them. What is about PostgreSQL runs on the versions that versions.py has, too: all of it with --versions,
 a part of it on the newest in every whole run.
 
@@ -36,7 +36,7 @@ import rows  # noqa: E402
 import servers  # noqa: E402
 import signal_defaults  # noqa: E402
 
-WORKERS = 5  # more than there are cores: most tests wait, for leases, servers and the like
+WORKERS = 6  # more than there are cores: most tests wait, for leases, servers and the like
 LIMIT = 480  # seconds per file: only what hangs takes as long, also on a busy machine
 SOAK_LIMIT = 3600
 UNKNOWN = 45  # seconds that a file may take of which no run has told
@@ -57,10 +57,12 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan.supp",
 }
-GUARDS = ["includes", "width", "exports", "named", "printed"]  # of scripts/guards.py
+GUARDS = ["includes", "width", "exports", "named", "printed", "claims"]  # of scripts/guards.py
 LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]
 QUICK_LINTS = ["format", "words", *GUARDS]
 SOAK_LINTS = ["tidy"]
+# C tests that AddressSanitizer sees in a soak alone: they wait most of the time, and ThreadSanitizer has all of them.
+SANITIZED_IN_SOAK = ["sink_kafka", "handlers_pg", "handlers_mariadb"]
 NOT_QUICK = ["handlers_pg", "sink_rabbitmq", "sink_nats_tls", "sink_redis_cluster"]  # C tests that --quick leaves out, as `# quick: no` does others
 
 
@@ -73,6 +75,7 @@ class Job:
                     "OUTBOX_BIN": str(ROOT / tree / "outbox"), **(env or {})}
         self.passed, self.failed, self.skipped = 0, [], []
         self.names = []  # of those that passed
+        self.may_be_empty = False  # whether it is no trouble if it has no such case
         self.trouble = None  # what is held against the file as a whole
         self.unsteady = []  # those that failed, and passed when they were run again
         self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
@@ -117,6 +120,7 @@ def c_jobs(tree, suite=None, wrapper=(), quick=False):
     for test in introspect(tree):
         if suite and not in_suite(test, suite): continue
         if test["name"] in NOT_QUICK and quick: continue
+        if test["name"] in SANITIZED_IN_SOAK and tree == "build-asan" and not os.environ.get("OUTBOX_SOAK"): continue
         job = Job(tree, test["name"], [*wrapper, *test["cmd"]], test["env"], test["workdir"] or ROOT)
         jobs += soak_simulator(job) if job.label == "sim" and tree == "build" and os.environ.get("OUTBOX_SOAK") else [job]
     return jobs
@@ -133,6 +137,7 @@ def python_jobs(tree, plain, quick):
     for path in sorted(ROOT.glob("tests/*/test_*.py")):
         marks = path.read_text()[:2000]
         if not plain and "\n# build: plain\n" in marks: continue
+        if not plain and "\n# sanitizers: soak\n" in marks and not os.environ.get("OUTBOX_SOAK"): continue
         if quick and "\n# quick: no\n" in marks: continue
         if "\n# clusters: yes\n" in marks and not os.environ.get("OUTBOX_TEST_CLUSTERS"): continue
         jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [PYTHON, "tests/cases.py", str(path)]))
@@ -162,6 +167,13 @@ def lint_jobs(tree):
     return [Job(tree, f"lint {part}", ["scripts/lint", part], tap=False) for part in parts]
 
 
+def with_suites(path):
+    """with_suites gives the text of a Python test and of the files it imports, which may have cases for it."""
+    names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+    files = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
+    return "".join(file.read_text() for file in (path, *files) if file.exists())
+
+
 def select(jobs, names):
     """select keeps the files whose name contains one of names, and of the other Python files the cases that do."""
     kept = []
@@ -169,10 +181,11 @@ def select(jobs, names):
         if any(name in job.label for name in names):
             kept.append(job)
         elif job.label.endswith(".py"):
-            text = (ROOT / "tests" / job.label).read_text()
+            text = with_suites(ROOT / "tests" / job.label)
             cases = [name for name in names if re.search(rf"def (?=test)\w*{re.escape(name)}", text)]
             if cases: kept.append(job)
             job.argv += cases
+            job.may_be_empty = True  # a suite that it imports may be for another file
     return kept
 
 
@@ -275,7 +288,7 @@ def judge(job, status, trouble, left):
         job.failed.append(job.label)
     if not trouble and (status < 0 or status != 0 and not job.failed):
         trouble = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-    if not trouble and status == 0 and not job.passed + len(job.failed) + len(job.skipped):
+    if not trouble and status == 0 and not job.may_be_empty and not job.passed + len(job.failed) + len(job.skipped):
         trouble = "no test in it"
     if not trouble and left:
         trouble = "left behind " + ", ".join(f"{name} ({pid})" for pid, name in left)
@@ -285,6 +298,7 @@ def judge(job, status, trouble, left):
 
 def report(job):
     if job.label == "build" and not job.failed and job.seconds < 1: return
+    if job.may_be_empty and not (job.passed or job.failed or job.skipped): return
     counts = f"{job.passed} passed" if job.label != "build" else ""
     if job.failed and job.label != "build": counts += f", {len(job.failed)} failed"
     if job.skipped: counts += f", {len(job.skipped)} skipped"

@@ -23,7 +23,7 @@ CREATE TABLE outbox_meta (
 -- IGNORE stores nothing then, changes 0 rows, and RETURNING gives none. A key is known for as long as its event is kept: for
 -- retention after its delivery at least.
 --
--- The limits are those of docs/limits.md. A constraint's name is what a producer reads when it is refused: which column, and what
+-- The limits are those of docs/reference.md. A constraint's name is what a producer reads when it is refused: which column, and what
 -- the limit is. SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no
 -- UTF-8: those no CHECK can find, and a relay makes dead letters of them. The checks are compiled with every INSERT that is
 -- prepared, which takes longer than to run them, and goes by the number of terms. So there are few, and each does much:
@@ -83,7 +83,7 @@ CREATE TABLE outbox_event (
 CREATE UNIQUE INDEX outbox_event_idempotency ON outbox_event (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Events stay as they were inserted: a statement that would change, delete or replace one is refused as a whole. What deletes
--- or renumbers events for a reason (trim, src/store/sqlite/numbers.c) puts the row 'change_events' into outbox_meta and takes it
+-- or renumbers events for a reason (trim, src/store/sqlite/turn.c) puts the row 'change_events' into outbox_meta and takes it
 -- out in the same transaction, so nobody else ever sees it. An owner who has to erase an event does the same
 -- (docs/operations.md).
 CREATE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event

@@ -2,7 +2,7 @@
 #ifndef ADMIN_HEALTH_H
 #define ADMIN_HEALTH_H
 
-#include "api/runner.h"
+#include "api/worker.h"
 
 #define HEALTH_TEXT 320
 
@@ -17,10 +17,10 @@ struct health {
 /* health_of judges a consumer at the monotonic time now_ns. One that has made no progress for
  * longer than patience_ns is stuck. paused is what the store says, which may be newer than the
  * view. */
-struct health health_of(const struct runner_view *v, int64_t now_ns, int64_t patience_ns,
+struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t patience_ns,
                         bool paused);
 
 /* health_stalled returns for how long a consumer has had work and made no progress, in ns. */
-int64_t health_stalled(const struct runner_view *v, int64_t now_ns);
+int64_t health_stalled(const struct worker_view *v, int64_t now_ns);
 
 #endif

@@ -1,11 +1,11 @@
 /* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
- * consumers.c (describes consumers and handlers), claim.c and batch.c (claim and settle batches),
+ * consumers.c (describes consumers and handlers), batch.c (claims and settles batches),
  * stream.c (reads Redis streams), manage.c (what a relay needs besides), tx.c (what a handler sees)
  * and test.c (what applications test with). */
 #ifndef API_API_IMPL_H
 #define API_API_IMPL_H
 
-#include "api/runner.h"
+#include "api/worker.h"
 #include "outbox.h"
 
 /* A handler as the application gave it. */
@@ -17,7 +17,7 @@ struct api_handler {
 /* A consumer as the application describes it.
  * (1) Either all handlers are named, or none is. Named handlers work in transactions. With `shared`
  *     fate they share one consumer; otherwise each has a consumer of its own, a part.
- * (2) api_consumer_expand makes the parts and runners, and they stay until `changed`. */
+ * (2) api_consumer_expand makes the parts and workers, and they stay until `changed`. */
 struct outbox_consumer {
     struct outbox *ob;
     struct outbox_consumer *next;
@@ -26,20 +26,19 @@ struct outbox_consumer {
     bool named, shared;
     bool changed;    /* since the last call of api_consumer_expand */
     bool registered; /* by outbox_consumer_register; without sink and handlers it is not run */
-    int workers;
-    struct handler *handlers; /* names and patterns are owned */
-    struct api_handler **api; /* ctx of handlers[i] */
+    int threads;     /* the option `workers`: for each handler, or for all that share their fate */
+    struct handler *handlers; /* names, patterns and ctx, an api_handler, are owned */
     size_t n_handlers;
     struct consumer *parts; /* one for each handler with a fate of its own */
     size_t n_parts;
-    struct runner **runners;
-    size_t n_runners;
+    struct worker **workers;
+    size_t n_workers;
 };
 
 /* The handle.
  * (1) Its own connection `st` is used under `lock`, which outbox_begin keeps until commit or
  *     rollback.
- * (2) Consumers and their runners are changed under crew.lock. */
+ * (2) Consumers and their workers are changed under sv.lock. */
 struct outbox {
     struct store *st;
     pthread_mutex_t lock;
@@ -50,7 +49,7 @@ struct outbox {
                          const outbox_log_about *about);
     void *log_ctx;
     struct outbox_consumer *consumers;
-    struct crew crew;
+    struct supervisor sv;
     struct clock clock;
     _Atomic int64_t clock_offset; /* ns; see test.c */
 
@@ -80,16 +79,13 @@ int api_lock_own(outbox *ob, const char *what, struct error *err);
 
 /* api_consumer_free frees a consumer that is no longer in any list. */
 void api_consumer_free(outbox_consumer *c);
-/* api_consumer_expand makes the parts and runners of a consumer, unless nothing was changed since
+/* api_consumer_expand makes the parts and workers of a consumer, unless nothing was changed since
  * they were made. */
 int api_consumer_expand(outbox_consumer *c, struct error *err);
-/* api_consumer_describe notes that the consumer is registered, checks its settings, and makes a
- * part for each handler with a fate of its own. */
-int api_consumer_describe(outbox_consumer *c, struct error *err);
 /* api_runs_any says whether any consumer is to be run, even if its settings are wrong. */
 bool api_runs_any(const outbox *ob);
-/* api_crew lists the runners of all consumers, ready to run. The caller frees the list. NULL: it
+/* api_workers lists the workers of all consumers, ready to run. The caller frees the list. NULL: it
  * failed, or there are none. */
-struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err);
+struct worker **api_workers(outbox *ob, size_t *ret_n, struct error *err);
 
 #endif

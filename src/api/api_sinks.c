@@ -1,5 +1,5 @@
 /* api_sinks.c: what liboutbox-sinks exports. */
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 #include "sink/sink_module.h"
 
 extern const struct sink_module outbox_sink_module __attribute__((visibility("default")));

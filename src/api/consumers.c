@@ -1,45 +1,72 @@
 /* consumers.c: outbox_consumer: consumers and handlers as the application describes them, and the
- * runners that they become. */
+ * workers that they become. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "api/api_impl.h"
 #include "base/buf.h"
-#include "base/fd.h"
+#include "base/num.h"
 #include "base/text.h"
+#include "base/wake_fd.h"
 
-#define WORKERS_MAX 64
+#define THREADS_MAX 64
+#define FULL_NAME (2 * STORE_NAME_MAX + 2) /* "consumer.handler" */
 
-/* ---- runners ---- */
+/* ---- workers ---- */
 
-/* runner_new makes a runner that can be woken before it is opened. */
-static struct runner *runner_new(outbox *ob, struct error *err)
+static void worker_free(struct worker *w)
 {
-    struct runner *r = calloc(1, sizeof *r);
-    if (!r) {
-        err_nomem(err);
-        return NULL;
+    worker_close(w);
+    close(w->wake_fd);
+    free(w);
+}
+
+/* add_worker makes a worker, which can be woken before it is opened, and adds it to the list, which
+ * outbox_wake and others read under the lock. */
+static int add_worker(outbox_consumer *c, const struct worker *model, struct error *err)
+{
+    struct worker *w = calloc(1, sizeof *w);
+    if (!w)
+        return err_nomem(err);
+    w->sv = &c->ob->sv;
+    w->consumer = model->consumer;
+    w->handlers = model->handlers;
+    w->n_handlers = model->n_handlers;
+    w->named = c->named;
+    w->sole = c->threads == 1;
+    w->wake_fd = wake_fd_new();
+    if (w->wake_fd < 0) {
+        free(w);
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
     }
-    r->crew = &ob->crew;
-    r->wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (r->wake_fd >= 0)
-        return r;
-    err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
-    free(r);
-    return NULL;
+
+    pthread_mutex_lock(&w->sv->lock);
+    struct worker **more = realloc(c->workers, (c->n_workers + 1) * sizeof *more);
+    if (more) {
+        c->workers = more;
+        c->workers[c->n_workers++] = w;
+    }
+    pthread_mutex_unlock(&c->ob->sv.lock);
+    if (more)
+        return 0;
+    worker_free(w);
+    return err_nomem(err);
 }
 
-static void runner_free(struct runner *r)
+/* free_workers frees workers and parts, so that they can be made again. */
+static void free_workers(outbox_consumer *c)
 {
-    runner_close(r);
-    close(r->wake_fd);
-    free(r);
-}
+    pthread_mutex_lock(&c->ob->sv.lock);
+    struct worker **workers = c->workers;
+    size_t n = c->n_workers;
+    c->workers = NULL;
+    c->n_workers = 0;
+    pthread_mutex_unlock(&c->ob->sv.lock);
 
-static void free_parts(outbox_consumer *c)
-{
+    for (size_t i = 0; i < n; i++)
+        worker_free(workers[i]);
+    free(workers);
     for (size_t i = 0; i < c->n_parts; i++)
         consumer_release(&c->parts[i]);
     free(c->parts);
@@ -47,57 +74,70 @@ static void free_parts(outbox_consumer *c)
     c->n_parts = 0;
 }
 
-/* shrink frees runners and parts, so that they can be made again. */
-static void shrink(outbox_consumer *c)
-{
-    pthread_mutex_lock(&c->ob->crew.lock);
-    struct runner **runners = c->runners;
-    size_t n = c->n_runners;
-    c->runners = NULL;
-    c->n_runners = 0;
-    pthread_mutex_unlock(&c->ob->crew.lock);
+/* ---- from descriptions to workers ---- */
 
-    for (size_t i = 0; i < n; i++)
-        runner_free(runners[i]);
-    free(runners);
-    free_parts(c);
+static bool has_own_fates(const outbox_consumer *c)
+{
+    return c->named && !c->shared;
 }
 
-/* append_runner adds a runner to the list, which outbox_wake and others read under the lock. */
-static int append_runner(outbox_consumer *c, struct runner *r)
+/* is_bare says whether a consumer has nothing to deliver with. */
+static bool is_bare(const outbox_consumer *c)
 {
-    pthread_mutex_lock(&c->ob->crew.lock);
-    struct runner **more = realloc(c->runners, (c->n_runners + 1) * sizeof *more);
-    if (more) {
-        c->runners = more;
-        c->runners[c->n_runners++] = r;
-    }
-    pthread_mutex_unlock(&c->ob->crew.lock);
-    return more ? 0 : -1;
+    return !c->c.sink && c->n_handlers == 0;
 }
 
-/* add_runners adds a runner for each worker of `who`, which is c or a part of it. */
-static int add_runners(outbox_consumer *c, struct consumer *who, const struct handler *h, size_t n,
-                       struct error *err)
+/* check_settings refuses settings that contradict each other. */
+static int check_settings(const outbox_consumer *c, struct error *err)
 {
-    for (int i = 0; i < c->workers; i++) {
-        struct runner *r = runner_new(c->ob, err);
-        if (!r)
+    bool has_sink = c->c.sink != NULL;
+    bool has_handlers = c->n_handlers > 0;
+    bool too_few_lanes = c->threads > c->c.lanes && c->c.order != ORDER_NONE;
+    if (has_sink && has_handlers)
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\" has both a sink and handlers; it can have only one of them",
+                       c->c.name);
+    if (!has_sink && !has_handlers)
+        return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler",
+                       c->c.name);
+    if (has_sink && c->threads > 1)
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
+                       c->c.name);
+    if (too_few_lanes)
+        return err_set(
+            err, ERR_CONFIG,
+            "consumer \"%s\": %d workers need as many lanes, since a lane has one worker "
+            "at a time, or order none",
+            c->c.name, c->threads);
+    if (has_own_fates(c) && c->events_set)
+        return err_set(
+            err, ERR_CONFIG,
+            "consumer \"%s\": the handlers' patterns say which events they get; leave out `events`",
+            c->c.name);
+    return 0;
+}
+
+/* expand_parts gives each handler a consumer of its own, with its own position, retries and dead
+ * letters. */
+static int expand_parts(outbox_consumer *c, struct error *err)
+{
+    c->parts = calloc(c->n_handlers, sizeof *c->parts);
+    if (!c->parts)
+        return err_nomem(err);
+    for (size_t i = 0; i < c->n_handlers; i++) {
+        const struct handler *h = &c->handlers[i];
+        struct worker model = {.consumer = &c->parts[i], .handlers = h, .n_handlers = 1};
+        if (consumer_copy(&c->c, h->name, h->pattern, &c->parts[i], err) != 0)
             return -1;
-        r->consumer = who;
-        r->handlers = h;
-        r->n_handlers = n;
-        r->named = c->named;
-        r->sole = c->workers == 1;
-        if (append_runner(c, r) != 0) {
-            runner_free(r);
-            return err_nomem(err);
+        c->n_parts++;
+        for (int k = 0; k < c->threads; k++) {
+            if (add_worker(c, &model, err) != 0)
+                return -1;
         }
     }
     return 0;
 }
-
-/* ---- from descriptions to runners ---- */
 
 /* join_patterns makes the handlers' patterns the consumer's filter, unless one was set. */
 static int join_patterns(outbox_consumer *c, struct error *err)
@@ -112,136 +152,51 @@ static int join_patterns(outbox_consumer *c, struct error *err)
         buf_adds(&all, c->handlers[i].pattern);
     }
 
-    int r;
+    int result;
     const char *events = buf_cstr(&all);
     if (events)
-        r = option_set(consumer_options, &c->c, "events", events, err);
+        result = option_set(consumer_options, &c->c, "events", events, err);
     else
-        r = err_nomem(err);
+        result = err_nomem(err);
     buf_release(&all);
-    return r;
+    return result;
 }
 
-/* has_own_fates says whether each handler is to have a consumer of its own. */
-static bool has_own_fates(const outbox_consumer *c)
+/* expand_whole lets all handlers, or the sink, work for the consumer itself. */
+static int expand_whole(outbox_consumer *c, struct error *err)
 {
-    return c->named && !c->shared;
-}
-
-/* check refuses settings that contradict each other. */
-static int check(const outbox_consumer *c, struct error *err)
-{
-    bool has_sink = c->c.sink != NULL;
-    bool has_handlers = c->n_handlers > 0;
-    bool too_few_lanes = c->workers > c->c.lanes && c->c.order != ORDER_NONE;
-    if (has_sink && has_handlers)
-        return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has both a sink and handlers; it can have only one of them",
-                       c->c.name);
-    if (!has_sink && !has_handlers)
-        return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler",
-                       c->c.name);
-    if (has_sink && c->workers > 1)
-        return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
-                       c->c.name);
-    if (too_few_lanes)
-        return err_set(
-            err, ERR_CONFIG,
-            "consumer \"%s\": %d workers need as many lanes, since a lane has one worker "
-            "at a time, or order none",
-            c->c.name, c->workers);
-    if (has_own_fates(c) && c->events_set)
-        return err_set(
-            err, ERR_CONFIG,
-            "consumer \"%s\": the handlers' patterns say which events they get; leave out `events`",
-            c->c.name);
-    return 0;
-}
-
-/* split gives each handler a consumer of its own, with its own position, retries and dead
- * letters. */
-static int split(outbox_consumer *c, struct error *err)
-{
-    c->parts = calloc(c->n_handlers, sizeof *c->parts);
-    if (!c->parts)
-        return err_nomem(err);
-    for (size_t i = 0; i < c->n_handlers; i++) {
-        const struct handler *h = &c->handlers[i];
-        if (consumer_copy(&c->c, h->name, h->pattern, &c->parts[i], err) != 0)
-            return -1;
-        c->n_parts++;
-        if (add_runners(c, &c->parts[i], h, 1, err) != 0)
+    struct worker model = {.consumer = &c->c, .handlers = c->handlers, .n_handlers = c->n_handlers};
+    if (join_patterns(c, err) != 0)
+        return -1;
+    for (int i = 0; i < c->threads; i++) {
+        if (add_worker(c, &model, err) != 0)
             return -1;
     }
     return 0;
 }
 
-/* join lets all handlers, or the sink, work for the consumer itself. */
-static int join(outbox_consumer *c, struct error *err)
-{
-    if (join_patterns(c, err) != 0)
-        return -1;
-    return add_runners(c, &c->c, c->handlers, c->n_handlers, err);
-}
-
 /* api_consumer_expand starts over if anything was changed. A failure leaves neither parts nor
- * runners, and `changed` set, so that the next call tries again. */
+ * workers, and `changed` set, so that the next call tries again. */
 int api_consumer_expand(outbox_consumer *c, struct error *err)
 {
     if (!c->changed)
         return 0;
-    if (check(c, err) != 0)
+    if (check_settings(c, err) != 0)
         return -1;
-    shrink(c);
+    free_workers(c);
     retry_hold(&c->c.retry, c->named && c->shared);
 
-    int r;
+    int result;
     if (has_own_fates(c))
-        r = split(c, err);
+        result = expand_parts(c, err);
     else
-        r = join(c, err);
-    if (r != 0) {
-        shrink(c);
+        result = expand_whole(c, err);
+    if (result != 0) {
+        free_workers(c);
         return -1;
     }
     c->changed = false;
     return 0;
-}
-
-/* collide says whether two runners work for different consumers of one name. Several workers share
- * one consumer. */
-static bool collide(const struct consumer *a, const struct consumer *b)
-{
-    return a != b && strcmp(a->name, b->name) == 0;
-}
-
-/* names_differ refuses two consumers with one name. A handler "b" of the consumer "a" is called
- * "a.b", and so may be a consumer. */
-static int names_differ(struct runner *const *list, size_t n, struct error *err)
-{
-    for (size_t i = 0; i < n; i++) {
-        for (size_t k = i + 1; k < n; k++) {
-            if (collide(list[i]->consumer, list[k]->consumer))
-                return err_set(err, ERR_CONFIG, "there are two consumers with the name \"%s\"",
-                               list[i]->consumer->name);
-        }
-    }
-    return 0;
-}
-
-/* is_bare says whether a consumer has nothing to deliver with. */
-static bool is_bare(const outbox_consumer *c)
-{
-    return !c->c.sink && c->n_handlers == 0;
-}
-
-int api_consumer_describe(outbox_consumer *c, struct error *err)
-{
-    c->registered = true;
-    if (is_bare(c))
-        return 0;
-    return api_consumer_expand(c, err);
 }
 
 /* is_claimed_for says whether the consumer exists for outbox_claim_batch only. */
@@ -259,35 +214,45 @@ bool api_runs_any(const outbox *ob)
     return false;
 }
 
-/* add_to appends the runners of a consumer to a list. */
-static int add_to(struct runner ***list, size_t *n, outbox_consumer *c, struct error *err)
+/* check_names refuses two consumers with one name: a handler "b" of the consumer "a" is called
+ * "a.b", and so may be a consumer. Several workers share one consumer. */
+static int check_names(struct worker *const *list, size_t n, struct error *err)
 {
-    if (api_consumer_expand(c, err) != 0)
-        return -1;
-    struct runner **more = realloc(*list, (*n + c->n_runners + 1) * sizeof *more);
-    if (!more)
-        return err_nomem(err);
-    *list = more;
-    for (size_t i = 0; i < c->n_runners; i++)
-        more[(*n)++] = c->runners[i];
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = i + 1; k < n; k++) {
+            const struct consumer *a = list[i]->consumer, *b = list[k]->consumer;
+            bool collide = a != b && strcmp(a->name, b->name) == 0;
+            if (collide)
+                return err_set(err, ERR_CONFIG, "there are two consumers with the name \"%s\"",
+                               a->name);
+        }
+    }
     return 0;
 }
 
-struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err)
+struct worker **api_workers(outbox *ob, size_t *ret_n, struct error *err)
 {
     size_t n = 0;
-    struct runner **list = NULL;
+    struct worker **list = NULL;
     for (outbox_consumer *c = ob->consumers; c; c = c->next) {
         if (is_claimed_for(c))
             continue;
-        if (add_to(&list, &n, c, err) != 0)
+        if (api_consumer_expand(c, err) != 0)
             goto fail;
+        struct worker **more = realloc(list, (n + c->n_workers + 1) * sizeof *more);
+        if (!more) {
+            err_nomem(err);
+            goto fail;
+        }
+        list = more;
+        for (size_t i = 0; i < c->n_workers; i++)
+            list[n++] = c->workers[i];
     }
     if (n == 0) {
         err_set(err, ERR_CONFIG, "there is no consumer to run");
         goto fail;
     }
-    if (names_differ(list, n, err) != 0)
+    if (check_names(list, n, err) != 0)
         goto fail;
     *ret_n = n;
     return list;
@@ -305,23 +270,20 @@ OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outb
     if (ret->size == 0)
         return err_set(err_of(err), ERR_MISUSE,
                        "stats were not initialised with OUTBOX_STATS_INIT");
-    pthread_mutex_lock(&c->ob->crew.lock);
-    for (size_t i = 0; i < c->n_runners; i++) {
-        const struct pipeline_stats *s = &c->runners[i]->view.stats;
+    pthread_mutex_lock(&c->ob->sv.lock);
+    for (size_t i = 0; i < c->n_workers; i++) {
+        const struct pipeline_stats *s = &c->workers[i]->view.stats;
         sum.delivered += s->delivered;
         sum.retried += s->retried;
         sum.buried += s->buried;
         sum.lost += s->lost;
-        sum.given_up += atomic_load(&c->runners[i]->hung);
+        sum.given_up += atomic_load(&c->workers[i]->given_up);
     }
-    pthread_mutex_unlock(&c->ob->crew.lock);
+    pthread_mutex_unlock(&c->ob->sv.lock);
 
     /* A program compiled against an older header knows fewer members. */
-    size_t known = sizeof sum;
-    if (ret->size < known)
-        known = ret->size;
     sum.size = ret->size;
-    memcpy(ret, &sum, known);
+    memcpy(ret, &sum, min_size(ret->size, sizeof sum));
     return 0;
 }
 
@@ -329,14 +291,13 @@ OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outb
 
 void api_consumer_free(outbox_consumer *c)
 {
-    shrink(c);
+    free_workers(c);
     for (size_t i = 0; i < c->n_handlers; i++) {
         free((char *)c->handlers[i].pattern);
         free((char *)c->handlers[i].name);
-        free(c->api[i]);
+        free(c->handlers[i].ctx);
     }
     free(c->handlers);
-    free(c->api);
     consumer_release(&c->c);
     free(c);
 }
@@ -357,15 +318,15 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
     if (!c)
         return err_nomem(err);
     c->ob = ob;
-    c->workers = 1;
+    c->threads = 1;
     c->changed = true;
     if (consumer_init(&c->c, name, err) != 0) {
         free(c);
         return -1;
     }
-    pthread_mutex_lock(&ob->crew.lock);
+    pthread_mutex_lock(&ob->sv.lock);
     *end = c;
-    pthread_mutex_unlock(&ob->crew.lock);
+    pthread_mutex_unlock(&ob->sv.lock);
     *ret = c;
     return 0;
 }
@@ -378,8 +339,8 @@ OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const
                                    outbox_error *err)
 {
     static const struct option_def of_handlers[] = {
-        {"workers", "N", "1", "", option_int, .at = offsetof(outbox_consumer, workers), .min = 1,
-         .max = WORKERS_MAX},
+        {"workers", "N", "1", "", option_int, .at = offsetof(outbox_consumer, threads), .min = 1,
+         .max = THREADS_MAX},
         {"fate", "own|shared", "own", "", option_either, .at = offsetof(outbox_consumer, shared),
          .names = fates},
         {NULL},
@@ -409,31 +370,24 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
     return status[verdict];
 }
 
-/* add adds a handler. It owns name and pattern, and frees them if it fails; a pattern that is NULL
- * counts as out of memory. */
-static int add(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
-               bool external, struct error *err)
+/* add_handler owns name and pattern, and frees them if it fails; a pattern that is NULL counts as
+ * out of memory. */
+static int add_handler(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
+                       bool external, struct error *err)
 {
-    size_t n = c->n_handlers;
-    struct handler *h = realloc(c->handlers, (n + 1) * sizeof *h);
-    if (h)
-        c->handlers = h;
-    struct api_handler **list = realloc(c->api, (n + 1) * sizeof(struct api_handler *));
-    if (list)
-        c->api = list;
+    struct handler *more = realloc(c->handlers, (c->n_handlers + 1) * sizeof *more);
     struct api_handler *api = malloc(sizeof *api);
-    bool room = h && list && api;
-    if (!room || !pattern) {
+    if (more)
+        c->handlers = more;
+    if (!more || !api || !pattern) {
         free(api);
         free(name);
         free(pattern);
         return err_nomem(err);
     }
     *api = given;
-    c->api[n] = api;
-    c->handlers[n] = (struct handler){
+    more[c->n_handlers++] = (struct handler){
         .name = name, .pattern = pattern, .external = external, .fn = call_handler, .ctx = api};
-    c->n_handlers++;
     c->changed = true;
     return 0;
 }
@@ -451,10 +405,8 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
         return err_set(err, ERR_CONFIG,
                        "consumer \"%s\" has handlers with names; give this one a name, too",
                        c->c.name);
-    return add(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
+    return add_handler(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
-
-#define FULL_NAME (2 * STORE_NAME_MAX + 2)
 
 /* full_name makes the name that a handler has in the store, "consumer.handler". It refuses a name
  * that is invalid or taken. */
@@ -474,17 +426,6 @@ static int full_name(const outbox_consumer *c, const char *name, char full[FULL_
     return 0;
 }
 
-static int check_pattern(const char *name, const char *pattern, struct error *err)
-{
-    struct filter *f;
-    if (!*pattern)
-        return err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
-    if (filter_new(pattern, NULL, &f, err) != 0)
-        return -1;
-    filter_free(f);
-    return 0;
-}
-
 OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern,
                                   outbox_handler handler, void *ctx, int flags,
                                   outbox_error *public_err)
@@ -497,41 +438,42 @@ OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const ch
                        c->c.name);
     if (full_name(c, name, full, err) != 0)
         return -1;
-    if (check_pattern(name, pattern, err) != 0)
+    struct filter *parsed;
+    if (!*pattern)
+        return err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
+    if (filter_new(pattern, NULL, &parsed, err) != 0)
         return -1;
+    filter_free(parsed);
 
     char *copy = strdup(full);
     if (!copy)
         return err_nomem(err);
     c->named = true;
-    return add(c, copy, strdup(pattern), (struct api_handler){handler, ctx},
-               (flags & OUTBOX_EXTERNAL) != 0, err);
+    return add_handler(c, copy, strdup(pattern), (struct api_handler){handler, ctx},
+                       (flags & OUTBOX_EXTERNAL) != 0, err);
 }
 
 /* ---- registering ---- */
-
-/* register_as makes the store keep events for a consumer from now on, whether or not it is run
- * here. */
-static int register_as(outbox *ob, const struct consumer *c, struct error *err)
-{
-    char retry[RETRY_TEXT];
-    struct consumer_spec spec = consumer_spec_of(c, retry);
-    return ob->st->ops->consumer_put(ob->st, &spec, NULL, err);
-}
 
 OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
     outbox *ob = c->ob;
-    if (api_consumer_describe(c, err) != 0)
+    c->registered = true;
+    if (!is_bare(c) && api_consumer_expand(c, err) != 0)
         return -1;
     if (api_lock_own(ob, "registering a consumer", err) != 0)
         return -1;
-    int r = 0;
-    if (c->n_parts == 0)
-        r = register_as(ob, &c->c, err);
-    for (size_t i = 0; r == 0 && i < c->n_parts; i++)
-        r = register_as(ob, &c->parts[i], err);
+
+    /* Each part, or the consumer itself. */
+    int result = 0;
+    size_t n = max_size(c->n_parts, 1);
+    for (size_t i = 0; result == 0 && i < n; i++) {
+        char retry[RETRY_TEXT];
+        const struct consumer *each = c->n_parts > 0 ? &c->parts[i] : &c->c;
+        struct consumer_spec spec = consumer_spec_of(each, retry);
+        result = ob->st->ops->consumer_put(ob->st, &spec, NULL, err);
+    }
     pthread_mutex_unlock(&ob->lock);
-    return r;
+    return result;
 }

@@ -2,7 +2,7 @@
 #ifndef API_MANAGE_H
 #define API_MANAGE_H
 
-#include "api/runner.h"
+#include "api/worker.h"
 #include "outbox.h"
 
 /* manage_hooks sets functions that outbox_run calls in its thread: `started` once all consumers are
@@ -21,7 +21,7 @@ int manage_start(outbox_consumer *c, bool strict, struct error *err);
 void manage_stop(outbox_consumer *c);
 
 /* manage_views copies the views of all consumers at work; the caller frees *ret. Any thread. */
-int manage_views(outbox *ob, struct runner_view **ret, size_t *ret_n, struct error *err);
+int manage_views(outbox *ob, struct worker_view **ret, size_t *ret_n, struct error *err);
 /* manage_memory says how much memory the events that all consumers hold take. Any thread. */
 struct manage_memory {
     int64_t limit, peak;

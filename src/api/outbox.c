@@ -1,14 +1,10 @@
 /* outbox.c: the public interface (include/outbox.h) over store and engine. */
 #include "outbox.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "api/api_impl.h"
-#include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "store/mariadb/handle.h"
@@ -41,59 +37,6 @@ static void pass_about(void *ctx, enum log_level level, const char *consumer, co
     ob->log_about_fn(ob->log_ctx, (int)level, consumer, text, &a);
 }
 
-static void take_options(const outbox_options *given, outbox_options *o)
-{
-    *o = (outbox_options)OUTBOX_OPTIONS_INIT;
-    if (given)
-        memcpy(o, given, min_size(given->size, sizeof *o));
-}
-
-/* init_locks makes `lock` recursive, because a thread emits between outbox_begin and outbox_commit,
- * and lets the crew wait by the monotonic clock, which nobody sets. */
-static void init_locks(outbox *ob)
-{
-    pthread_mutexattr_t recursive;
-    pthread_condattr_t monotonic;
-    pthread_mutexattr_init(&recursive);
-    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&ob->lock, &recursive);
-    pthread_mutexattr_destroy(&recursive);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ob->crew.changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    pthread_mutex_init(&ob->crew.lock, NULL);
-    pthread_mutex_init(&ob->turns, NULL);
-    suspect_all_init(&ob->crew.suspects);
-}
-
-static int init_crew(outbox *ob, struct error *err)
-{
-    struct crew *w = &ob->crew;
-    w->clock = &ob->clock;
-    w->log = &ob->log;
-    w->stop_fd = -1;
-    if (option_defaults(crew_options, w, err) != 0)
-        return -1;
-    atomic_init(&w->stop, false);
-    w->stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (w->stop_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
-    return 0;
-}
-
-static void init_log(outbox *ob, const outbox_options *o)
-{
-    ob->log_fn = o->log;
-    ob->log_ctx = o->log_ctx;
-    ob->log_about_fn = o->log_about;
-    ob->log = (struct log){.ctx = ob, .least = (enum log_level)o->log_level};
-    if (o->log)
-        ob->log.write = pass_log;
-    if (o->log_about)
-        ob->log.write_about = pass_about;
-}
-
 /* moved_mono and moved_wall are the clocks of an outbox for tests: outbox_test_advance moves
  * them. */
 static int64_t moved_mono(void *ctx)
@@ -110,12 +53,9 @@ static int64_t moved_wall(void *ctx)
 static bool env_says_eager(void)
 {
     const char *value = getenv("OUTBOX_EAGER");
-    bool yes;
-    if (!value || !*value)
-        return false;
-    if (text_bool(value, &yes, NULL) != 0)
-        return false;
-    return yes;
+    bool eager = false;
+    bool clear = value && *value && text_bool(value, &eager, NULL) == 0;
+    return clear && eager;
 }
 
 static int open_store(outbox *ob, const char *url, const outbox_options *o, struct error *err)
@@ -127,7 +67,7 @@ static int open_store(outbox *ob, const char *url, const outbox_options *o, stru
                                .clock = &ob->clock};
     if (store_open(url, &so, &ob->st, err) != 0)
         return -1;
-    ob->crew.st = ob->st;
+    ob->sv.st = ob->st;
     if (!o->create)
         return 0;
     return ob->st->ops->init(ob->st, &created, err);
@@ -137,27 +77,42 @@ static int open_store(outbox *ob, const char *url, const outbox_options *o, stru
 int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
              struct error *err)
 {
-    outbox_options o;
-    take_options(options, &o);
+    outbox_options o = OUTBOX_OPTIONS_INIT;
+    if (options)
+        memcpy(&o, options, min_size(options->size, sizeof o));
     outbox *ob = calloc(1, sizeof *ob);
     if (!ob)
         return err_nomem(err);
-    init_locks(ob);
-    init_log(ob, &o);
     ob->eager = env_says_eager();
     ob->clock = clock_system;
     if (movable)
         ob->clock = (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob};
+    ob->log_fn = o.log;
+    ob->log_ctx = o.log_ctx;
+    ob->log_about_fn = o.log_about;
+    ob->log = (struct log){.ctx = ob, .least = (enum log_level)o.log_level};
+    if (o.log)
+        ob->log.write = pass_log;
+    if (o.log_about)
+        ob->log.write_about = pass_about;
 
-    if (init_crew(ob, err) != 0)
-        goto fail;
-    if (open_store(ob, url, &o, err) != 0)
-        goto fail;
+    /* A thread emits between outbox_begin and outbox_commit, so it locks again. */
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&ob->lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
+    pthread_mutex_init(&ob->turns, NULL);
+
+    int result = supervisor_init(&ob->sv, &ob->clock, &ob->log, err);
+    if (result == 0)
+        result = open_store(ob, url, &o, err);
+    if (result != 0) {
+        outbox_close(ob);
+        return -1;
+    }
     *ret = ob;
     return 0;
-fail:
-    outbox_close(ob);
-    return -1;
 }
 
 OUTBOX_API int outbox_open(const char *url, const outbox_options *options, outbox **ret,
@@ -176,12 +131,8 @@ OUTBOX_API void outbox_close(outbox *ob)
         api_consumer_free(c);
     }
     store_close(ob->st);
-    if (ob->crew.stop_fd >= 0)
-        close(ob->crew.stop_fd);
-    pthread_cond_destroy(&ob->crew.changed);
-    pthread_mutex_destroy(&ob->crew.lock);
+    supervisor_release(&ob->sv);
     pthread_mutex_destroy(&ob->turns);
-    suspect_all_release(&ob->crew.suspects);
     pthread_mutex_destroy(&ob->lock);
     free(ob);
 }
@@ -246,23 +197,16 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
-/* steps_at_once says whether outbox_step follows a commit: in eager mode, unless outbox_run is
- * running, or a handler is calling, whose own step will get to the event. */
-static bool steps_at_once(const outbox *ob)
-{
-    if (!ob->eager || ob->running)
-        return false;
-    return api_runs_any(ob) && !crew_mine(&ob->crew);
-}
-
-/* committed is called after a commit. It wakes the consumers of this handle if the store has no
- * doorbell to do so, and in eager mode delivers at once. */
+/* committed is called after a commit. It wakes the consumers of this handle if the store cannot,
+ * and in eager mode delivers at once, unless outbox_run is at work, or a handler is calling, whose
+ * own step will get to the event. */
 static int committed(outbox *ob, struct error *err)
 {
-    bool has_bell = (ob->st->caps & STORE_WAKEUP) != 0;
-    if (!has_bell)
+    bool store_wakes = (ob->st->caps & STORE_WAKEUP) != 0;
+    bool idle = !ob->running && !supervisor_is_current(&ob->sv);
+    if (!store_wakes)
         outbox_wake(ob);
-    if (!steps_at_once(ob))
+    if (!ob->eager || !idle || !api_runs_any(ob))
         return 0;
     if (outbox_step(ob, NULL, (outbox_error *)err) == 0)
         return 0;
@@ -390,67 +334,49 @@ OUTBOX_API struct st_mysql *outbox_mariadb(outbox *ob)
 
 OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, outbox_error *err)
 {
-    return option_set(crew_options, &ob->crew, option, value, err_of(err));
+    return option_set(supervisor_options, &ob->sv, option, value, err_of(err));
 }
 
-/* work_begin waits until no other thread runs or steps the consumers. */
-static void work_begin(outbox *ob, bool running)
-{
-    pthread_mutex_lock(&ob->turns);
-    atomic_store(&ob->running, running);
-}
-
-static void work_end(outbox *ob)
-{
-    atomic_store(&ob->running, false);
-    pthread_mutex_unlock(&ob->turns);
-}
-
-/* outbox_run refuses to be called from a handler: it would wait for `turns`, which the run that
- * called the handler holds. */
+/* outbox_run and outbox_step refuse to be called from a handler: they would wait for `turns`, which
+ * the run that called the handler holds. */
 OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
 {
     size_t n;
-    if (crew_mine(&ob->crew))
-        return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
+    int result = -1;
     bool until_through = (flags & OUTBOX_UNTIL_THROUGH) != 0;
-    int r = -1;
-    work_begin(ob, true);
-    struct runner **list = api_crew(ob, &n, err_of(err));
+    if (supervisor_is_current(&ob->sv))
+        return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
+    pthread_mutex_lock(&ob->turns);
+    atomic_store(&ob->running, true);
+    struct worker **list = api_workers(ob, &n, err_of(err));
     if (list)
-        r = crew_run(&ob->crew, list, n, until_through, err_of(err));
-    work_end(ob);
+        result = supervisor_run(&ob->sv, list, n, until_through, err_of(err));
+    atomic_store(&ob->running, false);
+    pthread_mutex_unlock(&ob->turns);
     free(list);
-    return r;
+    return result;
 }
 
-/* outbox_stop does only what a signal handler may: it sets a flag and writes to an eventfd. */
 OUTBOX_API void outbox_stop(outbox *ob)
 {
-    uint64_t one = 1;
-    int saved = errno; /* this may be a signal handler */
-    atomic_store(&ob->crew.stop, true);
-    /* A write fails only if the counter is full, and then the descriptor is readable anyway. */
-    ssize_t written = write(ob->crew.stop_fd, &one, sizeof one);
-    (void)written;
-    errno = saved;
+    supervisor_stop(&ob->sv);
 }
 
 OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
 {
     size_t n;
+    int result = -1;
     if (ret_delivered)
         *ret_delivered = 0;
-    if (crew_mine(&ob->crew))
+    if (supervisor_is_current(&ob->sv))
         return err_set(err_of(err), ERR_MISUSE, "outbox_step was called from a handler");
-    int r = -1;
-    work_begin(ob, false);
-    struct runner **list = api_crew(ob, &n, err_of(err));
+    pthread_mutex_lock(&ob->turns);
+    struct worker **list = api_workers(ob, &n, err_of(err));
     if (list)
-        r = crew_step(&ob->crew, list, n, ret_delivered, err_of(err));
-    work_end(ob);
+        result = supervisor_step(&ob->sv, list, n, ret_delivered, err_of(err));
+    pthread_mutex_unlock(&ob->turns);
     free(list);
-    return r;
+    return result;
 }
 
 /* furthest keeps the first mark and ends the walk: marks come with the furthest first. */
@@ -482,10 +408,10 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 
 OUTBOX_API void outbox_wake(outbox *ob)
 {
-    pthread_mutex_lock(&ob->crew.lock);
+    pthread_mutex_lock(&ob->sv.lock);
     for (outbox_consumer *c = ob->consumers; c; c = c->next) {
-        for (size_t i = 0; i < c->n_runners; i++)
-            runner_wake(c->runners[i]);
+        for (size_t i = 0; i < c->n_workers; i++)
+            worker_wake(c->workers[i]);
     }
-    pthread_mutex_unlock(&ob->crew.lock);
+    pthread_mutex_unlock(&ob->sv.lock);
 }

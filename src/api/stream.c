@@ -1,8 +1,7 @@
 /* stream.c: outbox_consume, which passes the events of a Redis stream to a handler. */
-#include <unistd.h>
-
 #include "api/api_impl.h"
-#include "engine/stream_reader.h"
+#include "base/wake_fd.h"
+#include "extra/streams/stream_reader.h"
 
 /* What the reader passes to handle. */
 struct reading {
@@ -46,7 +45,6 @@ static int handle(void *ctx, const struct event *ev, struct error *err)
 OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *err)
 {
     struct reading r = {ob, ob->st, s};
-    uint64_t count;
     struct error *e = (struct error *)err;
     if (!s->url || !s->group || !s->handler)
         return err_set(e, ERR_MISUSE, "outbox_consume needs a url, a group and a handler");
@@ -58,14 +56,13 @@ OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *
         .from = s->from,
         .claim_ms = s->claim_ms,
         .until_through = (s->flags & OUTBOX_UNTIL_THROUGH) != 0,
-        .wake = ob->crew.stop_fd,
+        .wake = ob->sv.stop_fd,
         .log = &ob->log,
         .handle = handle,
         .ctx = &r,
     };
     int rc = stream_reader_run(&cfg, NULL, e ? e : &own);
-    atomic_store(&ob->crew.stop, false);
-    ssize_t got = read(ob->crew.stop_fd, &count, sizeof count);
-    (void)got; /* it only fails if nobody called outbox_stop */
+    atomic_store(&ob->sv.stop, false);
+    wake_fd_clear(ob->sv.stop_fd);
     return rc;
 }

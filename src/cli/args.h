@@ -97,7 +97,7 @@ struct grant_args {
 
 /* For `help`. */
 struct help_args {
-    bool man, options;
+    bool man, options, members;
 };
 
 /* For `hwm`. */

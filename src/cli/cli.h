@@ -13,7 +13,11 @@
 #include "base/err.h"
 #include "base/option.h"
 #include "cli/args.h"
+#include "cli/config.h"
 #include "engine/consumer.h"
+#include "listing/fields.h"
+#include "listing/human.h"
+#include "listing/member.h"
 #include "outbox.h"
 #include "store/store.h"
 
@@ -38,6 +42,18 @@ struct cli;
 
 /* ---- commands ---- */
 
+/* What a command prints with --json. An array of them ends with fields == NULL. */
+struct command_json {
+    const struct listing_field *fields;
+    const char *form; /* "an object", "an array of objects", "an object a line" */
+    const char *when; /* "with --check"; NULL: always, or otherwise */
+};
+#define JSON_OBJECT(fields) ((const struct command_json[]){{fields, "an object", NULL}, {NULL}})
+#define JSON_ARRAY(fields) \
+    ((const struct command_json[]){{fields, "an array of objects", NULL}, {NULL}})
+#define JSON_LINES(fields) \
+    ((const struct command_json[]){{fields, "an object a line", NULL}, {NULL}})
+
 /* A command, or one subcommand of it, as the table of its file describes it. (1) All rows of a
  * table have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
  * ARGS_MAX. */
@@ -52,6 +68,7 @@ struct command {
     bool consumers; /* accepts --consumer and the options of consumers */
     bool gathers;   /* reports every problem with the settings, not only the first */
     bool bare;      /* runs without loading any settings */
+    const struct command_json *json;
     int (*run)(struct cli *cli, struct error *err);
 };
 
@@ -80,130 +97,6 @@ int commands_find(const char *name, const struct command **ret, struct error *er
  * usage error suggests the nearest name or lists them all. */
 int commands_sub(const struct command *rows, const char *sub, const struct command **ret,
                  struct error *err);
-
-/* ---- settings: options that flags, environment and config file share ---- */
-
-/* Where a value comes from; a later origin overrides an earlier one. */
-enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG };
-#define ORIGINS 4
-
-/* The options of the [outbox] section as they take effect. Strings are borrowed from the config. */
-struct settings {
-    const char *store; /* NULL if not given */
-    int64_t busy_ms, payload_max;
-    int log_level; /* enum log_level */
-    int color;     /* enum color */
-    int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
-    int connections;
-    int64_t memory;
-    const char *listen;                                              /* NULL: do not listen */
-    const char *listen_token_file, *listen_token_env, *listen_hosts; /* NULL if not given */
-    int64_t listen_mode;
-    int log_format;      /* enum log_format */
-    int64_t log_hold_ms; /* 0: log every line */
-    int64_t stuck_ms;
-    bool core_dumps;
-};
-
-/* When to print colours; by the option color. */
-enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
-
-extern const struct option_def config_options[]; /* set fields of struct settings */
-
-/* A value from a flag, the environment or the config file. (1) def->set accepted the value.
- * (2) consumer == NULL: the value applies to every consumer, or is not about consumers at all. */
-struct given {
-    const struct option_def *def;
-    enum origin origin;
-    const char *consumer;
-    const char *value;
-    const char *where; /* "--lease", "OUTBOX_LEASE", "outbox.conf:12" */
-};
-
-/* The names of consumers from one origin, in the order given, and where each is named. */
-struct consumer_names {
-    char **name, **where;
-    size_t n;
-};
-
-/* A problem with the settings. */
-struct problem {
-    const char *where; /* "outbox.conf:12", "OUTBOX_LEASE", "--sink"; NULL: no particular place */
-    const char *text;
-    bool warning; /* a relay starts anyway */
-};
-
-/* All values given. (1) With gather set, an invalid value is added to the problems and reading
- * continues; without it, reading ends with the first. */
-struct config {
-    struct given *given;
-    size_t n_given;
-    struct consumer_names names[ORIGINS];
-    char *path; /* the file that was loaded; NULL if none was */
-    bool gather;
-    struct problem *problem;
-    size_t n_problems;
-};
-
-void config_init(struct config *c);
-void config_release(struct config *c);
-/* config_flag adds a value from the arguments; an invalid one is a usage error. consumer may be
- * NULL. */
-int config_flag(struct config *c, const char *consumer, const struct option_def *def,
-                const char *value, struct error *err);
-/* config_flag_consumer adds the name of `--consumer NAME`. */
-int config_flag_consumer(struct config *c, const char *name, struct error *err);
-/* config_load adds the values of the environment (OUTBOX_<OPTION>) and, unless path is NULL, of the
- * config file. With `consumers` it also reads OUTBOX_CONSUMERS and
- * OUTBOX_CONSUMER_<NAME>_<OPTION>. */
-int config_load(struct config *c, const char *path, bool consumers, struct error *err);
-/* config_file adds the values of the config file alone. */
-int config_file(struct config *c, const char *path, struct error *err);
-/* config_complain adds a copy of the problem. It only fails if there is no memory. */
-int config_complain(struct config *c, const struct problem *p, struct error *err);
-/* config_again builds a new config from the flags of `from` and the current environment and file.
- * The caller releases *ret, even after a failure. */
-int config_again(const struct config *from, struct config *ret, struct error *err);
-/* config_get returns the value in effect for a consumer (NULL: for the outbox, or for every
- * consumer), or NULL if only the default applies. Flags override the environment, which overrides
- * the file; within each, a value that names the consumer overrides one for all. */
-const struct given *config_get(const struct config *c, const char *consumer,
-                               const struct option_def *def);
-/* config_value returns the value in effect, which may be the default, or NULL if there is none. */
-const char *config_value(const struct config *c, const char *consumer,
-                         const struct option_def *def);
-/* config_settings fills *ret with the values in effect. */
-int config_settings(const struct config *c, struct settings *ret, struct error *err);
-/* config_consumers returns the names of the consumers to run: those of the arguments, else those of
- * the environment, else those of the file. */
-char *const *config_consumers(const struct config *c, size_t *ret_n);
-/* config_check looks for whatever would keep a relay from running these consumers: there is none,
- * one has no sink, its options contradict each other, or its sink cannot be opened. Opening a sink
- * reads the files it needs; it connects only with `connect`. Each problem is passed to `visit`,
- * which copies what it keeps. The relay itself runs this check before it starts. */
-typedef void config_visit(void *ctx, const struct problem *p);
-void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
-/* config_mask appends a value with *** in place of the passwords in its URLs, and of the path and
- * query of a webhook. */
-void config_mask(struct buf *b, const char *value);
-/* config_secret reports whether a value certainly contains a password or a token. A path does not
- * count: it may be just a path. */
-bool config_secret(const char *value);
-/* config_hide overwrites a secret value in place with its masked form, cut to fit. It is meant for
- * our own arguments, which ps shows. */
-void config_hide(char *value);
-/* config_cautions passes a warning to `visit` for every secret that other users of this machine can
- * see: in the arguments, in the config file, in files it names. */
-void config_cautions(const struct config *c, config_visit *visit, void *ctx);
-/* config_guard forbids core dumps and debuggers if this process holds a secret, unless the option
- * core-dumps allows them. */
-void config_guard(const struct config *c, const struct settings *s);
-/* config_getenv returns the value of a variable, or NULL. An empty variable counts as unset. */
-const char *config_getenv(const char *variable);
-/* config_variable writes the name of an option's variable: OUTBOX_DRAIN_DEADLINE for
- * drain-deadline. */
-#define CONFIG_VARIABLE 64
-const char *config_variable(const char *name, char out[CONFIG_VARIABLE]);
 
 /* ---- the arguments ---- */
 
@@ -235,12 +128,6 @@ int options_invalid(const char *name, struct error *err);
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
 option_setter options_key;           /* struct key_arg */
 
-/* confirm asks on the terminal before the command does something that cannot be undone; fmt says
- * what, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with CLI_DECLINED
- * for no. Without a terminal it is a usage error that says what would be done. */
-int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
 /* Options that several commands share. */
 /* clang-format off */
 #define OPTION_YES \
@@ -263,73 +150,25 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 
 /* ---- output ---- */
 
-/* A column of a table. */
-struct output_column {
-    const char *name;
-    bool right; /* align */
-    bool trunc; /* may be cut to fit the terminal */
-};
-
-struct libscols_table;
-
 /* output_locale makes UTF-8 printable whatever LANG says. */
 void output_locale(void);
 /* output_color reports whether to print colours on stdout. */
 bool output_color(const struct settings *s);
 
-/* output_table starts a table; columns end with name == NULL. The caller ends it with output_print
- * or output_discard. */
-int output_table(const struct output_column *columns, bool headings, bool color,
-                 struct libscols_table **ret, struct error *err);
-/* output_row adds a row with one cell per column, NULL for an empty one. Cells go through
- * output_clean. */
-int output_row(struct libscols_table *tb, const char *const *cells, struct error *err);
-/* output_paint colours a cell of the last row, if colours are on. */
-void output_paint(struct libscols_table *tb, size_t column, const char *color);
-/* output_print prints the rest of the table and frees it, even on failure. */
-int output_print(struct libscols_table *tb, struct error *err);
-/* output_discard frees a table without printing it. NULL is fine. */
-void output_discard(struct libscols_table *tb);
+#define OUTPUT_MAX LISTING_MAX
 
-/* output_pairs starts a table of names and values, one pair per line. */
-int output_pairs(struct libscols_table **ret, struct error *err);
-/* output_pair adds a pair, unless the value is NULL or empty. */
-int output_pair(struct libscols_table *tb, const char *name, const char *value, struct error *err);
-/* output_event_pairs adds everything about an event. */
-int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct error *err);
+/* output_listing starts a listing on stdout, as --json says; columns are those of listing_start. */
+int output_listing(const struct cli *cli, struct listing *l, const struct listing_field *fields,
+                   const char *columns, struct error *err);
+/* output_result prints the result of a command: with --json the object of its fields, else the text
+ * that `say` appends. */
+typedef void output_say(struct buf *b, const void *row);
+int output_result(const struct cli *cli, const struct listing_field *fields, const void *row,
+                  output_say *say, struct error *err);
+/* output_store returns the URL of the store without its password. The text is in b, which the
+ * caller releases. */
+const char *output_store(const struct cli *cli, struct buf *b);
 
-/* output_key appends the key as AGGTYPE/AGGID, or nothing if the event has none. */
-void output_key(struct buf *b, const struct event *ev);
-
-#define OUTPUT_MAX ((size_t)256 << 20) /* ceiling of a buffer: an event with every byte escaped */
-#define OUTPUT_AGE 32
-/* output_age writes a duration for people, in two units at most: 350ms, 12s, 3m10s, 2h, 4d6h. */
-const char *output_age(int64_t ms, char out[OUTPUT_AGE]);
-/* output_time writes a time in RFC 3339, or "" for 0. */
-const char *output_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
-#define OUTPUT_INT 24
-/* output_int writes a number. */
-const char *output_int(int64_t n, char out[OUTPUT_INT]);
-/* output_about is output_int with a ~ before a number that is not exact. */
-const char *output_about(int64_t n, bool exact, char out[OUTPUT_INT]);
-#define OUTPUT_COUNT 64
-/* output_count writes a number and its noun, in the plural unless n is 1. */
-const char *output_count(int64_t n, const char *noun, char out[OUTPUT_COUNT]);
-/* output_events_wait writes "1 event waits" or "about 30 events wait". */
-const char *output_events_wait(int64_t n, bool exact, char out[OUTPUT_COUNT]);
-/* output_last_error returns a consumer's last error, with since when if its sink is down, or NULL
- * if it has none. The text may live in `to`, an empty buffer. */
-const char *output_last_error(const struct consumer_info *c, int64_t now_ms, struct buf *to);
-
-/* Members of a JSON object: each appends `"name":value`, with a comma before all but the first. An
- * absent string or time is null. */
-void output_member(struct buf *b, const char *name); /* only `"name":`; the value follows */
-void output_string(struct buf *b, const char *name, const char *value);
-void output_str(struct buf *b, const char *name, struct str value);
-void output_number(struct buf *b, const char *name, int64_t value);
-void output_bool(struct buf *b, const char *name, bool value);
-void output_stamp(struct buf *b, const char *name, int64_t wall_ms);
-void output_event(struct buf *b, const struct event *ev); /* every member of an event */
 /* output_flush writes the buffer to stdout and empties it. What comes from outside goes through
  * output_clean or output_addf first, or is quoted as JSON; whatever did not is shown here as
  * text_show shows it, but for line feeds. */
@@ -350,6 +189,12 @@ void output_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* output_error prints `outbox: text` to stderr. */
 void output_error(const char *text);
 
+/* output_confirm asks on the terminal before the command does something that cannot be undone; fmt
+ * says what, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with
+ * CLI_DECLINED for no. Without a terminal it is a usage error that says what would be done. */
+int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* A progress bar on stderr. (1) It is on only if stderr is a terminal. (2) total == 0: unknown. */
 struct output_progress {
     bool on;
@@ -358,12 +203,6 @@ struct output_progress {
 void output_progress_start(struct output_progress *p, int64_t total);
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events);
 void output_progress_end(struct output_progress *p);
-
-/* output_consumer_state names the state of a consumer: paused, down, in-flight, retrying, waiting,
- * behind or idle. */
-const char *output_consumer_state(const struct consumer_info *c);
-/* output_consumer appends the members of a consumer; now_ms is for its lag. */
-void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms);
 
 /* ---- findings of validate and doctor ---- */
 
@@ -374,6 +213,7 @@ struct report {
     size_t count[FINDING_LEVELS];
 };
 
+extern const struct listing_field fields_report[]; /* what it prints with --json */
 void report_init(struct report *r, const struct cli *cli);
 void report_release(struct report *r);
 /* report_visit adds a finding; it is a finding_visit. */
@@ -385,12 +225,10 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
  * problem among them. */
 int report_end(struct report *r, struct error *err);
 
-/* doctor_sinks connects to the sink of every consumer in the settings, and reports who answered. */
-void doctor_sinks(struct cli *cli, struct report *r);
-
 /* ---- a part of a command that is in src/extra ---- */
 
 extern const struct option_def gen_options[]; /* set fields of struct gen_args */
+extern const struct listing_field fields_gen[];
 /* gen runs `migrate gen`: it prints the SQL for a tool, or writes files with it. */
 int gen(struct cli *cli, struct error *err);
 

@@ -68,6 +68,15 @@ enum answer {
     NOT_ADOPTED,
 };
 
+/* A call of adopt and its result. */
+struct adoption {
+    const struct adopt_args *a;
+    const char *table, *mark, *consumer; /* mark and consumer: NULL without --mark */
+    bool adopted, dry_run;
+    struct str columns; /* of a dry run */
+    struct adopt_result res;
+};
+
 /* answer_of says what became of the table, or with --dry-run would become of it. */
 static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
 {
@@ -87,25 +96,18 @@ static enum answer answer_of(const struct adopt_args *a, const struct adopt_resu
 /* add_adopted says how many unprocessed rows became events. */
 static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
 {
-    char n[OUTPUT_COUNT];
+    char n[HUMAN_COUNT];
     const char *events = rows == 1 ? "an event" : "events";
-    output_count(rows, "unprocessed row", n);
+    human_count(rows, "unprocessed row", n);
     if (dry_run)
         buf_addf(b, "would be adopted, and %s would become %s\n", n, events);
     else
         buf_addf(b, "adopted; %s became %s\n", n, events);
 }
 
-static void add_mark(struct buf *b, const struct args *args)
-{
-    output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",
-                args->pos[0], args->dry_run ? "would be" : "are", args->adopt.mark,
-                args->adopt.consumer);
-}
-
-/* add_text says what was done in one line, or two with --mark. A dry run also shows which
+/* adoption_text says what was done in one line, or two with --mark. A dry run also shows which
  * columns would be read. */
-static void add_text(struct buf *b, const struct args *args, const struct adopt_result *res)
+static void adoption_text(struct buf *b, const void *row)
 {
     static const char *const said[][2] = {
         [REMAPPED] = {"already adopted; new rows are read with these columns, its events stay",
@@ -119,62 +121,43 @@ static void add_text(struct buf *b, const struct args *args, const struct adopt_
                     "would no longer be adopted; its events stay"},
         [NOT_ADOPTED] = {"was not adopted; nothing to do", "is not adopted; nothing would be done"},
     };
-    const struct adopt_args *a = &args->adopt;
-    enum answer answer = answer_of(a, res);
+    const struct adoption *d = row;
+    const struct adopt_result *res = &d->res;
+    enum answer answer = answer_of(d->a, res);
 
-    output_addf(b, "%s: ", args->pos[0]);
+    output_addf(b, "%s: ", d->table);
     if (answer == ADOPTED)
-        add_adopted(b, res->copied, args->dry_run);
+        add_adopted(b, res->copied, d->dry_run);
     else
-        buf_addf(b, "%s\n", said[answer][args->dry_run]);
+        buf_addf(b, "%s\n", said[answer][d->dry_run]);
 
-    bool describes = !a->undo && !a->drop_mark;
-    if (a->mark && res->changed)
-        add_mark(b, args);
-    if (args->dry_run && describes)
+    if (d->mark && res->changed)
+        output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",
+                    d->table, d->dry_run ? "would be" : "are", d->mark, d->consumer);
+    if (d->dry_run && !d->a->undo && !d->a->drop_mark)
         output_addf(b, "columns: %s\n", res->mapping);
 }
 
-/* add_json says the same as JSON. Members that do not apply are left out. */
-static void add_json(struct buf *b, const struct args *args, const struct adopt_result *res)
-{
-    const struct adopt_args *a = &args->adopt;
-    buf_addc(b, '{');
-    output_string(b, "table", args->pos[0]);
-    output_bool(b, "adopted", !a->undo);
-    output_bool(b, "changed", res->changed);
-    output_number(b, "copied", res->copied);
-    if (a->mark) {
-        output_string(b, "mark", a->mark);
-        output_string(b, "consumer", a->consumer);
-    }
-    if (args->dry_run)
-        output_bool(b, "dry_run", true);
-    if (args->dry_run && !a->undo) {
-        output_member(b, "columns");
-        buf_adds(b, res->mapping);
-    }
-    buf_adds(b, "}\n");
-}
-
-static int report(const struct cli *cli, const struct adopt_result *res, struct error *err)
-{
-    struct buf b;
-    buf_init(&b, 8192);
-    if (cli->args.json)
-        add_json(&b, &cli->args, res);
-    else
-        add_text(&b, &cli->args, res);
-
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
-}
+#define AT(member) .at = offsetof(struct adoption, member)
+static const struct listing_field fields_adoption[] = {
+    {"table", LISTING_TEXT, AT(table), "the table"},
+    {"adopted", LISTING_BOOL, AT(adopted), "whether its rows become events"},
+    {"changed", LISTING_BOOL, AT(res.changed), "whether anything had to be done"},
+    {"copied", LISTING_INT, AT(res.copied), "unprocessed rows that became events"},
+    {"mark", LISTING_TEXT, AT(mark), "with --mark: the column that is set", .optional = true},
+    {"consumer", LISTING_TEXT, AT(consumer), "with --mark: the consumer whose deliveries count",
+     .optional = true},
+    {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done", .optional = true},
+    {"columns", LISTING_JSON, AT(columns), "with --dry-run: the column of each field",
+     .optional = true},
+    {NULL},
+};
+#undef AT
 
 /* ---- the command ---- */
 
-/* check refuses options that contradict each other. */
-static int check(const struct adopt_args *a, struct error *err)
+/* check_options refuses options that contradict each other. */
+static int check_options(const struct adopt_args *a, struct error *err)
 {
     bool describes = a->shape || a->existing || a->n_columns;
     bool marks = a->mark || a->drop_mark;
@@ -195,8 +178,8 @@ static int check(const struct adopt_args *a, struct error *err)
     return 0;
 }
 
-/* adopt passes the arguments on to the store. */
-static int adopt(struct cli *cli, struct adopt_result *ret, struct error *err)
+/* adopt_table passes the arguments on to the store. */
+static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *err)
 {
     const struct args *args = &cli->args;
     const struct adopt_args *a = &args->adopt;
@@ -227,20 +210,31 @@ static int adopt(struct cli *cli, struct adopt_result *ret, struct error *err)
     return r;
 }
 
-static int run(struct cli *cli, struct error *err)
+static int adopt_run(struct cli *cli, struct error *err)
 {
-    const struct args *args = &cli->args;
-    if (check(&args->adopt, err) != 0)
+    const struct adopt_args *a = &cli->args.adopt;
+    struct adoption d = {
+        .a = a,
+        .table = cli->args.pos[0],
+        .adopted = !a->undo,
+        .dry_run = cli->args.dry_run,
+    };
+    if (check_options(a, err) != 0)
         return -1;
 
-    bool ask = args->adopt.undo && !args->dry_run;
-    if (ask && confirm(cli, err, "stop turning rows of %.200s into events", args->pos[0]) != 0)
+    bool ask = a->undo && !d.dry_run;
+    if (ask && output_confirm(cli, err, "stop turning rows of %.200s into events", d.table) != 0)
+        return -1;
+    if (adopt_table(cli, &d.res, err) != 0)
         return -1;
 
-    struct adopt_result res = {0};
-    if (adopt(cli, &res, err) != 0)
-        return -1;
-    return report(cli, &res, err);
+    if (a->mark) {
+        d.mark = a->mark;
+        d.consumer = a->consumer;
+    }
+    if (d.dry_run && !a->undo)
+        d.columns = str_of(d.res.mapping);
+    return output_result(cli, fields_adoption, &d, adoption_text, err);
 }
 
 const struct command cmd_adopt[] = {
@@ -250,6 +244,7 @@ const struct command cmd_adopt[] = {
      .options = options,
      .min = 1,
      .max = 1,
-     .run = run},
+     .json = JSON_OBJECT(fields_adoption),
+     .run = adopt_run},
     {.name = NULL},
 };

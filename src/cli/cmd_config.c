@@ -15,23 +15,13 @@ static const struct option_def check_options[] = {
 
 /* ---- check ---- */
 
-/* gather keeps a problem for the end, so that all of them are listed. */
-static void gather(void *ctx, const struct problem *p)
+/* gather_problem keeps a problem for the end, so that all of them are listed. */
+static void gather_problem(void *ctx, const struct problem *p)
 {
     struct cli *cli = ctx;
     struct error err;
     if (config_complain(&cli->config, p, &err) != 0)
         cli->args.check.overflow = true;
-}
-
-/* try_store opens the store and closes it again. */
-static int try_store(struct cli *cli, struct error *err)
-{
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
-        return -1;
-    store_close(st);
-    return 0;
 }
 
 /* parse_store checks the store's URL without connecting: generating its DDL parses all of it. */
@@ -51,9 +41,13 @@ static void check_store(struct cli *cli)
 {
     struct error err = {0};
     int r = commands_need_store(cli, &err);
-    if (r == 0 && cli->args.check.connect)
-        r = try_store(cli, &err);
-    else if (r == 0)
+    if (r == 0 && cli->args.check.connect) {
+        struct store *st;
+        r = commands_store(cli, &st, &err);
+        if (r == 0)
+            store_close(st);
+    }
+    if (r == 0 && !cli->args.check.connect)
         r = parse_store(cli->settings.store, &err);
     if (r == 0)
         return;
@@ -62,7 +56,7 @@ static void check_store(struct cli *cli)
     struct problem p = {.text = err.text};
     if (g)
         p.where = g->where;
-    gather(cli, &p);
+    gather_problem(cli, &p);
 }
 
 /* count_errors counts the problems that would keep a relay from starting; warnings would not. */
@@ -90,97 +84,95 @@ static void print_problem(const struct problem *p)
     buf_release(&b);
 }
 
-/* list_json adds an array of the warnings, or of the other problems. */
-static void list_json(struct buf *b, const char *name, const struct config *c, bool warnings)
+/* What `config check` has found. */
+struct checked {
+    const struct config *config;
+    const char *file; /* NULL: none */
+    int64_t consumers;
+    bool ok, connected;
+};
+
+/* nth_problem returns the i-th warning, or the i-th of the other problems. */
+static const void *nth_problem(const void *row, size_t i, bool warning)
 {
-    const char *start = "\n{";
-    output_member(b, name);
-    buf_addc(b, '[');
-    for (size_t i = 0; i < c->n_problems; i++) {
-        if (c->problem[i].warning != warnings)
-            continue;
-        buf_adds(b, start);
-        output_string(b, "where", c->problem[i].where);
-        output_string(b, "text", c->problem[i].text);
-        buf_addc(b, '}');
-        start = ",\n{";
+    const struct config *c = ((const struct checked *)row)->config;
+    for (size_t at = 0; at < c->n_problems; at++) {
+        if (c->problem[at].warning == warning && i-- == 0)
+            return &c->problem[at];
     }
-    buf_addc(b, ']');
+    return NULL;
 }
 
-static int print_check_json(const struct cli *cli, size_t consumers, struct error *err)
+static const void *checked_problem(const void *row, size_t i)
 {
-    const struct config *c = &cli->config;
-    struct buf b;
-    buf_init(&b, OUTPUT_MAX);
-    buf_addc(&b, '{');
-    output_bool(&b, "ok", count_errors(c) == 0);
-    output_string(&b, "file", c->path);
-    output_bool(&b, "connected", cli->args.check.connect);
-    output_number(&b, "consumers", (int64_t)consumers);
-    list_json(&b, "problems", c, false);
-    list_json(&b, "warnings", c, true);
-    buf_adds(&b, "}\n");
-
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    return nth_problem(row, i, false);
 }
 
-/* print_check_text writes the problems to stderr. Only a config without errors gets a line on
- * stdout. */
-static int print_check_text(const struct cli *cli, size_t consumers, struct error *err)
+static const void *checked_warning(const void *row, size_t i)
 {
-    const struct config *c = &cli->config;
-    for (size_t i = 0; i < c->n_problems; i++)
-        print_problem(&c->problem[i]);
-    if (count_errors(c) > 0)
-        return 0;
-
-    char n[OUTPUT_COUNT];
-    struct buf b;
-    buf_init(&b, 8192);
-    output_addf(&b, "%s: ok, %s%s\n", c->path ? c->path : "no config file",
-                output_count((int64_t)consumers, "consumer", n),
-                cli->args.check.connect ? ", all reachable" : "");
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    return nth_problem(row, i, true);
 }
 
-/* check reads the settings as a relay would, but does not stop at the first problem. */
-static int check(struct cli *cli, struct error *err)
+static const struct listing_field fields_problem[] = {
+    {"where", LISTING_TEXT, .at = offsetof(struct problem, where),
+     "where it is: a line of the file, a variable, an option; or null"},
+    {"text", LISTING_TEXT, .at = offsetof(struct problem, text), "what is wrong"},
+    {NULL},
+};
+
+#define AT(member) .at = offsetof(struct checked, member)
+static const struct listing_field fields_checked[] = {
+    {"ok", LISTING_BOOL, AT(ok), "whether a relay could run"},
+    {"file", LISTING_TEXT, AT(file), "the config file, or null"},
+    {"connected", LISTING_BOOL, AT(connected), "whether store and sinks were connected to"},
+    {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
+    {"problems", LISTING_LIST, .sub = fields_problem, .nth = checked_problem,
+     .help = "what keeps a relay from running"},
+    {"warnings", LISTING_LIST, .sub = fields_problem, .nth = checked_warning,
+     .help = "what an operator should know"},
+    {NULL},
+};
+#undef AT
+
+/* Problems go to stderr. Only a config without errors gets a line on stdout. */
+static void checked_text(struct buf *b, const void *row)
+{
+    const struct checked *k = row;
+    char n[HUMAN_COUNT];
+    for (size_t i = 0; i < k->config->n_problems; i++)
+        print_problem(&k->config->problem[i]);
+    if (k->ok)
+        output_addf(b, "%s: ok, %s%s\n", k->file ? k->file : "no config file",
+                    human_count(k->consumers, "consumer", n),
+                    k->connected ? ", all reachable" : "");
+}
+
+/* check_settings reads the settings as a relay would, but does not stop at the first problem. */
+static int check_settings(struct cli *cli, struct error *err)
 {
     size_t consumers;
     check_store(cli);
-    config_check(&cli->config, cli->args.check.connect, gather, cli);
+    config_check(&cli->config, cli->args.check.connect, gather_problem, cli);
     config_consumers(&cli->config, &consumers);
     if (cli->args.check.overflow)
         return err_nomem(err);
 
-    int r;
-    if (cli->args.json)
-        r = print_check_json(cli, consumers, err);
-    else
-        r = print_check_text(cli, consumers, err);
-    if (r != 0)
+    struct checked row = {
+        .config = &cli->config,
+        .file = cli->config.path,
+        .consumers = (int64_t)consumers,
+        .ok = count_errors(&cli->config) == 0,
+        .connected = cli->args.check.connect,
+    };
+    if (output_result(cli, fields_checked, &row, checked_text, err) != 0)
         return -1;
-
-    if (count_errors(&cli->config) == 0)
+    if (row.ok)
         return 0;
     err->code = CLI_WRONG;
     return -1;
 }
 
 /* ---- show ---- */
-
-/* A list of settings on its way out. (1) tb == NULL: it is JSON, gathered in b. */
-struct shown {
-    const struct cli *cli;
-    struct libscols_table *tb;
-    struct buf b;
-    size_t n; /* shown so far */
-};
 
 /* The value in effect for an option, and where it comes from. */
 struct effective {
@@ -207,118 +199,70 @@ static struct effective effective_of(const struct config *c, const char *consume
     return (struct effective){o->def, "default", NULL};
 }
 
-static void show_json(struct shown *s, const char *section, const struct option_def *o,
-                      const struct effective *e)
+/* A setting as it is shown. FROM says where it was given, or where its preset was chosen. */
+struct shown_setting {
+    const char *section, *name;
+    struct effective e;
+};
+
+static void setting_from_text(struct buf *b, const void *row)
 {
-    buf_adds(&s->b, s->n++ ? ",\n{" : "\n{");
-    output_string(&s->b, "section", section);
-    output_string(&s->b, "name", o->name);
-    output_string(&s->b, "value", e->value);
-    output_string(&s->b, "origin", e->origin);
-    output_string(&s->b, "where", e->where);
-    buf_addc(&s->b, '}');
+    const struct effective *e = &((const struct shown_setting *)row)->e;
+    if (strcmp(e->origin, "preset") == 0)
+        buf_addf(b, "preset at %s", e->where);
+    else
+        buf_adds(b, e->where ? e->where : "default");
 }
 
-/* show_cells adds a row. FROM says where the value was given, or where the preset was chosen
- * that it belongs to. */
-static int show_cells(struct shown *s, const char *section, const struct option_def *o,
-                      const struct effective *e, struct error *err)
-{
-    char from[600] = "default";
-    bool preset = strcmp(e->origin, "preset") == 0;
-    if (preset)
-        snprintf(from, sizeof(from), "preset at %s", e->where);
-    else if (e->where)
-        snprintf(from, sizeof(from), "%s", e->where);
-    const char *cells[] = {section, o->name, e->value ? e->value : "-", from};
-    return output_row(s->tb, cells, err);
-}
+#define AT(member) .at = offsetof(struct shown_setting, member)
+static const struct listing_field fields_setting[] = {
+    {"section", LISTING_TEXT, AT(section), "outbox, or consumer NAME"},
+    {"name", LISTING_TEXT, AT(name), "name of the setting"},
+    {"value", LISTING_TEXT, AT(e.value), "its value without secrets, or null"},
+    {"origin", LISTING_TEXT, AT(e.origin), "default, file, environment, flag or preset"},
+    {"where", LISTING_TEXT, AT(e.where), "where it was given, or null", "FROM",
+     .text = setting_from_text},
+    {NULL},
+};
+#undef AT
 
-/* show_one shows an option of a consumer (NULL: of [outbox]), without its secrets. */
-static int show_one(struct shown *s, const char *consumer, const struct option_def *o,
-                    struct error *err)
+/* show_table shows the settings of a consumer (NULL: of [outbox]), without secrets. */
+static int show_table(const struct cli *cli, struct listing *l, const char *consumer,
+                      const struct option_def *table, struct error *err)
 {
-    struct effective e = effective_of(&s->cli->config, consumer, o);
     char section[STORE_NAME_MAX + 16] = "outbox";
-    struct buf masked;
-    buf_init(&masked, (size_t)1 << 20);
+    int r = 0;
     if (consumer)
         snprintf(section, sizeof(section), "consumer %s", consumer);
-    if (e.value) {
-        config_mask(&masked, e.value);
-        e.value = buf_cstr(&masked);
+    for (const struct option_def *o = table; o->name && r == 0; o++) {
+        struct shown_setting row = {section, o->name, effective_of(&cli->config, consumer, o)};
+        struct buf masked;
+        buf_init(&masked, (size_t)1 << 20);
+        if (row.e.value) {
+            config_mask(&masked, row.e.value);
+            row.e.value = buf_cstr(&masked);
+        }
+        r = masked.failed ? err_nomem(err) : listing_add(l, &row, err);
+        buf_release(&masked);
     }
-
-    int r = 0;
-    if (masked.failed)
-        r = err_nomem(err);
-    else if (s->tb)
-        r = show_cells(s, section, o, &e, err);
-    else
-        show_json(s, section, o, &e);
-    buf_release(&masked);
     return r;
 }
 
-static int show_table(struct shown *s, const char *consumer, const struct option_def *table,
-                      struct error *err)
+/* show_settings shows the settings of [outbox], what consumers inherit from there, and each
+ * consumer. */
+static int show_settings(struct cli *cli, struct error *err)
 {
-    for (const struct option_def *o = table; o->name; o++) {
-        if (show_one(s, consumer, o, err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* show_all shows the settings of [outbox], what consumers inherit from there, and each consumer. */
-static int show_all(struct shown *s, struct error *err)
-{
+    struct listing l;
     size_t n;
-    char *const *names = config_consumers(&s->cli->config, &n);
-    if (show_table(s, NULL, config_options, err) != 0)
+    char *const *names = config_consumers(&cli->config, &n);
+    if (output_listing(cli, &l, fields_setting, "section name value- where", err) != 0)
         return -1;
-    if (show_table(s, NULL, consumer_options, err) != 0)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        if (show_table(s, names[i], consumer_options, err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-static int show_as_table(struct shown *s, struct error *err)
-{
-    static const struct output_column columns[] = {
-        {"SECTION", false, false}, {"NAME", false, false}, {"VALUE", false, false},
-        {"FROM", false, false},    {NULL, false, false},
-    };
-    if (output_table(columns, true, output_color(&s->cli->settings), &s->tb, err) != 0)
-        return -1;
-    if (show_all(s, err) != 0) {
-        output_discard(s->tb);
-        return -1;
-    }
-    return output_print(s->tb, err);
-}
-
-static int show_as_json(struct shown *s, struct error *err)
-{
-    buf_init(&s->b, (size_t)16 << 20);
-    buf_addc(&s->b, '[');
-    int r = show_all(s, err);
-    buf_adds(&s->b, "\n]\n");
+    int r = show_table(cli, &l, NULL, config_options, err);
     if (r == 0)
-        r = output_flush(&s->b, err);
-    buf_release(&s->b);
-    return r;
-}
-
-static int show(struct cli *cli, struct error *err)
-{
-    struct shown s = {.cli = cli};
-    if (cli->args.json)
-        return show_as_json(&s, err);
-    return show_as_table(&s, err);
+        r = show_table(cli, &l, NULL, consumer_options, err);
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = show_table(cli, &l, names[i], consumer_options, err);
+    return listing_end(&l, r, err);
 }
 
 /* ---- sample ---- */
@@ -367,7 +311,7 @@ static void sample_table(struct buf *b, const struct option_def *table)
     }
 }
 
-static int sample(struct cli *cli, struct error *err)
+static int print_sample(struct cli *cli, struct error *err)
 {
     struct buf b;
     (void)cli;
@@ -398,17 +342,19 @@ const struct command cmd_config[] = {
      .options = check_options,
      .consumers = true,
      .gathers = true,
-     .run = check},
+     .json = JSON_OBJECT(fields_checked),
+     .run = check_settings},
     {.name = "config",
      .sub = "show",
      .help = "show the effective settings, and where each comes from",
      .options = show_options,
      .consumers = true,
-     .run = show},
+     .json = JSON_ARRAY(fields_setting),
+     .run = show_settings},
     {.name = "config",
      .sub = "sample",
      .help = "print a commented sample config file",
      .bare = true,
-     .run = sample},
+     .run = print_sample},
     {.name = NULL},
 };

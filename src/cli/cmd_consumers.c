@@ -1,12 +1,14 @@
-/* cmd_consumers.c: outbox consumers, which lists consumers, pauses, resumes and removes them. Its
- * subcommands about settings are in cmd_consumers_settings.c. */
-#include "cli/cmd_consumers.h"
-
+/* cmd_consumers.c: outbox consumers, which lists consumers, pauses, resumes and removes them, and
+ * changes their settings. Each change of settings makes a new generation; the newest is in
+ * effect. */
+#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
-#include "base/text.h"
+#include "cli/cli.h"
 
 static const struct option_def list_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def set_options[] = {
@@ -39,346 +41,10 @@ static const struct option_def remove_options[] = {
     OPTION_END,
 };
 
-const char *cmd_consumers_patterns(const char *events)
-{
-    bool all = !events || !*events;
-    return all ? "*" : events;
-}
+/* in_store opens the store and an arena, does the work and releases both. */
+typedef int store_work(struct cli *cli, struct store *st, struct arena *a, struct error *err);
 
-/* ---- list ---- */
-
-/* add_row adds a consumer to the table of `consumers list`. */
-static int add_row(struct libscols_table *tb, const struct consumer_info *c, struct error *err)
-{
-    char lanes[OUTPUT_INT], position[OUTPUT_INT], dead[OUTPUT_INT], inflight[OUTPUT_INT];
-    const struct consumer_spec *s = &c->spec;
-    const char *cells[] = {
-        s->name,
-        output_consumer_state(c),
-        cmd_consumers_patterns(s->events),
-        s->where,
-        store_order_names[s->order],
-        output_int(s->lanes, lanes),
-        s->retry,
-        output_int(c->position, position),
-        output_about(c->inflight, c->inflight_exact, inflight),
-        output_int(c->dead, dead),
-    };
-    return output_row(tb, cells, err);
-}
-
-/* paint colours the state and the dead letters of the row that was added last. */
-static void paint(struct libscols_table *tb, const struct consumer_info *c)
-{
-    enum { STATE = 1, DEAD = 9 };
-    if (c->paused)
-        output_paint(tb, STATE, "yellow");
-    else if (c->down)
-        output_paint(tb, STATE, "red");
-    if (c->dead)
-        output_paint(tb, DEAD, "red");
-}
-
-/* print_table prints one line per consumer. A hint goes to stderr, so that scripts see an empty
- * table. */
-static int print_table(const struct cli *cli, const struct consumer_info *c, size_t n,
-                       struct error *err)
-{
-    static const struct output_column columns[] = {
-        {"NAME", false, false}, {"STATE", false, false},   {"EVENTS", false, true},
-        {"WHERE", false, true}, {"ORDER", false, false},   {"LANES", true, false},
-        {"RETRY", false, true}, {"POSITION", true, false}, {"IN-FLIGHT", true, false},
-        {"DEAD", true, false},  {NULL, false, false},
-    };
-    struct libscols_table *tb;
-    if (output_table(columns, true, output_color(&cli->settings), &tb, err) != 0)
-        return -1;
-
-    for (size_t i = 0; i < n; i++) {
-        if (add_row(tb, &c[i], err) != 0) {
-            output_discard(tb);
-            return -1;
-        }
-        paint(tb, &c[i]);
-    }
-    if (n == 0)
-        fputs("no consumers yet: a relay registers those it runs\n", stderr);
-    return output_print(tb, err);
-}
-
-/* print_json prints an array, or without as_list the object of the one consumer. Consumers are
- * flushed one by one, so that memory stays small however many there are. */
-static int print_json(const struct consumer_info *c, size_t n, bool as_list, int64_t now,
-                      struct error *err)
-{
-    const char *start = as_list ? "\n{" : "{";
-    struct buf b;
-    buf_init(&b, 1 << 20);
-    if (as_list)
-        buf_addc(&b, '[');
-    int r = 0;
-    for (size_t i = 0; i < n && r == 0; i++) {
-        buf_adds(&b, start);
-        output_consumer(&b, &c[i], now);
-        buf_addc(&b, '}');
-        r = output_flush(&b, err);
-        start = ",\n{";
-    }
-    buf_adds(&b, as_list ? "\n]\n" : "\n");
-    if (r == 0)
-        r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
-}
-
-/* ---- show ---- */
-
-/* floor_text says up to where everything is completed. Beyond that a parked event or a claim may
- * hold events back; otherwise the consumer has simply not got any further. */
-static const char *floor_text(const struct consumer_info *c, char out[64])
-{
-    static const char *const pins[][2] = {{"parked", "; parked events hold back the rest"},
-                                          {"claim", "; a claim holds back the rest"}};
-    const char *pin = "";
-    for (size_t i = 0; c->floor_pin && i < sizeof(pins) / sizeof(*pins); i++) {
-        if (strcmp(pins[i][0], c->floor_pin) == 0)
-            pin = pins[i][1];
-    }
-    snprintf(out, 64, "%lld%s", (long long)c->floor, pin);
-    return out;
-}
-
-/* first_text describes the parked event that the consumer has owed for longest; NULL: there is
- * none. */
-static const char *first_text(const struct consumer_info *c, int64_t now, char out[256])
-{
-    const struct parked_info *p = &c->first_parked;
-    char age[OUTPUT_AGE], due[CLOCK_RFC3339_SIZE], attempts[OUTPUT_COUNT];
-    if (!p->seq)
-        return NULL;
-    snprintf(out, 256, "event %lld, overdue for %s; %s used, the next at %s", (long long)p->seq,
-             output_age(clock_since(now, p->since), age),
-             output_count(p->attempts, "attempt", attempts), output_time(p->due_at, due));
-    return out;
-}
-
-/* lag_text returns the age of the oldest event that is not delivered; NULL: there is none. */
-static const char *lag_text(const struct consumer_info *c, int64_t now, char out[OUTPUT_AGE])
-{
-    if (!c->oldest_at)
-        return NULL;
-    return output_age(clock_since(now, c->oldest_at), out);
-}
-
-/* add_pairs adds everything about a consumer. Empty values are left out. */
-static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, int64_t now,
-                     struct error *err)
-{
-    char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE], failed[CLOCK_RFC3339_SIZE],
-        down[CLOCK_RFC3339_SIZE];
-    char n[8][OUTPUT_INT], floor[64], lag[OUTPUT_AGE], first[256];
-    const char *const pairs[][2] = {
-        {"name", c->spec.name},
-        {"state", output_consumer_state(c)},
-        {"events", cmd_consumers_patterns(c->spec.events)},
-        {"where", c->spec.where},
-        {"order", store_order_names[c->spec.order]},
-        {"lanes", output_int(c->spec.lanes, n[0])},
-        {"retry", c->spec.retry},
-        {"created", output_time(c->created_at, created)},
-        {"position", output_int(c->position, n[1])},
-        {"behind", output_about(c->behind, c->behind_exact, n[2])},
-        {"lag", lag_text(c, now, lag)},
-        {"in flight", output_about(c->inflight, c->inflight_exact, n[7])},
-        {"delivered", output_int(c->delivered, n[3])},
-        {"live claims", output_int(c->claims, n[4])},
-        {"claimed by", c->owner},
-        {"parked", output_about(c->parked, c->parked_exact, n[5])},
-        {"first parked", first_text(c, now, first)},
-        {"next retry", output_time(c->next_due, due)},
-        {"dead letters", output_int(c->dead, n[6])},
-        {"sink down since", output_time(c->down ? c->report_at : 0, down)},
-        {"last error", c->last_error},
-        {"last error at", output_time(c->last_error_at, failed)},
-        {"completed up to", floor_text(c, floor)},
-    };
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
-        if (output_pair(tb, pairs[i][0], pairs[i][1], err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-static int print_pairs(const struct consumer_info *c, int64_t now, struct error *err)
-{
-    struct libscols_table *tb;
-    if (output_pairs(&tb, err) != 0)
-        return -1;
-    if (add_pairs(tb, c, now, err) != 0) {
-        output_discard(tb);
-        return -1;
-    }
-    return output_print(tb, err);
-}
-
-/* print prints all consumers, or with `name` that one in full. Ages are counted from `now`, the
- * time of the store's clock. */
-static int print(const struct cli *cli, const char *name, const struct consumer_info *c, size_t n,
-                 int64_t now, struct error *err)
-{
-    if (name && n == 0)
-        return err_set(err, ERR_NOTFOUND,
-                       "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
-    if (cli->args.json)
-        return print_json(c, n, !name, now, err);
-    if (name)
-        return print_pairs(c, now, err);
-    return print_table(cli, c, n, err);
-}
-
-/* list is both `consumers list` and `consumers show NAME`. */
-static int list(struct cli *cli, struct error *err)
-{
-    const char *name = cli->args.pos[0]; /* NULL: all */
-    struct consumer_info *c = NULL;
-    struct store_info info = {0};
-    struct store *st;
-    struct arena a;
-    size_t n = 0;
-    if (commands_store(cli, &st, err) != 0)
-        return -1;
-
-    arena_init(&a, 0);
-    int r = st->ops->info(st, &info, err);
-    if (r == 0)
-        r = st->ops->consumer_list(st, name, &a, &c, &n, err);
-    store_close(st);
-
-    if (r == 0)
-        r = print(cli, name, c, n, info.now_ms, err);
-    arena_release(&a);
-    return r;
-}
-
-/* ---- pause and resume ---- */
-
-int cmd_consumers_report(const struct cli *cli, const char *now, struct error *err)
-{
-    struct buf b;
-    buf_init(&b, 1024);
-    if (cli->args.json) {
-        buf_addc(&b, '{');
-        output_string(&b, "consumer", cli->args.pos[0]);
-        output_string(&b, "now", now);
-        buf_adds(&b, "}\n");
-    } else {
-        output_addf(&b, "consumer \"%s\": %s\n", cli->args.pos[0], now);
-    }
-
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
-}
-
-static int set_paused(struct cli *cli, bool paused, struct error *err)
-{
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
-        return -1;
-    int r = st->ops->consumer_pause(st, cli->args.pos[0], paused, err);
-    store_close(st);
-    if (r != 0)
-        return -1;
-    return cmd_consumers_report(cli, paused ? "paused" : "resumed", err);
-}
-
-static int pause_(struct cli *cli, struct error *err)
-{
-    return set_paused(cli, true, err);
-}
-
-static int resume(struct cli *cli, struct error *err)
-{
-    return set_paused(cli, false, err);
-}
-
-/* ---- remove ---- */
-
-/* add_loss says what is deleted along with a consumer. */
-static void add_loss(struct buf *b, const struct consumer_info *c)
-{
-    char dead[OUTPUT_COUNT], parked[OUTPUT_COUNT];
-    buf_addf(b, "its position (%lld), %s and %s", (long long)c->position,
-             output_count(c->dead, "dead letter", dead),
-             output_count(c->parked, "parked event", parked));
-}
-
-/* report_removal says what was deleted with the consumer, or would be. */
-static int report_removal(const struct cli *cli, const struct consumer_info *c, struct error *err)
-{
-    struct buf b;
-    bool dry = cli->args.dry_run;
-    buf_init(&b, 4096);
-    if (cli->args.json) {
-        buf_addc(&b, '{');
-        output_string(&b, "consumer", c->spec.name);
-        output_string(&b, "now", dry ? "there" : "removed");
-        output_bool(&b, "dry_run", dry);
-        output_number(&b, "dead", c->dead);
-        output_number(&b, "parked", c->parked);
-        output_number(&b, "position", c->position);
-        buf_adds(&b, "}\n");
-    } else {
-        output_addf(&b, "consumer \"%s\": %s, with ", c->spec.name,
-                    dry ? "would be removed" : "removed");
-        add_loss(&b, c);
-        buf_addc(&b, '\n');
-    }
-
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
-}
-
-static int confirm_removal(const struct cli *cli, const struct consumer_info *c, struct error *err)
-{
-    struct buf loss;
-    buf_init(&loss, 1024);
-    add_loss(&loss, c);
-    int r = confirm(cli, err, "remove consumer \"%s\" for good, with %s", c->spec.name,
-                    buf_cstr(&loss));
-    buf_release(&loss);
-    return r;
-}
-
-/* remove_in removes the consumer in the arguments. A consumer that still has work to do needs
- * --force, also for a dry run. */
-static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
-{
-    const char *name = cli->args.pos[0];
-    bool force = cli->args.consumers.force;
-    struct consumer_info *c;
-    size_t n;
-    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
-        return -1;
-    if (!force && store_removable(name, c->dead, c->parked, c->claims, err) != 0)
-        return -1;
-    if (cli->args.dry_run)
-        return report_removal(cli, c, err);
-
-    if (confirm_removal(cli, c, err) != 0)
-        return -1;
-    if (st->ops->consumer_remove(st, name, force, err) != 0)
-        return -1;
-    return report_removal(cli, c, err);
-}
-
-static int remove_(struct cli *cli, struct error *err)
-{
-    return cmd_consumers_in_store(cli, remove_in, err);
-}
-
-int cmd_consumers_in_store(struct cli *cli, cmd_consumers_work *work, struct error *err)
+static int in_store(struct cli *cli, store_work *work, struct error *err)
 {
     struct store *st;
     struct arena a;
@@ -391,12 +57,401 @@ int cmd_consumers_in_store(struct cli *cli, cmd_consumers_work *work, struct err
     return r;
 }
 
+/* ---- list and show ---- */
+
+/* Ages are counted from the time of the store's clock. */
+static struct listed_consumer row_of(const struct consumer_info *c, int64_t now_ms)
+{
+    return (struct listed_consumer){
+        .c = *c, .now_ms = now_ms, .delivered_per_s = -1, .read_per_s = -1};
+}
+
+static int list_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    struct consumer_info *c;
+    struct store_info info;
+    struct listing l;
+    size_t n;
+    if (st->ops->info(st, &info, err) != 0)
+        return -1;
+    if (st->ops->consumer_list(st, NULL, a, &c, &n, err) != 0)
+        return -1;
+    if (output_listing(cli, &l, fields_consumer,
+                       "name state events~ where~ order lanes retry~ position in_flight dead",
+                       err) != 0)
+        return -1;
+
+    int r = 0;
+    for (size_t i = 0; i < n && r == 0; i++) {
+        struct listed_consumer row = row_of(&c[i], info.now_ms);
+        r = listing_add(&l, &row, err);
+    }
+    if (n == 0 && !cli->args.json) /* on stderr, so that scripts see an empty table */
+        fputs("no consumers yet: a relay registers those it runs\n", stderr);
+    return listing_end(&l, r, err);
+}
+
+static int consumers_list(struct cli *cli, struct error *err)
+{
+    return in_store(cli, list_in, err);
+}
+
+static int show_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    const char *name = cli->args.pos[0];
+    struct consumer_info *c;
+    struct store_info info;
+    size_t n;
+    if (st->ops->info(st, &info, err) != 0)
+        return -1;
+    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+        return -1;
+    if (n == 0)
+        return err_set(err, ERR_NOTFOUND,
+                       "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
+
+    struct listed_consumer row = row_of(c, info.now_ms);
+    if (cli->args.json)
+        return output_result(cli, fields_consumer, &row, NULL, err);
+    return listing_pairs(stdout, fields_consumer, PAIRS_CONSUMER, &row, err);
+}
+
+static int consumers_show(struct cli *cli, struct error *err)
+{
+    return in_store(cli, show_in, err);
+}
+
+/* ---- pause, resume and remove ---- */
+
+/* What a consumer is now. */
+struct changed {
+    const char *name, *now;
+    const struct consumer_info *c; /* of one that is removed */
+    bool dry_run;
+};
+
+#define CHANGED \
+    {"consumer", LISTING_TEXT, .at = offsetof(struct changed, name), "name of the consumer"}, \
+    { \
+        "now", LISTING_TEXT, .at = offsetof(struct changed, now), "what it is now" \
+    }
+
+static const struct listing_field fields_changed[] = {CHANGED, {NULL}};
+
+static void changed_text(struct buf *b, const void *row)
+{
+    const struct changed *c = row;
+    output_addf(b, "consumer \"%s\": %s\n", c->name, c->now);
+}
+
+static int say_changed(const struct cli *cli, const char *now, struct error *err)
+{
+    struct changed c = {.name = cli->args.pos[0], .now = now};
+    return output_result(cli, fields_changed, &c, changed_text, err);
+}
+
+static int set_paused(struct cli *cli, bool paused, struct error *err)
+{
+    struct store *st;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
+    int r = st->ops->consumer_pause(st, cli->args.pos[0], paused, err);
+    store_close(st);
+    if (r != 0)
+        return -1;
+    return say_changed(cli, paused ? "paused" : "resumed", err);
+}
+
+static int consumers_pause(struct cli *cli, struct error *err)
+{
+    return set_paused(cli, true, err);
+}
+
+static int consumers_resume(struct cli *cli, struct error *err)
+{
+    return set_paused(cli, false, err);
+}
+
+static const void *removed_consumer(const void *row, size_t i)
+{
+    (void)i;
+    return ((const struct changed *)row)->c;
+}
+
+static const struct listing_field fields_loss[] = {
+    {"dead", LISTING_INT, .at = offsetof(struct consumer_info, dead), "its dead letters"},
+    {"parked", LISTING_INT, .at = offsetof(struct consumer_info, parked), "its parked events"},
+    {"position", LISTING_INT, .at = offsetof(struct consumer_info, position), "its position"},
+    {NULL},
+};
+
+static const struct listing_field fields_removed[] = {
+    CHANGED,
+    {"dry_run", LISTING_BOOL, .at = offsetof(struct changed, dry_run), "true: nothing was done"},
+    {"loss", LISTING_PART, .sub = fields_loss, .nth = removed_consumer},
+    {NULL},
+};
+
+/* add_loss says what is deleted along with a consumer. */
+static void add_loss(struct buf *b, const struct consumer_info *c)
+{
+    char dead[HUMAN_COUNT], parked[HUMAN_COUNT];
+    buf_addf(b, "its position (%lld), %s and %s", (long long)c->position,
+             human_count(c->dead, "dead letter", dead),
+             human_count(c->parked, "parked event", parked));
+}
+
+static void removed_text(struct buf *b, const void *row)
+{
+    const struct changed *c = row;
+    output_addf(b, "consumer \"%s\": %s, with ", c->name,
+                c->dry_run ? "would be removed" : "removed");
+    add_loss(b, c->c);
+    buf_addc(b, '\n');
+}
+
+static int confirm_removal(const struct cli *cli, const struct consumer_info *c, struct error *err)
+{
+    struct buf loss;
+    buf_init(&loss, 1024);
+    add_loss(&loss, c);
+    int r = output_confirm(cli, err, "remove consumer \"%s\" for good, with %s", c->spec.name,
+                           buf_cstr(&loss));
+    buf_release(&loss);
+    return r;
+}
+
+/* remove_in removes the consumer in the arguments. A consumer that still has work to do needs
+ * --force, also for a dry run. */
+static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    const char *name = cli->args.pos[0];
+    bool force = cli->args.consumers.force, dry_run = cli->args.dry_run;
+    struct consumer_info *c;
+    size_t n;
+    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+        return -1;
+    if (!force && store_removable(name, c->dead, c->parked, c->claims, err) != 0)
+        return -1;
+
+    if (!dry_run && confirm_removal(cli, c, err) != 0)
+        return -1;
+    if (!dry_run && st->ops->consumer_remove(st, name, force, err) != 0)
+        return -1;
+    struct changed row = {c->spec.name, dry_run ? "there" : "removed", c, dry_run};
+    return output_result(cli, fields_removed, &row, removed_text, err);
+}
+
+static int consumers_remove(struct cli *cli, struct error *err)
+{
+    return in_store(cli, remove_in, err);
+}
+
+/* ---- history ---- */
+
+/* The settings a consumer has had, newest first, and its spec. They live in the arena they were
+ * read with. (1) n > 0. */
+struct history {
+    struct consumer_settings *list;
+    size_t n;
+    struct consumer_spec spec;
+};
+
+/* history_read reads them. A consumer whose settings never changed has no history in the store: its
+ * present settings are the only generation. */
+static int history_read(struct store *st, const char *name, struct arena *a, struct history *ret,
+                        struct error *err)
+{
+    struct consumer_info *c;
+    size_t n;
+    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+        return -1;
+    ret->spec = c->spec;
+    if (st->ops->consumer_history(st, name, a, &ret->list, &ret->n, err) != 0)
+        return -1;
+    if (ret->n > 0)
+        return 0;
+
+    *ret->list = (struct consumer_settings){
+        .generation = 1,
+        .events = c->spec.events,
+        .where = c->spec.where,
+        .order = c->spec.order,
+        .lanes = c->spec.lanes,
+        .since = c->created_at,
+    };
+    ret->n = 1;
+    return 0;
+}
+
+static int history_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    struct history h;
+    struct listing l;
+    if (history_read(st, cli->args.pos[0], a, &h, err) != 0)
+        return -1;
+    if (output_listing(cli, &l, fields_generation,
+                       "generation counts events~ where~ order lanes since by~", err) != 0)
+        return -1;
+    int r = 0;
+    for (size_t i = 0; i < h.n && r == 0; i++) {
+        struct listed_generation row = {h.list[i], i == 0};
+        r = listing_add(&l, &row, err);
+    }
+    return listing_end(&l, r, err);
+}
+
+static int consumers_history(struct cli *cli, struct error *err)
+{
+    return in_store(cli, history_in, err);
+}
+
+/* ---- set and revert ---- */
+
+/* operator_name writes who is at work, for the history: "ada on host". */
+static void operator_name(char *out, size_t size)
+{
+    const struct passwd *who = getpwuid(geteuid());
+    const char *name = who ? who->pw_name : "an operator";
+    char host[65] = "";
+    gethostname(host, sizeof(host) - 1);
+    snprintf(out, size, "%.60s on %s", name, host);
+}
+
+/* put_settings puts the settings of spec into effect, even if they were replaced before, and prints
+ * them. */
+static int put_settings(struct cli *cli, struct store *st, struct consumer_spec *spec,
+                        struct error *err)
+{
+    char by[STORE_NAME_MAX + 80], now[1024];
+    operator_name(by, sizeof(by));
+    spec->how = PUT_PURPOSE;
+    spec->by = by;
+    if (st->ops->consumer_put(st, spec, NULL, err) != 0)
+        return -1;
+
+    snprintf(now, sizeof(now),
+             "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with other "
+             "settings stand by",
+             fields_patterns(spec->events), spec->where, store_order_names[spec->order],
+             spec->lanes);
+    return say_changed(cli, now, err);
+}
+
+/* given_or returns what was given on the command line, else the setting as it is. */
+static const char *given_or(const char *given, const char *present)
+{
+    return given ? given : present;
+}
+
+/* check_settings passes the settings through the option table of consumers into *c, so that nothing
+ * is accepted here that a relay would refuse. */
+static int check_settings(const struct cli *cli, struct consumer *c,
+                          const struct consumer_spec *spec, struct error *err)
+{
+    const struct consumers_args *s = &cli->args.consumers;
+    char lanes[HUMAN_INT];
+    const char *const values[][2] = {
+        {"events", given_or(s->events, spec->events)},
+        {"where", given_or(s->where, spec->where)},
+        {"order", given_or(s->order, store_order_names[spec->order])},
+        {"lanes", given_or(s->lanes, human_int(spec->lanes, lanes))},
+    };
+    for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
+        if (option_set(consumer_options, c, values[i][0], values[i][1], err) == 0)
+            continue;
+        if (err->code == ERR_CONFIG)
+            err->code = CLI_USAGE;
+        return -1;
+    }
+
+    if (c->order == ORDER_GLOBAL && c->lanes != 1)
+        return options_usage(err, "order global needs lanes 1");
+    return 0;
+}
+
+/* set_in changes the settings that were given and keeps the others. */
+static int set_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    const char *name = cli->args.pos[0];
+    struct consumer_info *info;
+    struct consumer c;
+    size_t n;
+    if (st->ops->consumer_list(st, name, a, &info, &n, err) != 0)
+        return -1;
+    if (consumer_init(&c, name, err) != 0)
+        return -1;
+
+    int r = check_settings(cli, &c, &info->spec, err);
+    if (r == 0) {
+        struct consumer_spec spec = info->spec;
+        spec.events = c.events;
+        spec.where = c.where;
+        spec.order = c.order;
+        spec.lanes = c.lanes;
+        r = put_settings(cli, st, &spec, err);
+    }
+    consumer_release(&c);
+    return r;
+}
+
+static int consumers_set(struct cli *cli, struct error *err)
+{
+    const struct consumers_args *s = &cli->args.consumers;
+    bool any = s->events || s->where || s->order || s->lanes;
+    if (!any)
+        return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
+    return in_store(cli, set_in, err);
+}
+
+/* earlier_settings returns the settings of a generation, or for 0 those before the current ones;
+ * NULL: there are none. */
+static const struct consumer_settings *earlier_settings(const struct history *h, int64_t generation)
+{
+    if (generation == 0)
+        return h->n > 1 ? &h->list[1] : NULL;
+    for (size_t i = 0; i < h->n; i++) {
+        if (h->list[i].generation == generation)
+            return &h->list[i];
+    }
+    return NULL;
+}
+
+/* revert_in makes an earlier generation the newest one again. */
+static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    const char *name = cli->args.pos[0];
+    struct history h;
+    if (history_read(st, name, a, &h, err) != 0)
+        return -1;
+
+    const struct consumer_settings *to = earlier_settings(&h, cli->args.consumers.generation);
+    if (!to)
+        return err_set(err, ERR_NOTFOUND,
+                       "consumer \"%s\" has no such settings to go back to; "
+                       "`outbox consumers history %s` lists them",
+                       name, name);
+
+    struct consumer_spec spec = h.spec;
+    spec.events = to->events;
+    spec.where = to->where;
+    spec.order = to->order;
+    spec.lanes = to->lanes;
+    return put_settings(cli, st, &spec, err);
+}
+
+static int consumers_revert(struct cli *cli, struct error *err)
+{
+    return in_store(cli, revert_in, err);
+}
+
 const struct command cmd_consumers[] = {
     {.name = "consumers",
      .sub = "list",
      .help = "list the consumers",
      .options = list_options,
-     .run = list},
+     .json = JSON_ARRAY(fields_consumer),
+     .run = consumers_list},
     {.name = "consumers",
      .sub = "show",
      .args = "NAME",
@@ -404,7 +459,8 @@ const struct command cmd_consumers[] = {
      .options = list_options,
      .min = 1,
      .max = 1,
-     .run = list},
+     .json = JSON_OBJECT(fields_consumer),
+     .run = consumers_show},
     {.name = "consumers",
      .sub = "pause",
      .args = "NAME",
@@ -412,7 +468,8 @@ const struct command cmd_consumers[] = {
      .options = list_options,
      .min = 1,
      .max = 1,
-     .run = pause_},
+     .json = JSON_OBJECT(fields_changed),
+     .run = consumers_pause},
     {.name = "consumers",
      .sub = "resume",
      .args = "NAME",
@@ -420,7 +477,8 @@ const struct command cmd_consumers[] = {
      .options = list_options,
      .min = 1,
      .max = 1,
-     .run = resume},
+     .json = JSON_OBJECT(fields_changed),
+     .run = consumers_resume},
     {.name = "consumers",
      .sub = "history",
      .args = "NAME",
@@ -428,7 +486,8 @@ const struct command cmd_consumers[] = {
      .options = list_options,
      .min = 1,
      .max = 1,
-     .run = cmd_consumers_history},
+     .json = JSON_ARRAY(fields_generation),
+     .run = consumers_history},
     {.name = "consumers",
      .sub = "set",
      .args = "NAME",
@@ -436,7 +495,8 @@ const struct command cmd_consumers[] = {
      .options = set_options,
      .min = 1,
      .max = 1,
-     .run = cmd_consumers_set},
+     .json = JSON_OBJECT(fields_changed),
+     .run = consumers_set},
     {.name = "consumers",
      .sub = "revert",
      .args = "NAME",
@@ -444,7 +504,8 @@ const struct command cmd_consumers[] = {
      .options = revert_options,
      .min = 1,
      .max = 1,
-     .run = cmd_consumers_revert},
+     .json = JSON_OBJECT(fields_changed),
+     .run = consumers_revert},
     {.name = "consumers",
      .sub = "remove",
      .args = "NAME",
@@ -452,6 +513,7 @@ const struct command cmd_consumers[] = {
      .options = remove_options,
      .min = 1,
      .max = 1,
-     .run = remove_},
+     .json = JSON_OBJECT(fields_removed),
+     .run = consumers_remove},
     {.name = NULL},
 };

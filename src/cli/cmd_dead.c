@@ -33,11 +33,10 @@ static const struct option_def drop_options[] = {
 /* ---- list and show ---- */
 
 /* Dead letters on their way out. (1) If failed, a visit has filled in err. */
-struct listing {
-    struct libscols_table *tb; /* of list_table */
-    struct buf b;
-    int64_t seen;
-    bool as_list; /* a JSON array, not an object a line */
+struct letters {
+    const struct cli *cli;
+    struct listing listing; /* of dead_list */
+    int64_t seen;           /* by dead_show */
     bool failed;
     struct error *err;
 };
@@ -53,152 +52,55 @@ static struct dead_query query_of(const struct args *a)
     };
 }
 
-static int visit_row(void *ctx, const struct dead_letter *d)
+static int visit_letters(struct store *st, struct letters *l, dead_visit *visit, struct error *err)
 {
-    struct listing *l = ctx;
-    char seq[OUTPUT_INT], attempts[OUTPUT_INT], at[CLOCK_RFC3339_SIZE];
-    struct buf key;
-    buf_init(&key, OUTPUT_MAX);
-    output_key(&key, &d->ev);
-    const char *cells[] = {d->consumer,
-                           output_int(d->ev.seq, seq),
-                           d->ev.id.p,
-                           d->ev.type.p,
-                           buf_cstr(&key),
-                           output_int(d->attempts, attempts),
-                           output_time(d->dead_at, at),
-                           d->retrying ? "yes" : "no",
-                           d->error};
-    int r;
-    if (key.failed)
-        r = err_nomem(l->err);
-    else
-        r = output_row(l->tb, cells, l->err);
-    l->failed = r != 0;
-    l->seen++;
-    buf_release(&key);
+    struct dead_query q = query_of(&l->cli->args);
+    int r = st->ops->dead(st, &q, visit, l, err);
+    return r != 0 || l->failed ? -1 : 0;
+}
+
+static int list_letter(void *ctx, const struct dead_letter *d)
+{
+    struct letters *l = ctx;
+    l->failed = listing_add(&l->listing, d, l->err) != 0;
     return l->failed;
 }
 
-static int visit_json(void *ctx, const struct dead_letter *d)
+static int dead_list(struct cli *cli, struct error *err)
 {
-    struct listing *l = ctx;
-    if (l->as_list)
-        buf_adds(&l->b, l->seen ? ",\n" : "\n");
-    buf_addc(&l->b, '{');
-    output_string(&l->b, "consumer", d->consumer);
-    output_event(&l->b, &d->ev);
-    output_number(&l->b, "attempts", d->attempts);
-    output_string(&l->b, "error", d->error);
-    output_stamp(&l->b, "dead_at", d->dead_at);
-    output_bool(&l->b, "retrying", d->retrying);
-    buf_adds(&l->b, l->as_list ? "}" : "}\n");
-    l->failed = output_flush(&l->b, l->err) != 0;
-    l->seen++;
-    return l->failed;
-}
-
-/* add_pairs adds the failure first, then the event. */
-static int add_pairs(struct libscols_table *tb, const struct dead_letter *d, struct error *err)
-{
-    char attempts[OUTPUT_INT], at[CLOCK_RFC3339_SIZE];
-    const char *const pairs[][2] = {
-        {"consumer", d->consumer},
-        {"attempts", output_int(d->attempts, attempts)},
-        {"died", output_time(d->dead_at, at)},
-        {"error", d->error},
-        {"retrying", d->retrying ? "yes" : "no"},
-    };
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
-        if (output_pair(tb, pairs[i][0], pairs[i][1], err) != 0)
-            return -1;
-    }
-    return output_event_pairs(tb, &d->ev, err);
-}
-
-static int print_pairs(const struct dead_letter *d, struct error *err)
-{
-    struct libscols_table *tb;
-    if (output_pairs(&tb, err) != 0)
-        return -1;
-    if (add_pairs(tb, d, err) != 0) {
-        output_discard(tb);
-        return -1;
-    }
-    return output_print(tb, err);
-}
-
-static int visit_pairs(void *ctx, const struct dead_letter *d)
-{
-    struct listing *l = ctx;
-    if (l->seen++)
-        putchar('\n');
-    l->failed = print_pairs(d, l->err) != 0;
-    return l->failed;
-}
-
-/* visit_all visits the dead letters that the arguments ask for. */
-static int visit_all(struct store *st, const struct args *a, dead_visit *visit, struct listing *l,
-                     struct error *err)
-{
-    struct dead_query q = query_of(a);
-    if (st->ops->dead(st, &q, visit, l, err) != 0)
-        return -1;
-    if (l->failed)
-        return -1;
-    return 0;
-}
-
-static int list_json(const struct cli *cli, struct store *st, struct listing *l, struct error *err)
-{
-    buf_init(&l->b, OUTPUT_MAX);
-    buf_addc(&l->b, '[');
-    int r = visit_all(st, &cli->args, visit_json, l, err);
-    if (l->seen)
-        buf_addc(&l->b, '\n');
-    buf_adds(&l->b, "]\n");
-    if (r == 0)
-        r = output_flush(&l->b, err);
-    buf_release(&l->b);
-    return r;
-}
-
-static int list_table(const struct cli *cli, struct store *st, struct listing *l, struct error *err)
-{
-    static const struct output_column columns[] = {
-        {"CONSUMER", false, false}, {"SEQ", true, false},       {"ID", false, false},
-        {"TYPE", false, true},      {"KEY", false, true},       {"ATTEMPTS", true, false},
-        {"DIED", false, false},     {"RETRYING", false, false}, {"ERROR", false, true},
-        {NULL, false, false},
-    };
-    if (output_table(columns, true, output_color(&cli->settings), &l->tb, err) != 0)
-        return -1;
-    if (visit_all(st, &cli->args, visit_row, l, err) != 0) {
-        output_discard(l->tb);
-        return -1;
-    }
-    if (l->seen == 0)
-        fputs("no dead letters\n", stderr);
-    return output_print(l->tb, err);
-}
-
-static int list(struct cli *cli, struct error *err)
-{
-    struct listing l = {.as_list = cli->args.json, .err = err};
+    struct letters l = {.cli = cli, .err = err};
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
-
-    int r;
-    if (cli->args.json)
-        r = list_json(cli, st, &l, err);
-    else
-        r = list_table(cli, st, &l, err);
+    int r = output_listing(cli, &l.listing, fields_dead_letter,
+                           "consumer seq id~ type key attempts dead_at retrying error~", err);
+    if (r == 0)
+        r = listing_end(&l.listing, visit_letters(st, &l, list_letter, err), err);
     store_close(st);
+
+    bool none = r == 0 && l.listing.n == 0;
+    if (none && !cli->args.json)
+        fputs("no dead letters\n", stderr);
     return r;
 }
 
-static int not_found(const struct args *a, struct error *err)
+static int show_letter(void *ctx, const struct dead_letter *d)
+{
+    struct letters *l = ctx;
+    int r;
+    if (l->cli->args.json) {
+        r = output_result(l->cli, fields_dead_letter, d, NULL, l->err);
+    } else {
+        if (l->seen)
+            putchar('\n');
+        r = listing_pairs(stdout, fields_dead_letter, PAIRS_DEAD_LETTER, d, l->err);
+    }
+    l->seen++;
+    l->failed = r != 0;
+    return l->failed;
+}
+
+static int letter_not_found(const struct args *a, struct error *err)
 {
     static const char hint[] = "`outbox dead list` lists them";
     if (a->dead.consumer)
@@ -207,23 +109,17 @@ static int not_found(const struct args *a, struct error *err)
     return err_set(err, ERR_NOTFOUND, "there is no dead letter \"%s\"; %s", a->pos[0], hint);
 }
 
-/* show shows the letters of an event: one for each consumer that has buried it. */
-static int show(struct cli *cli, struct error *err)
+/* dead_show shows the letters of an event: one for each consumer that has buried it. */
+static int dead_show(struct cli *cli, struct error *err)
 {
-    struct listing l = {.err = err};
+    struct letters l = {.cli = cli, .err = err};
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
-
-    buf_init(&l.b, OUTPUT_MAX);
-    dead_visit *visit = visit_pairs;
-    if (cli->args.json)
-        visit = visit_json;
-    int r = visit_all(st, &cli->args, visit, &l, err);
-    buf_release(&l.b);
+    int r = visit_letters(st, &l, show_letter, err);
     store_close(st);
     if (r == 0 && l.seen == 0)
-        return not_found(&cli->args, err);
+        return letter_not_found(&cli->args, err);
     return r;
 }
 
@@ -231,14 +127,13 @@ static int show(struct cli *cli, struct error *err)
 
 /* What `dead retry` and `dead drop` do to a letter. */
 struct action {
-    const char *name;   /* of the subcommand */
-    const char *done;   /* in a sentence: "3 dead letters dropped" */
-    const char *member; /* of the JSON object */
-    bool destroys;      /* asks first */
+    const char *name; /* of the subcommand */
+    const char *done; /* in a sentence: "3 dead letters dropped" */
+    bool destroys;    /* asks first */
 };
 
-static const struct action action_retry = {"retry", "sent back for delivery", "retried", false};
-static const struct action action_drop = {"drop", "dropped", "dropped", true};
+static const struct action action_retry = {"retry", "sent back for delivery", false};
+static const struct action action_drop = {"drop", "dropped", true};
 
 /* How many letters each consumer has. (1) failed: memory ran out, and the tally is incomplete. */
 struct tally {
@@ -280,8 +175,9 @@ static int count_letter(void *ctx, const struct dead_letter *d)
     return t->failed;
 }
 
-/* count finds out what there is to retry or drop. */
-static int count(struct store *st, const struct args *a, struct tally *ret, struct error *err)
+/* count_letters finds out what there is to retry or drop. */
+static int count_letters(struct store *st, const struct args *a, struct tally *ret,
+                         struct error *err)
 {
     struct dead_query q = query_of(a);
     if (st->ops->dead(st, &q, count_letter, ret, err) != 0)
@@ -306,9 +202,9 @@ static int act_on(struct store *st, const struct action *action, const struct de
     return r;
 }
 
-/* act goes through the consumers one by one, to report how many letters each of them had. */
-static int act(struct store *st, const struct args *a, const struct action *action,
-               struct tally *ret, struct error *err)
+/* act_on_all goes through the consumers one by one, to report how many letters each of them had. */
+static int act_on_all(struct store *st, const struct args *a, const struct action *action,
+                      struct tally *ret, struct error *err)
 {
     struct dead_query q = query_of(a);
     const char *only = q.consumer;
@@ -341,47 +237,59 @@ static void add_shares(struct buf *b, const struct tally *t)
     }
 }
 
-static void add_json(struct buf *b, const struct args *a, const struct action *action,
-                     const struct tally *t)
+/* What `dead retry` or `dead drop` did, or with --dry-run would do. */
+struct outcome_of_action {
+    const struct action *action;
+    const struct tally *tally;
+    bool dry_run;
+};
+
+static bool is_retry(const void *row)
 {
-    buf_addc(b, '{');
-    output_number(b, action->member, t->sum);
-    output_bool(b, "dry_run", a->dry_run);
-    output_member(b, "consumers");
+    return ((const struct outcome_of_action *)row)->action == &action_retry;
+}
+
+static bool is_drop(const void *row)
+{
+    return !is_retry(row);
+}
+
+static bool action_sum(const void *row, struct listing_value *ret)
+{
+    ret->n = ((const struct outcome_of_action *)row)->tally->sum;
+    return true;
+}
+
+static void action_consumers(struct buf *b, const void *row)
+{
+    const struct tally *t = ((const struct outcome_of_action *)row)->tally;
     buf_addc(b, '{');
     for (size_t i = 0; i < t->n; i++)
-        output_number(b, t->share[i].consumer, t->share[i].n);
-    buf_adds(b, "}}\n");
+        member_int(b, t->share[i].consumer, t->share[i].n);
+    buf_addc(b, '}');
 }
 
-/* add_text says how many letters, and whose: "3 dead letters dropped: mail 2, search 1". */
-static void add_text(struct buf *b, const struct args *a, const struct action *action,
-                     const struct tally *t)
+static const struct listing_field fields_action[] = {
+    {"retried", LISTING_INT, .get = action_sum, .only = is_retry,
+     .help = "dead retry: letters sent back for delivery"},
+    {"dropped", LISTING_INT, .get = action_sum, .only = is_drop,
+     .help = "dead drop: letters deleted"},
+    {"dry_run", LISTING_BOOL, .at = offsetof(struct outcome_of_action, dry_run),
+     "true: nothing was done"},
+    {"consumers", LISTING_OWN, .json = action_consumers, .kind = "object",
+     .help = "how many of them each consumer had, by its name"},
+    {NULL},
+};
+
+/* "3 dead letters dropped: mail 2, search 1" */
+static void action_text(struct buf *b, const void *row)
 {
-    char n[OUTPUT_COUNT];
-    buf_addf(b, "%s ", output_count(t->sum, "dead letter", n));
-    if (a->dry_run)
-        buf_adds(b, "would be ");
-    buf_adds(b, action->done);
-    if (t->n > 0)
-        buf_adds(b, ": ");
-    add_shares(b, t);
+    const struct outcome_of_action *o = row;
+    char n[HUMAN_COUNT];
+    buf_addf(b, "%s %s%s%s", human_count(o->tally->sum, "dead letter", n),
+             o->dry_run ? "would be " : "", o->action->done, o->tally->n > 0 ? ": " : "");
+    add_shares(b, o->tally);
     buf_addc(b, '\n');
-}
-
-static int report(const struct args *a, const struct action *action, const struct tally *t,
-                  struct error *err)
-{
-    struct buf b;
-    buf_init(&b, OUTPUT_MAX);
-    if (a->json)
-        add_json(&b, a, action, t);
-    else
-        add_text(&b, a, action, t);
-
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
 }
 
 /* ask_first says whose letters would be deleted. Nothing to delete is not worth a question. */
@@ -390,12 +298,12 @@ static int ask_first(const struct cli *cli, const struct tally *t, struct error 
     if (t->sum == 0)
         return 0;
 
-    char n[OUTPUT_COUNT];
+    char n[HUMAN_COUNT];
     struct buf b;
     buf_init(&b, 65536);
     add_shares(&b, t);
-    int r = confirm(cli, err, "delete %s%s: %.400s", output_count(t->sum, "dead letter", n),
-                    t->n > 1 ? " of several consumers" : "", buf_cstr(&b));
+    int r = output_confirm(cli, err, "delete %s%s: %.400s", human_count(t->sum, "dead letter", n),
+                           t->n > 1 ? " of several consumers" : "", buf_cstr(&b));
     buf_release(&b);
     return r;
 }
@@ -413,21 +321,21 @@ static int change_in(struct cli *cli, struct store *st, const struct action *act
 {
     const struct args *a = &cli->args;
     if (a->dry_run)
-        return count(st, a, ret, err);
+        return count_letters(st, a, ret, err);
 
     bool asks = action->destroys && !a->yes;
     if (asks) {
-        if (count(st, a, ret, err) != 0)
+        if (count_letters(st, a, ret, err) != 0)
             return -1;
         if (ask_first(cli, ret, err) != 0)
             return -1;
         tally_release(ret);
     }
-    return act(st, a, action, ret, err);
+    return act_on_all(st, a, action, ret, err);
 }
 
-/* change is `dead retry` and `dead drop`. */
-static int change(struct cli *cli, const struct action *action, struct error *err)
+/* change_letters is `dead retry` and `dead drop`. */
+static int change_letters(struct cli *cli, const struct action *action, struct error *err)
 {
     const struct args *a = &cli->args;
     bool by_id = a->n_pos > 0;
@@ -443,23 +351,24 @@ static int change(struct cli *cli, const struct action *action, struct error *er
     int r = change_in(cli, st, action, &t, err);
     store_close(st);
 
+    struct outcome_of_action done = {action, &t, a->dry_run};
     bool missing = r == 0 && by_id && t.sum == 0;
     if (missing)
-        r = not_found(a, err);
+        r = letter_not_found(a, err);
     else if (r == 0)
-        r = report(a, action, &t, err);
+        r = output_result(cli, fields_action, &done, action_text, err);
     tally_release(&t);
     return r;
 }
 
-static int retry(struct cli *cli, struct error *err)
+static int dead_retry(struct cli *cli, struct error *err)
 {
-    return change(cli, &action_retry, err);
+    return change_letters(cli, &action_retry, err);
 }
 
-static int drop(struct cli *cli, struct error *err)
+static int dead_drop(struct cli *cli, struct error *err)
 {
-    return change(cli, &action_drop, err);
+    return change_letters(cli, &action_drop, err);
 }
 
 const struct command cmd_dead[] = {
@@ -467,7 +376,8 @@ const struct command cmd_dead[] = {
      .sub = "list",
      .help = "list dead letters",
      .options = list_options,
-     .run = list},
+     .json = JSON_ARRAY(fields_dead_letter),
+     .run = dead_list},
     {.name = "dead",
      .sub = "show",
      .args = "ID",
@@ -475,20 +385,23 @@ const struct command cmd_dead[] = {
      .options = show_options,
      .min = 1,
      .max = 1,
-     .run = show},
+     .json = JSON_LINES(fields_dead_letter),
+     .run = dead_show},
     {.name = "dead",
      .sub = "retry",
      .args = "ID | --all",
      .help = "retry dead letters, with a fresh set of attempts",
      .options = retry_options,
      .max = 1,
-     .run = retry},
+     .json = JSON_OBJECT(fields_action),
+     .run = dead_retry},
     {.name = "dead",
      .sub = "drop",
      .args = "ID | --all",
      .help = "delete dead letters",
      .options = drop_options,
      .max = 1,
-     .run = drop},
+     .json = JSON_OBJECT(fields_action),
+     .run = dead_drop},
     {.name = NULL},
 };

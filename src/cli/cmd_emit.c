@@ -129,30 +129,31 @@ static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, s
     return 0;
 }
 
-/* print_all prints the buffer and makes sure that it has arrived. */
-static int print_all(struct buf *b, struct error *err)
+/* An event that was stored. */
+struct emitted {
+    const char *id;
+    bool duplicate;
+};
+
+static const struct listing_field fields_emitted[] = {
+    {"id", LISTING_TEXT, .at = offsetof(struct emitted, id), "id of the event"},
+    {"duplicate", LISTING_BOOL, .at = offsetof(struct emitted, duplicate),
+     "true: its idempotency key was in use, and no new event was stored"},
+    {NULL},
+};
+
+static void emitted_text(struct buf *b, const void *row)
 {
-    if (output_flush(b, err) != 0)
-        return -1;
-    return output_end(err);
+    buf_addf(b, "%s\n", ((const struct emitted *)row)->id);
 }
 
 /* report_one prints the id. If it cannot, the error has it: the event is stored all the same. */
-static int report_one(const struct args *a, const char *id, bool duplicate, struct error *err)
+static int report_one(const struct cli *cli, const char *id, bool duplicate, struct error *err)
 {
-    struct buf b;
-    buf_init(&b, 256);
-    if (a->json) {
-        buf_addc(&b, '{');
-        output_string(&b, "id", id);
-        output_bool(&b, "duplicate", duplicate);
-        buf_adds(&b, "}\n");
-    } else {
-        buf_addf(&b, "%s\n", id);
-    }
-    int r = print_all(&b, err);
-    buf_release(&b);
-
+    struct emitted row = {id, duplicate};
+    int r = output_result(cli, fields_emitted, &row, emitted_text, err);
+    if (r == 0)
+        r = output_end(err);
     if (duplicate)
         output_error("this idempotency key is already in use; no new event was stored");
     if (r != 0)
@@ -176,7 +177,7 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     store_close(st);
     if (r != 0)
         return -1;
-    return report_one(&cli->args, id, duplicate, err);
+    return report_one(cli, id, duplicate, err);
 }
 
 /* emit_one reads, checks and stores one event. A delay counts from this machine's clock: the event
@@ -304,12 +305,12 @@ static int bulk_lines(struct bulk *k, struct error *err)
 }
 
 /* bulk_counts writes what is stored: "3 events, 1 duplicate". */
-#define COUNTS (2 * OUTPUT_COUNT)
+#define COUNTS (2 * HUMAN_COUNT)
 static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
 {
-    char events[OUTPUT_COUNT], duplicates[OUTPUT_COUNT];
-    snprintf(out, COUNTS, "%s, %s", output_count(k->events, "event", events),
-             output_count(k->duplicates, "duplicate", duplicates));
+    char events[HUMAN_COUNT], duplicates[HUMAN_COUNT];
+    snprintf(out, COUNTS, "%s, %s", human_count(k->events, "event", events),
+             human_count(k->duplicates, "duplicate", duplicates));
     return out;
 }
 
@@ -333,23 +334,28 @@ static void bulk_failed(struct bulk *k, struct error *err)
     err->code = code;
 }
 
+#define AT(member) .at = offsetof(struct bulk, member)
+static const struct listing_field fields_bulk[] = {
+    {"events", LISTING_INT, AT(events), "events that were stored"},
+    {"duplicates", LISTING_INT, AT(duplicates), "lines whose idempotency key was in use"},
+    {NULL},
+};
+#undef AT
+
+static void bulk_text(struct buf *b, const void *row)
+{
+    char counts[COUNTS];
+    buf_addf(b, "%s\n", bulk_counts(row, counts));
+}
+
 /* bulk_report prints the counts. If it cannot, the error has them: the lines are stored all the
  * same. */
 static int bulk_report(const struct bulk *k, struct error *err)
 {
     char counts[COUNTS];
-    struct buf b;
-    buf_init(&b, 256);
-    if (k->cli->args.json) {
-        buf_addc(&b, '{');
-        output_number(&b, "events", k->events);
-        output_number(&b, "duplicates", k->duplicates);
-        buf_adds(&b, "}\n");
-    } else {
-        buf_addf(&b, "%s\n", bulk_counts(k, counts));
-    }
-    int r = print_all(&b, err);
-    buf_release(&b);
+    int r = output_result(k->cli, fields_bulk, k, bulk_text, err);
+    if (r == 0)
+        r = output_end(err);
     if (r != 0)
         return err_prefix(err, "stored %s", bulk_counts(k, counts));
     return 0;
@@ -412,7 +418,7 @@ static bool about_one(const struct emit_args *a)
     return content || handling;
 }
 
-static int run(struct cli *cli, struct error *err)
+static int emit_run(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
     if (a->ndjson && about_one(a))
@@ -425,12 +431,19 @@ static int run(struct cli *cli, struct error *err)
     return emit_one(cli, err);
 }
 
+static const struct command_json emit_json[] = {
+    {fields_emitted, "an object", NULL},
+    {fields_bulk, "an object", "with --ndjson"},
+    {NULL},
+};
+
 const struct command cmd_emit[] = {
     {.name = "emit",
      .args = "TYPE | --ndjson [FILE|-]",
      .help = "store one event and print its id, or store many",
      .options = options,
      .max = 1,
-     .run = run},
+     .json = emit_json,
+     .run = emit_run},
     {.name = NULL},
 };

@@ -1,13 +1,10 @@
-/* cmd_events.c: outbox events, which lists and shows events. `events retry` is in
- * cmd_events_retry.c. */
-#include "cli/cmd_events.h"
-
+/* cmd_events.c: outbox events, which lists, shows and retries events. */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/text.h"
-
-#define STATES_MAX 4096 /* bytes of the STATE column */
+#include "cli/cli.h"
 
 /* The inspections: states under the names that other descriptions of an outbox use. Each is also a
  * subcommand. `unprocessed` is what a worker would get: pending, or failed and due again. */
@@ -111,11 +108,10 @@ static const struct option_def retry_options[] = {
 /* ---- list ---- */
 
 /* A listing on its way out. (1) If failed, the visit has filled in err. */
-struct listing {
-    struct libscols_table *tb; /* NULL: JSON */
-    struct buf b;
-    int64_t seen, limit;
-    int64_t last; /* seq of the event printed last */
+struct gathering {
+    struct listing listing;
+    int64_t limit;
+    int64_t last; /* seq of the event listed last */
     bool more;    /* there is an event beyond the limit */
     struct event_look looked;
     struct output_progress progress;
@@ -123,238 +119,74 @@ struct listing {
     struct error *err;
 };
 
-static bool all_alike(const struct delivery_info *d, size_t n)
+/* visit_event is called for one more than the limit, to know whether there are more. */
+static int visit_event(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
-    for (size_t i = 1; i < n; i++) {
-        if (d[i].state != d[0].state)
-            return false;
-    }
-    return true;
-}
-
-/* states_text writes one word if all consumers agree, else consumer:state for each that wants the
- * event. */
-static void states_text(struct buf *b, const struct delivery_info *d, size_t n)
-{
-    if (n && all_alike(d, n)) {
-        buf_adds(b, delivery_state_names[d[0].state]);
-        return;
-    }
-    const char *space = "";
-    for (size_t i = 0; i < n; i++) {
-        if (d[i].state == STATE_SKIPPED)
-            continue;
-        buf_addf(b, "%s%s:%s", space, d[i].consumer, delivery_state_names[d[i].state]);
-        space = " ";
-    }
-}
-
-static const char *or_dash(struct buf *b)
-{
-    const char *s = buf_cstr(b);
-    bool empty = !s || b->n == 0;
-    return empty ? "-" : s;
-}
-
-/* add_row adds an event to the table of a listing. */
-static int add_row(struct listing *l, const struct event *ev, const struct delivery_info *d,
-                   size_t n)
-{
-    char seq[OUTPUT_INT], created[CLOCK_RFC3339_SIZE];
-    struct buf key, states;
-    buf_init(&key, OUTPUT_MAX);
-    buf_init(&states, STATES_MAX);
-    output_key(&key, ev);
-    states_text(&states, d, n);
-    const char *cells[] = {output_int(ev->seq, seq),
-                           ev->id.p,
-                           ev->type.p,
-                           or_dash(&key),
-                           or_dash(&states),
-                           output_time(ev->created_at, created)};
-    int r;
-    if (key.failed || states.failed)
-        r = err_nomem(l->err);
-    else
-        r = output_row(l->tb, cells, l->err);
-    buf_release(&key);
-    buf_release(&states);
-    return r;
-}
-
-static void delivery_json(struct buf *b, const struct delivery_info *d)
-{
-    buf_addc(b, '{');
-    output_string(b, "consumer", d->consumer);
-    output_string(b, "state", delivery_state_names[d->state]);
-    output_number(b, "attempts", d->attempts);
-    output_stamp(b, "due_at", d->due_at);
-    output_string(b, "error", d->error);
-    output_stamp(b, "delivered_at", d->delivered_at);
-    output_string(b, "receipt", d->receipt);
-    buf_addc(b, '}');
-}
-
-/* event_json adds an event with an object for each of its consumers. */
-static void event_json(struct buf *b, const struct event *ev, const struct delivery_info *d,
-                       size_t n)
-{
-    buf_addc(b, '{');
-    output_event(b, ev);
-    output_member(b, "deliveries");
-    buf_addc(b, '[');
-    for (size_t i = 0; i < n; i++) {
-        if (i)
-            buf_addc(b, ',');
-        delivery_json(b, &d[i]);
-    }
-    buf_adds(b, "]}");
-}
-
-/* visit adds an event to the listing. It is called for one more than the limit, to know whether
- * there are more. */
-static int visit(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
-{
-    struct listing *l = ctx;
-    if (l->seen == l->limit) {
-        l->more = true;
+    struct gathering *g = ctx;
+    if (g->listing.n == g->limit) {
+        g->more = true;
         return 1;
     }
-
-    if (l->tb) {
-        l->failed = add_row(l, ev, d, n) != 0;
-    } else {
-        buf_adds(&l->b, l->seen ? ",\n" : "\n");
-        event_json(&l->b, ev, d, n);
-        l->failed = output_flush(&l->b, l->err) != 0;
-    }
-    l->last = ev->seq;
-    l->seen++;
-    return l->failed;
+    struct listed_event row = {ev, d, n};
+    g->failed = listing_add(&g->listing, &row, g->err) != 0;
+    g->last = ev->seq;
+    return g->failed;
 }
 
-/* looking shows how far a listing has looked. */
-static void looking(void *ctx, int64_t numbers)
+/* show_progress shows how far a listing has looked. */
+static void show_progress(void *ctx, int64_t numbers)
 {
-    struct listing *l = ctx;
-    output_progress_step(&l->progress, numbers, numbers);
+    struct gathering *g = ctx;
+    output_progress_step(&g->progress, numbers, numbers);
 }
 
-/* start_progress shows progress only where the look is long, and nothing else appears meanwhile. */
-static int start_progress(struct store *st, const struct event_query *q, struct listing *l,
-                          struct error *err)
+/* list_events lists the events that match. Progress is shown only where the look is long, and
+ * nothing else appears meanwhile. */
+static int list_events(const struct cli *cli, struct store *st, const struct event_query *q,
+                       struct gathering *g, struct error *err)
 {
     struct store_info info;
-    bool wanted = q->look == LOOK_ALL && l->tb;
-    if (!wanted)
-        return 0;
-    if (st->ops->info(st, &info, err) != 0)
-        return -1;
-    output_progress_start(&l->progress, info.events);
-    return 0;
-}
-
-/* gather adds the events that match to the listing. */
-static int gather(struct store *st, const struct event_query *q, struct listing *l,
-                  struct error *err)
-{
-    if (start_progress(st, q, l, err) != 0)
-        return -1;
-    int r = st->ops->events(st, q, visit, l, err);
-    output_progress_end(&l->progress);
-    if (r != 0 || l->failed)
-        return -1;
-    /* What is behind the limit is another matter: it was not asked for. */
-    if (l->more)
-        l->looked.partial = false;
-    return 0;
-}
-
-/* go_on_after gives the number that --after takes to look at the rest. */
-static int64_t go_on_after(const struct event_query *q, const struct event_look *k)
-{
-    return q->newest_first ? k->from : k->to;
-}
-
-/* add_looked adds, behind the events, how far the listing has looked, if that is not to the end: it
- * must not be taken for all there is. */
-static void add_looked(const struct event_query *q, struct listing *l)
-{
-    const struct event_look *k = &l->looked;
-    if (!k->partial)
-        return;
-    buf_adds(&l->b, l->seen ? ",\n" : "\n");
-    buf_addc(&l->b, '{');
-    output_bool(&l->b, "partial", true);
-    output_number(&l->b, "looked_from", k->from);
-    output_number(&l->b, "looked_to", k->to);
-    output_number(&l->b, "after", go_on_after(q, k));
-    buf_addc(&l->b, '}');
-}
-
-/* tell_looked says so to people. */
-static void tell_looked(const struct event_query *q, const struct listing *l)
-{
-    const struct event_look *k = &l->looked;
-    if (!k->partial)
-        return;
-    const char *other = q->newest_first ? "" : ", --newest to begin at the other end";
-    output_note(
-        "looked only at the sequence numbers %lld to %lld, not at all events: use --after %lld "
-        "to go on%s, or --all to look at everything\n",
-        (long long)k->from, (long long)k->to, (long long)go_on_after(q, k), other);
-}
-
-static int list_json(struct store *st, const struct event_query *q, struct listing *l,
-                     struct error *err)
-{
-    buf_init(&l->b, OUTPUT_MAX);
-    buf_addc(&l->b, '[');
-    int r = gather(st, q, l, err);
-    if (r == 0)
-        add_looked(q, l);
-    if (l->seen || l->looked.partial)
-        buf_addc(&l->b, '\n');
-    buf_adds(&l->b, "]\n");
-    if (r == 0)
-        r = output_flush(&l->b, err);
-    buf_release(&l->b);
-    return r;
-}
-
-/* list_table prints the table to stdout, and then what else there is to say to stderr. */
-static int list_table(const struct cli *cli, struct store *st, const struct event_query *q,
-                      struct listing *l, struct error *err)
-{
-    static const struct output_column columns[] = {
-        {"SEQ", true, false}, {"ID", false, false},   {"TYPE", false, true},
-        {"KEY", false, true}, {"STATE", false, true}, {"CREATED", false, false},
-        {NULL, false, false},
-    };
-    if (output_table(columns, true, output_color(&cli->settings), &l->tb, err) != 0)
-        return -1;
-    if (gather(st, q, l, err) != 0) {
-        output_discard(l->tb);
-        return -1;
+    if (q->look == LOOK_ALL && !cli->args.json) {
+        if (st->ops->info(st, &info, err) != 0)
+            return -1;
+        output_progress_start(&g->progress, info.events);
     }
-    if (output_print(l->tb, err) != 0)
-        return -1;
-    if (output_end(err) != 0)
+    int r = st->ops->events(st, q, visit_event, g, err);
+    output_progress_end(&g->progress);
+    if (r != 0 || g->failed)
         return -1;
 
-    bool none = l->seen == 0 && !l->looked.partial;
-    if (none)
-        fputs("no events match\n", stderr);
-    if (l->more && !q->newest_first)
-        output_note("there are more: use --after %lld, or a larger --limit\n", (long long)l->last);
-    return 0;
+    /* What is behind the limit was not asked for. */
+    if (g->more)
+        g->looked.partial = false;
+    if (!g->looked.partial || !cli->args.json)
+        return 0;
+    struct listed_look row = {g->looked, q->newest_first ? g->looked.from : g->looked.to};
+    return listing_remark(&g->listing, fields_looked, &row, err);
 }
 
-/* list asks for one event more than the limit, to be able to say that there are more. */
-static int list(struct cli *cli, struct error *err)
+/* tell_rest says on stderr what the listing does not show. */
+static void tell_rest(const struct cli *cli, const struct event_query *q, const struct gathering *g)
+{
+    const struct event_look *k = &g->looked;
+    bool none = g->listing.n == 0 && !k->partial;
+    if (none && !cli->args.json)
+        fputs("no events match\n", stderr);
+    if (g->more && !q->newest_first && !cli->args.json)
+        output_note("there are more: use --after %lld, or a larger --limit\n", (long long)g->last);
+    if (k->partial)
+        output_note(
+            "looked only at the sequence numbers %lld to %lld, not at all events: use --after %lld "
+            "to go on%s, or --all to look at everything\n",
+            (long long)k->from, (long long)k->to, (long long)(q->newest_first ? k->from : k->to),
+            q->newest_first ? "" : ", --newest to begin at the other end");
+}
+
+/* events_list asks for one event more than the limit, to be able to say that there are more. */
+static int events_list(struct cli *cli, struct error *err)
 {
     const struct events_args *a = &cli->args.events;
-    struct listing l = {.limit = a->limit, .err = err};
+    struct gathering g = {.limit = a->limit, .err = err};
     struct event_query q = {
         .type = a->type,
         .aggregate_type = a->key.aggregate_type,
@@ -363,139 +195,86 @@ static int list(struct cli *cli, struct error *err)
         .state = a->state,
         .unprocessed = a->unprocessed,
         .after = a->after,
-        .limit = (size_t)l.limit + 1,
+        .limit = (size_t)g.limit + 1,
         .newest_first = a->newest,
         .look = a->all ? LOOK_ALL : a->look,
-        .looked = &l.looked,
-        .looking = looking,
+        .looked = &g.looked,
+        .looking = show_progress,
     };
+    const char *columns = "seq id~ type key- states-~ created_at";
+    if (a->state == STATE_FAILED + 1)
+        columns = "seq id~ type key- states-~ next error~";
+
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
-
-    int r;
-    if (cli->args.json)
-        r = list_json(st, &q, &l, err);
-    else
-        r = list_table(cli, st, &q, &l, err);
+    int r = output_listing(cli, &g.listing, fields_listed_event, columns, err);
     if (r == 0)
-        tell_looked(&q, &l);
+        r = listing_end(&g.listing, list_events(cli, st, &q, &g, err), err);
+    if (r == 0)
+        r = output_end(err);
+    if (r == 0)
+        tell_rest(cli, &q, &g);
     store_close(st);
     return r;
 }
 
-/* inspect is `events unprocessed` and the other inspections: the subcommand names it. */
-static int inspect(struct cli *cli, struct error *err)
+/* events_inspect is `events unprocessed` and the other inspections: the subcommand names it. */
+static int events_inspect(struct cli *cli, struct error *err)
 {
     choose_inspection(&cli->args.events, cli->cmd->sub);
-    return list(cli, err);
+    return events_list(cli, err);
 }
 
 /* ---- show ---- */
 
-static bool any_receipt(const struct delivery_info *d, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (d[i].delivered_at)
-            return true;
-    }
-    return false;
-}
-
-/* add_delivery adds a row of either table of print_deliveries. */
-static int add_delivery(struct libscols_table *tb, const struct delivery_info *d, bool receipts,
-                        struct error *err)
-{
-    char attempts[OUTPUT_INT], due[CLOCK_RFC3339_SIZE], delivered[CLOCK_RFC3339_SIZE];
-    const char *cells[] = {d->consumer,
-                           delivery_state_names[d->state],
-                           output_int(d->attempts, attempts),
-                           output_time(d->due_at, due),
-                           d->error,
-                           NULL,
-                           NULL};
-    if (receipts) {
-        cells[4] = output_time(d->delivered_at, delivered);
-        cells[5] = d->receipt;
-        cells[6] = d->error;
-    }
-    return output_row(tb, cells, err);
-}
-
 /* print_deliveries prints a row for each consumer. Receipts have columns only if there are any. */
-static int print_deliveries(const struct delivery_info *d, size_t n, struct error *err)
+static int print_deliveries(const struct listed_event *row, struct error *err)
 {
-    static const struct output_column plain[] = {
-        {"CONSUMER", false, false}, {"STATE", false, false}, {"ATTEMPTS", true, false},
-        {"DUE", false, false},      {"ERROR", false, true},  {NULL, false, false},
-    };
-    static const struct output_column with_receipts[] = {
-        {"CONSUMER", false, false}, {"STATE", false, false},     {"ATTEMPTS", true, false},
-        {"DUE", false, false},      {"DELIVERED", false, false}, {"RECEIPT", false, false},
-        {"ERROR", false, true},     {NULL, false, false},
-    };
-    if (n == 0)
+    struct listing l;
+    struct listing_form form = {.fields = fields_delivery,
+                                .columns = "consumer state attempts due_at error~",
+                                .out = stdout};
+    for (size_t i = 0; i < row->n; i++) {
+        if (row->d[i].delivered_at)
+            form.columns = "consumer state attempts due_at delivered_at receipt error~";
+    }
+    if (row->n == 0)
         return 0;
-
-    struct libscols_table *tb;
-    bool receipts = any_receipt(d, n);
-    if (output_table(receipts ? with_receipts : plain, true, false, &tb, err) != 0)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        if (add_delivery(tb, &d[i], receipts, err) != 0) {
-            output_discard(tb);
-            return -1;
-        }
-    }
     putchar('\n');
-    return output_print(tb, err);
-}
-
-static int print_event(const struct event *ev, const struct delivery_info *d, size_t n,
-                       struct error *err)
-{
-    struct libscols_table *tb;
-    if (output_pairs(&tb, err) != 0)
+    if (listing_start(&l, &form, err) != 0)
         return -1;
-    if (output_event_pairs(tb, ev, err) != 0) {
-        output_discard(tb);
-        return -1;
-    }
-    if (output_print(tb, err) != 0)
-        return -1;
-    return print_deliveries(d, n, err);
-}
-
-static int print_event_json(const struct event *ev, const struct delivery_info *d, size_t n,
-                            struct error *err)
-{
-    struct buf b;
-    buf_init(&b, OUTPUT_MAX);
-    event_json(&b, ev, d, n);
-    buf_addc(&b, '\n');
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    int r = 0;
+    for (size_t i = 0; i < row->n && r == 0; i++)
+        r = listing_add(&l, &row->d[i], err);
+    return listing_end(&l, r, err);
 }
 
 /* One event to show. (1) If failed, the visit has filled in err. */
 struct shown {
-    bool json, seen, failed;
+    const struct cli *cli;
+    bool seen, failed;
     struct error *err;
 };
 
-static int visit_one(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
+static int visit_shown(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
     struct shown *s = ctx;
+    struct listed_event row = {ev, d, n};
+    int r;
+    if (s->cli->args.json) {
+        r = output_result(s->cli, fields_listed_event, &row, NULL, s->err);
+    } else {
+        r = listing_pairs(stdout, fields_event, PAIRS_EVENT, ev, s->err);
+        if (r == 0)
+            r = print_deliveries(&row, s->err);
+    }
     s->seen = true;
-    if (s->json)
-        s->failed = print_event_json(ev, d, n, s->err) != 0;
-    else
-        s->failed = print_event(ev, d, n, s->err) != 0;
+    s->failed = r != 0;
     return 1;
 }
 
-int cmd_events_unknown(const char *id, struct error *err)
+static int unknown_event(const char *id, struct error *err)
 {
     return err_set(err, ERR_NOTFOUND,
                    "there is no event \"%s\"; give an id or a sequence number, as `outbox events "
@@ -503,85 +282,273 @@ int cmd_events_unknown(const char *id, struct error *err)
                    id);
 }
 
-/* not_found says that there is no such event, or how far it was looked for. */
-static int not_found(const char *id, const struct event_look *k, struct error *err)
-{
-    if (!k->partial)
-        return cmd_events_unknown(id, err);
-    return err_set(
-        err, ERR_NOTFOUND,
-        "no event \"%s\" was found where its time puts it, nor among the newest, from %lld "
-        "to %lld; with --all, all are looked at",
-        id, (long long)k->from, (long long)k->to);
-}
-
-static int show(struct cli *cli, struct error *err)
+static int events_show(struct cli *cli, struct error *err)
 {
     const char *id = cli->args.pos[0];
     struct event_look looked = {0};
     struct event_query q = {.id = id, .limit = 1, .looked = &looked};
     if (cli->args.events.all)
         q.look = LOOK_ALL;
-    struct shown s = {.json = cli->args.json, .err = err};
+    struct shown s = {.cli = cli, .err = err};
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
-    int r = st->ops->events(st, &q, visit_one, &s, err);
+    int r = st->ops->events(st, &q, visit_shown, &s, err);
     store_close(st);
 
     if (r != 0 || s.failed)
         return -1;
-    if (!s.seen)
-        return not_found(id, &looked, err);
+    if (s.seen)
+        return 0;
+    if (!looked.partial)
+        return unknown_event(id, err);
+    return err_set(
+        err, ERR_NOTFOUND,
+        "no event \"%s\" was found where its time puts it, nor among the newest, from %lld "
+        "to %lld; with --all, all are looked at",
+        id, (long long)looked.from, (long long)looked.to);
+}
+
+/* ---- retry ---- */
+
+/* What `events retry` did about one event: the number of consumers for which it waited for a retry,
+ * or was a dead letter. */
+struct retried {
+    const char *id;
+    int64_t waited, dead;
+};
+
+static const struct listing_field fields_retried[] = {
+    {"event", LISTING_TEXT, .at = offsetof(struct retried, id), "the event, as it was named"},
+    {"waited", LISTING_INT, .at = offsetof(struct retried, waited),
+     "consumers for which it waited for a retry"},
+    {"dead", LISTING_INT, .at = offsetof(struct retried, dead),
+     "consumers for which it was a dead letter"},
+    {NULL},
+};
+
+/* The consumers for which an event waits for a retry. They are collected first, because the listing
+ * has the connection until it ends. (1) nomem: the list is incomplete. */
+struct waiting {
+    struct arena arena;
+    int64_t seq;
+    const char **consumer;
+    size_t n;
+    bool known; /* there is such an event, or a dead letter of it */
+    bool nomem;
+};
+
+static void add_waiting(struct waiting *w, const char *consumer)
+{
+    const char **list = arena_alloc(&w->arena, (w->n + 1) * sizeof *list);
+    const char *name = arena_bytes(&w->arena, consumer, strlen(consumer));
+    if (!list || !name)
+        w->nomem = true;
+    if (w->nomem)
+        return;
+
+    if (w->n)
+        memcpy(list, w->consumer, w->n * sizeof *list);
+    list[w->n++] = name;
+    w->consumer = list;
+}
+
+static int collect_waiting(void *ctx, const struct event *ev, const struct delivery_info *d,
+                           size_t n)
+{
+    struct waiting *w = ctx;
+    w->known = true;
+    w->seq = ev->seq;
+    for (size_t i = 0; i < n; i++) {
+        if (d[i].state == STATE_FAILED)
+            add_waiting(w, d[i].consumer);
+    }
+    return 1;
+}
+
+/* collect_sent_back finds a dead letter that was sent back and waits for a retry. It holds the
+ * whole event, and can be retried even if the event itself was trimmed. */
+static int collect_sent_back(void *ctx, const struct dead_letter *d)
+{
+    struct waiting *w = ctx;
+    w->known = true;
+    w->seq = d->ev.seq;
+    if (d->retrying)
+        add_waiting(w, d->consumer);
+    return w->nomem;
+}
+
+/* retry_for retries an event for every consumer (NULL: any) for which it waits for a retry or is a
+ * dead letter. */
+static int retry_for(struct store *st, const char *consumer, struct waiting *w, struct retried *ret,
+                     struct error *err)
+{
+    struct event_query q = {.id = ret->id, .consumer = consumer, .limit = 1};
+    struct dead_query dead = {.id = ret->id, .consumer = consumer};
+    if (st->ops->events(st, &q, collect_waiting, w, err) != 0)
+        return -1;
+    if (!w->known && st->ops->dead(st, &dead, collect_sent_back, w, err) != 0)
+        return -1;
+    if (w->nomem)
+        return err_nomem(err);
+
+    for (size_t i = 0; i < w->n; i++) {
+        bool waited = false;
+        if (st->ops->retry_now(st, w->consumer[i], w->seq, &waited, err) != 0)
+            return -1;
+        ret->waited += waited;
+    }
+    return st->ops->dead_retry(st, &dead, &ret->dead, err);
+}
+
+/* not_retried says why there was nothing to retry. */
+static void not_retried(const char *id, const char *consumer, bool known, struct error *err)
+{
+    if (!known)
+        unknown_event(id, err);
+    else if (consumer)
+        err_set(err, ERR_NOTFOUND,
+                "event \"%s\" neither waits for a retry nor is a dead letter of consumer "
+                "\"%s\"; `outbox events show %s` shows its state",
+                id, consumer, id);
+    else
+        err_set(err, ERR_NOTFOUND,
+                "event \"%s\" neither waits for a retry nor is a dead letter; `outbox events "
+                "show %s` shows its state",
+                id, id);
+}
+
+static void add_retried(struct buf *b, const struct cli *cli, const struct retried *done)
+{
+    char n[HUMAN_COUNT];
+    if (cli->args.json) {
+        bool first = b->n == 1; /* right after the bracket */
+        buf_adds(b, first ? "\n" : ",\n");
+        listing_object(b, fields_retried, done);
+        return;
+    }
+    output_addf(b, "%s: retrying now for %s", done->id,
+                human_count(done->waited + done->dead, "consumer", n));
+    if (done->dead)
+        buf_addf(b, " (a dead letter of %lld)", (long long)done->dead);
+    buf_addc(b, '\n');
+}
+
+/* retry_one retries one event. *ret_ends: the store failed, and the rest need not be tried. */
+static int retry_one(const struct cli *cli, struct store *st, const char *id, struct buf *b,
+                     bool *ret_ends, struct error *err)
+{
+    const char *consumer = cli->args.events.consumer;
+    struct retried done = {.id = id};
+    struct waiting w = {0};
+    arena_init(&w.arena, 0);
+    int r = retry_for(st, consumer, &w, &done, err);
+    arena_release(&w.arena);
+
+    *ret_ends = r != 0;
+    if (r != 0)
+        return -1;
+    if (done.waited + done.dead == 0) {
+        not_retried(id, consumer, w.known, err);
+        return -1;
+    }
+    add_retried(b, cli, &done);
     return 0;
 }
+
+/* events_retry tries every event, also after one that cannot be retried, and prints what was done
+ * even if it fails. The error is that of the first failure. */
+static int events_retry(struct cli *cli, struct error *err)
+{
+    const struct args *a = &cli->args;
+    struct error why[2]; /* the first failure, and others */
+    int failures = 0;
+    bool ends = false;
+    struct store *st;
+    struct buf b;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
+
+    buf_init(&b, OUTPUT_MAX);
+    if (a->json)
+        buf_addc(&b, '[');
+    for (int i = 0; i < a->n_pos && !ends; i++) {
+        if (retry_one(cli, st, a->pos[i], &b, &ends, &why[failures > 0]) != 0)
+            failures++;
+    }
+    if (a->json)
+        buf_adds(&b, "\n]\n");
+    if (output_flush(&b, &why[failures > 0]) != 0)
+        failures++;
+    buf_release(&b);
+    store_close(st);
+
+    if (failures == 0)
+        return 0;
+    *err = why[0];
+    return -1;
+}
+
+static const struct command_json list_json[] = {
+    {fields_listed_event, "an array of objects", NULL},
+    {fields_looked, "one more object", "if not all events were looked at"},
+    {NULL},
+};
 
 const struct command cmd_events[] = {
     {.name = "events",
      .sub = "list",
+     .json = list_json,
      .help = "list events and their states",
      .options = list_options,
-     .run = list},
+     .run = events_list},
     {.name = "events",
      .sub = "show",
+     .json = JSON_OBJECT(fields_listed_event),
      .args = "ID",
      .help = "show an event, by id or sequence number, with its state for each consumer",
      .options = show_options,
      .min = 1,
      .max = 1,
-     .run = show},
+     .run = events_show},
     {.name = "events",
      .sub = "retry",
+     .json = JSON_ARRAY(fields_retried),
      .args = "ID...",
      .help = "retry events now, whether they wait for their next attempt or are dead letters",
      .options = retry_options,
      .min = 1,
      .max = ARGS_MAX,
-     .run = cmd_events_retry},
+     .run = events_retry},
     {.name = "events",
      .sub = "unprocessed",
+     .json = list_json,
      .help = "list events a worker would get: pending, due for a retry, or with an expired claim",
      .options = inspect_options,
-     .run = inspect},
+     .run = events_inspect},
     {.name = "events",
      .sub = "processing",
+     .json = list_json,
      .help = "list events that a worker has claimed",
      .options = inspect_options,
-     .run = inspect},
+     .run = events_inspect},
     {.name = "events",
      .sub = "failed",
+     .json = list_json,
      .help = "list events that failed and will be retried",
      .options = inspect_options,
-     .run = inspect},
+     .run = events_inspect},
     {.name = "events",
      .sub = "abandoned",
+     .json = list_json,
      .help = "list events that were given up: dead letters whose events are still kept",
      .options = inspect_options,
-     .run = inspect},
+     .run = events_inspect},
     {.name = "events",
      .sub = "published",
+     .json = list_json,
      .help = "list events that were delivered",
      .options = inspect_options,
-     .run = inspect},
+     .run = events_inspect},
     {.name = NULL},
 };

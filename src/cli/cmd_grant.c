@@ -78,58 +78,66 @@ static const char *verb_of(const struct grant_request *req, bool changed)
     return revoked[req->dry_run];
 }
 
-static void add_text(const struct grant_request *req, bool changed, struct buf *b)
+/* A change of rights, and whether it changed anything. */
+struct granted {
+    struct grant_request req;
+    bool changed;
+};
+
+static void granted_text(struct buf *b, const void *row)
 {
-    output_addf(b, "role \"%s\": %s %s rights", req->role, verb_of(req, changed), req->part);
+    const struct granted *g = row;
+    const struct grant_request *req = &g->req;
+    output_addf(b, "role \"%s\": %s %s rights", req->role, verb_of(req, g->changed), req->part);
     add_scope(req, b);
     if (req->tenant)
         output_addf(b, ", confined to tenant \"%s\"", req->tenant);
-    if (req->dry_run && !changed)
+    if (req->dry_run && !g->changed)
         buf_adds(b, "; nothing would be done");
     buf_addc(b, '\n');
 }
 
-static void add_json(const struct grant_request *req, bool changed, struct buf *b)
+static bool has_consumers(const void *row)
 {
-    buf_addc(b, '{');
-    output_string(b, "role", req->role);
-    output_string(b, "part", req->part);
-    if (req->n_consumers > 0) {
-        output_member(b, "consumers");
-        buf_addc(b, '[');
-        for (size_t i = 0; i < req->n_consumers; i++) {
-            if (i)
-                buf_addc(b, ',');
-            json_quote(b, str_of(req->consumers[i]));
-        }
-        buf_addc(b, ']');
-    }
-    if (req->tenant)
-        output_string(b, "tenant", req->tenant);
-    output_bool(b, "changed", changed);
-    if (req->revoke || req->dry_run)
-        output_bool(b, "dry_run", req->dry_run);
-    buf_adds(b, "}\n");
+    return ((const struct granted *)row)->req.n_consumers > 0;
 }
 
-static int report(const struct cli *cli, const struct grant_request *req, bool changed,
-                  struct error *err)
+static bool says_dry_run(const void *row)
 {
-    struct buf b;
-    buf_init(&b, 1 << 16);
-    if (cli->args.json)
-        add_json(req, changed, &b);
-    else
-        add_text(req, changed, &b);
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    const struct granted *g = row;
+    return g->req.revoke || g->req.dry_run;
 }
+
+static void add_consumers(struct buf *b, const void *row)
+{
+    const struct granted *g = row;
+    buf_addc(b, '[');
+    for (size_t i = 0; i < g->req.n_consumers; i++) {
+        if (i)
+            buf_addc(b, ',');
+        json_quote(b, str_of(g->req.consumers[i]));
+    }
+    buf_addc(b, ']');
+}
+
+#define AT(member) .at = offsetof(struct granted, member)
+static const struct listing_field fields_granted[] = {
+    {"role", LISTING_TEXT, AT(req.role), "the role"},
+    {"part", LISTING_TEXT, AT(req.part), "producer, consumer or operator"},
+    {"consumers", LISTING_OWN, .json = add_consumers, .kind = "array of strings",
+     .only = has_consumers, .help = "the consumers that were named"},
+    {"tenant", LISTING_TEXT, AT(req.tenant), "the tenant it is confined to", .optional = true},
+    {"changed", LISTING_BOOL, AT(changed), "whether there was anything to change"},
+    {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was done", .only = says_dry_run},
+    {NULL},
+};
+#undef AT
 
 /* ---- what is done ---- */
 
-/* request reads the arguments into *ret. */
-static int request(const struct cli *cli, bool revoke, struct grant_request *ret, struct error *err)
+/* read_request reads the arguments into *ret. */
+static int read_request(const struct cli *cli, bool revoke, struct grant_request *ret,
+                        struct error *err)
 {
     const struct args *args = &cli->args;
     const struct grant_args *a = &args->grant;
@@ -153,49 +161,44 @@ static int request(const struct cli *cli, bool revoke, struct grant_request *ret
     return 0;
 }
 
-static int change_in(struct store *st, const struct grant_request *req, bool *ret_changed,
-                     struct error *err)
+/* change_rights is `grant` and `revoke`. Revoking asks first. */
+static int change_rights(struct cli *cli, bool revoke, struct error *err)
 {
-    if (st->ops->grant)
-        return st->ops->grant(st, req, ret_changed, err);
-    return err_set(err, ERR_CONFIG,
-                   "a %s: store has no roles: anyone who can write the file and its folder can "
-                   "do everything; set their permissions",
-                   st->ops->scheme);
-}
-
-/* change is `grant` and `revoke`. Revoking asks first. */
-static int change(struct cli *cli, bool revoke, struct error *err)
-{
-    struct grant_request req;
-    if (request(cli, revoke, &req, err) != 0)
+    struct granted g = {.changed = false};
+    if (read_request(cli, revoke, &g.req, err) != 0)
         return -1;
 
-    bool ask = revoke && !req.dry_run;
-    if (ask &&
-        confirm(cli, err, "revoke %s rights from role \"%s\": programs that use it will fail",
-                req.part, req.role) != 0)
+    bool ask = revoke && !g.req.dry_run;
+    if (ask && output_confirm(cli, err,
+                              "revoke %s rights from role \"%s\": programs that use it will fail",
+                              g.req.part, g.req.role) != 0)
         return -1;
 
     struct store *st;
-    bool changed = false;
     if (commands_store(cli, &st, err) != 0)
         return -1;
-    int r = change_in(st, &req, &changed, err);
+    int r;
+    if (st->ops->grant)
+        r = st->ops->grant(st, &g.req, &g.changed, err);
+    else
+        r = err_set(err, ERR_CONFIG,
+                    "a %s: store has no roles: anyone who can write the file and its folder can "
+                    "do everything; set their permissions",
+                    st->ops->scheme);
     store_close(st);
     if (r != 0)
         return -1;
-    return report(cli, &req, changed, err);
+    return output_result(cli, fields_granted, &g, granted_text, err);
 }
 
-static int grant_(struct cli *cli, struct error *err)
+static int grant_run(struct cli *cli, struct error *err)
 {
-    return change(cli, false, err);
+    return change_rights(cli, false, err);
 }
 
-static int revoke_(struct cli *cli, struct error *err)
+static int revoke_run(struct cli *cli, struct error *err)
 {
-    return change(cli, true, err);
+    return change_rights(cli, true, err);
 }
 
 const struct command cmd_grant[] = {
@@ -205,7 +208,8 @@ const struct command cmd_grant[] = {
      .options = grant_options,
      .min = 2,
      .max = 2,
-     .run = grant_},
+     .json = JSON_OBJECT(fields_granted),
+     .run = grant_run},
     {.name = NULL},
 };
 
@@ -216,6 +220,7 @@ const struct command cmd_revoke[] = {
      .options = revoke_options,
      .min = 2,
      .max = 2,
-     .run = revoke_},
+     .json = JSON_OBJECT(fields_granted),
+     .run = revoke_run},
     {.name = NULL},
 };

@@ -8,7 +8,8 @@
 #include "cli/cli.h"
 #include "sink/sink.h"
 
-#define COLUMN 32 /* where the explanation of an option starts */
+#define TABLES_MAX 64 /* of members, in the manual page */
+#define COLUMN 32     /* where the explanation of an option starts */
 
 static const char *const exit_codes[][2] = {
     {"0", "success"},
@@ -19,13 +20,15 @@ static const char *const exit_codes[][2] = {
     {"65", "bad data: an event is refused or does not exist, or the database is not an outbox"},
     {"69", "unavailable: the store cannot be reached or written, or the disk is full"},
     {"70", "a bug in outbox"},
-    {"75", "try again: somebody else has locked the database"},
+    {"75", "try again: another process has locked the database"},
     {"78", "configuration: a setting is missing or wrong"},
 };
 
 static const struct option_def help_options[] = {
     {"man", NULL, "no", "print the manual page outbox(1)", option_bool, ARG(helping.man)},
     {"options", NULL, "no", "print all options as JSON", option_bool, ARG(helping.options)},
+    {"members", NULL, "no", "print the members of what commands print with --json, as JSON",
+     option_bool, ARG(helping.members)},
     OPTION_END,
 };
 static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
@@ -118,8 +121,26 @@ static void print_sinks(void)
     }
 }
 
+static void print_member(void *ctx, const char *path, const char *type, const char *help)
+{
+    char head[140];
+    (void)ctx;
+    snprintf(head, sizeof head, "      %s, %s", path, type);
+    print_head(head);
+    puts(help);
+}
+
+static void print_json_members(const struct command *c)
+{
+    for (const struct command_json *j = c->json; j && j->fields; j++) {
+        printf("\nWith --json%s%s: %s\n", j->when ? ", " : "", j->when ? j->when : "", j->form);
+        listing_document(j->fields, print_member, NULL);
+    }
+}
+
 /* print_row prints one form of a command and its options. Of consecutive rows with the same options
- * only the last shows them, unless the row is asked for alone. */
+ * only the last shows them, unless the row is asked for alone, which also lists what it prints with
+ * --json. */
 static void print_row(const struct command *c, bool alone)
 {
     const struct command *next = &c[1];
@@ -132,6 +153,8 @@ static void print_row(const struct command *c, bool alone)
         puts(c->sub ? "" : "\nOptions:");
         print_table(c->options);
     }
+    if (alone || !c->sub)
+        print_json_members(c);
     if (!last)
         putchar('\n');
 }
@@ -206,13 +229,13 @@ static void dump_option(struct buf *b, const char *scope, const struct option_de
         variable = config_variable(o->name, text);
 
     buf_adds(b, b->n > 1 ? ",\n{" : "\n{");
-    output_string(b, "scope", scope);
-    output_string(b, "name", o->name);
-    output_string(b, "arg", o->arg);
-    output_string(b, "default", o->def);
-    output_string(b, "help", o->help);
-    output_string(b, "env", variable);
-    output_bool(b, "file", reach == FLAG_ENV_FILE);
+    member_text(b, "scope", scope);
+    member_text(b, "name", o->name);
+    member_text(b, "arg", o->arg);
+    member_text(b, "default", o->def);
+    member_text(b, "help", o->help);
+    member_text(b, "env", variable);
+    member_bool(b, "file", reach == FLAG_ENV_FILE);
     buf_addc(b, '}');
 }
 
@@ -242,8 +265,8 @@ static void dump_commands(struct buf *b)
     }
 }
 
-/* dump prints every option there is: global, of [outbox], of consumers, of commands. */
-static int dump(struct error *err)
+/* dump_options prints every option there is: global, of [outbox], of consumers, of commands. */
+static int dump_options(struct error *err)
 {
     struct buf b;
     buf_init(&b, (size_t)1 << 20);
@@ -256,6 +279,59 @@ static int dump(struct error *err)
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
+}
+
+/* A member of what a command prints with --json. */
+struct documented {
+    const char *command, *form, *when, *path, *type, *help;
+};
+
+#define AT(member) .at = offsetof(struct documented, member)
+static const struct listing_field fields_documented[] = {
+    {"command", LISTING_TEXT, AT(command), "the command"},
+    {"form", LISTING_TEXT, AT(form), "what it prints: an object, an array of objects"},
+    {"when", LISTING_TEXT, AT(when), "when it does, or null"},
+    {"member", LISTING_TEXT, AT(path), "path of the member: deliveries[].state"},
+    {"type", LISTING_TEXT, AT(type), "its type"},
+    {"help", LISTING_TEXT, AT(help), "what it is"},
+    {NULL},
+};
+#undef AT
+
+/* A listing of members. (1) If failed, err is filled in. */
+struct member_dump {
+    struct listing listing;
+    struct documented row;
+    bool failed;
+    struct error *err;
+};
+
+static void dump_member(void *ctx, const char *path, const char *type, const char *help)
+{
+    struct member_dump *d = ctx;
+    d->row.path = path;
+    d->row.type = type;
+    d->row.help = help;
+    if (!d->failed)
+        d->failed = listing_add(&d->listing, &d->row, d->err) != 0;
+}
+
+static int dump_members(struct error *err)
+{
+    struct listing_form form = {.fields = fields_documented, .out = stdout, .json = true};
+    struct member_dump d = {.err = err};
+    char name[NAME];
+    if (listing_start(&d.listing, &form, err) != 0)
+        return -1;
+    for (size_t i = 0; commands_all[i]; i++) {
+        for (const struct command *c = commands_all[i]; c->name; c++) {
+            for (const struct command_json *j = c->json; j && j->fields; j++) {
+                d.row = (struct documented){full_name(c, name), j->form, j->when, NULL, NULL, NULL};
+                listing_document(j->fields, dump_member, &d);
+            }
+        }
+    }
+    return listing_end(&d.listing, d.failed ? -1 : 0, err);
 }
 
 /* ---- the manual page ---- */
@@ -320,6 +396,61 @@ static void man_commands(void)
     }
 }
 
+static void man_member(void *ctx, const char *path, const char *type, const char *help)
+{
+    (void)ctx;
+    fputs(".TP\n\\fB", stdout);
+    man_text(path);
+    fputs("\\fR, ", stdout);
+    man_text(type);
+    putchar('\n');
+    man_text(help);
+    puts(".");
+}
+
+/* man_names prints the commands that print these members. */
+static void man_names(const struct listing_field *fields)
+{
+    const char *before = ".SS ";
+    for (size_t i = 0; commands_all[i]; i++) {
+        for (const struct command *c = commands_all[i]; c->name; c++) {
+            for (const struct command_json *j = c->json; j && j->fields; j++) {
+                char name[NAME];
+                if (j->fields != fields)
+                    continue;
+                printf("%s%s", before, full_name(c, name));
+                if (j->when)
+                    printf(" (%s)", j->when);
+                before = ", ";
+            }
+        }
+    }
+    putchar('\n');
+}
+
+/* man_json lists each table of members once, with all commands that print it. */
+static void man_json(void)
+{
+    const struct listing_field *listed[TABLES_MAX];
+    size_t n = 0;
+    puts(".SH JSON\nWhat commands print with \\fB\\-\\-json\\fR. A time is a string in RFC 3339. A "
+         "command may add members in a later version.");
+    for (size_t i = 0; commands_all[i]; i++) {
+        for (const struct command *c = commands_all[i]; c->name; c++) {
+            for (const struct command_json *j = c->json; j && j->fields; j++) {
+                size_t at = 0;
+                while (at < n && listed[at] != j->fields)
+                    at++;
+                if (at < n || n == TABLES_MAX)
+                    continue;
+                listed[n++] = j->fields;
+                man_names(j->fields);
+                listing_document(j->fields, man_member, NULL);
+            }
+        }
+    }
+}
+
 static void man_sinks(void)
 {
     puts(".SH SINKS");
@@ -357,14 +488,17 @@ static void print_man(void)
          "before the first \\fB\\-\\-consumer\\fR, or in [outbox], they apply to all consumers.");
     man_table(consumer_options);
     man_commands();
+    man_json();
     man_sinks();
     puts(
         ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
         "environment, in capitals and with underscores: OUTBOX_STORE, OUTBOX_LEASE, "
         "OUTBOX_DRAIN_DEADLINE. Options override the environment, which overrides the config file. "
         "The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail names them, and "
-        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. NO_COLOR "
-        "turns colors off.");
+        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. A "
+        "variable that is one letter away from one of these (of five letters or more) is refused "
+        "as misspelt; other variables that begin with OUTBOX_ are ignored. NO_COLOR turns colors "
+        "off.");
     man_exit_codes();
 }
 
@@ -386,9 +520,9 @@ static int print_named(const struct args *a, struct error *err)
     return 0;
 }
 
-/* help is `outbox help`, and also what -h runs. Then the command is another one, the arguments are
- * those of that command, and none of them means anything here. */
-static int help(struct cli *cli, struct error *err)
+/* help_run is `outbox help`, and also what -h runs. Then the command is another one, the arguments
+ * are those of that command, and none of them means anything here. */
+static int help_run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
     bool by_flag = cli->rows && cli->rows != cmd_help;
@@ -400,7 +534,9 @@ static int help(struct cli *cli, struct error *err)
     if (a->helping.man)
         print_man();
     if (a->helping.options)
-        return dump(err);
+        return dump_options(err);
+    if (a->helping.members)
+        return dump_members(err);
     if (a->helping.man)
         return 0;
 
@@ -410,26 +546,33 @@ static int help(struct cli *cli, struct error *err)
     return 0;
 }
 
-static int version(struct cli *cli, struct error *err)
+struct version {
+    const char *version;
+};
+
+static const struct listing_field fields_version[] = {
+    {"version", LISTING_TEXT, .at = offsetof(struct version, version), "version of outbox"},
+    {NULL},
+};
+
+static void version_text(struct buf *b, const void *row)
 {
-    struct buf b;
-    buf_init(&b, 256);
-    if (cli->args.json) {
-        buf_addf(&b, "{\"version\":\"%s\"}\n", outbox_version());
-    } else {
-        buf_addf(&b, "outbox %s\n", outbox_version());
-    }
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    buf_addf(b, "outbox %s\n", ((const struct version *)row)->version);
+}
+
+static int version_run(struct cli *cli, struct error *err)
+{
+    struct version row = {outbox_version()};
+    return output_result(cli, fields_version, &row, version_text, err);
 }
 
 const struct command cmd_version[] = {
     {.name = "version",
      .help = "print the version",
+     .json = JSON_OBJECT(fields_version),
      .options = version_options,
      .bare = true,
-     .run = version},
+     .run = version_run},
     {.name = NULL},
 };
 
@@ -440,6 +583,6 @@ const struct command cmd_help[] = {
      .options = help_options,
      .max = 2,
      .bare = true,
-     .run = help},
+     .run = help_run},
     {.name = NULL},
 };

@@ -14,28 +14,18 @@ static const struct option_def options[] = {
 };
 
 /* Marks on their way out. The marks of a stream come one after another, the furthest first. */
-struct listing {
+struct marks {
     const struct cli *cli;
     struct buf b;
     bool any;
     char last[1024]; /* the stream of the mark that came last */
 };
 
-static void add_json(struct listing *l, const char *consumer, const char *id, int64_t at)
-{
-    buf_addc(&l->b, '{');
-    output_string(&l->b, "stream", l->last);
-    output_string(&l->b, "id", id);
-    output_string(&l->b, "consumer", consumer);
-    output_stamp(&l->b, "at", at);
-    buf_adds(&l->b, "}\n");
-}
-
-/* visit adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for
+/* visit_mark adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for
  * each. */
-static int visit(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+static int visit_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
-    struct listing *l = ctx;
+    struct marks *l = ctx;
     const struct args *a = &l->cli->args;
     const char *wanted = a->hwm.consumer;
     if (wanted && strcmp(wanted, consumer) != 0)
@@ -48,25 +38,28 @@ static int visit(void *ctx, const char *consumer, const struct hwm *m, int64_t a
     snprintf(l->last, sizeof l->last, "%.*s", (int)m->stream.n, m->stream.p);
     l->any = true;
 
-    if (a->json)
-        add_json(l, consumer, id, at);
-    else if (!one_stream)
+    if (a->json) {
+        struct listed_mark row = {l->last, id, consumer, at};
+        listing_object(&l->b, fields_mark, &row);
+        buf_addc(&l->b, '\n');
+    } else if (!one_stream) {
         output_addf(&l->b, "%-24s %-32s %s\n", id, l->last, consumer);
-    else if (furthest)
+    } else if (furthest) {
         buf_addf(&l->b, "%s\n", id);
+    }
     return 0;
 }
 
-static int run(struct cli *cli, struct error *err)
+static int hwm_run(struct cli *cli, struct error *err)
 {
-    struct listing l = {.cli = cli};
+    struct marks l = {.cli = cli};
     const char *stream = cli->args.pos[0]; /* NULL: all */
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
 
     buf_init(&l.b, (size_t)64 << 20);
-    int r = st->ops->marks(st, stream, visit, &l, err);
+    int r = st->ops->marks(st, stream, visit_mark, &l, err);
     if (r == 0 && stream && !l.any)
         r = err_set(
             err, ERR_NOTFOUND,
@@ -85,6 +78,7 @@ const struct command cmd_hwm[] = {
      .help = "show the high-water mark of a stream: the last id written to it",
      .options = options,
      .max = 1,
-     .run = run},
+     .json = JSON_LINES(fields_mark),
+     .run = hwm_run},
     {.name = NULL},
 };

@@ -1,47 +1,42 @@
 /* cmd_init.c: outbox init, which creates the outbox or brings it up to date. */
-#include <stdio.h>
-
 #include "cli/cli.h"
 
-/* report names the store without its password. */
-static int report(const struct cli *cli, bool created, struct error *err)
+struct inited {
+    const char *store;
+    bool created;
+};
+
+static const struct listing_field fields_inited[] = {
+    {"store", LISTING_TEXT, .at = offsetof(struct inited, store), "its URL, without the password"},
+    {"created", LISTING_BOOL, .at = offsetof(struct inited, created), "whether anything was done"},
+    {NULL},
+};
+
+static void inited_text(struct buf *b, const void *row)
 {
-    struct buf b, url;
-    buf_init(&url, 4096);
-    buf_init(&b, 8192);
-    config_mask(&url, cli->settings.store);
-    const char *name = buf_cstr(&url);
-    if (!name)
-        name = "store";
-
-    if (cli->args.json) {
-        buf_addc(&b, '{');
-        output_string(&b, "store", name);
-        output_bool(&b, "created", created);
-        buf_adds(&b, "}\n");
-    } else if (created) {
-        output_addf(&b, "%s: the outbox is ready\n", name);
-    } else {
-        output_addf(&b, "%s: already has an outbox of this version; nothing to do\n", name);
-    }
-
-    int r = output_flush(&b, err);
-    buf_release(&url);
-    buf_release(&b);
-    return r;
+    const struct inited *i = row;
+    if (i->created)
+        output_addf(b, "%s: the outbox is ready\n", i->store);
+    else
+        output_addf(b, "%s: already has an outbox of this version; nothing to do\n", i->store);
 }
 
-static int run(struct cli *cli, struct error *err)
+static int init_run(struct cli *cli, struct error *err)
 {
+    struct inited done = {.created = false};
     struct store *st;
-    bool created = false;
+    struct buf url;
     if (commands_create(cli, &st, err) != 0)
         return -1;
-    int r = st->ops->init(st, &created, err);
+    int r = st->ops->init(st, &done.created, err);
     store_close(st);
     if (r != 0)
         return -1;
-    return report(cli, created, err);
+
+    done.store = output_store(cli, &url);
+    r = output_result(cli, fields_inited, &done, inited_text, err);
+    buf_release(&url);
+    return r;
 }
 
 static const struct option_def options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
@@ -50,6 +45,7 @@ const struct command cmd_init[] = {
     {.name = "init",
      .help = "create the outbox tables, or upgrade them",
      .options = options,
-     .run = run},
+     .json = JSON_OBJECT(fields_inited),
+     .run = init_run},
     {.name = NULL},
 };

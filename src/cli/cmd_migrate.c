@@ -9,38 +9,65 @@ static const struct option_def json_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON,
                                                OPTION_END};
 
-/* start begins the answer, a JSON object or a line, with the URL of the store, less its
- * password. */
-static void start(struct buf *b, const struct cli *cli)
+/* ---- up and status ---- */
+
+/* An outbox and its version. (1) changed is about `migrate up`, which started from `from`. */
+struct migrated {
+    const char *store;
+    struct schema_status s;
+    const char *functions; /* NULL: the version is another one */
+    int64_t from;
+    bool changed;
+};
+
+/* by enum functions_status */
+static const char *const functions_names[] = {"same", "older", "newer"};
+
+static void add_pending(struct buf *b, const void *row)
 {
-    struct buf url;
-    buf_init(&url, 4096);
-    buf_init(b, 8192);
-    config_mask(&url, cli->settings.store);
-    const char *name = buf_cstr(&url) ? url.p : "store";
-    if (cli->args.json) {
-        buf_addc(b, '{');
-        output_string(b, "store", name);
-    } else {
-        output_addf(b, "%s: ", name);
+    const struct schema_status *s = &((const struct migrated *)row)->s;
+    buf_addc(b, '[');
+    for (int64_t v = s->there + 1; v <= s->known; v++) {
+        if (v > s->there + 1)
+            buf_addc(b, ',');
+        buf_addi64(b, v);
     }
-    buf_release(&url);
+    buf_addc(b, ']');
 }
 
-static int finish(struct buf *b, const struct cli *cli, struct error *err)
-{
-    buf_adds(b, cli->args.json ? "}\n" : "\n");
-    int r = output_flush(b, err);
-    buf_release(b);
-    return r;
-}
+#define AT(member) .at = offsetof(struct migrated, member)
+#define STORE \
+    { \
+        "store", LISTING_TEXT, AT(store), "its URL, without the password" \
+    }
+static const struct listing_field fields_up[] = {
+    STORE,
+    {"from", LISTING_INT, AT(from), "the version before"},
+    {"to", LISTING_INT, AT(s.known), "the version now"},
+    {"changed", LISTING_BOOL, AT(changed), "whether anything was done"},
+    {NULL},
+};
+static const struct listing_field fields_migration[] = {
+    STORE,
+    {"version", LISTING_INT, AT(s.there), "the installed version; 0: there is no outbox"},
+    {"known", LISTING_INT, AT(s.known), "the version this program installs"},
+    {"pending", LISTING_OWN, .json = add_pending, .kind = "array of integers",
+     .help = "versions to upgrade through"},
+    {"functions", LISTING_TEXT, AT(functions),
+     "the installed functions: same, older or newer than this program's", .optional = true},
+    {NULL},
+};
+#undef STORE
+#undef AT
 
-/* ---- up ---- */
-
-/* add_upgrade says what `migrate up` did to an outbox that was as s says before. */
-static void add_upgrade(struct buf *b, const struct schema_status *s, bool changed)
+/* The schema is as it was before. */
+static void up_text(struct buf *b, const void *row)
 {
+    const struct migrated *m = row;
+    const struct schema_status *s = &m->s;
+    bool changed = m->changed;
     long long there = (long long)s->there, known = (long long)s->known;
+    output_addf(b, "%s: ", m->store);
     if (!changed && s->functions == FUNCTIONS_NEWER)
         buf_addf(b, "already at version %lld; its functions are from a later build, and stay",
                  known);
@@ -52,45 +79,39 @@ static void add_upgrade(struct buf *b, const struct schema_status *s, bool chang
         buf_addf(b, "created an outbox of version %lld", known);
     else
         buf_addf(b, "upgraded from version %lld to %lld", there, known);
+    buf_addc(b, '\n');
 }
 
-/* up does what init does, and says from which version to which. */
-static int up(struct cli *cli, struct error *err)
+/* migrate_up does what init does, and says from which version to which. */
+static int migrate_up(struct cli *cli, struct error *err)
 {
+    struct migrated m = {.changed = false};
     struct store *st;
-    struct schema_status s;
-    bool changed = false;
+    struct buf url;
     if (commands_create(cli, &st, err) != 0)
         return -1;
-    int r = st->ops->schema_status(st, &s, err);
+    int r = st->ops->schema_status(st, &m.s, err);
     if (r == 0)
-        r = st->ops->init(st, &changed, err);
+        r = st->ops->init(st, &m.changed, err);
     store_close(st);
     if (r != 0)
         return -1;
 
-    struct buf b;
-    start(&b, cli);
-    if (cli->args.json) {
-        output_number(&b, "from", changed ? s.there : s.known);
-        output_number(&b, "to", s.known);
-        output_bool(&b, "changed", changed);
-    } else {
-        add_upgrade(&b, &s, changed);
-    }
-    return finish(&b, cli, err);
+    m.store = output_store(cli, &url);
+    m.from = m.changed ? m.s.there : m.s.known;
+    r = output_result(cli, fields_up, &m, up_text, err);
+    buf_release(&url);
+    return r;
 }
 
-/* ---- status ---- */
-
-/* by enum functions_status */
-static const char *const functions_names[] = {"same", "older", "newer"};
-
-/* add_status compares versions first. Functions are worth a word only if those agree. */
-static void add_status(struct buf *b, const struct schema_status *s)
+/* Versions are compared first. Functions are worth a word only if those agree. */
+static void status_text(struct buf *b, const void *row)
 {
+    const struct migrated *m = row;
+    const struct schema_status *s = &m->s;
     int64_t pending = s->known - s->there;
-    char steps[OUTPUT_COUNT];
+    char steps[HUMAN_COUNT];
+    output_addf(b, "%s: ", m->store);
     if (s->there == 0)
         buf_adds(b, "no outbox");
     else
@@ -98,7 +119,7 @@ static void add_status(struct buf *b, const struct schema_status *s)
     buf_addf(b, ", this program needs %lld: ", (long long)s->known);
 
     if (pending > 0)
-        buf_addf(b, "%s pending; run `outbox migrate up`", output_count(pending, "step", steps));
+        buf_addf(b, "%s pending; run `outbox migrate up`", human_count(pending, "step", steps));
     else if (pending < 0)
         buf_adds(b, "it is newer than this program; use a newer outbox");
     else if (s->functions == FUNCTIONS_OLDER)
@@ -109,48 +130,33 @@ static void add_status(struct buf *b, const struct schema_status *s)
                  "pending");
     else
         buf_adds(b, "nothing is pending");
+    buf_addc(b, '\n');
 }
 
-static void add_status_json(struct buf *b, const struct schema_status *s)
+static int migrate_status(struct cli *cli, struct error *err)
 {
-    output_number(b, "version", s->there);
-    output_number(b, "known", s->known);
-    output_member(b, "pending");
-    buf_addc(b, '[');
-    for (int64_t v = s->there + 1; v <= s->known; v++) {
-        if (v > s->there + 1)
-            buf_addc(b, ',');
-        buf_addi64(b, v);
-    }
-    buf_addc(b, ']');
-    if (s->there == s->known)
-        output_string(b, "functions", functions_names[s->functions]);
-}
-
-static int status(struct cli *cli, struct error *err)
-{
+    struct migrated m = {.changed = false};
     struct store *st;
-    struct schema_status s;
+    struct buf url;
     if (commands_look(cli, &st, err) != 0)
         return -1;
-    int r = st->ops->schema_status(st, &s, err);
+    int r = st->ops->schema_status(st, &m.s, err);
     store_close(st);
     if (r != 0)
         return -1;
-
-    struct buf b;
-    start(&b, cli);
-    if (cli->args.json)
-        add_status_json(&b, &s);
-    else
-        add_status(&b, &s);
-    return finish(&b, cli, err);
+    m.store = output_store(cli, &url);
+    if (m.s.there == m.s.known)
+        m.functions = functions_names[m.s.functions];
+    r = output_result(cli, fields_migration, &m, status_text, err);
+    buf_release(&url);
+    return r;
 }
 
 /* ---- validate ---- */
 
-/* compare reports how the schema differs from this version's. A newer one cannot be judged. */
-static int compare(struct store *st, struct report *r, struct error *err)
+/* compare_schema reports how the schema differs from this version's. A newer one cannot be
+ * judged. */
+static int compare_schema(struct store *st, struct report *r, struct error *err)
 {
     struct schema_status s;
     if (!st->ops->validate)
@@ -172,14 +178,14 @@ static int compare(struct store *st, struct report *r, struct error *err)
     return st->ops->validate(st, report_visit, r, err);
 }
 
-static int validate(struct cli *cli, struct error *err)
+static int migrate_validate(struct cli *cli, struct error *err)
 {
     struct report r;
     struct store *st;
     if (commands_look(cli, &st, err) != 0)
         return -1;
     report_init(&r, cli);
-    int bad = compare(st, &r, err);
+    int bad = compare_schema(st, &r, err);
     store_close(st);
     if (bad == 0)
         bad = report_end(&r, err);
@@ -192,22 +198,26 @@ const struct command cmd_migrate[] = {
      .sub = "up",
      .help = "create or upgrade the tables, like init",
      .options = up_options,
-     .run = up},
+     .json = JSON_OBJECT(fields_up),
+     .run = migrate_up},
     {.name = "migrate",
      .sub = "status",
      .help = "show the installed version and pending migrations",
      .options = json_options,
-     .run = status},
+     .json = JSON_OBJECT(fields_migration),
+     .run = migrate_status},
     {.name = "migrate",
      .sub = "validate",
      .help = "compare the installed schema with this version's; exit status 1 if they differ",
      .options = json_options,
-     .run = validate},
+     .json = JSON_OBJECT(fields_report),
+     .run = migrate_validate},
     {.name = "migrate",
      .sub = "gen",
      .help =
          "print the SQL, or write it to files for a migration tool or a service; needs no database",
      .options = gen_options,
+     .json = JSON_OBJECT(fields_gen),
      .run = gen},
     {.name = NULL},
 };

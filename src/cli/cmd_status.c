@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-#define COLUMNS 11    /* of the table with rates */
 #define NAMES_MAX 256 /* consumers whose rates are shown */
 
 static volatile sig_atomic_t interrupted;
@@ -43,8 +42,8 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
-/* look reads the state of the store and of every consumer. */
-static int look(struct look *l, struct error *err)
+/* read_state reads the state of the store and of every consumer. */
+static int read_state(struct look *l, struct error *err)
 {
     arena_reset(&l->arena);
     if (l->st->ops->info(l->st, &l->info, err) != 0)
@@ -55,8 +54,8 @@ static int look(struct look *l, struct error *err)
     return 0;
 }
 
-/* remember keeps the counters for the next look to compare with. */
-static void remember(struct look *l)
+/* keep_counters keeps the counters for the next look to compare with. */
+static void keep_counters(struct look *l)
 {
     l->before_ns = l->now_ns;
     l->before_head = l->info.head;
@@ -88,144 +87,34 @@ static int64_t per_second(const struct look *l, int64_t now, int64_t before)
     return (int64_t)((double)(now - before) * 1e9 / (double)span + 0.5);
 }
 
-static int64_t delivery_rate(const struct look *l, const struct consumer_info *c)
+/* ---- what is printed ---- */
+
+static struct listed_consumer row_of(const struct look *l, const struct consumer_info *c)
 {
+    struct listed_consumer row = {
+        .c = *c, .now_ms = l->info.now_ms, .delivered_per_s = -1, .read_per_s = -1};
     const struct mark *m = mark_of(l, c->spec.name);
-    if (!m)
-        return -1;
-    return per_second(l, c->delivered, m->delivered);
-}
-
-static int64_t position_rate(const struct look *l, const struct consumer_info *c)
-{
-    const struct mark *m = mark_of(l, c->spec.name);
-    if (!m)
-        return -1;
-    return per_second(l, c->position, m->position);
-}
-
-/* ---- as a table ---- */
-
-static const char *rate_text(int64_t rate, char out[OUTPUT_INT])
-{
-    if (rate < 0)
-        return "-";
-    return output_int(rate, out);
-}
-
-/* lag_of says how old the oldest event is that is not delivered. */
-static const char *lag_of(const struct look *l, const struct consumer_info *c, char out[OUTPUT_AGE])
-{
-    if (!c->oldest_at)
-        return "-";
-    return output_age(clock_since(l->info.now_ms, c->oldest_at), out);
-}
-
-/* paint colours the state and the dead letters of the row that was added last. */
-static void paint(struct libscols_table *tb, const struct consumer_info *c)
-{
-    enum { STATE = 1, DEAD = 7 };
-    static const char *const colors[][2] = {{"paused", "yellow"},
-                                            {"down", "red"},
-                                            {"in-flight", "cyan"},
-                                            {"retrying", "magenta"},
-                                            {"idle", "green"}};
-    const char *state = output_consumer_state(c);
-    for (size_t i = 0; i < sizeof(colors) / sizeof(*colors); i++) {
-        if (strcmp(colors[i][0], state) == 0)
-            output_paint(tb, STATE, colors[i][1]);
+    if (m) {
+        row.delivered_per_s = per_second(l, c->delivered, m->delivered);
+        row.read_per_s = per_second(l, c->position, m->position);
     }
-    if (c->dead)
-        output_paint(tb, DEAD, "red");
+    return row;
 }
 
-/* add_row adds a consumer. With --watch two rates come before the last error. */
-static int add_row(const struct look *l, struct libscols_table *tb, const struct consumer_info *c,
-                   struct error *err)
-{
-    char behind[OUTPUT_INT], delivered[OUTPUT_INT], inflight[OUTPUT_INT], parked[OUTPUT_INT],
-        dead[OUTPUT_INT];
-    char lag[OUTPUT_AGE], rate[2][OUTPUT_INT];
-    struct buf text;
-    buf_init(&text, 8192);
-    const char *error = output_last_error(c, l->info.now_ms, &text);
-    const char *cells[COLUMNS] = {
-        c->spec.name,
-        output_consumer_state(c),
-        output_about(c->behind, c->behind_exact, behind),
-        lag_of(l, c, lag),
-        output_about(c->inflight, c->inflight_exact, inflight),
-        output_int(c->delivered, delivered),
-        output_about(c->parked, c->parked_exact, parked),
-        output_int(c->dead, dead),
-        error,
-    };
-    if (l->cli->args.status.watch) {
-        cells[COLUMNS - 3] = rate_text(delivery_rate(l, c), rate[0]);
-        cells[COLUMNS - 2] = rate_text(position_rate(l, c), rate[1]);
-        cells[COLUMNS - 1] = error;
-    }
-
-    int r;
-    if (text.failed)
-        r = err_nomem(err);
-    else
-        r = output_row(tb, cells, err);
-    buf_release(&text);
-    if (r == 0)
-        paint(tb, c);
-    return r;
-}
-
-/* consumers_table prints a row for each consumer. Only --watch has two looks to make rates of. */
-static int consumers_table(const struct look *l, struct error *err)
-{
-#define COMMON \
-    {"NAME", false, false}, {"STATE", false, false}, {"BEHIND", true, false}, \
-        {"LAG", true, false}, {"IN-FLIGHT", true, false}, {"DELIVERED", true, false}, \
-        {"PARKED", true, false}, \
-    { \
-        "DEAD", true, false \
-    }
-    static const struct output_column once[] = {
-        COMMON, {"LAST ERROR", false, true}, {NULL, false, false}};
-    static const struct output_column watch[] = {COMMON,
-                                                 {"DELIVERED/S", true, false},
-                                                 {"READ/S", true, false},
-                                                 {"LAST ERROR", false, true},
-                                                 {NULL, false, false}};
-#undef COMMON
-    struct libscols_table *tb;
-    bool color = output_color(&l->cli->settings);
-    if (output_table(l->cli->args.status.watch ? watch : once, true, color, &tb, err) != 0)
-        return -1;
-    for (size_t i = 0; i < l->n; i++) {
-        if (add_row(l, tb, &l->c[i], err) != 0) {
-            output_discard(tb);
-            return -1;
-        }
-    }
-    return output_print(tb, err);
-}
-
-/* print_text prints a line about the store, and a table of its consumers. */
-static int print_text(const struct look *l, struct error *err)
+/* print_store prints a line about the store. */
+static int print_store(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->info;
-    struct buf b, url;
-    char age[OUTPUT_AGE], kept[OUTPUT_COUNT];
+    char age[HUMAN_AGE], kept[HUMAN_COUNT];
     int64_t rate = per_second(l, i->head, l->before_head);
+    struct buf b, url;
     buf_init(&b, 8192);
-    buf_init(&url, 4096);
-    config_mask(&url, l->cli->settings.store);
-    if (buf_cstr(&url))
-        output_addf(&b, "store %s", url.p);
-    b.failed = b.failed || url.failed;
+    output_addf(&b, "store %s", output_store(l->cli, &url));
     buf_release(&url);
     buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ",
-             output_count(i->events, "event", kept), (long long)i->head);
+             human_count(i->events, "event", kept), (long long)i->head);
     if (i->oldest_at)
-        buf_addf(&b, ", oldest %s old", output_age(clock_since(i->now_ms, i->oldest_at), age));
+        buf_addf(&b, ", oldest %s old", human_age(clock_since(i->now_ms, i->oldest_at), age));
     if (l->cli->args.status.watch && rate >= 0)
         buf_addf(&b, ", %lld emitted/s", (long long)rate);
     buf_adds(&b, "\n");
@@ -233,53 +122,44 @@ static int print_text(const struct look *l, struct error *err)
 
     int r = output_flush(&b, err);
     buf_release(&b);
-    if (r != 0)
+    return r;
+}
+
+/* print_text prints the store, and a row for each consumer. Only --watch has two looks to make
+ * rates of. */
+static int print_text(const struct look *l, struct error *err)
+{
+#define COLUMNS "name state behind lag_ms- in_flight delivered parked dead "
+    const char *columns = COLUMNS "trouble~";
+    if (l->cli->args.status.watch)
+        columns = COLUMNS "delivered_per_s- read_per_s- trouble~";
+#undef COLUMNS
+    struct listing out;
+    if (print_store(l, err) != 0)
         return -1;
-    return consumers_table(l, err);
-}
-
-/* ---- as JSON ---- */
-
-/* add_store adds the members of the store; its URL without the password. */
-static void add_store(struct buf *b, const struct look *l)
-{
-    const struct store_info *i = &l->info;
-    struct buf url;
-    buf_init(&url, 4096);
-    config_mask(&url, l->cli->settings.store);
-    output_string(b, "url", buf_cstr(&url));
-    if (url.failed)
-        b->failed = true;
-    buf_release(&url);
-    output_number(b, "schema_version", i->schema_version);
-    output_number(b, "events", i->events);
-    output_bool(b, "events_exact", i->events_exact);
-    output_number(b, "head", i->head);
-    output_number(b, "tail", i->tail);
-    output_stamp(b, "oldest_at", i->oldest_at);
-    output_number(b, "consumers", i->consumers);
-    output_number(b, "dead", i->dead);
-    output_stamp(b, "now", i->now_ms);
-}
-
-static int print_json(const struct look *l, struct error *err)
-{
-    struct buf b;
-    buf_init(&b, (size_t)16 << 20);
-    buf_adds(&b, "{\"store\":{");
-    add_store(&b, l);
-    buf_adds(&b, "},\"consumers\":[");
-    for (size_t i = 0; i < l->n; i++) {
-        int64_t rate = delivery_rate(l, &l->c[i]);
-        buf_adds(&b, i ? ",{" : "{");
-        output_consumer(&b, &l->c[i], l->info.now_ms);
-        if (rate >= 0)
-            output_number(&b, "delivered_per_s", rate);
-        buf_addc(&b, '}');
+    if (output_listing(l->cli, &out, fields_consumer, columns, err) != 0)
+        return -1;
+    int r = 0;
+    for (size_t i = 0; i < l->n && r == 0; i++) {
+        struct listed_consumer row = row_of(l, &l->c[i]);
+        r = listing_add(&out, &row, err);
     }
-    buf_adds(&b, "]}\n");
-    int r = output_flush(&b, err);
-    buf_release(&b);
+    return listing_end(&out, r, err);
+}
+
+static int print_json(struct look *l, struct error *err)
+{
+    struct listed_consumer *rows = arena_alloc(&l->arena, (l->n + 1) * sizeof *rows);
+    struct buf url;
+    if (!rows)
+        return err_nomem(err);
+    for (size_t i = 0; i < l->n; i++)
+        rows[i] = row_of(l, &l->c[i]);
+
+    struct listed_status status = {
+        .url = output_store(l->cli, &url), .info = l->info, .consumer = rows, .n = l->n};
+    int r = output_result(l->cli, fields_status, &status, NULL, err);
+    buf_release(&url);
     return r;
 }
 
@@ -293,11 +173,11 @@ static void clear_screen(const struct args *a)
         fputs("\033[H\033[2J", stdout);
 }
 
-/* show looks and prints once. The counters are remembered only after they were printed, so that a
- * rate is always about the time between two tables. */
-static int show(struct look *l, struct error *err)
+/* show_once looks and prints once. The counters are remembered only after they were printed, so
+ * that a rate is always about the time between two tables. */
+static int show_once(struct look *l, struct error *err)
 {
-    if (look(l, err) != 0)
+    if (read_state(l, err) != 0)
         return -1;
 
     clear_screen(&l->cli->args);
@@ -309,7 +189,7 @@ static int show(struct look *l, struct error *err)
     if (r != 0)
         return -1;
 
-    remember(l);
+    keep_counters(l);
     return output_end(err);
 }
 
@@ -319,8 +199,8 @@ static void on_signal(int number)
     interrupted = 1;
 }
 
-/* watch repeats until SIGINT or SIGTERM, which end it with exit status 0. */
-static int watch(struct look *l, struct error *err)
+/* show_repeatedly repeats until SIGINT or SIGTERM, which end it with exit status 0. */
+static int show_repeatedly(struct look *l, struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal};
     int64_t ms = l->cli->args.status.interval_ms;
@@ -328,7 +208,7 @@ static int watch(struct look *l, struct error *err)
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     while (!interrupted) {
-        if (show(l, err) != 0)
+        if (show_once(l, err) != 0)
             return -1;
         if (!interrupted)
             nanosleep(&pause, NULL);
@@ -336,7 +216,7 @@ static int watch(struct look *l, struct error *err)
     return 0;
 }
 
-static int run(struct cli *cli, struct error *err)
+static int status_run(struct cli *cli, struct error *err)
 {
     struct look l = {.cli = cli};
     if (commands_store(cli, &l.st, err) != 0)
@@ -345,9 +225,9 @@ static int run(struct cli *cli, struct error *err)
     arena_init(&l.arena, 0);
     int r;
     if (cli->args.status.watch)
-        r = watch(&l, err);
+        r = show_repeatedly(&l, err);
     else
-        r = show(&l, err);
+        r = show_once(&l, err);
     arena_release(&l.arena);
     store_close(l.st);
     return r;
@@ -357,6 +237,7 @@ const struct command cmd_status[] = {
     {.name = "status",
      .help = "show the state of the store and its consumers",
      .options = options,
-     .run = run},
+     .json = JSON_OBJECT(fields_status),
+     .run = status_run},
     {.name = NULL},
 };

@@ -30,8 +30,8 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* rest lets others go first. */
-static void rest(int64_t ns)
+/* pause_for lets others go first. */
+static void pause_for(int64_t ns)
 {
     struct timespec ts = {ns / 1000000000, ns % 1000000000};
     if (ns > 0)
@@ -49,7 +49,7 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
         return st->ops->trim(st, req, sum, err);
     *sum = (struct trim_result){0};
     do {
-        rest(pace.pause_ns);
+        pause_for(pace.pause_ns);
         one = (struct trim_result){0};
         if (trimming_step(&pace, st, &clock_system, req, &one, err) != 0)
             return -1;
@@ -75,69 +75,65 @@ static const char *at_least(bool more)
     return more ? "at least " : "";
 }
 
-/* add_text says what was deleted, and which consumer keeps the rest. Idempotency keys, inbox rows
- * and receipts are named only if there were any. */
-static void add_text(struct buf *b, const struct trim_request *req, const struct trim_result *t,
-                     const char *age)
+/* What a trim did, or with --dry-run would do. */
+struct trimmed {
+    struct trim_request req;
+    struct trim_result did;
+    const char *age;
+    const char *pin; /* NULL: no consumer keeps anything */
+    bool events_exact, keys_exact, inbox_exact, receipts_exact, kept_exact;
+};
+
+/* Idempotency keys, inbox rows and receipts are named only if there were any. */
+static void trimmed_text(struct buf *b, const void *row)
 {
-    char n[OUTPUT_COUNT];
+    const struct trimmed *r = row;
+    const struct trim_result *t = &r->did;
+    char n[HUMAN_COUNT];
     const struct {
         int64_t n;
         bool more;
         const char *noun;
-    } rest[] = {{t->keys, t->keys_more, "idempotency key"},
-                {t->inbox, t->inbox_more, "inbox row"},
-                {t->receipts, t->receipts_more, "receipt"}};
+    } others[] = {{t->keys, t->keys_more, "idempotency key"},
+                  {t->inbox, t->inbox_more, "inbox row"},
+                  {t->receipts, t->receipts_more, "receipt"}};
 
     const char *deleted = "deleted", *kept = "kept";
-    if (req->dry_run) {
+    if (r->req.dry_run) {
         deleted = "would delete";
         kept = "would keep";
     }
 
-    buf_addf(b, "%s %s%s", deleted, about(t), output_count(t->events, "event", n));
-    for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++) {
-        if (rest[i].n)
-            buf_addf(b, ", %s%s", at_least(rest[i].more), output_count(rest[i].n, rest[i].noun, n));
+    buf_addf(b, "%s %s%s", deleted, about(t), human_count(t->events, "event", n));
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
+        if (others[i].n)
+            buf_addf(b, ", %s%s", at_least(others[i].more),
+                     human_count(others[i].n, others[i].noun, n));
     }
-    buf_addf(b, " older than %s\n", age);
-
-    if (!t->pin[0])
-        return;
-    output_addf(b, "%s %s%s: %s\n", kept, at_least(t->kept_more),
-                output_count(t->kept_for_pin, "more event", n), t->pin);
+    buf_addf(b, " older than %s\n", r->age);
+    if (t->pin[0])
+        output_addf(b, "%s %s%s: %s\n", kept, at_least(t->kept_more),
+                    human_count(t->kept_for_pin, "more event", n), t->pin);
 }
 
-static int report(const struct cli *cli, const struct trim_request *req,
-                  const struct trim_result *t, struct error *err)
-{
-    char age[32];
-    struct buf b;
-    buf_init(&b, 4096);
-    text_duration_show(req->older_than_ms, age);
-    if (cli->args.json) {
-        buf_addc(&b, '{');
-        output_bool(&b, "dry_run", req->dry_run);
-        output_string(&b, "older_than", age);
-        output_number(&b, "events", t->events);
-        output_bool(&b, "events_exact", !t->events_about);
-        output_number(&b, "keys", t->keys);
-        output_bool(&b, "keys_exact", !t->keys_more);
-        output_number(&b, "inbox_rows", t->inbox);
-        output_bool(&b, "inbox_rows_exact", !t->inbox_more);
-        output_number(&b, "receipts", t->receipts);
-        output_bool(&b, "receipts_exact", !t->receipts_more);
-        output_number(&b, "kept_for_pin", t->kept_for_pin);
-        output_bool(&b, "kept_exact", !t->kept_more);
-        output_string(&b, "pin", t->pin[0] ? t->pin : NULL);
-        buf_adds(&b, "}\n");
-    } else {
-        add_text(&b, req, t, age);
-    }
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
-}
+#define AT(member) .at = offsetof(struct trimmed, member)
+static const struct listing_field fields_trimmed[] = {
+    {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was deleted"},
+    {"older_than", LISTING_TEXT, AT(age), "how old events had to be"},
+    {"events", LISTING_INT, AT(did.events), "events that were deleted"},
+    {"events_exact", LISTING_BOOL, AT(events_exact), "false: events is an estimate"},
+    {"keys", LISTING_INT, AT(did.keys), "idempotency keys that were deleted"},
+    {"keys_exact", LISTING_BOOL, AT(keys_exact), "false: there are more"},
+    {"inbox_rows", LISTING_INT, AT(did.inbox), "inbox rows that were deleted"},
+    {"inbox_rows_exact", LISTING_BOOL, AT(inbox_exact), "false: there are more"},
+    {"receipts", LISTING_INT, AT(did.receipts), "receipts that were deleted"},
+    {"receipts_exact", LISTING_BOOL, AT(receipts_exact), "false: there are more"},
+    {"kept_for_pin", LISTING_INT, AT(did.kept_for_pin), "events old enough but still needed"},
+    {"kept_exact", LISTING_BOOL, AT(kept_exact), "false: there are more"},
+    {"pin", LISTING_TEXT, AT(pin), "who needs them, or null"},
+    {NULL},
+};
+#undef AT
 
 /* ask_first asks before events are deleted that retention was meant to keep. */
 static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req,
@@ -156,15 +152,15 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
     if (would.events == 0)
         return 0;
 
-    char age[32], n[OUTPUT_COUNT];
+    char age[32], n[HUMAN_COUNT];
     text_duration_show(req->older_than_ms, age);
-    return confirm(cli, err, "delete %s%s older than %s, which retention keeps for longer",
-                   about(&would), output_count(would.events, "event", n), age);
+    return output_confirm(cli, err, "delete %s%s older than %s, which retention keeps for longer",
+                          about(&would), human_count(would.events, "event", n), age);
 }
 
-/* run trims by --older-than or, without it, by retention. With retention off, nobody has said what
- * is old, so the option is required. */
-static int run(struct cli *cli, struct error *err)
+/* trim_run trims by --older-than or, without it, by retention. With retention off, the option is
+ * required. */
+static int trim_run(struct cli *cli, struct error *err)
 {
     const struct trim_args *a = &cli->args.trim;
     struct trim_request req = {.older_than_ms = a->older_than_ms,
@@ -176,23 +172,34 @@ static int run(struct cli *cli, struct error *err)
         return options_usage(
             err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
 
-    struct trim_result sum;
+    struct trimmed done = {.req = req};
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
     int r = ask_first(cli, st, &req, err);
     if (r == 0)
-        r = trim_all(st, &req, &sum, err);
+        r = trim_all(st, &req, &done.did, err);
     store_close(st);
     if (r != 0)
         return -1;
-    return report(cli, &req, &sum, err);
+    char age[32];
+    text_duration_show(req.older_than_ms, age);
+    done.age = age;
+    if (done.did.pin[0])
+        done.pin = done.did.pin;
+    done.events_exact = !done.did.events_about;
+    done.keys_exact = !done.did.keys_more;
+    done.inbox_exact = !done.did.inbox_more;
+    done.receipts_exact = !done.did.receipts_more;
+    done.kept_exact = !done.did.kept_more;
+    return output_result(cli, fields_trimmed, &done, trimmed_text, err);
 }
 
 const struct command cmd_trim[] = {
     {.name = "trim",
      .help = "delete old events that every consumer has received",
      .options = options,
-     .run = run},
+     .json = JSON_OBJECT(fields_trimmed),
+     .run = trim_run},
     {.name = NULL},
 };

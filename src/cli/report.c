@@ -17,16 +17,6 @@ void report_release(struct report *r)
     buf_release(&r->b);
 }
 
-static void as_json(struct buf *b, const struct finding *f, bool first)
-{
-    buf_adds(b, first ? "\n{" : ",\n{");
-    output_string(b, "level", finding_level_names[f->level]);
-    output_string(b, "name", f->name);
-    output_string(b, "text", f->text);
-    output_string(b, "advice", f->advice);
-    buf_addc(b, '}');
-}
-
 /* as_line appends a finding as a line: level, name, text and advice. */
 static void as_line(const struct report *r, struct buf *b, const struct finding *f)
 {
@@ -52,10 +42,12 @@ void report_visit(void *report, const struct finding *f)
     size_t before = 0;
     for (int i = 0; i < FINDING_LEVELS; i++)
         before += r->count[i];
-    if (r->json)
-        as_json(&r->b, f, before == 0);
-    else
+    if (r->json) {
+        buf_adds(&r->b, before ? ",\n" : "\n");
+        listing_object(&r->b, fields_finding, f);
+    } else {
         as_line(r, &r->b, f);
+    }
     r->count[f->level]++;
 }
 
@@ -71,48 +63,51 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
     report_visit(r, &f);
 }
 
-/* count appends the number of findings of a level. */
-static void count(struct report *r, enum finding_level level, const char *noun)
-{
-    char text[OUTPUT_COUNT];
-    buf_adds(&r->b, output_count((int64_t)r->count[level], noun, text));
-}
+/* The end of a report: what follows the findings. */
+struct summary {
+    int64_t problems, warnings, notes;
+    bool ok;
+};
 
-static void summary_json(struct report *r, bool ok)
-{
-    buf_adds(&r->b, "]");
-    output_number(&r->b, "problems", (int64_t)r->count[FINDING_PROBLEM]);
-    output_number(&r->b, "warnings", (int64_t)r->count[FINDING_WARNING]);
-    output_number(&r->b, "notes", (int64_t)r->count[FINDING_NOTE]);
-    output_bool(&r->b, "ok", ok);
-    buf_adds(&r->b, "}\n");
-}
+#define AT(member) .at = offsetof(struct summary, member)
+const struct listing_field fields_report[] = {
+    {"findings", LISTING_LIST, .sub = fields_finding, .help = "what was found"},
+    {"problems", LISTING_INT, AT(problems), "number of problems"},
+    {"warnings", LISTING_INT, AT(warnings), "number of warnings"},
+    {"notes", LISTING_INT, AT(notes), "number of notes"},
+    {"ok", LISTING_BOOL, AT(ok), "whether there is neither a problem nor a warning"},
+    {NULL},
+};
+#undef AT
 
-static void summary_line(struct report *r, bool ok)
+static void add_summary(struct report *r, const struct summary *s)
 {
-    buf_adds(&r->b, ok ? "all is well: " : "needs attention: ");
-    count(r, FINDING_PROBLEM, "problem");
-    buf_adds(&r->b, ", ");
-    count(r, FINDING_WARNING, "warning");
-    buf_adds(&r->b, ", ");
-    count(r, FINDING_NOTE, "note");
-    buf_addc(&r->b, '\n');
+    char problems[HUMAN_COUNT], warnings[HUMAN_COUNT], notes[HUMAN_COUNT];
+    if (r->json) {
+        buf_addc(&r->b, ']');
+        listing_members(&r->b, &fields_report[1], s);
+        buf_adds(&r->b, "}\n");
+        return;
+    }
+    buf_addf(&r->b, "%s: %s, %s, %s\n", s->ok ? "all is well" : "needs attention",
+             human_count(s->problems, "problem", problems),
+             human_count(s->warnings, "warning", warnings), human_count(s->notes, "note", notes));
 }
 
 /* report_end counts a warning as a failure, so that a script notices; a note is only a remark. */
 int report_end(struct report *r, struct error *err)
 {
-    bool ok = r->count[FINDING_PROBLEM] + r->count[FINDING_WARNING] == 0;
-    if (r->json)
-        summary_json(r, ok);
-    else
-        summary_line(r, ok);
+    struct summary s = {.problems = (int64_t)r->count[FINDING_PROBLEM],
+                        .warnings = (int64_t)r->count[FINDING_WARNING],
+                        .notes = (int64_t)r->count[FINDING_NOTE]};
+    s.ok = s.problems + s.warnings == 0;
+    add_summary(r, &s);
     int (*flush)(struct buf *, struct error *) = output_flush;
     if (r->color)
         flush = output_flush_painted;
     if (flush(&r->b, err) != 0)
         return -1;
-    if (ok)
+    if (s.ok)
         return 0;
 
     /* The findings are printed: main prints nothing for CLI_FOUND. */

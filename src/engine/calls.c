@@ -17,21 +17,21 @@ void calls_init(struct calls *c, const struct handler *h, size_t n)
     *c = (struct calls){.h = h, .n_handlers = n};
 }
 
-bool calls_loaded(const struct calls *c, const struct live *l)
+bool calls_loaded(const struct calls *c, const struct batch_state *b)
 {
-    return c->epoch == l->b.epoch;
+    return c->epoch == b->claim.epoch;
 }
 
-int calls_load(struct calls *c, struct live *l, struct error *err)
+int calls_load(struct calls *c, struct batch_state *b, struct error *err)
 {
-    if (calls_loaded(c, l))
+    if (calls_loaded(c, b))
         return 0;
 
-    size_t n = c->n_handlers * l->b.n;
-    c->key = arena_alloc(&l->a, n * sizeof *c->key);
-    c->fate = arena_zalloc(&l->a, n, sizeof *c->fate);
-    c->failure = arena_zalloc(&l->a, n, sizeof *c->failure);
-    c->flag = arena_zalloc(&l->a, n, sizeof *c->flag);
+    size_t n = c->n_handlers * b->claim.n;
+    c->key = arena_alloc(&b->a, n * sizeof *c->key);
+    c->fate = arena_zalloc(&b->a, n, sizeof *c->fate);
+    c->failure = arena_zalloc(&b->a, n, sizeof *c->failure);
+    c->flag = arena_zalloc(&b->a, n, sizeof *c->flag);
     bool room = c->key && c->fate && c->failure && c->flag;
     if (!room)
         return err_nomem(err);
@@ -39,25 +39,25 @@ int calls_load(struct calls *c, struct live *l, struct error *err)
     size_t at = 0;
     for (size_t h = 0; h < c->n_handlers; h++) {
         struct str name = str_of(c->h[h].name);
-        for (size_t i = 0; i < l->b.n; i++)
-            c->key[at++] = (struct inbox_key){name, event_inbox_key(&l->b.ev[i])};
+        for (size_t i = 0; i < b->claim.n; i++)
+            c->key[at++] = (struct inbox_key){name, event_inbox_key(&b->claim.ev[i])};
     }
     c->n = n;
-    c->epoch = l->b.epoch;
+    c->epoch = b->claim.epoch;
     return 0;
 }
 
-void calls_forget(struct calls *c, const struct live *l)
+void calls_forget(struct calls *c, const struct batch_state *b)
 {
-    if (calls_loaded(c, l))
+    if (calls_loaded(c, b))
         c->epoch = 0;
 }
 
 /* place_of returns the index of a call in the arrays of struct calls. */
-static size_t place_of(size_t handler, const struct item *it)
+static size_t place_of(size_t handler, const struct slot *slot)
 {
-    size_t event = (size_t)(it - it->live->items);
-    return handler * it->live->b.n + event;
+    size_t event = (size_t)(slot - slot->batch->slots);
+    return handler * slot->batch->claim.n + event;
 }
 
 void calls_renew(struct calls *c)
@@ -93,21 +93,21 @@ const bool *calls_not_done(struct calls *c)
 
 /* fail_next makes the call count as failed when the batch is done again. Without memory for the
  * reason, the call is made again instead. */
-static void fail_next(struct calls *c, struct live *l, size_t at, const char *why)
+static void fail_next(struct calls *c, struct batch_state *b, size_t at, const char *why)
 {
     if (c->fate[at] == CALL_ENDED)
         return;
-    const char *kept = arena_bytes(&l->a, why, strlen(why));
+    const char *kept = arena_bytes(&b->a, why, strlen(why));
     if (!kept)
         return;
     c->failure[at] = kept;
     c->fate[at] = CALL_FAILED;
 }
 
-void calls_fail_event(struct calls *c, const struct item *it, const char *why)
+void calls_fail_event(struct calls *c, const struct slot *slot, const char *why)
 {
     for (size_t h = 0; h < c->n_handlers; h++)
-        fail_next(c, it->live, place_of(h, it), why);
+        fail_next(c, slot->batch, place_of(h, slot), why);
 }
 
 /* ---- common to all modes ---- */
@@ -123,8 +123,8 @@ static enum handler_entry wait_because(struct handler_call *call, const char *wh
     return HANDLER_WAIT;
 }
 
-/* failed overrules a handler that said it succeeded. */
-static enum sink_status failed(struct handler_call *call, const char *why)
+/* fail_because overrules a handler that said it succeeded. */
+static enum sink_status fail_because(struct handler_call *call, const char *why)
 {
     say(call, why);
     return SINK_RETRY;
@@ -167,8 +167,8 @@ static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct e
     return 0;
 }
 
-/* record writes the call into the inbox. *ret_first: it was not there before. */
-static int record(struct effects *e, size_t at, bool *ret_first, struct error *err)
+/* record_call writes the call into the inbox. *ret_first: it was not there before. */
+static int record_call(struct effects *e, size_t at, bool *ret_first, struct error *err)
 {
     static const bool skip_none = false;
     return e->st->ops->handled_put(e->st, &e->calls.key[at], &skip_none, 1, ret_first, err);
@@ -183,21 +183,7 @@ static bool has_savepoint(const struct effects *e, size_t at)
     return e->calls.fate[at] == CALL_ALONE || e->calls.fate[at] == CALL_LOST;
 }
 
-/* enter_savepoint looks for the record before the call, but the record is written after it. Written
- * first, it would block the worker that takes over if this one hangs. */
-static enum handler_entry enter_savepoint(struct effects *e, size_t at, struct error *err)
-{
-    bool done;
-    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, err) != 0)
-        return HANDLER_WAIT;
-    if (done)
-        return HANDLER_SKIP;
-    if (e->st->ops->savepoint(e->st, SAVEPOINT_SET, err) != 0)
-        return HANDLER_WAIT;
-    return HANDLER_RUN;
-}
-
-static enum handler_entry enter_shared(struct pipeline *p, struct item *it, size_t handler,
+static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, size_t handler,
                                        struct handler_call *call)
 {
     struct effects *e = &p->effects;
@@ -205,19 +191,28 @@ static enum handler_entry enter_shared(struct pipeline *p, struct item *it, size
 
     bool usable = e->state == EFFECTS_OPEN;
     if (e->state == EFFECTS_IDLE)
-        usable = effects_open(p, it->live, &err) == 0;
+        usable = effects_open(p, slot->batch, &err) == 0;
     if (!usable)
         return wait_because(call, err.text);
 
-    size_t at = place_of(handler, it);
+    size_t at = place_of(handler, slot);
     enum handler_entry entry = known_fate(&e->calls, handler, at, call);
     if (entry != HANDLER_RUN)
         return entry;
 
-    if (has_savepoint(e, at))
-        entry = enter_savepoint(e, at, &err);
-    if (entry != HANDLER_WAIT)
-        return entry;
+    if (!has_savepoint(e, at))
+        return HANDLER_RUN;
+
+    /* The record is looked for before the call, but written after it. Written first, it would block
+     * the worker that takes over if this one hangs. */
+    bool done;
+    int r = e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err);
+    if (r == 0 && done)
+        return HANDLER_SKIP;
+    if (r == 0)
+        r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, &err);
+    if (r == 0)
+        return HANDLER_RUN;
     effects_break(e, NULL);
     return wait_because(call, err.text);
 }
@@ -248,23 +243,12 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
     return start_over(e, NULL);
 }
 
-/* lost_connection fails a call during which the connection was lost twice. */
-static enum sink_status lost_connection(struct effects *e, size_t at)
-{
-    struct calls *c = &e->calls;
-    if (c->fate[at] == CALL_LOST)
-        fail_next(c, e->batch, at, "the connection was lost while the handler was at work");
-    else
-        c->fate[at] = CALL_LOST;
-    return start_over(e, NULL);
-}
-
 /* keep_call records the call and keeps what it did, unless another worker was first: then that
  * worker's effect counts. */
 static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool first;
-    if (record(e, at, &first, err) != 0)
+    if (record_call(e, at, &first, err) != 0)
         return -1;
     if (first)
         return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
@@ -274,22 +258,33 @@ static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *
     return recorded_itself(e, at, ret_own, err);
 }
 
-static int undo_call(struct effects *e, struct error *err)
+/* leave_savepoint keeps or undoes what a call did, and says what the call comes to. */
+static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
+                                        struct handler_call *call)
 {
-    return e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, err);
-}
+    struct calls *c = &e->calls;
+    enum tx_state state = e->st->ops->tx_state(e->st);
+    if (state == TX_GONE)
+        return ended_tx(e, at, said, call);
+    if (state == TX_LOST) {
+        bool lost_before = c->fate[at] == CALL_LOST;
+        if (lost_before)
+            fail_next(c, e->batch, at, "the connection was lost while the handler was at work");
+        else
+            c->fate[at] = CALL_LOST;
+        return start_over(e, NULL);
+    }
+    bool hid_failure = state == TX_FAILED && said == SINK_DELIVERED;
+    if (hid_failure)
+        said = fail_because(call, silent);
 
-/* end_savepoint keeps or undoes what a call did, and says what the call comes to. */
-static enum sink_status end_savepoint(struct effects *e, size_t at, enum sink_status said,
-                                      struct handler_call *call)
-{
     struct error err = {0};
     bool own = false;
     int r;
     if (said == SINK_DELIVERED)
         r = keep_call(e, at, &own, &err);
     else
-        r = undo_call(e, &err);
+        r = e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, &err);
 
     bool savepoint_gone = r != 0 && err.code == ERR_MISUSE;
     if (savepoint_gone)
@@ -297,31 +292,16 @@ static enum sink_status end_savepoint(struct effects *e, size_t at, enum sink_st
     if (r != 0)
         return start_over(e, &err);
     if (own)
-        said = failed(call, own_record);
+        said = fail_because(call, own_record);
     if (said != SINK_DELIVERED)
         e->failures++;
     return said;
 }
 
-static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
-                                        struct handler_call *call)
-{
-    enum tx_state state = e->st->ops->tx_state(e->st);
-    if (state == TX_GONE)
-        return ended_tx(e, at, said, call);
-    if (state == TX_LOST)
-        return lost_connection(e, at);
-
-    bool hid_failure = state == TX_FAILED && said == SINK_DELIVERED;
-    if (hid_failure)
-        said = failed(call, silent);
-    return end_savepoint(e, at, said, call);
-}
-
-static enum sink_status leave_shared(struct effects *e, const struct item *it, size_t at,
+static enum sink_status leave_shared(struct effects *e, const struct slot *slot, size_t at,
                                      enum sink_status said, struct handler_call *call)
 {
-    e->last = it;
+    e->last = slot;
     if (has_savepoint(e, at))
         return leave_savepoint(e, at, said, call);
 
@@ -336,15 +316,15 @@ static enum sink_status leave_shared(struct effects *e, const struct item *it, s
 
 /* ---- calls with a transaction of their own ---- */
 
-static enum handler_entry enter_own(struct pipeline *p, struct item *it, size_t handler,
+static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_t handler,
                                     struct handler_call *call)
 {
     struct effects *e = &p->effects;
     struct error err;
-    if (calls_load(&e->calls, it->live, &err) != 0)
+    if (calls_load(&e->calls, slot->batch, &err) != 0)
         return wait_because(call, err.text);
 
-    size_t at = place_of(handler, it);
+    size_t at = place_of(handler, slot);
     enum handler_entry known = known_fate(&e->calls, handler, at, call);
     if (known != HANDLER_RUN)
         return known;
@@ -359,50 +339,45 @@ static enum handler_entry enter_own(struct pipeline *p, struct item *it, size_t 
 
     if (e->st->ops->begin(e->st, &err) != 0)
         return wait_because(call, err.text);
-    pipeline_frozen(p, true);
+    lease_freeze(p, true);
     return HANDLER_RUN;
 }
 
-/* record_alone records a call in a transaction of its own. */
-static int record_alone(struct effects *e, size_t at, struct error *err)
-{
-    bool first;
-    if (effects_take(e, err) != 0)
-        return -1;
-    if (e->st->ops->begin(e->st, err) != 0)
-        return -1;
-    int r = record(e, at, &first, err);
-    if (r == 0)
-        r = e->st->ops->commit(e->st, err);
-    if (r != 0)
-        e->st->ops->rollback(e->st);
-    return r;
-}
-
-/* record_external records that a handler acted outside of the database. If that fails, the handler
- * has acted all the same, and the settlement will say so. */
+/* record_external records, in a transaction of its own, that a handler acted outside of the
+ * database. If that fails, the handler has acted all the same, and the settlement will say so. */
 static void record_external(struct pipeline *p, size_t at)
 {
+    struct effects *e = &p->effects;
     struct error err;
-    if (record_alone(&p->effects, at, &err) == 0)
-        return;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "could not record that a handler acted, it may act again: %s", err.text);
+    bool first;
+    int r = effects_acquire(e, &err);
+    if (r == 0)
+        r = e->st->ops->begin(e->st, &err);
+    if (r == 0) {
+        r = record_call(e, at, &first, &err);
+        if (r == 0)
+            r = e->st->ops->commit(e->st, &err);
+        if (r != 0)
+            e->st->ops->rollback(e->st);
+    }
+    if (r != 0)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name,
+               "could not record that a handler acted, it may act again: %s", err.text);
 }
 
 /* commit_call commits what the call did, and the record of it, if the claim is still ours. */
-static int commit_call(struct pipeline *p, const struct live *l, size_t at, bool *ret_own,
+static int commit_call(struct pipeline *p, const struct batch_state *b, size_t at, bool *ret_own,
                        struct error *err)
 {
     struct effects *e = &p->effects;
     bool first, lost;
-    if (record(e, at, &first, err) != 0)
+    if (record_call(e, at, &first, err) != 0)
         return -1;
     if (!first) {
         e->st->ops->rollback(e->st); /* another worker was first, and its effect counts */
         return recorded_itself(e, at, ret_own, err);
     }
-    struct claim_lease lease = pipeline_lease(p, &l->b);
+    struct claim_lease lease = lease_of(p, &b->claim);
     if (e->st->ops->extend(e->st, &lease, &lost, err) != 0)
         return -1;
     if (lost)
@@ -411,13 +386,13 @@ static int commit_call(struct pipeline *p, const struct live *l, size_t at, bool
 }
 
 /* end_call says what a call that reported success comes to. */
-static enum sink_status end_call(struct pipeline *p, const struct item *it, size_t handler,
+static enum sink_status end_call(struct pipeline *p, const struct slot *slot, size_t handler,
                                  struct handler_call *call)
 {
     struct effects *e = &p->effects;
     struct error err = {.text = "?"};
     bool own = false;
-    size_t at = place_of(handler, it);
+    size_t at = place_of(handler, slot);
 
     enum tx_state state = e->st->ops->tx_state(e->st);
     if (state == TX_GONE) {
@@ -426,28 +401,28 @@ static enum sink_status end_call(struct pipeline *p, const struct item *it, size
         return SINK_REJECT;
     }
     if (state != TX_OPEN)
-        return failed(call, silent);
+        return fail_because(call, silent);
 
-    if (commit_call(p, it->live, at, &own, &err) != 0) {
+    if (commit_call(p, slot->batch, at, &own, &err) != 0) {
         say(call, err.text);
         if (effects_refused(e, &err))
             return SINK_RETRY;
         return SINK_DOWN;
     }
     if (own)
-        return failed(call, own_record);
+        return fail_because(call, own_record);
     return SINK_DELIVERED;
 }
 
-static enum sink_status leave_own(struct pipeline *p, const struct item *it, size_t handler,
+static enum sink_status leave_own(struct pipeline *p, const struct slot *slot, size_t handler,
                                   enum sink_status said, struct handler_call *call)
 {
     struct effects *e = &p->effects;
     if (said == SINK_DELIVERED)
-        said = end_call(p, it, handler, call);
+        said = end_call(p, slot, handler, call);
     if (said != SINK_DELIVERED)
         e->st->ops->rollback(e->st);
-    pipeline_frozen(p, false);
+    lease_freeze(p, false);
     return said;
 }
 
@@ -458,19 +433,19 @@ enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
 {
     struct pipeline *p = ctx;
     struct effects *e = &p->effects;
-    struct item *it = (struct item *)d;
+    struct slot *slot = (struct slot *)d;
     struct error err;
     bool external = e->calls.h[handler].external;
-    if (effects_take(e, &err) != 0)
+    if (effects_acquire(e, &err) != 0)
         return wait_because(call, err.text);
     if (!external)
         call->tx = e->st;
     if (e->mode != MODE_PER_CALL)
-        return enter_shared(p, it, handler, call);
+        return enter_shared(p, slot, handler, call);
 
-    enum handler_entry entry = enter_own(p, it, handler, call);
+    enum handler_entry entry = enter_own(p, slot, handler, call);
     if (external)
-        effects_rest(e); /* whatever it does outside may take long */
+        effects_release(e); /* whatever it does outside may take long */
     return entry;
 }
 
@@ -479,13 +454,13 @@ enum sink_status calls_leave(void *ctx, size_t handler, struct delivery *d, enum
 {
     struct pipeline *p = ctx;
     struct effects *e = &p->effects;
-    const struct item *it = (struct item *)d;
-    size_t at = place_of(handler, it);
+    const struct slot *slot = (struct slot *)d;
+    size_t at = place_of(handler, slot);
     call->tx = NULL;
     if (e->mode != MODE_PER_CALL)
-        return leave_shared(e, it, at, said, call);
+        return leave_shared(e, slot, at, said, call);
     if (!e->calls.h[handler].external)
-        return leave_own(p, it, handler, said, call);
+        return leave_own(p, slot, handler, said, call);
     if (said == SINK_DELIVERED)
         record_external(p, at);
     return said;

@@ -1,11 +1,11 @@
 /* calls.h: the calls of a batch, one for each handler and event, and the fate of each.
  *
  * Fates outlive a transaction that is undone, so a batch gets further each time it is done again.
- * */
+ */
 #ifndef ENGINE_CALLS_H
 #define ENGINE_CALLS_H
 
-#include "engine/live.h"
+#include "engine/inflight.h"
 #include "sink/handlers.h"
 
 /* (1) Only calls.c writes a fate.
@@ -36,12 +36,12 @@ struct calls {
 
 /* calls_init borrows h[0..n). */
 void calls_init(struct calls *c, const struct handler *h, size_t n);
-/* calls_load lists the calls of l, unless they are loaded already, which calls_loaded says. Fails
- * when out of memory. calls_forget drops them if they are those of l, whose arena is about to go.
- * */
-int calls_load(struct calls *c, struct live *l, struct error *err);
-bool calls_loaded(const struct calls *c, const struct live *l);
-void calls_forget(struct calls *c, const struct live *l);
+/* calls_load lists the calls of the batch, unless they are loaded already, which calls_loaded says.
+ * Fails when out of memory. calls_forget drops them if they are those of b, whose arena is about to
+ * go. */
+int calls_load(struct calls *c, struct batch_state *b, struct error *err);
+bool calls_loaded(const struct calls *c, const struct batch_state *b);
+void calls_forget(struct calls *c, const struct batch_state *b);
 
 /* calls_renew prepares the fates for a new transaction. */
 void calls_renew(struct calls *c);
@@ -52,7 +52,7 @@ bool calls_flagged(struct calls *c);
  * sealed, and returns it. */
 const bool *calls_not_done(struct calls *c);
 /* calls_fail_event makes every call for this event count as failed from now on. */
-void calls_fail_event(struct calls *c, const struct item *it, const char *why);
+void calls_fail_event(struct calls *c, const struct slot *slot, const char *why);
 
 /* calls_enter and calls_leave are called before and after each call of a handler: see struct
  * handler_guard. ctx is the pipeline. */

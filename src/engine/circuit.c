@@ -1,10 +1,18 @@
 #include "engine/circuit.h"
 
+#include <stdio.h>
+
 #include "base/clock.h"
+#include "engine/pipeline_impl.h"
 
 #define DELAY_MIN_MS 100
 #define DELAY_MAX_MS 30000
 #define PROBES_MS 2000 /* with delays up to this there may be several probes at once */
+/* How many events probe a sink that answers but takes nothing. A single one might be an event that
+ * this sink never takes. */
+#define PROBES 4
+
+/* ---- the circuit ---- */
 
 void circuit_init(struct circuit *c)
 {
@@ -24,6 +32,7 @@ bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, struct
 {
     if (c->until && now < c->until)
         return false; /* one of many that were in flight */
+
     bool opened = c->until == 0;
     c->delay_ms = c->delay_ms ? c->delay_ms * 2 : DELAY_MIN_MS;
     if (c->delay_ms > DELAY_MAX_MS)
@@ -48,8 +57,137 @@ bool circuit_up(struct circuit *c)
     c->until = 0;
     if (c->window < CIRCUIT_FULL)
         c->window *= 2;
-    /* the next outage begins with a long wait unless the sink has proved itself */
+    /* The next outage begins with a long wait unless the sink has proved itself. */
     if (c->window >= CIRCUIT_FULL)
         c->delay_ms = 0;
     return was_down;
+}
+
+/* ---- the line for operators ---- */
+
+static void note_line(struct circuit_report *r, const char *text)
+{
+    snprintf(r->text, sizeof r->text, "%s", text);
+    r->due = true;
+}
+
+void circuit_report_trouble(struct circuit_report *r, const char *what)
+{
+    note_line(r, what);
+}
+
+void circuit_report_paused(struct circuit_report *r, const char *why)
+{
+    char text[CIRCUIT_REPORT_TEXT];
+    snprintf(text, sizeof text, "paused: %s", why);
+    note_line(r, text);
+    r->paused = true;
+}
+
+void circuit_report_answered(struct circuit_report *r, bool was_down, bool paused)
+{
+    bool resumed = r->paused && !paused;
+    bool first = !r->answered;
+    r->answered = true;
+    if (resumed)
+        r->paused = false;
+    if (r->paused)
+        return; /* operators should still see why it is paused */
+
+    bool may_have_line = was_down || resumed || first;
+    if (may_have_line)
+        note_line(r, "");
+}
+
+bool circuit_report_take(struct circuit_report *r, const char **ret_text)
+{
+    if (!r->due)
+        return false;
+    r->due = false;
+    *ret_text = r->text[0] ? r->text : NULL;
+    return true;
+}
+
+void circuit_report_write(struct pipeline *p)
+{
+    const char *text;
+    struct error err;
+    if (!circuit_report_take(&p->report, &text))
+        return;
+    /* If that fails, the line is lost, and the next one will do. */
+    if (p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, text, &err) != 0)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
+}
+
+/* ---- the sink of a pipeline ---- */
+
+/* note_down notes and logs that the sink is down, and what follows. */
+static void note_down(struct pipeline *p, const char *what, const char *next)
+{
+    bool first = !p->stats.down;
+    enum log_level level = first ? LOG_WARN_ : LOG_DEBUG_;
+    snprintf(p->stats.why, sizeof p->stats.why, "%s", what);
+    log_at(p->cfg.log, level, p->c->name, "%s; %s", what, next);
+    if (!first)
+        return;
+
+    p->stats.down = true;
+    p->stats.down_since = pipeline_now(p);
+    p->stats.meter.openings++;
+    circuit_report_trouble(&p->report, what);
+}
+
+/* open_circuit stops sending, except for a probe now and then. Of several deliveries in flight that
+ * fail, only the first is logged. */
+static void open_circuit(struct pipeline *p, const char *what, int64_t retry_after_ms,
+                         size_t probes)
+{
+    int64_t now = pipeline_now(p);
+    bool open_already = circuit_open(&p->circuit) && now < p->circuit.until;
+    circuit_down(&p->circuit, now, retry_after_ms, p->cfg.rng);
+    circuit_probes(&p->circuit, probes);
+    if (open_already)
+        return;
+
+    char next[64];
+    snprintf(next, sizeof next, "trying again in %lld ms",
+             (long long)((p->circuit.until - now) / MS_NS));
+    note_down(p, what, next);
+
+    /* Another relay may be able to reach it. Handlers run in this process, so there is no point in
+     * that for them. */
+    bool for_a_lease = now - p->stats.down_since >= p->c->lease_ms * MS_NS;
+    if (for_a_lease && !effects_used(&p->effects))
+        inflight_want_back(&p->inflight);
+}
+
+void circuit_sink_down(struct pipeline *p, const char *why, int64_t retry_after_ms)
+{
+    char what[CIRCUIT_REPORT_TEXT];
+    snprintf(what, sizeof what, "sink is down: %s", why);
+    open_circuit(p, what, retry_after_ms, 1);
+}
+
+void circuit_sink_fails(struct pipeline *p, const char *why, int64_t retry_after_ms, bool several)
+{
+    char what[CIRCUIT_REPORT_TEXT];
+    snprintf(what, sizeof what, "sink is down: every delivery fails: %s", why);
+    if (several) {
+        open_circuit(p, what, retry_after_ms, PROBES);
+    } else if (!p->stats.down) {
+        note_down(p, what, "based on a single event");
+    }
+}
+
+void circuit_sink_answered(struct pipeline *p)
+{
+    bool was_down = p->stats.down;
+    circuit_up(&p->circuit);
+    if (was_down) {
+        p->stats.down = false;
+        p->stats.down_since = 0;
+        p->stats.why[0] = '\0';
+        log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
+    }
+    circuit_report_answered(&p->report, was_down, p->stats.paused);
 }

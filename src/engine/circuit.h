@@ -1,4 +1,6 @@
-/* circuit.h: leaves a sink that is down alone, probes it now and then, and comes back gently. */
+/* circuit.h: the sink as a whole. The circuit breaker leaves a sink that is down alone, probes it
+ * now and then, and comes back gently. The sink report is the line about it that operators read
+ * with the consumer in the store (`last error`). */
 #ifndef ENGINE_CIRCUIT_H
 #define ENGINE_CIRCUIT_H
 
@@ -8,9 +10,12 @@
 
 #include "base/rng.h"
 
+struct pipeline;
+
 /* (1) until != 0 if and only if the circuit is open.
  * (2) window is how many deliveries may be in flight. It is 1 while probing (or what circuit_probes
- *     says) and doubles with every success; from CIRCUIT_FULL on there is no limit. */
+ *     says) and doubles with every success; from CIRCUIT_FULL on there is no limit.
+ * (3) Only circuit.c writes these. */
 struct circuit {
     int64_t until;    /* no delivery starts before this time, monotonic ns */
     int64_t delay_ms; /* the last wait, before jitter; 0: the sink has proved itself since */
@@ -34,5 +39,45 @@ static inline bool circuit_open(const struct circuit *c)
 {
     return c->until != 0;
 }
+
+/* ---- the line for operators ---- */
+
+#define CIRCUIT_REPORT_TEXT 400
+
+/* (1) Only circuit.c writes these. (2) Each line replaces the one before. It is only noted here,
+ * and written between transactions by circuit_report_write. (3) Once the sink answers, the line is
+ * wiped, even if another relay that has since vanished wrote it. A line that says why the consumer
+ * is paused stays until it is resumed. */
+struct circuit_report {
+    bool answered;                  /* the sink has answered since this pipeline began */
+    bool paused;                    /* text says why the consumer is paused */
+    bool due;                       /* text has not been written yet */
+    char text[CIRCUIT_REPORT_TEXT]; /* the line; "": all is well */
+};
+
+/* circuit_report_trouble notes what is wrong with the sink, circuit_report_paused why it has paused
+ * the consumer. */
+void circuit_report_trouble(struct circuit_report *r, const char *what);
+void circuit_report_paused(struct circuit_report *r, const char *why);
+/* circuit_report_answered notes that the sink has answered. was_down: it was down before; paused:
+ * the consumer is still paused. */
+void circuit_report_answered(struct circuit_report *r, bool was_down, bool paused);
+/* circuit_report_take returns whether there is a line to write, once for each line. *ret_text is
+ * NULL where the line is to be wiped. */
+bool circuit_report_take(struct circuit_report *r, const char **ret_text);
+/* circuit_report_write writes the line if it is new. No transaction may be open. */
+void circuit_report_write(struct pipeline *p);
+
+/* ---- the sink of a pipeline ---- */
+
+/* circuit_sink_down notes that the sink says it is down. */
+void circuit_sink_down(struct pipeline *p, const char *why, int64_t retry_after_ms);
+/* circuit_sink_fails notes that every delivery fails, so the sink counts as down whatever it
+ * answers. The circuit opens only if several events fail. A single one may be the only one there is
+ * to try: then its own retries are the probes, and no other event has to wait for them. */
+void circuit_sink_fails(struct pipeline *p, const char *why, int64_t retry_after_ms, bool several);
+/* circuit_sink_answered notes that the sink is reachable, which says nothing about how it would
+ * treat other events. */
+void circuit_sink_answered(struct pipeline *p);
 
 #endif

@@ -23,7 +23,7 @@ struct consumer {
     struct retry_policy retry;
     int64_t lease_ms;
     int64_t timeout_ms;
-    int64_t poll_ms; /* look at least this often, bell or not; 0: as often as the relay sweeps */
+    int64_t poll_ms; /* look at least this often, wake-up or not; 0: as often as the relay sweeps */
     int concurrency;
     int batch;     /* upper bound of the self-tuning batch size */
     int file_mode; /* permissions of files that the sink creates; 0: not given */

@@ -18,7 +18,7 @@ static void set_mode(struct effects *e, enum effects_mode mode)
 
 void effects_init(struct effects *e, const struct pipeline_config *cfg)
 {
-    *e = (struct effects){.st = cfg->work, .tx_pool = cfg->tx_pool};
+    *e = (struct effects){.st = cfg->tx_conn, .pool = cfg->tx_pool};
     calls_init(&e->calls, cfg->handlers, cfg->n_handlers);
     bool external = false;
     for (size_t i = 0; i < cfg->n_handlers; i++)
@@ -27,19 +27,19 @@ void effects_init(struct effects *e, const struct pipeline_config *cfg)
         set_mode(e, MODE_PER_CALL);
 }
 
-int effects_take(struct effects *e, struct error *err)
+int effects_acquire(struct effects *e, struct error *err)
 {
     if (e->st)
         return 0;
-    return e->tx_pool.acquire(e->tx_pool.ctx, &e->st, err);
+    return e->pool.acquire(e->pool.ctx, &e->st, err);
 }
 
-void effects_rest(struct effects *e)
+void effects_release(struct effects *e)
 {
-    bool lent = e->st && e->tx_pool.acquire;
-    if (!lent || e->state != EFFECTS_IDLE)
+    bool pooled = e->st && e->pool.acquire;
+    if (!pooled || e->state != EFFECTS_IDLE)
         return;
-    e->tx_pool.release(e->tx_pool.ctx, e->st);
+    e->pool.release(e->pool.ctx, e->st);
     e->st = NULL;
 }
 
@@ -48,35 +48,32 @@ struct handler_guard effects_guard(struct pipeline *p)
     return (struct handler_guard){p, calls_enter, calls_leave};
 }
 
-void effects_leave(struct effects *e)
+void effects_close(struct effects *e)
 {
-    bool lent = e->st && e->tx_pool.acquire;
-    if (!lent)
+    bool pooled = e->st && e->pool.acquire;
+    if (!pooled)
         return;
     e->st->ops->rollback(e->st);
     e->state = EFFECTS_IDLE;
-    effects_rest(e);
+    effects_release(e);
 }
 
 /* ---- opening the transaction ---- */
 
-static enum effects_mode first_mode(const struct effects *e, const struct live *l)
+/* load_batch prepares a batch, once, however often it is done again. */
+static int load_batch(struct effects *e, struct batch_state *b, struct error *err)
 {
-    if (l->b.n == 1)
-        return MODE_PER_EVENT;
-    if (e->savepoint_batches > 0)
-        return MODE_SAVEPOINTS;
-    return MODE_PER_BATCH;
-}
-
-/* load prepares a batch, once, however often it is done again. */
-static int load(struct effects *e, struct live *l, struct error *err)
-{
-    if (calls_loaded(&e->calls, l))
+    if (calls_loaded(&e->calls, b))
         return 0;
-    if (calls_load(&e->calls, l, err) != 0)
+    if (calls_load(&e->calls, b, err) != 0)
         return -1;
-    set_mode(e, first_mode(e, l));
+
+    enum effects_mode first = MODE_PER_BATCH;
+    if (b->claim.n == 1)
+        first = MODE_PER_EVENT;
+    else if (e->savepoint_batches > 0)
+        first = MODE_SAVEPOINTS;
+    set_mode(e, first);
     e->undone = 0;
     return 0;
 }
@@ -84,10 +81,10 @@ static int load(struct effects *e, struct live *l, struct error *err)
 /* ask_inbox finds out which calls took effect before. None did for an event that comes for the
  * first time, so once that has held for some batches, it stops asking. If a call was recorded after
  * all, recording it again will fail, and the batch is done again. */
-static int ask_inbox(struct effects *e, const struct live *l, struct error *err)
+static int ask_inbox(struct effects *e, const struct batch_state *b, struct error *err)
 {
     struct calls *c = &e->calls;
-    bool all_new = !l->b.parked && e->fresh >= FRESH_MIN;
+    bool all_new = !b->claim.parked && e->fresh >= FRESH_MIN;
     if (all_new)
         return 0;
     if (e->st->ops->handled(e->st, c->key, c->n, c->flag, err) != 0)
@@ -100,26 +97,26 @@ static int ask_inbox(struct effects *e, const struct live *l, struct error *err)
     return 0;
 }
 
-int effects_open(struct pipeline *p, struct live *l, struct error *err)
+int effects_open(struct pipeline *p, struct batch_state *b, struct error *err)
 {
     struct effects *e = &p->effects;
-    if (load(e, l, err) != 0)
+    if (load_batch(e, b, err) != 0)
         return -1;
     if (e->st->ops->begin(e->st, err) != 0)
         return -1;
 
     e->state = EFFECTS_OPEN;
-    e->batch = l;
+    e->batch = b;
     e->opened_at = pipeline_now(p);
     e->last = NULL;
     e->failures = 0;
     e->trouble.code = 0;
-    pipeline_frozen(p, true);
+    lease_freeze(p, true);
     calls_renew(&e->calls);
     if (e->mode != MODE_PER_BATCH)
         return 0; /* each call asks the inbox itself, and has its own savepoint */
 
-    int r = ask_inbox(e, l, err);
+    int r = ask_inbox(e, b, err);
     if (r == 0)
         r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, err);
     if (r != 0)
@@ -140,16 +137,16 @@ void effects_break(struct effects *e, const struct error *why)
 static void end_tx(struct pipeline *p, enum effects_state state)
 {
     p->effects.state = state;
-    pipeline_frozen(p, false);
+    lease_freeze(p, false);
 }
 
 /* uncount takes back what was counted as delivered in a transaction that came to nothing. */
-static void uncount(struct pipeline *p, const struct live *l)
+static void uncount(struct pipeline *p, const struct batch_state *b)
 {
-    for (size_t i = 0; i < l->b.n; i++) {
-        const struct item *it = &l->items[i];
-        bool tried = it->state == ITEM_ENDED && !it->released;
-        if (tried && it->out.kind == OUTCOME_DELIVERED)
+    for (size_t i = 0; i < b->claim.n; i++) {
+        const struct slot *slot = &b->slots[i];
+        bool tried = slot->state == SLOT_ENDED && !slot->released;
+        if (tried && slot->out.kind == OUTCOME_DELIVERED)
             p->stats.delivered--;
     }
 }
@@ -163,19 +160,19 @@ static void use_savepoints(struct effects *e)
         set_mode(e, MODE_SAVEPOINTS);
 }
 
-/* undo takes back what the transaction did, and starts the batch over. */
-static void undo(struct pipeline *p)
+/* undo_batch takes back what the transaction did, and starts the batch over. */
+static void undo_batch(struct pipeline *p)
 {
     struct effects *e = &p->effects;
-    struct live *l = e->batch;
+    struct batch_state *b = e->batch;
     e->st->ops->rollback(e->st);
     end_tx(p, EFFECTS_IDLE);
     e->undone++;
     if (e->undone >= UNDO_MAX)
         use_savepoints(e);
 
-    uncount(p, l);
-    hand_again(&p->hand, l);
+    uncount(p, b);
+    inflight_restart(&p->inflight, b);
 }
 
 /* ---- ending it ---- */
@@ -191,29 +188,26 @@ bool effects_pending(const struct pipeline *p, int64_t now)
     return now - e->opened_at < SLICE;
 }
 
-/* record_done records the calls that had no savepoint of their own. */
-static int record_done(struct effects *e, struct error *err)
-{
-    struct calls *c = &e->calls;
-    bool all;
-    if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0)
-        return -1;
-    if (!all)
-        return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
-    return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
-}
-
-/* seal adds the inbox records and the settlement to the transaction. Then only the commit is
- * left. */
-static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error *err)
+/* seal adds the inbox records of calls that had no savepoint of their own, and the settlement, to
+ * the transaction. Then only the commit is left. */
+static int seal(struct pipeline *p, struct batch_state *b, bool *ret_lost, struct error *err)
 {
     struct effects *e = &p->effects;
-    judge_batch(p, l);
-    if (live_outcomes(l) != 0)
+    struct calls *c = &e->calls;
+    failure_classify(p, b);
+    if (inflight_outcomes(b) != 0)
         return err_nomem(err);
-    struct settlement s = exchange_settlement(p, l);
-    if (e->mode == MODE_PER_BATCH && record_done(e, err) != 0)
-        return -1;
+    struct settlement s = exchange_settlement(p, b);
+
+    if (e->mode == MODE_PER_BATCH) {
+        bool all;
+        if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0)
+            return -1;
+        if (!all)
+            return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
+        if (e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err) != 0)
+            return -1;
+    }
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 
@@ -226,10 +220,10 @@ bool effects_refused(struct effects *e, const struct error *err)
     return answered && e->st->ops->tx_state(e->st) != TX_LOST;
 }
 
-/* isolate finds the event whose effects cannot be committed. Only a commit can tell, so the batch
- * is done again with one event per transaction. If there was only one in it, that event has failed.
- * */
-static void isolate(struct pipeline *p, const struct error *err)
+/* isolate_event finds the event whose effects cannot be committed. Only a commit can tell, so the
+ * batch is done again with one event per transaction. If there was only one in it, that event has
+ * failed. */
+static void isolate_event(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
     log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database does not commit what handlers did: %s",
@@ -238,36 +232,13 @@ static void isolate(struct pipeline *p, const struct error *err)
     if (culprit_known)
         calls_fail_event(&e->calls, e->last, err->text);
     set_mode(e, MODE_PER_EVENT);
-    batch_size_one(&p->batch_size);
-    undo(p);
+    claim_quota_one(&p->quota);
+    undo_batch(p);
 }
 
-/* count_batch decides how many batches to come begin with savepoints. A batch of one event is no
- * guide to that. */
-static void count_batch(struct effects *e, const struct live *l)
-{
-    bool several = l->b.n > 1;
-    if (!several || e->savepoint_batches == 0)
-        return;
-    if (e->failures > 0)
-        e->savepoint_batches = SAVEPOINTS_FOR;
-    else
-        e->savepoint_batches--;
-}
-
-static void commit_failed(struct pipeline *p, const struct error *err)
-{
-    if (effects_refused(&p->effects, err)) {
-        isolate(p, err);
-        return;
-    }
-    end_tx(p, EFFECTS_UNSURE);
-    exchange_store_failed(p, err);
-}
-
-/* commit ends a sealed transaction. If the claim is lost, it must not take effect: another worker
- * has the events. */
-static void commit(struct pipeline *p, struct live *l, bool lost)
+/* commit_batch ends a sealed transaction. If the claim is lost, it must not take effect: another
+ * worker has the events. */
+static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
 {
     struct effects *e = &p->effects;
     struct error err = {0};
@@ -278,23 +249,28 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
         r = e->st->ops->commit(e->st, &err);
     else
         e->st->ops->rollback(e->st);
+    if (r != 0 && effects_refused(e, &err)) {
+        isolate_event(p, &err);
+        return;
+    }
     if (r != 0) {
-        commit_failed(p, &err);
+        end_tx(p, EFFECTS_UNSURE);
+        exchange_store_failed(p, &err);
         return;
     }
     end_tx(p, EFFECTS_IDLE);
     if (lost)
-        uncount(p, l);
-    count_batch(e, l);
-    exchange_settled(p, 0, lost);
-}
+        uncount(p, b);
 
-/* give_rest_back gives back the events that were not called for, because time is up or the sink is
- * down. What is done stays done. */
-static void give_rest_back(struct pipeline *p)
-{
-    hand_give_back(&p->hand);
-    batch_size_halve(&p->batch_size);
+    /* How many batches to come begin with savepoints. A batch of one event is no guide to that. */
+    bool several = b->claim.n > 1;
+    if (several && e->savepoint_batches > 0) {
+        if (e->failures > 0)
+            e->savepoint_batches = SAVEPOINTS_FOR;
+        else
+            e->savepoint_batches--;
+    }
+    exchange_settled(p, 0, lost);
 }
 
 /* seal_failed undoes the transaction. If another worker had recorded a call, or a handler had ended
@@ -309,43 +285,42 @@ static void seal_failed(struct pipeline *p, const struct error *err)
         use_savepoints(e);
         e->fresh = 0;
     }
-    undo(p);
+    undo_batch(p);
     if (!unseen)
         exchange_store_failed(p, err);
-}
-
-static void finish_broken(struct pipeline *p)
-{
-    struct error why = p->effects.trouble;
-    undo(p);
-    if (why.code)
-        exchange_store_failed(p, &why);
 }
 
 void effects_finish(struct pipeline *p)
 {
     struct effects *e = &p->effects;
-    struct live *l = e->batch;
+    struct batch_state *b = e->batch;
     struct error err = {0};
     bool lost = false;
-    if (e->state == EFFECTS_BROKEN)
-        finish_broken(p);
+    if (e->state == EFFECTS_BROKEN) {
+        err = e->trouble;
+        undo_batch(p);
+        if (err.code)
+            exchange_store_failed(p, &err);
+    }
     if (e->state != EFFECTS_OPEN)
         return;
 
-    if (l->open > 0)
-        give_rest_back(p);
-    if (seal(p, l, &lost, &err) == 0)
-        commit(p, l, lost);
+    if (b->open > 0) {
+        /* Time is up, or the sink is down. What is done stays done, the rest is given back. */
+        inflight_give_back(&p->inflight);
+        claim_quota_halve(&p->quota);
+    }
+    if (seal(p, b, &lost, &err) == 0)
+        commit_batch(p, b, lost);
     else
         seal_failed(p, &err);
 }
 
-void effects_drop(struct pipeline *p, const struct live *l)
+void effects_drop(struct pipeline *p, const struct batch_state *b)
 {
     struct effects *e = &p->effects;
-    calls_forget(&e->calls, l);
-    if (e->batch != l)
+    calls_forget(&e->calls, b);
+    if (e->batch != b)
         return;
     if (effects_in_tx(e))
         e->st->ops->rollback(e->st);
@@ -359,7 +334,7 @@ void effects_drop(struct pipeline *p, const struct live *l)
 bool effects_resolve(struct pipeline *p)
 {
     struct effects *e = &p->effects;
-    struct live *l = e->batch;
+    struct batch_state *b = e->batch;
     struct error err;
     bool lost;
     int64_t now = pipeline_now(p);
@@ -373,7 +348,7 @@ bool effects_resolve(struct pipeline *p)
     }
     if (schedule_store_away(&p->schedule, now))
         return false;
-    struct claim_lease lease = pipeline_lease(p, &l->b);
+    struct claim_lease lease = lease_of(p, &b->claim);
     if (p->cfg.st->ops->extend(p->cfg.st, &lease, &lost, &err) != 0) {
         exchange_store_failed(p, &err);
         return false;
@@ -383,7 +358,7 @@ bool effects_resolve(struct pipeline *p)
         exchange_drop(p, 0);
         return true;
     }
-    l->deadline = now + p->c->lease_ms * MS_NS;
-    undo(p);
+    lease_start(p, b, now);
+    undo_batch(p);
     return true;
 }

@@ -9,12 +9,9 @@
 #define ENGINE_EFFECTS_H
 
 #include "engine/calls.h"
-#include "engine/live.h"
-#include "engine/tx_pool.h"
+#include "engine/inflight.h"
+#include "engine/pipeline.h"
 #include "sink/handlers.h"
-
-struct pipeline;
-struct pipeline_config;
 
 /* How much one transaction spans. Of the first three modes, a batch begins with the widest that it
  * may use; when a transaction fails, the batch is done again in a narrower one, and never goes
@@ -38,10 +35,10 @@ enum effects_state {
 /* (1) Only set_mode writes mode, and only effects.c writes state.
  * (2) The members from batch to trouble have a meaning only while state is not IDLE.
  * (3) In MODE_PER_CALL, state is always IDLE: such a transaction ends with its call.
- * (4) st is acquired from the pool if there is one: NULL between steps, unless state is UNSURE. */
+ * (4) With a pool, st is NULL between steps, unless state is UNSURE. */
 struct effects {
-    struct store *st; /* NULL, and no pool: handlers act on their own */
-    struct tx_pool tx_pool;
+    struct store *st; /* NULL, and no pool: handlers act outside of the store */
+    struct tx_pool pool;
     struct calls calls;
     enum effects_mode mode;
     int undone;            /* how often this batch was undone */
@@ -49,15 +46,15 @@ struct effects {
     int fresh;             /* batches in a row none of whose calls was recorded before */
 
     enum effects_state state;
-    struct live *batch;
+    struct batch_state *batch;
     int64_t opened_at;       /* monotonic */
-    const struct item *last; /* the event of the last call; NULL: there was none */
+    const struct slot *last; /* the event of the last call; NULL: there was none */
     size_t failures;         /* calls that failed and were undone alone */
     struct error trouble;    /* what the store said when it broke; code 0: nothing */
 };
 
-/* effects_init borrows cfg->work or cfg->tx_pool, and the handlers. effects_guard returns the guard
- * that the handlers' sink is opened with. */
+/* effects_init borrows cfg->tx_conn or cfg->tx_pool, and the handlers. effects_guard returns the
+ * guard that the handlers' sink is opened with. */
 void effects_init(struct effects *e, const struct pipeline_config *cfg);
 struct handler_guard effects_guard(struct pipeline *p);
 
@@ -65,7 +62,7 @@ struct handler_guard effects_guard(struct pipeline *p);
  * whether a transaction is open, effects_unsure whether it is unknown if one was committed. */
 static inline bool effects_used(const struct effects *e)
 {
-    return e->st || e->tx_pool.acquire;
+    return e->st || e->pool.acquire;
 }
 
 static inline bool effects_in_tx(const struct effects *e)
@@ -83,23 +80,23 @@ bool effects_pending(const struct pipeline *p, int64_t now);
 /* effects_finish ends the transaction, if one is open: it settles the batch and commits, or undoes
  * everything and starts the batch over. */
 void effects_finish(struct pipeline *p);
-/* effects_drop forgets the batch l, and undoes the transaction if it is that of l. */
-void effects_drop(struct pipeline *p, const struct live *l);
+/* effects_drop forgets the batch, and undoes the transaction if it is that of the batch. */
+void effects_drop(struct pipeline *p, const struct batch_state *b);
 /* effects_resolve finds out what became of a commit whose answer was lost. Returns whether that is
  * known now. */
 bool effects_resolve(struct pipeline *p);
 
-/* effects_rest gives the handle back that was lent, unless a transaction is open on it or its end
- * is not known. effects_take gets one, if there is none. */
-void effects_rest(struct effects *e);
-/* effects_leave undoes what is open and gives the handle back, before the pipeline is freed. */
-void effects_leave(struct effects *e);
-int effects_take(struct effects *e, struct error *err);
+/* effects_release gives the connection back to the pool, unless a transaction is open on it or its
+ * end is not known. effects_acquire gets one, if there is none. */
+void effects_release(struct effects *e);
+/* effects_close undoes what is open and gives the connection back, before the pipeline is freed. */
+void effects_close(struct effects *e);
+int effects_acquire(struct effects *e, struct error *err);
 
-/* For calls.c. effects_open opens the transaction of l. effects_break notes that it must be undone,
- * because of what the store said (NULL: nothing). effects_refused says whether an error of a commit
- * is about what handlers did. */
-int effects_open(struct pipeline *p, struct live *l, struct error *err);
+/* For calls.c. effects_open opens the transaction of the batch. effects_break notes that it must be
+ * undone, because of what the store said (NULL: nothing). effects_refused says whether an error of
+ * a commit is about what handlers did. */
+int effects_open(struct pipeline *p, struct batch_state *b, struct error *err);
 void effects_break(struct effects *e, const struct error *why);
 bool effects_refused(struct effects *e, const struct error *err);
 

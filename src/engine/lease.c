@@ -1,24 +1,78 @@
-/* lease.c: extends the claims of the batches in hand, and finds out if they are lost. */
+/* lease.c: renews the leases of the claims in flight when half of one is over, and finds out if a
+ * claim is lost. */
+#include "base/num.h"
 #include "engine/pipeline_impl.h"
 
-void lease_lose(struct pipeline *p, struct live *l, const char *why)
+struct claim_lease lease_of(const struct pipeline *p, const struct batch *claim)
 {
-    if (l->lost)
+    return (struct claim_lease){.consumer = p->c->name,
+                                .owner = p->cfg.owner,
+                                .epoch = claim->epoch,
+                                .lease_ms = p->c->lease_ms};
+}
+
+void lease_start(const struct pipeline *p, struct batch_state *b, int64_t now)
+{
+    b->deadline = now + p->c->lease_ms * MS_NS;
+}
+
+/* renewal_at returns when half of the lease is over. */
+static int64_t renewal_at(const struct pipeline *p, const struct batch_state *b)
+{
+    return b->deadline - p->c->lease_ms * MS_NS / 2;
+}
+
+int64_t lease_wake(const struct pipeline *p)
+{
+    int64_t at = CLOCK_NEVER;
+    for (size_t i = 0; i < p->inflight.n; i++) {
+        const struct batch_state *b = p->inflight.batch[i];
+        if (!b->lost)
+            at = min_i64(at, renewal_at(p, b));
+    }
+    return at;
+}
+
+static bool has_one_writer(const struct pipeline *p)
+{
+    return (p->cfg.st->caps & STORE_ONE_WRITER) != 0;
+}
+
+void lease_freeze(struct pipeline *p, bool frozen)
+{
+    if (p->cfg.progress && has_one_writer(p))
+        atomic_store(&p->cfg.progress->frozen, frozen);
+}
+
+bool lease_allows(const struct pipeline *p, const struct batch_state *b, int64_t now)
+{
+    bool frozen = effects_in_tx(&p->effects) && has_one_writer(p);
+    if (frozen)
+        return true;
+    if (now >= b->deadline)
+        return false;
+    bool first_half = now < renewal_at(p, b);
+    return first_half || schedule_store_away(&p->schedule, now);
+}
+
+void lease_lose(struct pipeline *p, struct batch_state *b, const char *why)
+{
+    if (b->lost)
         return;
-    hand_lose(&p->hand, l);
+    inflight_lose(&p->inflight, b);
     p->stats.lost++;
     log_at(p->cfg.log, LOG_WARN_, p->c->name,
            "claim %lld is lost: %s; what it held will be delivered again: %zu",
-           (long long)l->b.epoch, why, l->b.n);
+           (long long)b->claim.epoch, why, b->claim.n);
 }
 
-/* extend asks the store for a new lease that begins now. Returns -1 if the store failed. */
-static int extend(struct pipeline *p, struct live *l)
+/* renew asks the store for a new lease that begins now. Returns -1 if the store failed. */
+static int renew(struct pipeline *p, struct batch_state *b)
 {
     int64_t now = pipeline_now(p);
     struct error err;
     bool lost;
-    struct claim_lease lease = pipeline_lease(p, &l->b);
+    struct claim_lease lease = lease_of(p, &b->claim);
     if (p->cfg.st->ops->extend(p->cfg.st, &lease, &lost, &err) != 0) {
         schedule_store_pause(&p->schedule, now);
         p->stats.meter.renewals[RENEWAL_ERROR]++;
@@ -27,47 +81,26 @@ static int extend(struct pipeline *p, struct live *l)
     }
     if (lost) {
         p->stats.meter.renewals[RENEWAL_LOST]++;
-        lease_lose(p, l, "another worker has taken it over");
+        lease_lose(p, b, "another worker has taken it over");
         return 0;
     }
     p->stats.meter.renewals[RENEWAL_OK]++;
-    l->deadline = now + p->c->lease_ms * MS_NS;
+    lease_start(p, b, now);
     return 0;
 }
 
-/* extend_all goes from the newest claim to the oldest and stops at a failure. So of two claims of a
- * lane, the older never expires after the newer, and whoever takes over gets their events in
- * order. */
-static void extend_all(struct pipeline *p)
-{
-    for (size_t i = p->hand.n; i-- > 0;) {
-        struct live *l = p->hand.live[i];
-        if (l->lost)
-            continue;
-        if (extend(p, l) != 0)
-            return;
-    }
-}
-
-/* any_half_gone says whether a claim has used up half of its lease. */
-static bool any_half_gone(const struct pipeline *p, int64_t now)
-{
-    for (size_t i = 0; i < p->hand.n; i++) {
-        const struct live *l = p->hand.live[i];
-        if (!l->lost && now >= pipeline_half_lease(p, l))
-            return true;
-    }
-    return false;
-}
-
-/* lease_keep extends all claims once half of any lease is over. A claim past its deadline may
- * belong to somebody else: nothing of it is submitted (see lease_allows in deliver.c) until the
- * store has said that it is still ours. */
-void lease_keep(struct pipeline *p)
+/* All leases are renewed together, from the newest claim to the oldest, up to the first failure. So
+ * of two claims of a lane, the older never expires after the newer, and a worker that takes over
+ * gets their events in order. A claim past its deadline may belong to another worker: nothing of it
+ * is submitted (see lease_allows) until the store has said that it is still ours. */
+void lease_renew(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (schedule_store_away(&p->schedule, now))
+    if (schedule_store_away(&p->schedule, now) || now < lease_wake(p))
         return;
-    if (any_half_gone(p, now))
-        extend_all(p);
+    for (size_t i = p->inflight.n; i-- > 0;) {
+        struct batch_state *b = p->inflight.batch[i];
+        if (!b->lost && renew(p, b) != 0)
+            return;
+    }
 }

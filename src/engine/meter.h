@@ -26,7 +26,7 @@ struct histogram {
 enum burial {
     BURIAL_ATTEMPTS,  /* its attempts are used up */
     BURIAL_REJECTED,  /* the sink will never take it */
-    BURIAL_OUTAGE,    /* nobody knows who is to blame, but it has failed for `outage` */
+    BURIAL_OUTAGE,    /* the fault is unknown, but it has failed for `outage` */
     BURIAL_MALFORMED, /* it cannot be given to any sink */
     BURIAL_CRASHED,   /* the process died at each attempt; buried by the store, type unknown */
     BURIALS

@@ -10,16 +10,32 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
-#include "engine/budget.h"
+#include "engine/claim_quota.h"
 #include "engine/consumer.h"
 #include "engine/meter.h"
-#include "engine/pulse.h"
 #include "engine/suspect.h"
-#include "engine/tx_pool.h"
 #include "sink/handlers.h"
 #include "store/store.h"
 
 struct pipeline;
+
+/* Where the handlers of a pipeline get the connection for their transactions, a step at a time.
+ * acquire may wait; release takes the connection back, with no transaction open. acquire == NULL:
+ * there is no pool. */
+struct tx_pool {
+    int (*acquire)(void *ctx, struct store **ret, struct error *err);
+    void (*release)(void *ctx, struct store *st);
+    void *ctx;
+};
+
+/* The handler call that a pipeline is in. Handlers work in the pipeline's own thread, so another
+ * thread, the lease renewer, extends its claim meanwhile. Any thread may read it at any time. */
+struct call_progress {
+    _Atomic int64_t started;  /* when the call began, monotonic; 0: there is none */
+    _Atomic int64_t epoch;    /* of the claim */
+    _Atomic int64_t deadline; /* when the claim expires, monotonic; the lease renewer moves it */
+    atomic_bool frozen;       /* claims can neither expire nor be extended now: see lease_freeze */
+};
 
 struct pipeline_config {
     const struct consumer *consumer;
@@ -32,27 +48,27 @@ struct pipeline_config {
      * pipeline. It must outlive the pipeline. */
     struct suspects *suspects;
     /* gone says whether the process of an owner has ended for certain, so that its claims need not
-     * run out first. NULL: nobody knows. */
+     * run out first. NULL: that cannot be known. */
     bool (*gone)(const char *owner);
-    /* The memory for events in hand, shared by all pipelines of a process. NULL: no limit but that
-     * of batches. It must outlive the pipeline. */
+    /* The memory for events in flight, shared by all pipelines of a process. NULL: no limit but
+     * that of batches. It must outlive the pipeline. */
     struct budget *budget;
-    /* For named handlers: the store handle whose transactions they work in, which nothing else
-     * uses, or a pool that has one for a step at a time; and the handlers themselves, as the sink
-     * has them. Neither: handlers work on their own. */
-    struct store *work;
+    /* For named handlers: the connection whose transactions they work in, which nothing else uses,
+     * or the pool that it comes from; and the handlers themselves, as the sink has them. Neither:
+     * handlers act outside of the store. */
+    struct store *tx_conn;
     struct tx_pool tx_pool;
     const struct handler *handlers;
     size_t n_handlers;
-    struct pulse *pulse; /* NULL: nobody extends claims while a handler runs */
-    /* Look at least this often even if no bell rings, unless the consumer has a poll_ms; 0: 30 s.
-     * */
+    struct call_progress *progress; /* NULL: claims are not extended while a handler runs */
+    /* Look at least this often even without a wake-up, unless the consumer has a poll_ms; 0: 30 s.
+     */
     int64_t sweep_ms;
-    int64_t poll_ms; /* how often to look when the store has no bell; 0: 500 ms */
+    int64_t poll_ms; /* how often to look when the store has no wake-ups; 0: 500 ms */
     /* How long a batch that was delivered whole may wait to be settled, so that it can be settled
      * together with the next claim. 0: it is settled at once. */
     int64_t settle_wait_ms;
-    /* If somebody gives the consumer newer settings, stand by until ours are in force again,
+    /* If the consumer is given newer settings, stand by until ours are in force again,
      * instead of failing. */
     bool stand_by;
     bool sole; /* the process has no other pipeline for this consumer */
@@ -73,7 +89,7 @@ struct pipeline_stats {
     /* Since when, in monotonic ns, the pipeline has had work and has got no event delivered or
      * buried. A store that cannot be asked counts as work. 0: it has nothing to do. */
     int64_t stalled_since;
-    int64_t held_bytes;     /* memory that the batches in hand take; see budget.h */
+    int64_t held_bytes;     /* memory that the batches in flight take */
     int64_t ended_at;       /* when the sink last answered, monotonic ns */
     char why[PIPELINE_WHY]; /* what the sink or store said when it went down; "" once it is back */
     bool through;           /* the last look found nothing left (see claim_hint.through) */
@@ -106,7 +122,7 @@ bool pipeline_step(struct pipeline *p);
  * *ret_deadline is when to wake up at the latest, monotonic; CLOCK_NEVER: no limit. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline);
 
-/* pipeline_ring makes the next step look for work, as the doorbell does. */
+/* pipeline_ring makes the next step look for work, as a wake-up does. */
 void pipeline_ring(struct pipeline *p);
 
 /* pipeline_drain stops claiming and gives back what was not started. Deliveries in flight may go on

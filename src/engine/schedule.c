@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 
-#define CROWDED_WAIT (50 * MS_NS) /* between looks while another worker has the lane */
+#define TAKEN_WAIT (50 * MS_NS) /* between looks while another worker has the lane */
 #define STORE_WAIT_MIN (100 * MS_NS)
 #define STORE_WAIT_MAX (5000 * MS_NS)
 #define STORE_PAUSE (200 * MS_NS)
@@ -15,32 +15,24 @@ void schedule_init(struct schedule *s)
 void schedule_look_now(struct schedule *s)
 {
     s->look_at = 0;
-    s->deaf_until = 0;
+    s->ignore_until = 0;
 }
 
-void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool crowded)
+void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool lane_taken)
 {
     s->look_at = now + wait;
-    s->deaf_until = 0;
-    if (!crowded)
+    s->ignore_until = 0;
+    if (!lane_taken)
         return;
 
-    /* The worker that has the lane rings the bell with every commit, and each look would find the
-     * lane taken. */
-    s->deaf_until = now + CROWDED_WAIT;
-    if (wait < CROWDED_WAIT) {
-        s->look_at = s->deaf_until;
-    }
+    /* Every commit of the worker that has the lane is a wake-up, and each look would find the lane
+     * taken. */
+    s->ignore_until = now + TAKEN_WAIT;
+    if (wait < TAKEN_WAIT)
+        s->look_at = s->ignore_until;
 }
 
-void schedule_look_by(struct schedule *s, int64_t at)
-{
-    if (s->look_at > at) {
-        s->look_at = at;
-    }
-}
-
-void schedule_ring(struct schedule *s)
+void schedule_woken(struct schedule *s)
 {
     schedule_look_now(s);
     s->store_at = 0;
@@ -53,26 +45,24 @@ bool schedule_look_due(const struct schedule *s, int64_t now)
 
 bool schedule_listens(const struct schedule *s, int64_t now)
 {
-    return now >= s->deaf_until;
+    return now >= s->ignore_until;
 }
 
 int64_t schedule_look_wake(const struct schedule *s, int64_t now)
 {
-    bool deaf_first = now < s->deaf_until && s->deaf_until < s->look_at;
-    if (deaf_first)
-        return s->deaf_until;
+    bool ignored_first = now < s->ignore_until && s->ignore_until < s->look_at;
+    if (ignored_first)
+        return s->ignore_until;
     return s->look_at;
 }
 
 int64_t schedule_store_failed(struct schedule *s, int64_t now)
 {
     s->store_delay *= 2;
-    if (s->store_delay < STORE_WAIT_MIN) {
+    if (s->store_delay < STORE_WAIT_MIN)
         s->store_delay = STORE_WAIT_MIN;
-    }
-    if (s->store_delay > STORE_WAIT_MAX) {
+    if (s->store_delay > STORE_WAIT_MAX)
         s->store_delay = STORE_WAIT_MAX;
-    }
     s->store_at = now + s->store_delay;
     return s->store_delay;
 }
@@ -95,9 +85,8 @@ bool schedule_store_away(const struct schedule *s, int64_t now)
 
 void schedule_drain(struct schedule *s, int64_t deadline)
 {
-    if (deadline < s->drain_by) {
+    if (deadline < s->drain_by)
         s->drain_by = deadline;
-    }
 }
 
 bool schedule_drain_over(const struct schedule *s, int64_t now)
@@ -105,7 +94,7 @@ bool schedule_drain_over(const struct schedule *s, int64_t now)
     return now >= s->drain_by;
 }
 
-int64_t schedule_wake(const struct schedule *s, int64_t now, int64_t at)
+int64_t schedule_wake_at(const struct schedule *s, int64_t now, int64_t at)
 {
     if (!schedule_store_away(s, now))
         return at;

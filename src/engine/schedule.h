@@ -1,5 +1,5 @@
-/* schedule.h: when a pipeline acts by itself: when it looks for work, listens for the bell, asks a
- * store again that has failed, gives up a drain. Nothing here reads a clock: every time is
+/* schedule.h: when a pipeline acts on its own: when it looks for work, heeds wake-ups, asks a store
+ * again that has failed, gives up a drain. Nothing here reads a clock: every time is
  * monotonic, in ns, and comes from the caller. */
 #ifndef ENGINE_SCHEDULE_H
 #define ENGINE_SCHEDULE_H
@@ -8,32 +8,30 @@
 #include <stdint.h>
 
 /* (1) Only schedule.c writes these.
- * (2) deaf_until matters only while look_at lies ahead.
+ * (2) ignore_until matters only while look_at lies ahead.
  * (3) store_at lies ahead while the store is left alone.
  * (4) drain_by only ever moves to an earlier time. */
 struct schedule {
-    int64_t look_at;     /* when to ask the store for work; 0: at once */
-    int64_t deaf_until;  /* the bell is ignored until then */
-    int64_t store_at;    /* the store is not asked before; 0: it may be asked at once */
-    int64_t store_delay; /* how long it was last left alone; 0: it has answered since */
-    int64_t drain_by;    /* when deliveries in flight are cancelled; CLOCK_NEVER: no drain */
+    int64_t look_at;      /* when to ask the store for work; 0: at once */
+    int64_t ignore_until; /* wake-ups are ignored until then */
+    int64_t store_at;     /* the store is not asked before; 0: it may be asked at once */
+    int64_t store_delay;  /* how long it was last left alone; 0: it has answered since */
+    int64_t drain_by;     /* when deliveries in flight are cancelled; CLOCK_NEVER: no drain */
 };
 
 /* schedule_init starts with a look at once, and no drain. */
 void schedule_init(struct schedule *s);
 
-/* schedule_look_now makes a look due at once. schedule_look_by makes it due at `at`, unless it is
- * due sooner. */
+/* schedule_look_now makes a look due at once. */
 void schedule_look_now(struct schedule *s);
-void schedule_look_by(struct schedule *s, int64_t at);
-/* schedule_rest makes the next look due in `wait`, or when the bell rings. `crowded` means that
- * another worker has the lane: then the next look is at least 50 ms away, bell or not. */
-void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool crowded);
-/* schedule_ring makes a look due at once, and has the store asked even if it is being left alone.
- * */
-void schedule_ring(struct schedule *s);
+/* schedule_rest makes the next look due in `wait`, or at a wake-up. `lane_taken` means that another
+ * worker has the lane: then the next look is at least 50 ms away, wake-up or not. */
+void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool lane_taken);
+/* schedule_woken makes a look due at once, and has the store asked even if it is being left alone.
+ */
+void schedule_woken(struct schedule *s);
 
-/* schedule_look_due says whether a look is due. schedule_listens says whether the bell counts now.
+/* schedule_look_due says whether a look is due. schedule_listens says whether wake-ups count now.
  * schedule_look_wake returns when either will change. */
 bool schedule_look_due(const struct schedule *s, int64_t now);
 bool schedule_listens(const struct schedule *s, int64_t now);
@@ -53,8 +51,8 @@ bool schedule_store_away(const struct schedule *s, int64_t now);
 void schedule_drain(struct schedule *s, int64_t deadline);
 bool schedule_drain_over(const struct schedule *s, int64_t now);
 
-/* schedule_wake returns when a pipeline that wants to wake up at `at` should do so. While the store
- * is left alone, what is due already can only be waiting for the store. */
-int64_t schedule_wake(const struct schedule *s, int64_t now, int64_t at);
+/* schedule_wake_at returns when a pipeline that wants to wake up at `at` should do so. While the
+ * store is left alone, what is due already can only be waiting for the store. */
+int64_t schedule_wake_at(const struct schedule *s, int64_t now, int64_t at);
 
 #endif

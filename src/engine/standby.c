@@ -4,16 +4,14 @@
  * new settings and refuses those they replaced, so the old workers stand by: they settle what they
  * have, claim nothing, and ask again now and then. They go on if an operator brings their settings
  * back. */
-#include <stdio.h>
-
+#include "base/num.h"
 #include "engine/pipeline_impl.h"
 
 #define AGAIN_MIN (1000 * MS_NS)
 #define AGAIN_MAX (15000 * MS_NS)
 #define LEASE_OVER_MS 1
 
-/* put registers the consumer with our settings. */
-static int put(struct pipeline *p, enum put how, struct error *err)
+static int register_consumer(struct pipeline *p, enum put how, struct error *err)
 {
     char retry_text[RETRY_TEXT];
     struct consumer_spec spec = consumer_spec_of(p->c, retry_text);
@@ -22,41 +20,23 @@ static int put(struct pipeline *p, enum put how, struct error *err)
     return p->cfg.st->ops->consumer_put(p->cfg.st, &spec, NULL, err);
 }
 
-/* longer_delay doubles the wait between two tries, from 1 s to 15 s. */
-static int64_t longer_delay(int64_t delay)
+/* stay_on_standby notes why we stand by, logs it if it is news, and sets the time of the next try.
+ */
+static void stay_on_standby(struct pipeline *p, const struct error *why)
 {
-    if (delay == 0)
-        return AGAIN_MIN;
-    if (delay > AGAIN_MAX / 2)
-        return AGAIN_MAX;
-    return delay * 2;
-}
-
-/* wait_on notes why we stand by, logs it if it is news, and sets the time of the next try. */
-static void wait_on(struct pipeline *p, const struct error *why)
-{
-    bool news = strcmp(p->standby.text, why->text) != 0;
-    p->standby = *why;
+    struct standby *s = &p->standby;
+    bool news = strcmp(s->why.text, why->text) != 0;
+    s->why = *why;
+    s->delay = max_i64(AGAIN_MIN, min_i64(2 * s->delay, AGAIN_MAX));
+    s->at = pipeline_now(p) + s->delay;
     p->stats.standby = true;
-    p->standby_delay = longer_delay(p->standby_delay);
-    p->standby_at = pipeline_now(p) + p->standby_delay;
     if (news)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
 }
 
-static void go_on(struct pipeline *p)
-{
-    log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings count again: going on");
-    p->standby = (struct error){0};
-    p->stats.standby = false;
-    p->standby_at = 0;
-    p->standby_delay = 0;
-    schedule_look_now(&p->schedule);
-}
-
 /* end_leases ends the leases of workers whose process is known to have ended, oldest claim first.
- * Their events need not wait: a relay that was killed is usually started again at once. Whatever
- * goes wrong here, leases run out by themselves. */
+ * Their events need not wait: a relay that was killed is usually started again at once. If anything
+ * goes wrong here, leases simply run out. */
 static void end_leases(struct pipeline *p)
 {
     struct store *st = p->cfg.st;
@@ -89,14 +69,14 @@ static void end_leases(struct pipeline *p)
 int standby_register(struct pipeline *p, struct error *err)
 {
     struct error why;
-    if (put(p, PUT_START, &why) == 0) {
+    if (register_consumer(p, PUT_START, &why) == 0) {
         end_leases(p);
         return 0;
     }
 
     bool replaced = why.code == ERR_CONFLICT;
     if (replaced && p->cfg.stand_by) {
-        wait_on(p, &why);
+        stay_on_standby(p, &why);
         return 0;
     }
     if (err)
@@ -106,23 +86,26 @@ int standby_register(struct pipeline *p, struct error *err)
 
 void standby_enter(struct pipeline *p)
 {
-    p->standby = (struct error){.code = ERR_CONFLICT, .text = ""};
+    p->standby.why = (struct error){.code = ERR_CONFLICT, .text = ""};
+    p->standby.at = 0; /* standby_try asks the store at once, which then says why */
     p->stats.standby = true;
-    p->standby_at = 0; /* standby_try asks the store at once, which then says why */
 }
 
 bool standby_try(struct pipeline *p)
 {
     struct error err;
     int64_t now = pipeline_now(p);
-    if (now < p->standby_at || schedule_store_away(&p->schedule, now))
+    if (now < p->standby.at || schedule_store_away(&p->schedule, now))
         return false;
-    if (put(p, PUT_AGAIN, &err) == 0) {
-        go_on(p);
+    if (register_consumer(p, PUT_AGAIN, &err) == 0) {
+        log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings count again: going on");
+        p->standby = (struct standby){0};
+        p->stats.standby = false;
+        schedule_look_now(&p->schedule);
         return true;
     }
     if (err.code == ERR_CONFLICT)
-        wait_on(p, &err);
+        stay_on_standby(p, &err);
     else
         exchange_store_failed(p, &err);
     return false;

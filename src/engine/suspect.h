@@ -1,11 +1,11 @@
 /* suspect.h: events that may have killed a process.
  *
- * A careful event (see store.h) is a suspect if its sink runs code of the application in this
- * process. A pipeline has nothing else in hand while it delivers one. If the process dies while one
- * suspect is in flight, that one is to blame. Consumers do not wait for each other's deliveries, so
- * several may be in flight at a time; then a crash is held against none of them. After several
- * crashes the store hands them out at different times (see STORE_APART_MS), so that the one that
- * kills is alone. */
+ * An event that was in flight when a worker vanished is a suspect if its sink runs code of the
+ * application in this process. A pipeline has nothing else in flight while it delivers one. If the
+ * process dies while one suspect is in flight, that one is to blame. Consumers do not wait for each
+ * other's deliveries, so several may be in flight at a time; then a crash is held against none of
+ * them. After several crashes the store hands them out at different times (see STORE_APART_MS), so
+ * that the one that kills is alone. */
 #ifndef ENGINE_SUSPECT_H
 #define ENGINE_SUSPECT_H
 
@@ -27,9 +27,10 @@ struct suspect_claim {
 struct suspect;
 
 /* The suspects of all pipelines of a process; any thread. (1) in_flight and blamed are protected by
- * lock. (2) blamed != NULL implies in_flight == 1. (3) Whoever claims an event that may be blamed
- * has `asking` until its delivery begins. No other suspect begins meanwhile: it could not tell the
- * store that the claim is not to be blamed, and could kill the process before anybody does. */
+ * lock. (2) blamed != NULL implies in_flight == 1. (3) The pipeline that claims an event that may
+ * be blamed has `asking` until its delivery begins. No other suspect begins meanwhile: it could not
+ * tell the store that the claim is not to be blamed, and could kill the process before its worker
+ * does. */
 struct suspects {
     pthread_mutex_t lock;
     pthread_mutex_t asking;
@@ -49,14 +50,14 @@ struct suspect {
 void suspect_all_init(struct suspects *all);
 void suspect_all_release(struct suspects *all);
 
-/* suspect_ask returns what the store is to do with careful events in the next claim, while `others`
- * batches are in hand beside it. suspect_begin or suspect_withdraw follows, after the claim and in
- * the same thread. */
+/* suspect_ask returns what the store is to do with suspects in the next claim, while `others`
+ * batches are in flight beside it. suspect_begin or suspect_withdraw follows, after the claim and
+ * in the same thread. */
 enum suspect_policy suspect_ask(struct suspect *s, size_t others);
 /* suspect_withdraw notes that there was no suspect in the claim, or no claim. */
 void suspect_withdraw(struct suspect *s);
 
-/* suspect_begin notes that the claim of a careful event was made, and its delivery is about to
+/* suspect_begin notes that the claim of a suspect was made, and its delivery is about to
  * begin. Returns how many claims are no longer to be blamed: ret has them, and the caller tells the
  * store before the delivery. */
 size_t suspect_begin(struct suspect *s, const struct claim_lease *c, bool blamed,

@@ -3,8 +3,8 @@
 #include "pool/pool.h"
 
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/cond.h"
 #include "base/num.h"
 #include "pool/pool_impl.h"
 
@@ -148,14 +148,11 @@ static void enqueue(struct pool_set *set, struct pool_waiter *w)
  * may make room. */
 static void wait_served(struct pool_set *set, struct pool_waiter *w)
 {
-    if (!set->exposed) {
-        pthread_cond_wait(&w->served, &set->lock);
-        return;
-    }
-    int64_t until = clock_mono(&clock_system) + SLOW_POLL;
-    struct timespec ts = {until / 1000000000, until % 1000000000};
-    pthread_cond_timedwait(&w->served, &set->lock, &ts);
-    if (!w->conn)
+    int64_t until = CLOCK_NEVER;
+    if (set->exposed)
+        until = clock_mono(&clock_system) + SLOW_POLL;
+    cond_wait(&w->served, &set->lock, until);
+    if (set->exposed && !w->conn)
         serve_waiters(set);
 }
 
@@ -164,11 +161,7 @@ static void wait_served(struct pool_set *set, struct pool_waiter *w)
 static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_user *user)
 {
     struct pool_waiter w = {.user = user};
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&w.served, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    cond_init(&w.served);
 
     pthread_mutex_lock(&set->lock);
     enqueue(set, &w);

@@ -36,7 +36,7 @@ static int search_topics(struct kafka_receiver *rc, int64_t offset, int64_t pati
     rc->search_at = clock_mono(&clock_system) + SEARCH_NS;
     rd_kafka_resp_err_t code = rd_kafka_metadata(rc->rk, 1, NULL, &md, (int)patience_ms);
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
-        kafka_fate_text(code, said);
+        kafka_answer_text(code, said);
         return err_set(err, ERR_UNAVAILABLE, "%s: %s", rc->sink.url.label, said);
     }
 
@@ -177,7 +177,7 @@ static int kafka_begin(struct receiver *base, struct error *err)
 {
     struct kafka_receiver *rc = (struct kafka_receiver *)base;
     int64_t offset;
-    rc->sink.base.cfg = (struct sink_config){.consumer = "receive"};
+    rc->sink.b.base.cfg = (struct sink_config){.consumer = "receive"};
     if (read_offset(base->cfg.from, &offset, err) != 0)
         return -1;
     if (kafka_settings_read(base->cfg.url, &rc->sink.set, &rc->sink.url, err) != 0)

@@ -9,7 +9,6 @@
 #include "receive/receive.h"
 #include "sink/nats_impl.h"
 #include "sink/nats_link_impl.h"
-#include "sink/nats_tls.h"
 
 #define RECONNECT_MS 200
 #define TEXT_MAX_BYTES ((size_t)4 << 20) /* all headers of a message, decoded */

@@ -79,9 +79,9 @@ void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[R
 /* A redis_reply_fn takes a reply, and frees it with freeReplyObject. */
 typedef void redis_reply_fn(void *ctx, redisReply *r);
 
-/* redis_conn_drive writes and reads what it can without waiting, and hands every reply to `reply`.
- * It returns -1 when the connection is lost or the greeting was refused. Then err has CLASS_DOWN,
- * or CLASS_FATAL if waiting cannot help, and the caller closes the connection. */
+/* redis_conn_drive writes and reads what it can without waiting, and hands every reply to
+ * `reply`. It returns -1 when the connection is lost or the greeting was refused. Then err has
+ * CLASS_DOWN, or CLASS_FATAL if waiting cannot help, and the caller closes the connection. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err);
 
 /* redis_conn_flush writes what it can of what is queued, and reads nothing. A failure shows at the

@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+#include "base/num.h"
 #include "sink/kafka_impl.h"
 #include "sink/kinds.h"
 
@@ -18,15 +21,61 @@
 
 #define SCRAM_MENDED 0x020601ff /* the version of the library */
 #define PROBE_SLICE_MS 200
-#define CLOSING_NS (50 * MS_NS) /* how often to look whether former producers are gone */
+#define CLOSING_NS (50 * MS_NS) /* between looks whether former producers are gone */
 
-static bool is_open(const struct slot *s)
+/* Looking for an event, with dedupe=on, that may have been written before: one that is tried again,
+ * because a relay vanished with it or its end was not heard of. */
+
+static int begin_look(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
-    bool with_us = s->state == SLOT_WAITING || s->state == SLOT_LOOKING;
-    return with_us || s->state == SLOT_SENT;
+    if (k->tail_fd < 0)
+        k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (k->tail_fd < 0)
+        return err_set(err, ERR_UNAVAILABLE, "kafka sink: no descriptor is left");
+    if (!k->tail) {
+        rd_kafka_conf_t *conf = rd_kafka_conf_new();
+        if (kafka_producer_conf(k, conf, err) != 0) {
+            rd_kafka_conf_destroy(conf);
+            return -1;
+        }
+        if (kafka_tail_new(conf, k->topic, k->b.base.cfg.consumer, k->tail_fd, &k->tail, err) != 0)
+            return -1;
+    }
+    it->state = ITEM_LOOKING;
+    it->look = kafka_tail_ask(k->tail, it->f.d->ev->created_at);
+    return 0;
 }
 
-/* ---- sending ---- */
+/* end_looks takes the results of looks that are over. */
+static void end_looks(struct kafka_sink *k)
+{
+    uint64_t rings;
+    if (!k->tail)
+        return;
+    (void)!read(k->tail_fd, &rings, sizeof rings);
+    for (struct flight *f = k->window.first; f; f = f->next) {
+        struct kafka_item *it = (struct kafka_item *)f;
+        struct kafka_place at;
+        if (it->state != ITEM_LOOKING || !kafka_tail_ready(k->tail, it->look))
+            continue;
+        it->doubtful = false;
+        it->state = ITEM_WAITING;
+        if (kafka_tail_find(k->tail, f->d->ev->id, &at)) {
+            it->state = ITEM_STORED;
+            it->partition = at.partition;
+            it->offset = at.offset;
+        }
+    }
+    if (!kafka_tail_partial(k->tail) || k->told_partial)
+        return;
+    k->told_partial = true;
+    broker_set_caution(&k->b,
+                       "topic %s has too many new messages to look for an event in all of them: "
+                       "one that a vanished relay had written may be repeated",
+                       k->topic);
+}
+
+/* Sending */
 
 /* connect_if_need_be makes a producer if there is none. While too many former ones are still being
  * closed there is none yet, and deliveries wait. */
@@ -37,13 +86,12 @@ static int connect_if_need_be(struct kafka_sink *k, struct error *err)
     return kafka_producer_new(k, &k->p, err);
 }
 
-/* hand_over hands one slot to the producer. Returns whether to go on with the next. */
-static bool hand_over(struct kafka_sink *k, size_t i)
+/* hand_over hands one event to the producer. Returns whether to go on with the next. */
+static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
 {
-    struct slot *s = kafka_slot(k, i);
     struct error err;
-    if (kafka_message_produce(k, i, &err) == 0) {
-        s->state = SLOT_SENT;
+    if (kafka_message_produce(k, it, &err) == 0) {
+        it->state = ITEM_SENT;
         k->out++;
         return true;
     }
@@ -53,108 +101,80 @@ static bool hand_over(struct kafka_sink *k, size_t i)
         return false; /* its turn comes when reports have made room */
     bool unfit = err.code == ERR_INVALID || code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     if (unfit) {
-        kafka_report_unfit(k, i, err.text);
+        kafka_answer_unfit(k, it, err.text);
         return true;
     }
-    kafka_report_back(k, s, code);
+    kafka_answer_back(k, it, code);
     return !k->breaking;
 }
 
-/* leave_singly replaces a producer that sends messages one by one, once the guilty one is found and
- * nothing is out. Returns whether to go on. */
-static bool leave_singly(struct kafka_sink *k)
-{
-    bool over = k->p && k->p->single && !kafka_singly(k);
-    if (!over)
-        return true;
-    if (k->out > 0)
-        return false;
-    kafka_producer_retire(k);
-    return true;
-}
-
-/* pump hands over what waits: one at a time while a guilty one is being looked for. */
-static void pump(struct kafka_sink *k)
+/* send_waiting hands over what waits: one at a time while a guilty one is being looked for. */
+static void send_waiting(struct kafka_sink *k)
 {
     struct error err;
-    while (k->sent < k->next && !k->breaking) {
-        if (kafka_singly(k) && k->out > 0)
+    while (k->waiting && !k->breaking) {
+        struct kafka_item *it = k->waiting;
+        bool singly = kafka_singly(k);
+        if (singly && k->out > 0)
             return;
-        if (!leave_singly(k))
+        if (k->p && k->p->single && !singly) {
+            if (k->out > 0)
+                return;
+            kafka_producer_retire(k); /* the guilty one is found: several are sent together again */
+        }
+        if (it->state == ITEM_LOOKING)
             return;
-        if (kafka_slot(k, k->sent)->state == SLOT_LOOKING)
-            return;
-        if (kafka_slot(k, k->sent)->state != SLOT_WAITING) {
-            k->sent++;
+        if (it->state != ITEM_WAITING) {
+            k->waiting = kafka_next(it);
             continue;
         }
-        struct slot *s = kafka_slot(k, k->sent);
-        if (kafka_look_needed(k, s)) {
-            if (kafka_look_begin(k, s, &err) != 0)
-                kafka_report_down(k, SINK_DOWN, err.text);
+        if (k->set.dedupe && it->doubtful) {
+            if (begin_look(k, it, &err) != 0)
+                kafka_answer_down(k, SINK_DOWN, err.text);
             return; /* nothing overtakes it meanwhile */
         }
         if (connect_if_need_be(k, &err) != 0) {
             enum sink_status status = err.code == ERR_CONFIG ? SINK_FATAL : SINK_DOWN;
-            kafka_report_down(k, status, err.text);
+            kafka_answer_down(k, status, err.text);
             return;
         }
-        if (!k->p || !hand_over(k, k->sent))
+        if (!k->p || !hand_over(k, it))
             return;
-        k->sent++;
+        k->waiting = kafka_next(it);
     }
-}
-
-/* same_topic says whether a chained event goes where the one before it went, so that the order
- * between them is the partition's. */
-static bool same_topic(const struct kafka_sink *k, const char *topic)
-{
-    if (k->fixed)
-        return true;
-    if (k->next == k->first)
-        return false;
-    const struct slot *before = kafka_slot(k, k->next - 1);
-    return before->topic && strcmp(before->topic, topic) == 0;
-}
-
-/* take puts a delivery into a slot. */
-static int take(struct kafka_sink *k, struct delivery *d, const char *topic)
-{
-    struct slot *s = kafka_slot(k, k->next);
-    *s = (struct slot){
-        .d = d,
-        .chained = d->chained,
-        .since = kafka_now(k),
-        .bytes = event_bytes(d->ev),
-        .offset = -1,
-        .doubtful = k->set.dedupe && d->again,
-    };
-    if (!k->fixed) {
-        s->topic = strdup(topic);
-        if (!s->topic)
-            return -1;
-    }
-    k->bytes += s->bytes;
-    k->next++;
-    return 0;
-}
-
-static void reject(struct kafka_sink *k, struct delivery *d, const struct error *err)
-{
-    struct sink_result res = {.status = SINK_REJECT, .text = err->text, .unasked = true};
-    if (err->code != ERR_INVALID)
-        res = (struct sink_result){.status = SINK_DOWN, .text = err->text};
-    sink_done(&k->base, d, &res);
 }
 
 static bool has_room(const struct kafka_sink *k)
 {
-    size_t busy = kafka_inflight(k);
-    if (busy == 0)
+    if (k->window.count == 0)
         return true;
     if (k->breaking || kafka_singly(k))
         return false;
-    return busy < KAFKA_WINDOW - 2 && k->bytes < ENOUGH_BYTES;
+    return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
+}
+
+/* take_event puts a delivery into the window. ERR_NOMEM. */
+static int take_event(struct kafka_sink *k, struct delivery *d, const char *topic,
+                      struct error *err)
+{
+    char *own = NULL;
+    if (!k->fixed) {
+        own = strdup(topic);
+        if (!own)
+            return err_nomem(err);
+    }
+    struct kafka_item *it = (struct kafka_item *)window_take(&k->window, d, NULL);
+    *it = (struct kafka_item){
+        .f = it->f,
+        .number = k->taken++,
+        .chained = d->chained,
+        .offset = -1,
+        .doubtful = k->set.dedupe && d->again,
+        .topic = own,
+    };
+    if (!k->waiting)
+        k->waiting = it;
+    return 0;
 }
 
 static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
@@ -164,54 +184,55 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
     for (; i < n && has_room(k); i++) {
         struct error err = {0};
         const char *topic = kafka_message_topic(k, d[i]->ev, &err);
+        /* A chained event must go where the one before it went, so that the order between them is
+         * the partition's. If not, its chain ends before it, and it is offered again, alone. */
+        const struct kafka_item *before = (const struct kafka_item *)k->window.last;
+        bool same = topic && (k->fixed || (before && strcmp(before->topic, topic) == 0));
         bool behind = d[i]->chained && i > 0;
-        if (topic && behind && !same_topic(k, topic))
+        if (behind && !same)
             break;
-        if (!topic && behind)
-            break; /* its chain ends before it; it is offered again, alone */
-        if (!topic) {
-            reject(k, d[i], &err);
-        } else if (take(k, d[i], topic) != 0) {
-            err_nomem(&err);
-            reject(k, d[i], &err);
+        if (!topic || take_event(k, d[i], topic, &err) != 0) {
+            struct sink_result res = sink_unsent(&err);
+            sink_done(sk, d[i], &res);
         }
     }
-    pump(k);
-    kafka_report_answer(k);
+    send_waiting(k);
+    kafka_answer_known(k);
     return i;
 }
 
-/* ---- time ---- */
+/* Time */
 
-/* oldest returns the oldest delivery that is not decided; NULL: there is none. */
-static const struct slot *oldest(const struct kafka_sink *k)
+/* oldest_since returns when the oldest delivery was taken that is not decided; CLOCK_NEVER:
+ * there is none. */
+static int64_t oldest_since(const struct kafka_sink *k)
 {
-    for (size_t i = k->first; i < k->next; i++) {
-        const struct slot *s = kafka_slot(k, i);
-        if (s->d && is_open(s))
-            return s;
-    }
-    return NULL;
+    for (const struct flight *f = k->window.first; f; f = f->next)
+        if (((const struct kafka_item *)f)->state <= ITEM_SENT)
+            return f->since;
+    return CLOCK_NEVER;
 }
 
 /* late_at returns when the oldest delivery will have waited for too long. */
 static int64_t late_at(const struct kafka_sink *k)
 {
-    const struct slot *s = oldest(k);
-    int64_t limit = k->base.cfg.timeout_ms;
-    if (!s || limit <= 0)
+    int64_t since = oldest_since(k), limit = k->b.base.cfg.timeout_ms;
+    if (since == CLOCK_NEVER || limit <= 0)
         return CLOCK_NEVER;
-    return s->since + limit * MS_NS;
+    return since + limit * MS_NS;
 }
 
-/* away_at returns when brokers have been out of reach for long enough. */
+/* away_at returns when brokers have been out of reach for long enough. If the connection was lost
+ * because a request timed out, that was perhaps one of the library's own, sent before the oldest
+ * delivery was taken: the broker is silent only once that delivery has waited for as long. */
 static int64_t away_at(const struct kafka_sink *k)
 {
-    const struct slot *s = oldest(k);
-    if (!s || !k->away_since)
+    int64_t since = oldest_since(k);
+    if (since == CLOCK_NEVER || !k->away_since)
         return CLOCK_NEVER;
-    int64_t since = k->away_since > s->since ? k->away_since : s->since;
-    return since + AWAY_NS;
+    if (strcasestr(k->trouble, "timed out"))
+        since += kafka_producer_patience_ms(k) * MS_NS;
+    return max_i64(k->away_since, since) + AWAY_NS;
 }
 
 /* scram_hint explains a login that is refused though the password is right. */
@@ -223,35 +244,37 @@ static const char *scram_hint(const struct kafka_sink *k)
     bool refused = strstr(k->trouble, "invalid credentials") != NULL;
     if (!scram || !refused || rd_kafka_version() >= SCRAM_MENDED)
         return "";
-    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/kafka.md)";
+    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
+/* check_time ends everything once one of its two limits has passed. Which of them passed first says
+ * why, not which is seen first: on a busy machine both may have passed before we look. */
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
-    int64_t now = kafka_now(k);
-    const char *trouble = k->trouble[0] != '\0' ? k->trouble : "no broker can be reached";
-    if (now >= away_at(k))
-        snprintf(text, sizeof text, "%s: %s%s", k->url.label, trouble, scram_hint(k));
-    else if (now >= late_at(k))
-        snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
-                 k->url.label, (long long)k->base.cfg.timeout_ms, kafka_inflight(k),
-                 k->trouble[0] != '\0' ? ": " : "", k->trouble);
-    else
+    int64_t away = away_at(k), late = late_at(k);
+    if (broker_now(&k->b) < min_i64(away, late))
         return;
-    kafka_report_down(k, SINK_DOWN, text);
+    bool has_trouble = k->trouble[0] != '\0';
+    if (away < late)
+        snprintf(text, sizeof text, "%s: %s%s", k->url.label,
+                 has_trouble ? k->trouble : "no broker can be reached", scram_hint(k));
+    else
+        snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
+                 k->url.label, (long long)k->b.base.cfg.timeout_ms, k->window.count,
+                 has_trouble ? ": " : "", k->trouble);
+    kafka_answer_down(k, SINK_DOWN, text);
 }
 
 static void kafka_drive(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
-    kafka_report_hear(k);
-    kafka_look_end(k);
-    kafka_report_settle(k);
-    pump(k);
-    kafka_report_answer(k);
-    if (kafka_inflight(k) > 0)
-        check_time(k);
+    kafka_answer_hear(k);
+    end_looks(k);
+    kafka_answer_broken(k);
+    send_waiting(k);
+    kafka_answer_known(k);
+    check_time(k);
 }
 
 static size_t kafka_fds(struct sink *sk, struct pollfd *out, size_t max)
@@ -265,33 +288,16 @@ static size_t kafka_fds(struct sink *sk, struct pollfd *out, size_t max)
     return n;
 }
 
-/* closed_at returns when to look whether former producers are gone, for whose end the next one
- * waits; CLOCK_NEVER: nothing waits for that. */
-static int64_t closed_at(const struct kafka_sink *k)
-{
-    bool waits = !k->p && !k->tail && kafka_inflight(k) > 0;
-    if (!waits)
-        return CLOCK_NEVER;
-    return kafka_now(k) + CLOSING_NS;
-}
-
-/* broken_at returns when a producer that broke is replaced, whatever it still has. */
-static int64_t broken_at(const struct kafka_sink *k)
-{
-    if (!k->breaking)
-        return CLOCK_NEVER;
-    return k->break_by;
-}
-
 static int64_t kafka_deadline(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    const int64_t each[] = {late_at(k), away_at(k), broken_at(k), closed_at(k)};
-    int64_t first = CLOCK_NEVER;
-    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++)
-        if (each[i] < first)
-            first = each[i];
-    return first;
+    int64_t due = min_i64(late_at(k), away_at(k));
+    if (k->breaking)
+        due = min_i64(due, k->break_by);
+    bool waits_for_room = !k->p && !k->tail && k->window.count > 0;
+    if (waits_for_room)
+        due = min_i64(due, broker_now(&k->b) + CLOSING_NS);
+    return due;
 }
 
 /* kafka_cancel looks for reports once more: an event that is known to be stored need not come
@@ -299,40 +305,33 @@ static int64_t kafka_deadline(struct sink *sk)
 static void kafka_cancel(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
-    kafka_report_hear(k);
-    kafka_report_answer(k);
-    if (kafka_inflight(k) > 0)
-        kafka_report_down(k, SINK_CANCELLED, "cancelled");
+    kafka_answer_hear(k);
+    kafka_answer_known(k);
+    if (k->window.count > 0)
+        kafka_answer_down(k, SINK_CANCELLED, "cancelled");
 }
 
-/* kafka_attended says whether the look at the topic, which began with the first event, has still to
- * be told. */
+/* kafka_attended says whether the check of the topic, which began with the first event, has still
+ * to be told. */
 static bool kafka_attended(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
     return k->p && k->p->checking && !k->told_facts;
 }
 
-static size_t kafka_marks(struct sink *sk, const struct hwm **ret)
-{
-    return streams_dirty(&((struct kafka_sink *)sk)->streams, ret);
-}
-
-static void kafka_marks_kept(struct sink *sk)
-{
-    streams_kept(&((struct kafka_sink *)sk)->streams);
-}
-
-static const char *kafka_caution(struct sink *sk)
+/* kafka_broker names the brokers of the URL, by which the library finds the others. */
+static void kafka_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    if (k->n_caution == 0)
-        return NULL;
-    const char *text = k->caution[(k->n_caution - 1) % 3];
-    return text[0] != '\0' ? text : NULL;
+    ret->kind = "kafka";
+    ret->connected = k->p && k->answered && !k->away_since;
+    for (size_t i = 0; i < k->url.n_hosts; i++)
+        sink_peer_add(ret->broker, k->url.hosts[i].host, k->url.hosts[i].port);
+    kafka_topic_list_leaders(&k->leaders, ret->leader);
+    window_describe(&k->window, ret);
 }
 
-/* ---- opening ---- */
+/* Opening */
 
 static void kafka_close(struct sink *sk)
 {
@@ -342,33 +341,13 @@ static void kafka_close(struct sink *sk)
     kafka_tail_free(k->tail);
     if (k->tail_fd >= 0)
         close(k->tail_fd);
-    streams_release(&k->streams);
     template_free(k->name);
     buf_release(&k->topic_name);
     buf_release(&k->text);
     kafka_settings_release(&k->set);
     broker_url_release(&k->url);
-    free(k->slots);
-    free(k);
-}
-
-/* check_files checks that the files which each producer will read are there: one that is missing at
- * the start is a mistake. */
-static int check_files(const struct broker_url *u, struct error *err)
-{
-    const char *const files[] = {u->password_file, u->ca, u->cert, u->key};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        if (files[i] && access(files[i], R_OK) != 0)
-            return err_errno(err, ERR_CONFIG, errno, "kafka sink: could not read %s", files[i]);
-    }
-    return 0;
-}
-
-static void set_style(struct kafka_sink *k)
-{
-    k->style = (struct message_style){.format = k->set.format, .ce_prefix = "ce_"};
-    if (k->set.source)
-        k->style.source = str_of(k->set.source);
+    window_release(&k->window);
+    broker_close(sk);
 }
 
 /* set_topic compiles the template of the topic's name, and checks it as far as that is possible. */
@@ -387,28 +366,37 @@ static int set_topic(struct kafka_sink *k, struct error *err)
         err->code = ERR_CONFIG;
         return err_prefix(err, "kafka sink: topic");
     }
-    if (strlen(k->topic) != strlen(text) || strcmp(k->topic, text) != 0)
+    if (strcmp(k->topic, text) != 0)
         return err_set(err, ERR_CONFIG,
                        "kafka sink: a topic is made of letters, digits, '.', '_' and '-'");
     return 0;
 }
 
-static int set_up(struct kafka_sink *k, struct error *err)
+static int kafka_set_up(struct sink *sk, struct error *err)
 {
-    if (kafka_settings_read(k->base.cfg.url, &k->set, &k->url, err) != 0)
+    struct kafka_sink *k = (struct kafka_sink *)sk;
+    k->tail_fd = -1;
+    buf_init(&k->topic_name, NAME_MAX_BYTES);
+    buf_init(&k->text, TEXT_MAX);
+    kafka_topic_leaders_init(&k->leaders);
+    if (kafka_settings_read(sk->cfg.url, &k->set, &k->url, err) != 0)
         return -1;
-    if (check_files(&k->url, err) != 0)
+    const char *const files[] = {k->url.password_file, k->url.ca, k->url.cert, k->url.key};
+    if (broker_check_files("kafka", files, sizeof files / sizeof files[0], err) != 0)
         return -1;
     if (set_topic(k, err) != 0)
         return -1;
-    set_style(k);
-    k->slots = calloc(KAFKA_WINDOW, sizeof *k->slots);
-    if (!k->slots)
-        return err_nomem(err);
-    kafka_leaders_init(&k->leaders);
-    if (streams_init(&k->streams) != 0)
-        return err_nomem(err);
-    return 0;
+    k->style = (struct message_style){
+        .format = k->set.format, .source = str_of(k->set.source), .ce_prefix = "ce_"};
+    /* Where topics are several, one that takes nothing must not hold up the others, so the sink is
+     * not fail-stop as a whole, only along the events of a key. */
+    sk->caps = k->fixed ? SINK_FAILSTOP : SINK_CHAINS;
+    return window_init(&k->window, sk, KAFKA_WINDOW, sizeof(struct kafka_item), err);
+}
+
+static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
+{
+    return broker_open(cfg, sizeof(struct kafka_sink), kafka_set_up, ret, err);
 }
 
 /* ask_topic asks for the topic until there is an answer, the time is over, or no broker can be
@@ -416,21 +404,21 @@ static int set_up(struct kafka_sink *k, struct error *err)
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
 {
     const rd_kafka_metadata_t *md;
-    int64_t until = kafka_now(k) + timeout_ms * MS_NS;
+    int64_t until = broker_now(&k->b) + timeout_ms * MS_NS;
     rd_kafka_resp_err_t code;
     do {
         code = rd_kafka_metadata(k->p->rk, 0, k->p->topic, &md, PROBE_SLICE_MS);
-        kafka_report_hear(k);
-        bool away = k->away_since && kafka_now(k) >= k->away_since + AWAY_NS / 2;
+        kafka_answer_hear(k);
+        bool away = k->away_since && broker_now(&k->b) >= k->away_since + AWAY_NS / 2;
         if (away)
             break;
-    } while (code != RD_KAFKA_RESP_ERR_NO_ERROR && kafka_now(k) < until);
+    } while (code != RD_KAFKA_RESP_ERR_NO_ERROR && broker_now(&k->b) < until);
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
         return code;
     k->answered = true;
     if (k->fixed && md->topic_cnt > 0) {
         code = md->topics[0].err;
-        kafka_leaders_read(&k->leaders, md);
+        kafka_topic_read_leaders(&k->leaders, md);
     }
     rd_kafka_metadata_destroy(md);
     return code;
@@ -449,69 +437,25 @@ static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     bool made_later = code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && k->set.create;
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR || made_later)
         return 0;
-    kafka_fate_text(code, said);
-    bool about_connection = k->trouble[0] != '\0' && kafka_fate_of(code)->fate == KAFKA_AWAY;
+    kafka_answer_text(code, said);
+    bool about_connection = k->trouble[0] != '\0' && kafka_answer_of(code)->meaning == KAFKA_AWAY;
     if (about_connection)
         return err_set(err, ERR_UNAVAILABLE, "%s: %s", k->url.label, k->trouble);
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }
 
-static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    const struct sink_ops *ops;
-    if (sink_find(cfg->url, &ops, err) != 0)
-        return -1;
-    struct kafka_sink *k = calloc(1, sizeof *k);
-    if (!k)
-        return err_nomem(err);
-    k->base = (struct sink){.ops = ops, .cfg = *cfg};
-    k->tail_fd = -1;
-    buf_init(&k->topic_name, NAME_MAX_BYTES);
-    buf_init(&k->text, TEXT_MAX);
-    if (set_up(k, err) != 0) {
-        kafka_close(&k->base);
-        return -1;
-    }
-    /* Where topics are several, one that takes nothing must not hold up the others, so the sink is
-     * not fail-stop as a whole, only along the events of a key. */
-    k->base.caps = k->fixed ? SINK_FAILSTOP : SINK_CHAINS;
-    *ret = &k->base;
-    return 0;
-}
+const struct sink_ops kafka_ops = {
+    .scheme = "kafka",
+    .synopsis = "kafka://HOST:PORT/TOPIC",
+    .help = "write to Kafka; see docs/brokers.md",
+    .attended = kafka_attended,
+    BROKER_OPS(kafka),
+};
 
-/* kafka_broker names the brokers of the URL, by which the library finds the others. */
-static void kafka_broker(struct sink *sk, struct sink_broker *ret)
-{
-    const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    ret->kind = "kafka";
-    ret->connected = k->p && k->answered && !k->away_since;
-    for (size_t i = 0; i < k->url.n_hosts; i++)
-        sink_peer_add(ret->broker, k->url.hosts[i].host, k->url.hosts[i].port);
-    kafka_leaders_list(&k->leaders, ret->leader);
-    ret->unconfirmed = kafka_inflight(k);
-    if (ret->unconfirmed > 0)
-        ret->since = kafka_slot(k, k->first)->since;
-}
-
-#define KAFKA_OPS(name, scheme_, synopsis_, help_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .open = kafka_open, \
-        .close = kafka_close, \
-        .submit = kafka_submit, \
-        .drive = kafka_drive, \
-        .fds = kafka_fds, \
-        .deadline = kafka_deadline, \
-        .cancel = kafka_cancel, \
-        .attended = kafka_attended, \
-        .marks = kafka_marks, \
-        .marks_kept = kafka_marks_kept, \
-        .probe = kafka_probe, \
-        .caution = kafka_caution, \
-        .broker = kafka_broker, \
-    }
-
-KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/kafka.md");
-KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS");
+const struct sink_ops kafka_tls_ops = {
+    .scheme = "kafka+ssl",
+    .synopsis = "kafka+ssl://HOST:PORT/TOPIC",
+    .help = "the same with TLS",
+    .attended = kafka_attended,
+    BROKER_OPS(kafka),
+};

@@ -1,8 +1,8 @@
-/* kafka_impl.h: what the files of the Kafka sink share: kafka.c (the sink), kafka_settings.c (its
- * URL), kafka_message.c (what is sent), kafka_producer.c (the library and its threads),
- * kafka_report.c (what the answers mean for the events), kafka_fate.c (the table of answers) and
- * kafka_topic.c (whether the topic is there, and safe), kafka_leaders.c (who leads it),
- * kafka_look.c and kafka_tail.c (whether an event is there already). */
+/* kafka_impl.h: what the files of the Kafka sink share: kafka.c (what is in flight),
+ * kafka_settings.c (its URL), kafka_message.c (what is sent), kafka_producer.c (the library and its
+ * threads), kafka_answer.c (the table of answers, and what they mean for the events), kafka_topic.c
+ * (whether the topic is there, is safe, and who leads it) and kafka_tail.c (whether an event is
+ * there already). */
 #ifndef SINK_KAFKA_IMPL_H
 #define SINK_KAFKA_IMPL_H
 
@@ -10,14 +10,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "event/message.h"
 #include "event/template.h"
+#include "sink/broker.h"
 #include "sink/broker_url.h"
 #include "sink/kafka_tail.h"
-#include "sink/sink.h"
-#include "sink/streams.h"
 
-#define KAFKA_WINDOW 8192 /* deliveries in flight; a power of two */
+#define KAFKA_WINDOW 8192 /* deliveries in flight */
 #define KAFKA_TEXT 400    /* what the library says, on one line */
 #define KAFKA_TOPIC_MAX 249
 
@@ -53,30 +51,30 @@ void kafka_settings_release(struct kafka_settings *s);
 const char *kafka_settings_topic(const struct kafka_settings *s, const struct broker_url *u);
 
 /* What an answer of the library or of a broker means. */
-enum kafka_fate {
+enum kafka_meaning {
     KAFKA_STORED,
     KAFKA_AWAY,    /* nothing speaks against the event: the sink is down */
     KAFKA_WITH,    /* it came back because another one did, which has the reason */
-    KAFKA_REFUSED, /* one of those that travelled together can never pass */
+    KAFKA_REFUSED, /* one of those that were sent together can never pass */
     KAFKA_TOPIC,   /* the brokers work, and its topic takes nothing: an attempt counts */
     KAFKA_SETUP,   /* no waiting can help */
 };
 
-/* A row of the table that docs/kafka.md has for people. */
+/* A row of the table that docs/brokers.md has for people. */
 struct kafka_answer {
     rd_kafka_resp_err_t code;
-    enum kafka_fate fate;
+    enum kafka_meaning meaning;
     const char *advice; /* NULL: none */
 };
 
-extern const struct kafka_answer kafka_fate_table[];
-extern const size_t kafka_fate_rows;
+extern const struct kafka_answer kafka_answers[];
+extern const size_t kafka_answer_rows;
 
-/* kafka_fate_of looks an answer up. One that is not in the table means KAFKA_AWAY: nothing is
- * buried for a reason nobody has thought of. */
-const struct kafka_answer *kafka_fate_of(rd_kafka_resp_err_t code);
-/* kafka_fate_text writes what an answer says: its name, its meaning, and the advice. */
-void kafka_fate_text(rd_kafka_resp_err_t code, char out[KAFKA_TEXT]);
+/* kafka_answer_of looks an answer up. One that is not in the table means KAFKA_AWAY: no event is
+ * buried for an unforeseen reason. */
+const struct kafka_answer *kafka_answer_of(rd_kafka_resp_err_t code);
+/* kafka_answer_text writes what an answer says: its name, its meaning, and the advice. */
+void kafka_answer_text(rd_kafka_resp_err_t code, char out[KAFKA_TEXT]);
 
 #define KAFKA_LED 64   /* partitions whose leader is remembered */
 #define KAFKA_NAMED 16 /* brokers whose address is */
@@ -92,13 +90,13 @@ struct kafka_leaders {
     size_t n_named;
 };
 
-/* kafka_leaders_init knows nothing; kafka_leaders_read takes what a broker says about all of it,
- * and kafka_leaders_confirmed that the leader of a partition has confirmed a message. */
-void kafka_leaders_init(struct kafka_leaders *l);
-void kafka_leaders_read(struct kafka_leaders *l, const rd_kafka_metadata_t *md);
-void kafka_leaders_confirmed(struct kafka_leaders *l, int32_t partition, int32_t broker);
-/* kafka_leaders_list writes the addresses of the leaders, or "#ID" for one without. */
-void kafka_leaders_list(const struct kafka_leaders *l, char out[SINK_PEERS]);
+/* kafka_topic_leaders_init knows nothing; kafka_topic_read_leaders takes what a broker says about
+ * all of it, and kafka_topic_led that the leader of a partition has confirmed a message.
+ * kafka_topic_list_leaders writes the addresses of the leaders, or "#ID" for one without. */
+void kafka_topic_leaders_init(struct kafka_leaders *l);
+void kafka_topic_read_leaders(struct kafka_leaders *l, const rd_kafka_metadata_t *md);
+void kafka_topic_led(struct kafka_leaders *l, int32_t partition, int32_t broker);
+void kafka_topic_list_leaders(const struct kafka_leaders *l, char out[SINK_PEERS]);
 
 /* What is known of the topic. */
 struct kafka_topic_facts {
@@ -110,14 +108,14 @@ struct kafka_topic_facts {
     struct kafka_leaders leaders;
 };
 
-/* A producer, and the look at the topic that began with it. (1) `check` is joined before the
+/* A producer, and the check of the topic that began with it. (1) `check` is joined before the
  * producer is destroyed. (2) `facts` may be read once `checked` is set. */
 struct kafka_producer {
     rd_kafka_t *rk;
     rd_kafka_queue_t *queue;
     rd_kafka_topic_t *topic; /* NULL: the name is a template */
     int fd;                  /* an eventfd: there is something in the queue, or `checked` */
-    bool single;             /* it sends each message by itself, at once */
+    bool single;             /* it sends each message separately, at once */
     bool checking;
     pthread_t check;
     atomic_bool checked;
@@ -138,58 +136,56 @@ struct kafka_retired {
     struct kafka_producer *p;
 };
 
-enum slot_state {
-    SLOT_WAITING,  /* to be handed to the producer */
-    SLOT_LOOKING,  /* it may be in the topic already: that is being found out */
-    SLOT_SENT,     /* with the producer */
-    SLOT_STORED,   /* the brokers have it */
-    SLOT_REFUSED,  /* it was refused, alone or in company */
-    SLOT_BACK,     /* it came back; nothing speaks against it */
-    SLOT_NO_TOPIC, /* its topic takes nothing */
-    SLOT_UNFIT,    /* it can never pass */
-    SLOT_CUT,      /* one before it in its chain was not delivered */
+/* What is known of an event. From ITEM_STORED on it can be answered for. */
+enum kafka_state {
+    ITEM_WAITING,  /* to be handed to the producer */
+    ITEM_LOOKING,  /* it may be in the topic already: that is being found out */
+    ITEM_SENT,     /* with the producer */
+    ITEM_REFUSED,  /* it was refused, alone or with others */
+    ITEM_BACK,     /* it came back; nothing speaks against it */
+    ITEM_STORED,   /* the brokers have it */
+    ITEM_UNFIT,    /* it can never pass */
+    ITEM_NO_TOPIC, /* its topic takes nothing */
+    ITEM_CUT,      /* one before it in its chain was not delivered */
 };
 
-/* A delivery in flight. d == NULL once it is answered for. */
-struct slot {
-    struct delivery *d;
-    enum slot_state state;
+/* An event in flight. */
+struct kafka_item {
+    struct flight f;
+    uint64_t number; /* they are numbered as they are taken */
+    enum kafka_state state;
     bool chained;
-    bool unasked;  /* SLOT_UNFIT: known without the brokers */
+    bool unasked;  /* ITEM_UNFIT: known without the brokers */
     bool doubtful; /* it may be in the topic already, and was not looked for yet */
-    uint64_t look; /* of SLOT_LOOKING: the number of the look */
+    uint64_t look; /* of ITEM_LOOKING: the number of the look */
     rd_kafka_resp_err_t err;
     int32_t partition;
     int64_t offset;
-    int64_t since; /* monotonic: when it was taken */
-    size_t bytes;
     char *topic; /* of a template, owned; NULL: the one topic there is */
-    char *why;   /* of SLOT_UNFIT, owned; NULL: `err` says it */
+    char *why;   /* of ITEM_UNFIT, owned; NULL: `err` says it */
 };
 
-/* (1) slots[first..next) are in flight, indexes modulo KAFKA_WINDOW; slots[sent..next) wait to be
- * handed to the producer. (2) `out` of them are SLOT_SENT. (3) While `breaking`, nothing is handed
- * over: a delivery has failed, so everything behind it comes back, and the producer is replaced
- * once it has, or at break_by. (4) Below `singly_to`, one is handed over at a time: one of those is
- * known to be refused, and the others are innocent. */
+/* (1) `waiting` and what follows it in the window is to be handed to the producer; NULL: all was.
+ * `taken` is the number of the next event. (2) `out` of them are ITEM_SENT. (3) While `breaking`,
+ * nothing is handed over: a delivery has failed, so everything behind it comes back, and the
+ * producer is replaced once it has, or at break_by. (4) Below the number `singly_to`, one is handed
+ * over at a time: one of those is known to be refused, and the others are innocent. */
 struct kafka_sink {
-    struct sink base;
+    struct broker b;
     struct kafka_settings set;
     struct broker_url url;
     struct template *name;
     bool fixed; /* every event goes to the same topic */
     char topic[KAFKA_TOPIC_MAX + 1];
     struct message_style style;
-    char source[300];
-    struct streams streams;
     struct kafka_producer *p; /* NULL: there is none now */
     struct kafka_tail *tail;  /* NULL: nothing had to be looked for yet */
     int tail_fd;              /* an eventfd: a look is over; -1: without dedupe */
     struct kafka_retired retired[KAFKA_RETIRED];
-    struct slot *slots;
-    size_t first, sent, next, out;
-    size_t bytes; /* of what is in flight */
-    size_t singly_to;
+    struct window window;
+    struct kafka_item *waiting;
+    uint64_t taken, singly_to;
+    size_t out;
     bool breaking;
     int64_t break_by;
     rd_kafka_resp_err_t broken_by;
@@ -200,40 +196,28 @@ struct kafka_sink {
     bool answered; /* a broker has answered since the producer was made */
     struct kafka_leaders leaders;
     struct buf topic_name, text;
-    char caution[3][500]; /* each text has an address of its own */
-    size_t n_caution;
 };
-
-static inline int64_t kafka_now(const struct kafka_sink *k)
-{
-    return clock_mono(k->base.cfg.clock);
-}
-
-static inline size_t kafka_inflight(const struct kafka_sink *k)
-{
-    return k->next - k->first;
-}
 
 /* kafka_singly says whether one is handed over at a time. */
 static inline bool kafka_singly(const struct kafka_sink *k)
 {
-    return k->sent < k->singly_to;
+    return (k->waiting ? k->waiting->number : k->taken) < k->singly_to;
 }
 
-static inline struct slot *kafka_slot(const struct kafka_sink *k, size_t i)
+static inline struct kafka_item *kafka_next(const struct kafka_item *it)
 {
-    return &k->slots[i & (KAFKA_WINDOW - 1)];
+    return (struct kafka_item *)it->f.next;
 }
 
 /* kafka_message_topic returns the topic that an event goes to, borrowed until the next call; NULL
- * with ERR_INVALID if no name can be made for it. */
+ * with ERR_INVALID if no name can be made for it, or ERR_NOMEM. */
 const char *kafka_message_topic(struct kafka_sink *k, const struct event *ev, struct error *err);
-/* kafka_message_produce hands the event of a slot to the producer. ERR_INVALID if it cannot be
- * expressed; else `native` is the library's code. */
-int kafka_message_produce(struct kafka_sink *k, size_t i, struct error *err);
+/* kafka_message_produce hands an event to the producer. ERR_INVALID if it cannot be expressed; else
+ * `native` is the library's code. */
+int kafka_message_produce(struct kafka_sink *k, struct kafka_item *it, struct error *err);
 
-/* kafka_producer_new makes a producer, which connects by itself. It reads the password, so that one
- * can be rotated. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
+/* kafka_producer_new makes a producer, which connects in its own threads. It reads the password, so
+ * that one can be rotated. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
 int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct error *err);
 /* kafka_producer_retire takes the producer from the sink. What it has not sent it will not send,
  * and what comes back from it is not heard. */
@@ -244,34 +228,31 @@ bool kafka_producer_room(struct kafka_sink *k);
 void kafka_producer_join(struct kafka_sink *k);
 /* kafka_producer_conf fills a configuration with all that a connection needs. */
 int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struct error *err);
-/* kafka_producer_ring wakes whoever polls the producer's descriptor. Any thread. */
-void kafka_producer_ring(const struct kafka_producer *p);
-
-/* kafka_look_needed says whether a slot must be looked for before it is sent. kafka_look_begin
- * begins that. kafka_look_end takes the results of looks that are over. */
-bool kafka_look_needed(const struct kafka_sink *k, const struct slot *s);
-int kafka_look_begin(struct kafka_sink *k, struct slot *s, struct error *err);
-void kafka_look_end(struct kafka_sink *k);
+/* kafka_producer_patience_ms returns when the library gives up on a request: long before a
+ * delivery's own time is up, so that it can try another broker. */
+int64_t kafka_producer_patience_ms(const struct kafka_sink *k);
+/* kafka_producer_wake makes the producer's descriptor readable. Any thread. */
+void kafka_producer_wake(const struct kafka_producer *p);
 
 /* kafka_topic_check asks about the topic, makes it if it should, and fills p->facts. It waits, so
  * it has a thread. */
 void kafka_topic_check(struct kafka_producer *p);
 /* kafka_topic_caution writes what in the facts may lose events; "": nothing. */
-void kafka_topic_caution(const struct kafka_sink *k, const struct kafka_topic_facts *f, char *out,
-                         size_t size);
+void kafka_topic_caution(const char *topic, const struct kafka_topic_facts *f,
+                         char out[BROKER_CAUTION]);
 
-/* kafka_report_hear takes what the producer has to say. */
-void kafka_report_hear(struct kafka_sink *k);
-/* kafka_report_back notes that a delivery came back with this code. */
-void kafka_report_back(struct kafka_sink *k, struct slot *s, rd_kafka_resp_err_t code);
-/* kafka_report_unfit notes that the event at index i can never pass, known without asking. */
-void kafka_report_unfit(struct kafka_sink *k, size_t i, const char *why);
-/* kafka_report_down ends everything in flight, in order: what is stored as delivered, the rest with
+/* kafka_answer_hear takes what the producer has to say. */
+void kafka_answer_hear(struct kafka_sink *k);
+/* kafka_answer_back notes that an event came back with this code. */
+void kafka_answer_back(struct kafka_sink *k, struct kafka_item *it, rd_kafka_resp_err_t code);
+/* kafka_answer_unfit notes that an event can never pass, known without asking. */
+void kafka_answer_unfit(struct kafka_sink *k, struct kafka_item *it, const char *why);
+/* kafka_answer_down ends everything in flight, in order: what is stored as delivered, the rest with
  * this status; and retires the producer. */
-void kafka_report_down(struct kafka_sink *k, enum sink_status status, const char *why);
-/* kafka_report_settle replaces a producer that broke, and decides what becomes of what came back.
- * kafka_report_answer answers for what is known. */
-void kafka_report_settle(struct kafka_sink *k);
-void kafka_report_answer(struct kafka_sink *k);
+void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char *why);
+/* kafka_answer_broken replaces a producer that broke, and decides what becomes of what came back.
+ * kafka_answer_known answers for what is known. */
+void kafka_answer_broken(struct kafka_sink *k);
+void kafka_answer_known(struct kafka_sink *k);
 
 #endif

@@ -5,64 +5,49 @@
 #include <sys/eventfd.h>
 
 #include "base/fd.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "sink/kafka_impl.h"
 
-#define LINGER_MS 2           /* how long a message waits for company */
-#define RECONNECT_MAX_MS 1000 /* between two tries to connect */
+#define LINGER_MS "2"           /* how long a message waits for others */
+#define RECONNECT_MAX_MS "1000" /* between two tries to connect */
 #define ASK_MIN_MS 1000
 #define ASK_MAX_MS 15000
-#define NO_TOPIC_MS 3000        /* how long a topic may be unknown: it may be on its way */
+#define NO_TOPIC_MS "3000"      /* how long a topic may be unknown: it may be on its way */
 #define MESSAGE_MAX "200000000" /* bytes; the brokers' limits are what counts */
 
-static int set(rd_kafka_conf_t *conf, const char *name, const char *value, struct error *err)
+/* A property of the library; one without a value is left as it is. */
+struct property {
+    const char *name, *value;
+};
+
+static int set_all(rd_kafka_conf_t *conf, const struct property *all, size_t n, struct error *err)
 {
     char said[KAFKA_TEXT];
-    if (rd_kafka_conf_set(conf, name, value, said, sizeof said) == RD_KAFKA_CONF_OK)
-        return 0;
-    text_clean(said, sizeof said, said, strlen(said));
-    return err_set(err, ERR_CONFIG, "kafka sink: librdkafka says: %s", said);
+    for (size_t i = 0; i < n; i++) {
+        if (!all[i].value)
+            continue;
+        if (rd_kafka_conf_set(conf, all[i].name, all[i].value, said, sizeof said) ==
+            RD_KAFKA_CONF_OK)
+            continue;
+        text_clean(said, sizeof said, said, strlen(said));
+        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka says: %s", said);
+    }
+    return 0;
 }
 
-static int set_number(rd_kafka_conf_t *conf, const char *name, int64_t value, struct error *err)
+static const char *list_hosts(struct buf *list, const struct broker_url *u)
 {
-    char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    return set(conf, name, text, err);
-}
-
-static int set_hosts(rd_kafka_conf_t *conf, const struct broker_url *u, struct error *err)
-{
-    struct buf list;
-    buf_init(&list, 64 << 10);
+    buf_init(list, 64 << 10);
     for (size_t i = 0; i < u->n_hosts; i++) {
         bool v6 = strchr(u->hosts[i].host, ':') != NULL;
-        buf_addf(&list, v6 ? "%s[%s]:%s" : "%s%s:%s", i ? "," : "", u->hosts[i].host,
+        buf_addf(list, v6 ? "%s[%s]:%s" : "%s%s:%s", i ? "," : "", u->hosts[i].host,
                  u->hosts[i].port);
     }
-    const char *hosts = buf_cstr(&list);
-    int rc;
-    if (hosts)
-        rc = set(conf, "bootstrap.servers", hosts, err);
-    else
-        rc = err_nomem(err);
-    buf_release(&list);
-    return rc;
+    return buf_cstr(list);
 }
 
-static int set_password(rd_kafka_conf_t *conf, const struct broker_url *u, struct error *err)
-{
-    char *password = broker_url_password(u, err);
-    if (!password && err->code)
-        return err_prefix(err, "%s", u->label);
-    if (!password)
-        return 0;
-    int rc = set(conf, "sasl.password", password, err);
-    explicit_bzero(password, strlen(password));
-    free(password);
-    return rc;
-}
-
+/* mechanism returns how to log in. Without TLS, PLAIN would show the password to the network. */
 static const char *mechanism(enum kafka_sasl sasl, bool tls)
 {
     switch (sasl) {
@@ -71,38 +56,7 @@ static const char *mechanism(enum kafka_sasl sasl, bool tls)
     case KAFKA_SASL_512: return "SCRAM-SHA-512";
     case KAFKA_SASL_DEFAULT: break;
     }
-    /* PLAIN shows the password to whoever listens. */
     return tls ? "PLAIN" : "SCRAM-SHA-512";
-}
-
-static int set_login(rd_kafka_conf_t *conf, const struct kafka_sink *k, bool tls, struct error *err)
-{
-    const struct broker_url *u = &k->url;
-    if (!u->user)
-        return set(conf, "security.protocol", tls ? "ssl" : "plaintext", err);
-    if (set(conf, "security.protocol", tls ? "sasl_ssl" : "sasl_plaintext", err) != 0)
-        return -1;
-    if (set(conf, "sasl.mechanism", mechanism(k->set.sasl, tls), err) != 0)
-        return -1;
-    if (set(conf, "sasl.username", u->user, err) != 0)
-        return -1;
-    return set_password(conf, u, err);
-}
-
-static int set_tls(rd_kafka_conf_t *conf, const struct broker_url *u, struct error *err)
-{
-    const struct {
-        const char *name, *value;
-    } files[] = {
-        {"ssl.ca.location", u->ca},
-        {"ssl.certificate.location", u->cert},
-        {"ssl.key.location", u->key},
-    };
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        if (files[i].value && set(conf, files[i].name, files[i].value, err) != 0)
-            return -1;
-    }
-    return set(conf, "ssl.endpoint.identification.algorithm", "https", err);
 }
 
 /* say_nothing keeps the library from writing to the standard error output. What it has to say about
@@ -115,86 +69,93 @@ static void say_nothing(const rd_kafka_t *rk, int level, const char *facility, c
     (void)text;
 }
 
-static int64_t within(int64_t value, int64_t min, int64_t max)
+int64_t kafka_producer_patience_ms(const struct kafka_sink *k)
 {
-    if (value < min)
-        return min;
-    return value > max ? max : value;
-}
-
-/* set_patience makes the library give up on a silent broker long before the deliveries' own time is
- * up, so that it can try another. */
-static int set_patience(rd_kafka_conf_t *conf, const struct kafka_sink *k, struct error *err)
-{
-    int64_t limit = k->base.cfg.timeout_ms > 0 ? k->base.cfg.timeout_ms : 3 * ASK_MAX_MS;
-    if (set_number(conf, "socket.timeout.ms", within(limit / 2, ASK_MIN_MS, ASK_MAX_MS), err) != 0)
-        return -1;
-    if (set_number(conf, "socket.connection.setup.timeout.ms",
-                   within(limit / 2, ASK_MIN_MS, ASK_MAX_MS), err) != 0)
-        return -1;
-    return set_number(conf, "reconnect.backoff.max.ms", RECONNECT_MAX_MS, err);
+    int64_t limit = k->b.base.cfg.timeout_ms > 0 ? k->b.base.cfg.timeout_ms : 3 * ASK_MAX_MS;
+    return max_i64(ASK_MIN_MS, min_i64(limit / 2, ASK_MAX_MS));
 }
 
 int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struct error *err)
 {
-    char client[80];
-    bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
-    snprintf(client, sizeof client, "outbox:%s", k->base.cfg.consumer);
+    const struct broker_url *u = &k->url;
+    bool tls = strcmp(u->scheme, "kafka+ssl") == 0;
+    const char *protocol = tls ? "ssl" : "plaintext";
+    if (u->user)
+        protocol = tls ? "sasl_ssl" : "sasl_plaintext";
+    char client[80], patience[24];
+    struct buf list;
+    const char *hosts = list_hosts(&list, u);
+    snprintf(client, sizeof client, "outbox:%s", k->b.base.cfg.consumer);
+    snprintf(patience, sizeof patience, "%lld", (long long)kafka_producer_patience_ms(k));
+
     rd_kafka_conf_set_log_cb(conf, say_nothing);
-    if (set(conf, "client.id", client, err) != 0)
-        return -1;
-    if (set_hosts(conf, &k->url, err) != 0)
-        return -1;
-    if (set_login(conf, k, tls, err) != 0)
-        return -1;
-    if (tls && set_tls(conf, &k->url, err) != 0)
-        return -1;
-    return set_patience(conf, k, err);
-}
-
-/* The settings that the guarantees rest on come last, so that nothing else can replace them. Time
- * is kept by the sink: a message that times out inside the library would leave a gap, and those
- * behind it would overtake it. */
-static const struct {
-    const char *name, *value;
-} guarantees[] = {
-    {"enable.idempotence", "true"},
-    {"enable.gapless.guarantee", "true"},
-    {"message.timeout.ms", "0"},
-};
-
-static int set_properties(rd_kafka_conf_t *conf, const struct kafka_sink *k, struct error *err)
-{
-    const struct kafka_properties *more = &k->set.properties;
-    if (set(conf, "partitioner", "murmur2_random", err) != 0)
-        return -1;
-    if (set_number(conf, "linger.ms", LINGER_MS, err) != 0)
-        return -1;
-    if (set(conf, "message.max.bytes", MESSAGE_MAX, err) != 0)
-        return -1;
-    if (set_number(conf, "topic.metadata.propagation.max.ms", NO_TOPIC_MS, err) != 0)
-        return -1;
-    for (size_t i = 0; i < more->n; i++) {
-        if (set(conf, more->list[i].name, more->list[i].value, err) != 0)
-            return -1;
+    char *password = NULL;
+    err->code = ERR_NONE;
+    if (u->user)
+        password = broker_url_password(u, err);
+    int rc = -1;
+    if (!hosts) {
+        err_nomem(err);
+    } else if (err->code) {
+        err_prefix(err, "%s", u->label);
+    } else {
+        const struct property all[] = {
+            {"client.id", client},
+            {"bootstrap.servers", hosts},
+            {"security.protocol", protocol},
+            {"sasl.mechanism", u->user ? mechanism(k->set.sasl, tls) : NULL},
+            {"sasl.username", u->user},
+            {"sasl.password", password},
+            {"ssl.ca.location", u->ca},
+            {"ssl.certificate.location", u->cert},
+            {"ssl.key.location", u->key},
+            {"ssl.endpoint.identification.algorithm", tls ? "https" : NULL},
+            {"socket.timeout.ms", patience},
+            {"socket.connection.setup.timeout.ms", patience},
+            {"reconnect.backoff.max.ms", RECONNECT_MAX_MS},
+        };
+        rc = set_all(conf, all, sizeof all / sizeof all[0], err);
     }
-    if (k->batch_bytes && set_number(conf, "batch.size", k->batch_bytes, err) != 0)
-        return -1;
-    if (kafka_singly(k) && set(conf, "linger.ms", "0", err) != 0)
-        return -1;
-    for (size_t i = 0; i < sizeof guarantees / sizeof guarantees[0]; i++) {
-        if (set(conf, guarantees[i].name, guarantees[i].value, err) != 0)
-            return -1;
-    }
-    return 0;
+    if (password)
+        explicit_bzero(password, strlen(password));
+    free(password);
+    buf_release(&list);
+    return rc;
 }
 
 static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct error *err)
 {
+    static const struct property usual[] = {
+        {"partitioner", "murmur2_random"},
+        {"linger.ms", LINGER_MS},
+        {"message.max.bytes", MESSAGE_MAX},
+        {"topic.metadata.propagation.max.ms", NO_TOPIC_MS},
+    };
+    char batch[24];
+    snprintf(batch, sizeof batch, "%lld", (long long)k->batch_bytes);
+    /* The settings that the guarantees rest on come last, so that nothing else can replace them.
+     * Time is kept by the sink: a message that times out inside the library would leave a gap, and
+     * those behind it would overtake it. */
+    const struct property last[] = {
+        {"batch.size", k->batch_bytes ? batch : NULL},
+        {"linger.ms", kafka_singly(k) ? "0" : NULL},
+        {"enable.idempotence", "true"},
+        {"enable.gapless.guarantee", "true"},
+        {"message.timeout.ms", "0"},
+    };
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     if (!conf)
         return err_nomem(err);
-    if (kafka_producer_conf(k, conf, err) != 0 || set_properties(conf, k, err) != 0) {
+    int rc = kafka_producer_conf(k, conf, err);
+    if (rc == 0)
+        rc = set_all(conf, usual, sizeof usual / sizeof usual[0], err);
+    for (size_t i = 0; i < k->set.properties.n && rc == 0; i++) {
+        const struct kafka_property *p = &k->set.properties.list[i];
+        rc = set_all(conf, &(struct property){p->name, p->value}, 1, err);
+    }
+    if (rc == 0)
+        rc = set_all(conf, last, sizeof last / sizeof last[0], err);
+    if (rc != 0) {
         rd_kafka_conf_destroy(conf);
         return -1;
     }
@@ -203,8 +164,8 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     return 0;
 }
 
-/* destroy frees a producer. It waits for its threads. */
-static void destroy(struct kafka_producer *p)
+/* destroy_producer frees a producer. It waits for its threads. */
+static void destroy_producer(struct kafka_producer *p)
 {
     atomic_store(&p->quit, true);
     if (p->checking)
@@ -220,31 +181,19 @@ static void destroy(struct kafka_producer *p)
     free(p);
 }
 
-void kafka_producer_ring(const struct kafka_producer *p)
+void kafka_producer_wake(const struct kafka_producer *p)
 {
     uint64_t one = 1;
     (void)!write(p->fd, &one, sizeof one);
 }
 
-static void *check(void *producer)
+static void *check_topic(void *producer)
 {
     struct kafka_producer *p = producer;
     kafka_topic_check(p);
     atomic_store(&p->checked, true);
-    kafka_producer_ring(p);
+    kafka_producer_wake(p);
     return NULL;
-}
-
-/* begin_check looks at the topic, beside the first deliveries. Without a thread there is no look,
- * which costs advice and cautions but no event. */
-static void begin_check(struct kafka_sink *k, struct kafka_producer *p)
-{
-    if (!k->fixed)
-        return;
-    p->set = &k->set;
-    p->patience_ms = ASK_MAX_MS;
-    snprintf(p->topic_name, sizeof p->topic_name, "%s", k->topic);
-    p->checking = pthread_create(&p->check, NULL, check, p) == 0;
 }
 
 static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct error *err)
@@ -280,39 +229,46 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
         return err_nomem(err);
     p->fd = -1;
     if (open_producer(k, p, err) != 0) {
-        destroy(p);
+        destroy_producer(p);
         return -1;
     }
     p->single = kafka_singly(k);
     k->told_facts = false;
     k->answered = false;
-    begin_check(k, p);
+    if (k->fixed) {
+        /* The topic is checked beside the first deliveries. Without a thread it is not, which costs
+         * advice and cautions but no event. */
+        p->set = &k->set;
+        p->patience_ms = ASK_MAX_MS;
+        snprintf(p->topic_name, sizeof p->topic_name, "%s", k->topic);
+        p->checking = pthread_create(&p->check, NULL, check_topic, p) == 0;
+    }
     *ret = p;
     return 0;
 }
 
-/* ---- the end of a producer ---- */
+/* The end of a producer */
 
-static void *bury(void *retired)
+static void *destroy_retired(void *retired)
 {
     struct kafka_retired *r = retired;
-    destroy(r->p);
+    destroy_producer(r->p);
     atomic_store(&r->gone, true);
     return NULL;
 }
 
-static void reap(struct kafka_retired *r)
+static void join_retired(struct kafka_retired *r)
 {
     pthread_join(r->thread, NULL);
     *r = (struct kafka_retired){0};
 }
 
-static struct kafka_retired *place(struct kafka_sink *k)
+static struct kafka_retired *free_place(struct kafka_sink *k)
 {
     for (size_t i = 0; i < KAFKA_RETIRED; i++) {
         struct kafka_retired *r = &k->retired[i];
         if (r->used && atomic_load(&r->gone))
-            reap(r);
+            join_retired(r);
         if (!r->used)
             return r;
     }
@@ -321,7 +277,7 @@ static struct kafka_retired *place(struct kafka_sink *k)
 
 bool kafka_producer_room(struct kafka_sink *k)
 {
-    return place(k) != NULL;
+    return free_place(k) != NULL;
 }
 
 void kafka_producer_retire(struct kafka_sink *k)
@@ -334,20 +290,20 @@ void kafka_producer_retire(struct kafka_sink *k)
                               RD_KAFKA_PURGE_F_NON_BLOCKING);
     rd_kafka_queue_io_event_enable(p->queue, -1, NULL, 0);
 
-    struct kafka_retired *r = place(k);
+    struct kafka_retired *r = free_place(k);
     if (r) {
         *r = (struct kafka_retired){.used = true, .p = p};
-        if (pthread_create(&r->thread, NULL, bury, r) == 0)
+        if (pthread_create(&r->thread, NULL, destroy_retired, r) == 0)
             return;
         *r = (struct kafka_retired){0};
     }
-    destroy(p); /* no thread can be had: it takes its time here */
+    destroy_producer(p); /* no thread can be had: it takes its time here */
 }
 
 void kafka_producer_join(struct kafka_sink *k)
 {
     for (size_t i = 0; i < KAFKA_RETIRED; i++) {
         if (k->retired[i].used)
-            reap(&k->retired[i]);
+            join_retired(&k->retired[i]);
     }
 }

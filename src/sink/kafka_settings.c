@@ -42,8 +42,8 @@ static const struct {
     {"plugin.library.paths", "it would run code from elsewhere"},
     {"test.", "it would deliver to nobody"},
     {"log", "the relay does the logging"},
-    {"opaque", "it is not for people"},
-    {"enabled_events", "it is not for people"},
+    {"opaque", "it is internal"},
+    {"enabled_events", "it is internal"},
 };
 
 static int check_property(const char *name, const char *value, struct error *err)
@@ -56,36 +56,6 @@ static int check_property(const char *name, const char *value, struct error *err
     if (random)
         return err_set(err, ERR_CONFIG,
                        "partitioner=random would put events of one key into several partitions");
-    return 0;
-}
-
-/* try_property asks the library whether it knows such a property, and takes such a value. */
-static int try_property(const char *name, const char *value, struct error *err)
-{
-    char said[KAFKA_TEXT];
-    rd_kafka_conf_t *conf = rd_kafka_conf_new();
-    rd_kafka_conf_res_t rc = rd_kafka_conf_set(conf, name, value, said, sizeof said);
-    rd_kafka_conf_destroy(conf);
-    if (rc == RD_KAFKA_CONF_OK)
-        return 0;
-    text_clean(said, sizeof said, said, strlen(said));
-    return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
-}
-
-static int keep_property(struct kafka_properties *all, const char *name, const char *value,
-                         struct error *err)
-{
-    struct kafka_property *more = reallocarray(all->list, all->n + 1, sizeof *more);
-    if (!more)
-        return err_nomem(err);
-    all->list = more;
-    struct kafka_property one = {strdup(name), strdup(value)};
-    if (!one.name || !one.value) {
-        free(one.name);
-        free(one.value);
-        return err_nomem(err);
-    }
-    more[all->n++] = one;
     return 0;
 }
 
@@ -103,23 +73,36 @@ static int set_property(void *field, const char *value, const struct option_def 
 
     if (check_property(name, equals + 1, err) != 0)
         return -1;
-    if (try_property(name, equals + 1, err) != 0)
-        return -1;
-    return keep_property(field, name, equals + 1, err);
+    char said[KAFKA_TEXT]; /* whether the library knows it, and takes such a value */
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_res_t known = rd_kafka_conf_set(conf, name, equals + 1, said, sizeof said);
+    rd_kafka_conf_destroy(conf);
+    if (known != RD_KAFKA_CONF_OK) {
+        text_clean(said, sizeof said, said, strlen(said));
+        return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
+    }
+
+    struct kafka_properties *all = field;
+    struct kafka_property *more = reallocarray(all->list, all->n + 1, sizeof *more);
+    if (!more)
+        return err_nomem(err);
+    all->list = more;
+    struct kafka_property *one = &more[all->n++];
+    *one = (struct kafka_property){strdup(name), strdup(equals + 1)};
+    if (!one->name || !one->value)
+        return err_nomem(err);
+    return 0;
 }
 
 static const struct option_def options[] = {
-    {"format", "FORMAT", "plain", "how an event becomes a message; see docs/formats.md",
-     option_choice, .at = offsetof(struct kafka_settings, format), .names = message_formats},
-    {"source", "URI", NULL, "source of CloudEvents; made of the consumer's name if not given",
-     option_copy, .at = offsetof(struct kafka_settings, source)},
+    BROKER_OPTIONS(kafka_settings, "plain"),
     {"sasl", "MECHANISM", "default",
      "how to log in: plain, scram-sha-256 or scram-sha-512; with TLS plain if not given, without "
      "it scram-sha-512",
      option_choice, .at = offsetof(struct kafka_settings, sasl), .names = mechanisms},
-    {"create", NULL, "no", "make a topic that is not there", option_bool,
+    {"create", "on|off", "off", "make a topic that is not there", option_bool,
      .at = offsetof(struct kafka_settings, create)},
-    {"dedupe", NULL, "no",
+    {"dedupe", "on|off", "off",
      "look for an event that a vanished relay may have written, and do not write it again",
      option_bool, .at = offsetof(struct kafka_settings, dedupe)},
     {"partitions", "N", "1", "how many partitions a topic is made with", option_int,
@@ -138,7 +121,8 @@ const char *kafka_settings_topic(const struct kafka_settings *s, const struct br
     return routed ? "outbox.event.{aggregate_type}" : u->path;
 }
 
-static int check(const struct kafka_settings *s, const struct broker_url *u, struct error *err)
+static int check_settings(const struct kafka_settings *s, const struct broker_url *u,
+                          struct error *err)
 {
     bool tls = strcmp(u->scheme, "kafka+ssl") == 0;
     bool has_files = u->ca || u->cert || u->key;
@@ -163,9 +147,10 @@ int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker
     *u = (struct broker_url){0};
     if (option_defaults(options, s, err) != 0)
         return -1;
-    if (broker_url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err) != 0)
-        return err_prefix(err, "kafka sink");
-    if (check(s, u, err) != 0)
+    int rc = broker_url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err);
+    if (rc == 0)
+        rc = check_settings(s, u, err);
+    if (rc != 0)
         return err_prefix(err, "kafka sink");
     return 0;
 }

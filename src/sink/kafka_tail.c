@@ -42,7 +42,7 @@ struct kafka_tail {
     int64_t pos[PARTITIONS_MAX];
 };
 
-/* ---- what was read ---- */
+/* What was read */
 
 static struct entry *slot_of(struct entry *all, size_t cap, const char id[UUID_TEXT])
 {
@@ -55,31 +55,23 @@ static struct entry *slot_of(struct entry *all, size_t cap, const char id[UUID_T
     }
 }
 
-/* grow makes room for one more entry. */
-static bool grow(struct kafka_tail *t)
-{
-    if (t->n * 2 < t->cap)
-        return true;
-    size_t cap = t->cap ? t->cap * 2 : 1024;
-    struct entry *more = t->n < IDS_MAX ? calloc(cap, sizeof *more) : NULL;
-    if (!more)
-        return false;
-    for (size_t i = 0; i < t->cap; i++) {
-        if (t->entries[i].id[0] != '\0')
-            *slot_of(more, cap, t->entries[i].id) = t->entries[i];
-    }
-    free(t->entries);
-    t->entries = more;
-    t->cap = cap;
-    return true;
-}
-
-static void keep(struct kafka_tail *t, struct str id, const rd_kafka_message_t *m)
+static void keep_id(struct kafka_tail *t, struct str id, const rd_kafka_message_t *m)
 {
     pthread_mutex_lock(&t->lock);
-    if (!grow(t)) {
-        t->partial = true;
-    } else {
+    if (t->n * 2 >= t->cap) { /* twice the room */
+        size_t cap = t->cap ? t->cap * 2 : 1024;
+        struct entry *more = t->n < IDS_MAX ? calloc(cap, sizeof *more) : NULL;
+        for (size_t i = 0; more && i < t->cap; i++)
+            if (t->entries[i].id[0] != '\0')
+                *slot_of(more, cap, t->entries[i].id) = t->entries[i];
+        t->partial = t->partial || !more;
+        if (more) {
+            free(t->entries);
+            t->entries = more;
+            t->cap = cap;
+        }
+    }
+    if (t->n * 2 < t->cap) {
         struct entry *e = slot_of(t->entries, t->cap, id.p);
         if (e->id[0] == '\0')
             t->n++;
@@ -89,18 +81,8 @@ static void keep(struct kafka_tail *t, struct str id, const rd_kafka_message_t *
     pthread_mutex_unlock(&t->lock);
 }
 
-static void forget(struct kafka_tail *t)
-{
-    pthread_mutex_lock(&t->lock);
-    free(t->entries);
-    t->entries = NULL;
-    t->n = t->cap = 0;
-    t->partial = false;
-    pthread_mutex_unlock(&t->lock);
-}
-
-/* note takes a message of our consumer into account. */
-static void note(struct kafka_tail *t, const rd_kafka_message_t *m)
+/* note_message keeps the id of a message of our consumer. */
+static void note_message(struct kafka_tail *t, const rd_kafka_message_t *m)
 {
     rd_kafka_headers_t *headers;
     const void *value;
@@ -112,12 +94,12 @@ static void note(struct kafka_tail *t, const rd_kafka_message_t *m)
         return;
     bool ours = n == skip + UUID_TEXT && memcmp(value, t->prefix, skip) == 0;
     if (ours && ((const char *)value)[skip] != '\0')
-        keep(t, (struct str){(const char *)value + skip, UUID_TEXT}, m);
+        keep_id(t, (struct str){(const char *)value + skip, UUID_TEXT}, m);
 }
 
-/* ---- reading ---- */
+/* Reading, in the thread */
 
-/* count_partitions asks how many there are; 0: nobody answers. */
+/* count_partitions asks how many there are; 0: no broker answers. */
 static int count_partitions(struct kafka_tail *t)
 {
     const rd_kafka_metadata_t *md;
@@ -134,21 +116,15 @@ static int count_partitions(struct kafka_tail *t)
     return n;
 }
 
-/* place_at makes a list of all partitions with this number as their offset. */
-static rd_kafka_topic_partition_list_t *place_at(const struct kafka_tail *t, int n, int64_t offset)
+/* assign_from assigns all partitions, each from the first message that is as new as `since`. A
+ * partition that has none is read from its end. */
+static bool assign_from(struct kafka_tail *t, int n, int64_t since)
 {
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(n);
     for (int i = 0; i < n; i++)
-        rd_kafka_topic_partition_list_add(list, t->topic, i)->offset = offset;
-    return list;
-}
-
-/* begin assigns all partitions, each from the first message that is as new as `since`. A partition
- * that has none is read from its end. */
-static bool begin(struct kafka_tail *t, int n, int64_t since)
-{
-    int64_t from = since > SKEW_MS ? since - SKEW_MS : 0;
-    rd_kafka_topic_partition_list_t *list = place_at(t, n, from);
+        rd_kafka_topic_partition_list_add(list, t->topic, i)->offset = since > SKEW_MS
+                                                                           ? since - SKEW_MS
+                                                                           : 0;
     bool known = rd_kafka_offsets_for_times(t->rk, list, 10 * SLICE_MS) == 0;
     for (int i = 0; known && i < n; i++) {
         if (list->elems[i].err)
@@ -158,24 +134,18 @@ static bool begin(struct kafka_tail *t, int n, int64_t since)
     if (known && rd_kafka_assign(t->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR) {
         t->partitions = n;
         t->from_ms = since;
-        forget(t);
+        pthread_mutex_lock(&t->lock);
+        free(t->entries);
+        t->entries = NULL;
+        t->n = t->cap = 0;
+        t->partial = false;
+        pthread_mutex_unlock(&t->lock);
     }
     rd_kafka_topic_partition_list_destroy(list);
     return known;
 }
 
-/* ready_for makes sure that everything since then is being read. */
-static bool ready_for(struct kafka_tail *t, int64_t since)
-{
-    int n = count_partitions(t);
-    if (n <= 0 || n > PARTITIONS_MAX)
-        return false;
-    if (n == t->partitions && t->from_ms <= since)
-        return true;
-    return begin(t, n, since);
-}
-
-static void take(struct kafka_tail *t, const rd_kafka_message_t *m)
+static void take_message(struct kafka_tail *t, const rd_kafka_message_t *m)
 {
     bool end = m->err == RD_KAFKA_RESP_ERR__PARTITION_EOF;
     bool about_partition = m->partition >= 0 && m->partition < t->partitions;
@@ -185,7 +155,7 @@ static void take(struct kafka_tail *t, const rd_kafka_message_t *m)
     if (pos > t->pos[m->partition])
         t->pos[m->partition] = pos;
     if (!end)
-        note(t, m);
+        note_message(t, m);
 }
 
 /* read_to reads a partition, and whatever comes of others, up to where its end is now. */
@@ -201,15 +171,20 @@ static bool read_to(struct kafka_tail *t, int partition)
         rd_kafka_message_t *m = rd_kafka_consumer_poll(t->rk, SLICE_MS);
         if (!m)
             continue;
-        take(t, m);
+        take_message(t, m);
         rd_kafka_message_destroy(m);
     }
     return true;
 }
 
+/* catch_up reads everything that was written since then and is in the topic by now. */
 static bool catch_up(struct kafka_tail *t, int64_t since)
 {
-    if (!ready_for(t, since))
+    int n = count_partitions(t);
+    if (n <= 0 || n > PARTITIONS_MAX)
+        return false;
+    bool assigned = n == t->partitions && t->from_ms <= since;
+    if (!assigned && !assign_from(t, n, since))
         return false;
     for (int i = 0; i < t->partitions; i++) {
         if (!read_to(t, i))
@@ -218,44 +193,35 @@ static bool catch_up(struct kafka_tail *t, int64_t since)
     return true;
 }
 
-/* next_ask waits for something to do. Returns false at the end. */
-static bool next_ask(struct kafka_tail *t, uint64_t *ret_number, int64_t *ret_since)
-{
-    pthread_mutex_lock(&t->lock);
-    while (t->asked == t->answered && !atomic_load(&t->quit))
-        pthread_cond_wait(&t->news, &t->lock);
-    *ret_number = t->asked;
-    *ret_since = t->since_ms;
-    pthread_mutex_unlock(&t->lock);
-    return !atomic_load(&t->quit);
-}
-
-static void answer(struct kafka_tail *t, uint64_t number)
-{
-    uint64_t one = 1;
-    pthread_mutex_lock(&t->lock);
-    t->answered = number;
-    pthread_mutex_unlock(&t->lock);
-    (void)!write(t->fd, &one, sizeof one);
-}
-
-static void *run(void *tail)
+static void *tail_thread(void *tail)
 {
     struct kafka_tail *t = tail;
-    uint64_t number;
-    int64_t since;
-    while (next_ask(t, &number, &since)) {
-        if (catch_up(t, since))
-            answer(t, number);
-        else
-            usleep(SLICE_MS * 1000 / 2); /* brokers are away; whoever asks has a time limit */
+    uint64_t one = 1;
+    pthread_mutex_lock(&t->lock);
+    while (!atomic_load(&t->quit)) {
+        uint64_t number = t->asked;
+        int64_t since = t->since_ms;
+        if (number == t->answered) {
+            pthread_cond_wait(&t->news, &t->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&t->lock);
+        bool done = catch_up(t, since);
+        if (!done)
+            usleep(SLICE_MS * 1000 / 2); /* brokers are away; the sink has a time limit */
+        pthread_mutex_lock(&t->lock);
+        if (done) {
+            t->answered = number;
+            (void)!write(t->fd, &one, sizeof one);
+        }
     }
+    pthread_mutex_unlock(&t->lock);
     return NULL;
 }
 
-/* ---- for the sink ---- */
+/* For the sink */
 
-static int set_up(struct kafka_tail *t, rd_kafka_conf_t *conf, struct error *err)
+static int connect_reader(struct kafka_tail *t, rd_kafka_conf_t *conf, struct error *err)
 {
     static const char *const settings[][2] = {
         {"group.id", "outbox-tail"},
@@ -299,9 +265,9 @@ int kafka_tail_new(rd_kafka_conf_t *conf, const char *topic, const char *consume
         t->prefix = NULL;
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->news, NULL);
-    if (set_up(t, conf, err) != 0)
+    if (connect_reader(t, conf, err) != 0)
         goto fail;
-    if (!t->topic || !t->prefix || pthread_create(&t->thread, NULL, run, t) != 0) {
+    if (!t->topic || !t->prefix || pthread_create(&t->thread, NULL, tail_thread, t) != 0) {
         err_nomem(err);
         goto fail;
     }

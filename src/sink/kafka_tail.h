@@ -30,7 +30,7 @@ struct kafka_place {
  * eventfd of the caller, is rung whenever an answer is ready. Strings are copied. */
 int kafka_tail_new(rd_kafka_conf_t *conf, const char *topic, const char *consumer, int fd,
                    struct kafka_tail **ret, struct error *err);
-/* kafka_tail_free ends the thread. It waits a moment for it. */
+/* kafka_tail_free ends the thread. It waits a moment for it; NULL is fine. */
 void kafka_tail_free(struct kafka_tail *t);
 
 /* kafka_tail_ask wants everything to be read that is in the topic by now and was written since

@@ -1,24 +1,26 @@
-/* kafka_topic.c: whether the topic is there and keeps what it is given; makes it if it should. All
- * of this waits for brokers, so it runs in a thread of its own, or in a probe. */
+/* kafka_topic.c: whether the topic is there and keeps what it is given, and who leads it; makes
+ * it if it should. Whatever asks brokers waits for them, so it runs in a thread of its own, or
+ * in a probe. */
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "sink/kafka_impl.h"
 
 #define SLICE_MS 100 /* of waiting: then it may be time to end */
 
-/* is_over says whether a look is to end: nobody wants to know any more, or it took too long. */
+/* is_over says whether a look is to end: its producer is, or it took too long. */
 static bool is_over(const struct kafka_producer *p, int64_t began)
 {
     int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
     return atomic_load(&p->quit) || ms >= p->patience_ms;
 }
 
-/* ask sends an admin request through `send`, and waits for its answer; NULL if none comes. */
+/* ask_admin sends an admin request through `send`, and waits for its answer; NULL if none comes. */
 typedef void send_fn(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
                      rd_kafka_queue_t *queue);
 
-static rd_kafka_event_t *ask(struct kafka_producer *p, rd_kafka_admin_op_t op, send_fn *send)
+static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t op, send_fn *send)
 {
     char said[KAFKA_TEXT];
     rd_kafka_AdminOptions_t *how = rd_kafka_AdminOptions_new(p->rk, op);
@@ -34,7 +36,7 @@ static rd_kafka_event_t *ask(struct kafka_producer *p, rd_kafka_admin_op_t op, s
     return answer;
 }
 
-/* ---- making it ---- */
+/* Making it */
 
 static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
                         rd_kafka_queue_t *queue)
@@ -49,10 +51,10 @@ static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t 
     rd_kafka_NewTopic_destroy(t);
 }
 
-/* create makes the topic. One that somebody else has just made will do. */
-static rd_kafka_resp_err_t create(struct kafka_producer *p)
+/* create_topic makes the topic. One that was made just now by another will do. */
+static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
 {
-    rd_kafka_event_t *answer = ask(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
     if (!answer)
         return RD_KAFKA_RESP_ERR__TIMED_OUT;
     rd_kafka_resp_err_t code = rd_kafka_event_error(answer);
@@ -69,20 +71,9 @@ static rd_kafka_resp_err_t create(struct kafka_producer *p)
     return code;
 }
 
-/* ---- looking at it ---- */
+/* Reading about it */
 
-static void note_partitions(const rd_kafka_metadata_topic_t *t, struct kafka_topic_facts *f)
-{
-    f->partitions = t->partition_cnt;
-    f->replicas = 0;
-    for (int i = 0; i < t->partition_cnt; i++) {
-        int replicas = t->partitions[i].replica_cnt;
-        if (i == 0 || replicas < f->replicas)
-            f->replicas = replicas;
-    }
-}
-
-static rd_kafka_resp_err_t look(struct kafka_producer *p, struct kafka_topic_facts *f)
+static rd_kafka_resp_err_t read_topic(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
     const rd_kafka_metadata_t *md;
     int64_t began = clock_mono(&clock_system);
@@ -93,10 +84,17 @@ static rd_kafka_resp_err_t look(struct kafka_producer *p, struct kafka_topic_fac
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
         return code;
     f->brokers = md->broker_cnt;
-    kafka_leaders_read(&f->leaders, md);
+    kafka_topic_read_leaders(&f->leaders, md);
     if (md->topic_cnt > 0) {
         code = md->topics[0].err;
-        note_partitions(&md->topics[0], f);
+        const rd_kafka_metadata_topic_t *t = &md->topics[0];
+        f->partitions = t->partition_cnt;
+        f->replicas = 0;
+        for (int i = 0; i < t->partition_cnt; i++) {
+            int replicas = t->partitions[i].replica_cnt;
+            if (i == 0 || replicas < f->replicas)
+                f->replicas = replicas;
+        }
     }
     rd_kafka_metadata_destroy(md);
     return code;
@@ -111,19 +109,11 @@ static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_
     rd_kafka_ConfigResource_destroy(c);
 }
 
-static void note_config(const char *name, const char *value, struct kafka_topic_facts *f)
+/* read_config notes the settings of the topic that decide whether a confirmed event can get
+ * lost. The user may lack the right to read them; then nothing is said about them. */
+static void read_config(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
-    if (strcmp(name, "min.insync.replicas") == 0)
-        f->min_insync = atoi(value);
-    if (strcmp(name, "unclean.leader.election.enable") == 0)
-        f->unclean = strcmp(value, "true") == 0;
-}
-
-/* describe notes the settings of the topic that decide whether a confirmed event can get lost. Not
- * everybody may read them; then nothing is said about them. */
-static void describe(struct kafka_producer *p, struct kafka_topic_facts *f)
-{
-    rd_kafka_event_t *answer = ask(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
     if (!answer)
         return;
     size_t n = 0, n_entries = 0;
@@ -135,9 +125,12 @@ static void describe(struct kafka_producer *p, struct kafka_topic_facts *f)
     if (n > 0)
         entries = rd_kafka_ConfigResource_configs(each[0], &n_entries);
     for (size_t i = 0; i < n_entries; i++) {
+        const char *name = rd_kafka_ConfigEntry_name(entries[i]);
         const char *value = rd_kafka_ConfigEntry_value(entries[i]);
-        if (value)
-            note_config(rd_kafka_ConfigEntry_name(entries[i]), value, f);
+        if (value && strcmp(name, "min.insync.replicas") == 0)
+            f->min_insync = atoi(value);
+        if (value && strcmp(name, "unclean.leader.election.enable") == 0)
+            f->unclean = strcmp(value, "true") == 0;
     }
     rd_kafka_event_destroy(answer);
 }
@@ -145,36 +138,91 @@ static void describe(struct kafka_producer *p, struct kafka_topic_facts *f)
 void kafka_topic_check(struct kafka_producer *p)
 {
     struct kafka_topic_facts *f = &p->facts;
-    kafka_leaders_init(&f->leaders);
-    f->err = look(p, f);
+    kafka_topic_leaders_init(&f->leaders);
+    f->err = read_topic(p, f);
     bool missing = f->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
                    f->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
     if (missing && p->set->create) {
-        f->err = create(p);
+        f->err = create_topic(p);
         if (f->err == RD_KAFKA_RESP_ERR_NO_ERROR)
-            f->err = look(p, f);
+            f->err = read_topic(p, f);
     }
     if (f->err == RD_KAFKA_RESP_ERR_NO_ERROR)
-        describe(p, f);
+        read_config(p, f);
 }
 
-void kafka_topic_caution(const struct kafka_sink *k, const struct kafka_topic_facts *f, char *out,
-                         size_t size)
+void kafka_topic_caution(const char *topic, const struct kafka_topic_facts *f,
+                         char out[BROKER_CAUTION])
 {
     out[0] = '\0';
     if (f->replicas == 1 && f->brokers > 1)
-        snprintf(out, size,
+        snprintf(out, BROKER_CAUTION,
                  "topic %s has one replica of a partition: with its broker's disk its events are "
                  "lost (raise the replication factor)",
-                 k->topic);
+                 topic);
     else if (f->replicas > 1 && f->min_insync == 1)
-        snprintf(out, size,
+        snprintf(out, BROKER_CAUTION,
                  "topic %s has min.insync.replicas=1: an event that only the leader has counts as "
                  "delivered, and is lost with it (set 2)",
-                 k->topic);
+                 topic);
     else if (f->unclean)
-        snprintf(out, size,
+        snprintf(out, BROKER_CAUTION,
                  "topic %s has unclean.leader.election.enable=true: a replica that is behind may "
                  "become the leader, and delivered events are lost (set false)",
-                 k->topic);
+                 topic);
+}
+
+/* Its leaders. The check of the topic tells them once; after that, the broker that confirms a
+ * message is the one that leads, so no question is needed. */
+
+void kafka_topic_leaders_init(struct kafka_leaders *l)
+{
+    l->n_named = 0;
+    for (size_t i = 0; i < KAFKA_LED; i++)
+        l->leader[i] = -1;
+}
+
+void kafka_topic_led(struct kafka_leaders *l, int32_t partition, int32_t broker)
+{
+    bool is_kept = partition >= 0 && partition < KAFKA_LED;
+    if (is_kept)
+        l->leader[partition] = broker;
+}
+
+void kafka_topic_read_leaders(struct kafka_leaders *l, const rd_kafka_metadata_t *md)
+{
+    l->n_named = 0;
+    for (int i = 0; i < md->broker_cnt && l->n_named < KAFKA_NAMED; i++) {
+        struct kafka_named *to = &l->name[l->n_named++];
+        const char *host = md->brokers[i].host;
+        to->id = md->brokers[i].id;
+        text_clean(to->host, sizeof to->host, host, strlen(host));
+        snprintf(to->port, sizeof to->port, "%d", md->brokers[i].port % 65536);
+    }
+    if (md->topic_cnt == 0)
+        return;
+    const rd_kafka_metadata_topic_t *t = &md->topics[0];
+    for (int i = 0; i < t->partition_cnt; i++)
+        kafka_topic_led(l, t->partitions[i].id, t->partitions[i].leader);
+}
+
+static void add_leader(const struct kafka_leaders *l, int32_t id, char out[SINK_PEERS])
+{
+    for (size_t i = 0; i < l->n_named; i++) {
+        if (l->name[i].id != id)
+            continue;
+        sink_peer_add(out, l->name[i].host, l->name[i].port);
+        return;
+    }
+    char text[16];
+    snprintf(text, sizeof text, "#%d", (int)id);
+    sink_peer_add(out, text, NULL);
+}
+
+void kafka_topic_list_leaders(const struct kafka_leaders *l, char out[SINK_PEERS])
+{
+    out[0] = '\0';
+    for (size_t i = 0; i < KAFKA_LED; i++)
+        if (l->leader[i] >= 0)
+            add_leader(l, l->leader[i], out);
 }

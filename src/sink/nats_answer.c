@@ -1,154 +1,157 @@
 /* nats_answer.c: what the answers of JetStream, or their absence, mean for the events. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/text.h"
-#include "sink/nats_fate.h"
 #include "sink/nats_impl.h"
 #include "sink/nats_subject.h"
 
 #define REFUSED_NS (100 * MS_NS) /* how long not to ask again after a stream that takes nothing */
+#define RECEIPT 64
 
-/* unlink_flight takes a flight out of the list. */
-static void unlink_flight(struct nats_sink *n, struct flight *f)
+/* The table of answers. docs/brokers.md has it for people, and a test compares them. */
+static const struct nats_meaning meanings[] = {
+    /* Of the server: it is away, has no room, or does not let us. */
+    {10002, NULL, SINK_DOWN, "the account has used up its storage"},
+    {10008, NULL, SINK_DOWN, "JetStream is temporarily unavailable"},
+    {10009, NULL, SINK_DOWN, "the cluster has no leader at the moment"},
+    {10023, NULL, SINK_DOWN, "the server has used up its storage"},
+    {10028, NULL, SINK_DOWN, "the server has no memory left for streams"},
+    {10039, NULL, SINK_DOWN, "JetStream is not enabled for the account"},
+    {10047, NULL, SINK_DOWN, "the server has no storage left for streams"},
+    {10076, NULL, SINK_DOWN, "JetStream is not enabled"},
+    {10120, NULL, SINK_DOWN, "the account has no limits for this kind of stream"},
+
+    /* Of the state of a stream, which will pass. */
+    {10063, NULL, SINK_DOWN, "the stream is catching up with its leader"},
+    {10070, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
+    {10071, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
+    {10077, "per subject", SINK_REFUSED, "the subject is full, with discard_new_per_subject"},
+    {10077, NULL, SINK_DOWN, "the stream is full, with discard=new, or could not write"},
+    {10118, NULL, SINK_DOWN, "the stream is offline"},
+
+    /* Of the stream, or of the subject. */
+    {10059, NULL, SINK_REFUSED, "the stream does not exist"},
+    {10060, NULL, SINK_REFUSED, "the subject belongs to another stream than the one in the URL"},
+    {10065, NULL, SINK_REFUSED, "with create=on: another stream has its subjects"},
+    {10109, NULL, SINK_REFUSED, "the stream is sealed"},
+
+    /* Of the event. */
+    {10054, NULL, SINK_REJECT, "larger than the stream's max_msg_size"},
+    {10097, NULL, SINK_REJECT, "more than 64 KiB of headers"},
+
+    {0, NULL, SINK_RETRY, "anything else"},
+};
+
+const struct nats_meaning *nats_answer_meaning(int code, const char *words)
 {
-    if (f->prev)
-        f->prev->next = f->next;
-    else
-        n->first = f->next;
-    if (f->next)
-        f->next->prev = f->prev;
-    else
-        n->last = f->prev;
+    const struct nats_meaning *m = meanings;
+    for (; m->code; m++) {
+        bool matches = m->code == code && (!m->says || strstr(words, m->says));
+        if (matches)
+            break;
+    }
+    return m;
 }
 
-void nats_end(struct nats_sink *n, struct flight *f, const struct sink_result *r)
+/* Ending events */
+
+void nats_answer_end(struct nats_sink *n, struct nats_item *it, const struct sink_result *r)
 {
-    struct delivery *d = f->d;
-    unlink_flight(n, f);
-    n->count--;
-    n->bytes -= f->bytes;
-    if (f->token)
-        n->by_token[f->token & (NATS_WINDOW_MAX - 1)] = NULL;
-    *f = (struct flight){.next = n->free};
-    n->free = f;
-    sink_done(&n->base, d, r);
+    if (it->token)
+        n->by_token[it->token & (NATS_WINDOW_MAX - 1)] = NULL;
+    window_end(&n->window, &it->f, r);
 }
 
-void nats_end_all(struct nats_sink *n, enum sink_status status, int native, const char *text)
-{
-    struct sink_result r = {.status = status, .native = native, .text = text};
-    while (n->first)
-        nats_end(n, n->first, &r);
-}
-
-static void drop_link(struct nats_sink *n)
+void nats_answer_all(struct nats_sink *n, const struct sink_result *r)
 {
     nats_link_drop(n->link, 0);
     n->link = NULL;
     n->ready = false;
     n->stream = NULL;
+    memset(n->by_token, 0, NATS_WINDOW_MAX * sizeof *n->by_token);
+    window_end_all(&n->window, r);
 }
 
-void nats_give_up(struct nats_sink *n, const struct error *err)
+void nats_answer_lost(struct nats_sink *n, const struct error *err)
 {
-    enum sink_status status = SINK_DOWN;
+    struct sink_result r = {.status = SINK_DOWN, .native = err->native, .text = err->text};
     if (err->retry_class == CLASS_FATAL)
-        status = SINK_FATAL;
+        r.status = SINK_FATAL;
     if (err->retry_class == CLASS_RETRY) {
-        status = SINK_REFUSED;
+        r.status = SINK_REFUSED;
         n->refused = *err;
-        n->refused_until = nats_now(n) + REFUSED_NS;
+        n->refused_until = broker_now(&n->b) + REFUSED_NS;
     }
-    drop_link(n);
-    nats_end_all(n, status, err->native, err->text);
+    nats_answer_all(n, &r);
 }
 
-/* note_mark moves the high-water mark of the stream. */
-static void note_mark(struct nats_sink *n, uint64_t seq)
+/* note_stored moves the high-water mark of the stream, and writes the receipt. */
+static void note_stored(struct nats_sink *n, uint64_t seq, char receipt[RECEIPT])
 {
-    struct stream *st = streams_get(&n->streams, str_of(n->set.stream));
+    snprintf(receipt, RECEIPT, "%.40s/%llu", n->set.stream, (unsigned long long)seq);
+    struct stream *st = streams_get(&n->b.marks, str_of(n->set.stream));
     if (st)
-        streams_note(&n->streams, st, (int64_t)seq, 0);
+        streams_note(&n->b.marks, st, (int64_t)seq, 0);
 }
 
-static void receipt_of(const struct nats_sink *n, uint64_t seq, char *out, size_t size)
+void nats_answer_found(struct nats_sink *n, struct delivery *d, uint64_t seq)
 {
-    snprintf(out, size, "%.40s/%llu", n->set.stream, (unsigned long long)seq);
+    char receipt[RECEIPT];
+    note_stored(n, seq, receipt);
+    sink_done(&n->b.base, d, &(struct sink_result){.status = SINK_DELIVERED, .receipt = receipt});
 }
 
-void nats_found(struct nats_sink *n, struct delivery *d, uint64_t seq)
+void nats_answer_stored(struct nats_sink *n, struct nats_item *it, uint64_t seq)
 {
-    char receipt[64];
-    receipt_of(n, seq, receipt, sizeof receipt);
-    note_mark(n, seq);
-    sink_done(&n->base, d, &(struct sink_result){.status = SINK_DELIVERED, .receipt = receipt});
-}
-
-/* stored answers for an event that is in the stream. In a chain, so is everything before it, even
- * if its answer was lost. */
-static void stored(struct nats_sink *n, struct flight *f, const struct nats_answer *a)
-{
-    char receipt[64];
+    char receipt[RECEIPT];
     struct sink_result r = {.status = SINK_DELIVERED};
-    while (n->set.exclusive && n->first != f)
-        nats_end(n, n->first, &r);
-    receipt_of(n, a->seq, receipt, sizeof receipt);
-    note_mark(n, a->seq);
+    while (n->set.exclusive && n->window.first != &it->f)
+        nats_answer_end(n, (struct nats_item *)n->window.first, &r);
+    note_stored(n, seq, receipt);
     r.receipt = receipt;
-    nats_end(n, f, &r);
+    nats_answer_end(n, it, &r);
 }
 
 /* refused ends an event that was not stored. In a chain nothing behind it was stored either: the
  * link begins anew, and finds out what was. There, an event that is refused for its own sake is
  * blamed once it is the first: what became of those before it is not known yet. */
-static void refused(struct nats_sink *n, struct flight *f, const struct sink_result *r)
+static void refused(struct nats_sink *n, struct nats_item *it, const struct sink_result *r)
 {
-    struct error err;
     if (!n->set.exclusive) {
-        nats_end(n, f, r);
+        nats_answer_end(n, it, r);
         return;
     }
+    struct sink_result others = {.status = SINK_DOWN, .native = r->native, .text = r->text};
+    if (r->status == SINK_FATAL)
+        others.status = SINK_FATAL;
     if (r->status == SINK_REFUSED) {
-        drop_link(n);
-        if (f == n->first)
-            nats_end(n, f, r);
-        nats_end_all(n, SINK_CANCELLED, r->native, r->text);
-        return;
+        others.status = SINK_CANCELLED;
+        if (&it->f == n->window.first)
+            nats_answer_end(n, it, r);
     }
-    enum retry_class fate = r->status == SINK_FATAL ? CLASS_FATAL : CLASS_DOWN;
-    err_class(&err, ERR_UNAVAILABLE, fate, r->native, "%s", r->text);
-    nats_give_up(n, &err);
+    nats_answer_all(n, &others);
 }
 
-static void refused_by_server(struct nats_sink *n, struct flight *f, const struct nats_answer *a)
-{
-    const struct nats_fate *fate = nats_fate_of(a->code, a->text ? a->text : "");
-    char text[600];
-    const char *said = a->text && *a->text ? a->text : fate->meaning;
-    snprintf(text, sizeof text, "%s, stream %s: %s (%d)", n->plan->url.label, n->set.stream, said,
-             a->code);
-    refused(n, f, &(struct sink_result){.status = fate->status, .native = a->code, .text = text});
-}
-
-/* subject_of writes the subject of a flight; "" if that cannot be. */
-static const char *subject_of(struct nats_sink *n, const struct flight *f)
+/* write_subject writes the subject of an event; "" if that cannot be. */
+static const char *write_subject(struct nats_sink *n, const struct event *ev)
 {
     struct error err;
     buf_clear(&n->name);
-    if (template_write_escaped(n->subject, f->d->ev, nats_subject_escape, &n->name, &err) != 0)
+    if (template_write_escaped(n->subject, ev, nats_subject_escape, &n->name, &err) != 0)
         return "";
     const char *subject = buf_cstr(&n->name);
     return subject ? subject : "";
 }
 
-/* nobody answers for an event that no stream took. While a stream has no leader that says nothing
- * about the event. Whether it has none, or is gone, is found out by the next link, which looks at
- * the stream. If the subject is not among those of the stream, the event is refused. */
-static void nobody(struct nats_sink *n, struct flight *f)
+/* no_stream answers for an event that no stream took. While a stream has no leader that says
+ * nothing about the event. Whether it has none, or is gone, is found out by the next link, which
+ * looks at the stream. If the subject is not among those of the stream, the event is refused. */
+static void no_stream(struct nats_sink *n, struct nats_item *it)
 {
     char text[600], subject[200];
     struct sink_result r = {.status = SINK_DOWN, .native = 503, .text = text};
-    const char *name = subject_of(n, f);
+    const char *name = write_subject(n, it->f.d->ev);
     text_clean(subject, sizeof subject, name, strlen(name));
     bool ours = n->fixed || nats_stream_takes(n->stream, str_of(name));
     if (ours) {
@@ -160,27 +163,9 @@ static void nobody(struct nats_sink *n, struct flight *f)
         snprintf(text, sizeof text, "%s: stream %s does not take the subject %s",
                  n->plan->url.label, n->set.stream, subject);
     }
-    refused(n, f, &r);
-    if (ours && n->count == 0 && n->link)
-        drop_link(n);
-}
-
-static void too_large(struct nats_sink *n, struct flight *f)
-{
-    refused(n, f,
-            &(struct sink_result){.status = SINK_REJECT,
-                                  .text = "it is larger than the server's max_payload"});
-}
-
-/* odd answers for an event whose answer makes no sense. */
-static void odd(struct nats_sink *n, struct flight *f)
-{
-    char text[500];
-    snprintf(text, sizeof text,
-             "%s: what answers for stream %s is not JetStream: does somebody else listen to its "
-             "subjects, and reply?",
-             n->plan->url.label, n->set.stream);
-    refused(n, f, &(struct sink_result){.status = SINK_RETRY, .text = text});
+    refused(n, it, &r);
+    if (ours && n->window.count == 0 && n->link)
+        nats_answer_all(n, &r);
 }
 
 /* not_allowed ends all events that go to a subject which the user may not publish to. */
@@ -190,12 +175,12 @@ static void not_allowed(struct nats_sink *n, const char *subject)
     text_clean(clean, sizeof clean, subject, strlen(subject));
     snprintf(text, sizeof text, "%s: the user may not publish to %s", n->plan->url.label, clean);
     struct sink_result r = {.status = SINK_REFUSED, .text = text};
-    struct flight *f = n->first;
-    while (f) {
-        struct flight *next = f->next;
-        if (f->token && strcmp(subject_of(n, f), subject) == 0)
-            refused(n, f, &r);
-        f = n->link ? next : NULL;
+    struct flight *next;
+    for (struct flight *f = n->window.first; f && n->link; f = next) {
+        struct nats_item *it = (struct nats_item *)f;
+        next = f->next;
+        if (it->token && strcmp(write_subject(n, f->d->ev), subject) == 0)
+            refused(n, it, &r);
     }
 }
 
@@ -205,18 +190,36 @@ void nats_answer_take(struct nats_sink *n, const struct nats_answer *a)
         not_allowed(n, a->text);
         return;
     }
-    struct flight *f = n->by_token[a->token & (NATS_WINDOW_MAX - 1)];
-    bool ours = f && f->token == a->token;
+    struct nats_item *it = n->by_token[a->token & (NATS_WINDOW_MAX - 1)];
+    bool ours = it && it->token == a->token;
     if (!ours) /* it was given up before */
         return;
-    n->heard_at = nats_now(n);
+    n->heard_at = broker_now(&n->b);
 
+    char text[600];
+    const char *said = a->text ? a->text : "";
+    const struct nats_meaning *m = nats_answer_meaning(a->code, said);
+    struct sink_result r = {.status = SINK_RETRY, .text = text};
     switch (a->kind) {
-    case NATS_STORED: stored(n, f, a); break;
-    case NATS_REFUSED: refused_by_server(n, f, a); break;
-    case NATS_NOBODY: nobody(n, f); break;
-    case NATS_TOO_LARGE: too_large(n, f); break;
-    case NATS_NOT_ANSWERED: odd(n, f); break;
-    case NATS_NOT_ALLOWED: break;
+    case NATS_STORED: nats_answer_stored(n, it, a->seq); return;
+    case NATS_NO_STREAM: no_stream(n, it); return;
+    case NATS_REFUSED:
+        r.status = m->status;
+        r.native = a->code;
+        snprintf(text, sizeof text, "%s, stream %s: %s (%d)", n->plan->url.label, n->set.stream,
+                 said[0] ? said : m->meaning, a->code);
+        break;
+    case NATS_TOO_LARGE:
+        r.status = SINK_REJECT;
+        r.text = "it is larger than the server's max_payload";
+        break;
+    case NATS_NOT_ANSWERED:
+    case NATS_NOT_ALLOWED:
+        snprintf(text, sizeof text,
+                 "%s: what answers for stream %s is not JetStream: does another service subscribe "
+                 "to its subjects, and reply?",
+                 n->plan->url.label, n->set.stream);
+        break;
     }
+    refused(n, it, &r);
 }

@@ -1,16 +1,93 @@
-/* nats_connect.c: how a link connects to a server and logs in. */
+/* nats_connect.c: how a link connects to a server, with a time limit for TLS, and logs in. */
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #include "base/small_file.h"
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
 #include "sink/nats_reply.h"
-#include "sink/nats_tls.h"
 
 #define SECRET_MAX 4096
+
+/* The handshake of TLS */
+
+/* What the thread that connects has set; nothing in all others, so that their connections stay as
+ * they are. */
+static _Thread_local int64_t handshake_ms;
+static _Thread_local struct nats_link *shaking_link;
+
+static void set_limit(int fd, int64_t ms)
+{
+    struct timeval limit = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+/* keep_shaking replaces the link's own descriptor of the socket; -1: there is none any more. A link
+ * that was dropped meanwhile gets no further. */
+static void keep_shaking(struct nats_link *l, int fd)
+{
+    pthread_mutex_lock(&l->lock);
+    if (l->shaking >= 0)
+        close(l->shaking);
+    l->shaking = fd;
+    if (l->dropped && fd >= 0)
+        shutdown(fd, SHUT_RDWR);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void on_info(const SSL *ssl, int where, int value)
+{
+    (void)value;
+    bool begins = (where & SSL_CB_HANDSHAKE_START) != 0;
+    if (!begins || handshake_ms == 0)
+        return;
+    int fd = SSL_get_fd(ssl);
+    set_limit(fd, handshake_ms);
+    if (shaking_link)
+        keep_shaking(shaking_link, fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
+/* on_new is called for every SSL object of the process, those of others included. */
+static void on_new(void *ssl, void *data, CRYPTO_EX_DATA *all, int index, long number, void *arg)
+{
+    (void)data;
+    (void)all;
+    (void)index;
+    (void)number;
+    (void)arg;
+    if (handshake_ms > 0)
+        SSL_set_info_callback(ssl, on_info);
+}
+
+static void hook_openssl(void)
+{
+    SSL_get_ex_new_index(0, NULL, on_new, NULL, NULL);
+}
+
+void nats_tls_begin(struct nats_link *l, int64_t limit_ms)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, hook_openssl);
+    handshake_ms = limit_ms;
+    shaking_link = l;
+}
+
+void nats_tls_end(void)
+{
+    if (shaking_link)
+        keep_shaking(shaking_link, -1);
+    handshake_ms = 0;
+    shaking_link = NULL;
+}
+
+/* Connecting */
 
 /* libnats calls these as it begins and ends to use the socket, and to want to write. */
 
@@ -20,7 +97,7 @@ static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock
     (void)nc;
     *user = l;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    nats_tls_done(fd);
+    set_limit(fd, 0); /* the handshake is over */
     pthread_mutex_lock(&l->lock);
     l->fd = fd;
     l->want_write = false;
@@ -28,7 +105,8 @@ static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock
     return NATS_OK;
 }
 
-/* stops_reading is called before the socket is closed: from then on it may be somebody else's. */
+/* stops_reading is called before the socket is closed: from then on its number may be used for
+ * another. */
 static natsStatus stops_reading(void *user, bool add)
 {
     struct nats_link *l = user;
@@ -88,7 +166,8 @@ static int read_secret(const char *path, char out[SECRET_MAX], struct error *err
     return 0;
 }
 
-static int failed(const struct nats_plan *p, natsStatus s, const char *what, struct error *err)
+static int option_failed(const struct nats_plan *p, natsStatus s, const char *what,
+                         struct error *err)
 {
     char said[200];
     nats_said(s, said, sizeof said);
@@ -96,53 +175,38 @@ static int failed(const struct nats_plan *p, natsStatus s, const char *what, str
                      said);
 }
 
-static int set_token(const struct nats_plan *p, natsOptions *o, struct error *err)
-{
-    char token[SECRET_MAX];
-    natsStatus s;
-    if (p->token_file) {
-        if (read_secret(p->token_file, token, err) != 0)
-            return -1;
-        s = natsOptions_SetToken(o, token);
-        explicit_bzero(token, sizeof token);
-    } else {
-        s = natsOptions_SetToken(o, p->token);
-    }
-    if (s != NATS_OK)
-        return failed(p, s, "token", err);
-    return 0;
-}
-
-static int set_password(const struct nats_plan *p, natsOptions *o, struct error *err)
-{
-    char *password = broker_url_password(&p->url, err);
-    if (!password && err->code)
-        return -1;
-    natsStatus s = natsOptions_SetUserInfo(o, p->url.user, password ? password : "");
-    if (password)
-        explicit_bzero(password, strlen(password));
-    free(password);
-    if (s != NATS_OK)
-        return failed(p, s, "user", err);
-    return 0;
-}
-
 /* set_login sets what we log in with. The files are read anew for each connection. */
 static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
     natsStatus s = NATS_OK;
+    const char *what = "credentials";
     if (p->creds_file)
         s = natsOptions_SetUserCredentialsFromFiles(o, p->creds_file, NULL);
     if (p->nkey)
         s = natsOptions_SetNKeyFromSeed(o, p->nkey, p->nkey_file);
-    if (s != NATS_OK)
-        return failed(p, s, "credentials", err);
 
-    bool has_token = p->token_file || p->token;
-    if (p->url.user)
-        return set_password(p, o, err);
-    if (has_token)
-        return set_token(p, o, err);
+    if (s == NATS_OK && p->url.user) {
+        char *password = broker_url_password(&p->url, err);
+        if (!password && err->code)
+            return -1;
+        what = "user";
+        s = natsOptions_SetUserInfo(o, p->url.user, password ? password : "");
+        if (password)
+            explicit_bzero(password, strlen(password));
+        free(password);
+    } else if (s == NATS_OK && p->token_file) {
+        char token[SECRET_MAX];
+        if (read_secret(p->token_file, token, err) != 0)
+            return -1;
+        what = "token";
+        s = natsOptions_SetToken(o, token);
+        explicit_bzero(token, sizeof token);
+    } else if (s == NATS_OK && p->token) {
+        what = "token";
+        s = natsOptions_SetToken(o, p->token);
+    }
+    if (s != NATS_OK)
+        return option_failed(p, s, what, err);
     return 0;
 }
 
@@ -161,7 +225,7 @@ static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, 
     if (s == NATS_OK && u->cert)
         s = natsOptions_LoadCertificatesChain(o, u->cert, u->key);
     if (s != NATS_OK)
-        return failed(p, s, "TLS", err);
+        return option_failed(p, s, "TLS", err);
     return 0;
 }
 
@@ -170,7 +234,7 @@ static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, s
 {
     for (size_t i = 0; i < n; i++)
         if (all[i] != NATS_OK)
-            return failed(p, all[i], "options", err);
+            return option_failed(p, all[i], "options", err);
     return 0;
 }
 
@@ -209,49 +273,39 @@ int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, 
                      h->host, h->port, said, advice);
 }
 
-/* set_behaviour takes from libnats what it would do on its own: reconnecting, timers, a thread that
- * flushes. */
-static int set_behaviour(struct nats_link *l, natsOptions *o, struct error *err)
-{
-    const natsStatus all[] = {
-        natsOptions_SetAllowReconnect(o, false),
-        natsOptions_SetPingInterval(o, 0),
-        natsOptions_SetSendAsap(o, true),
-        natsOptions_SetErrorHandler(o, on_error, l),
-        natsOptions_SetClosedCB(o, on_closed, l),
-        natsOptions_SetEventLoop(o, l, attached, stops_reading, wants_write, detached),
-    };
-    return set_all(l->plan, all, sizeof all / sizeof all[0], err);
-}
-
-static int try_options(struct nats_link *l, natsOptions *o, const struct broker_host *h,
-                       struct error *err)
-{
-    if (nats_connect_options(l->plan, h, o, err) != 0)
-        return -1;
-    if (set_behaviour(l, o, err) != 0)
-        return -1;
-
-    /* The callback for the end of the connection has a reference, and comes if there was one. */
-    nats_hold(l);
-    nats_tls_begin(l, l->plan->timeout_ms);
-    natsStatus s = natsConnection_Connect(&l->nc, o);
-    nats_tls_end();
-    if (s == NATS_OK)
-        return 0;
-    nats_let_go(l);
-    l->nc = NULL;
-    return nats_connect_failed(l->plan, h, s, err);
-}
-
 int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err)
 {
     natsOptions *o = NULL;
     *err = (struct error){0};
     natsStatus s = natsOptions_Create(&o);
     if (s != NATS_OK)
-        return failed(l->plan, s, "options", err);
-    int rc = try_options(l, o, h, err);
+        return option_failed(l->plan, s, "options", err);
+    int rc = nats_connect_options(l->plan, h, o, err);
+    if (rc == 0) {
+        /* What libnats would do on its own: reconnecting, timers, a thread that flushes. */
+        const natsStatus all[] = {
+            natsOptions_SetAllowReconnect(o, false),
+            natsOptions_SetPingInterval(o, 0),
+            natsOptions_SetSendAsap(o, true),
+            natsOptions_SetErrorHandler(o, on_error, l),
+            natsOptions_SetClosedCB(o, on_closed, l),
+            natsOptions_SetEventLoop(o, l, attached, stops_reading, wants_write, detached),
+        };
+        rc = set_all(l->plan, all, sizeof all / sizeof all[0], err);
+    }
+    if (rc == 0) {
+        /* The callback for the end of the connection has a reference, and comes if there was
+         * one. */
+        nats_hold(l);
+        nats_tls_begin(l, l->plan->timeout_ms);
+        s = natsConnection_Connect(&l->nc, o);
+        nats_tls_end();
+        if (s != NATS_OK) {
+            nats_let_go(l);
+            l->nc = NULL;
+            rc = nats_connect_failed(l->plan, h, s, err);
+        }
+    }
     natsOptions_Destroy(o);
     return rc;
 }

@@ -70,13 +70,13 @@ void nats_let_go(struct nats_link *l)
         free_link(l);
 }
 
-static void ring(int fd)
+static void wake(int fd)
 {
     while (eventfd_write(fd, 1) != 0 && errno == EINTR)
         continue;
 }
 
-static void quiet(int fd)
+static void clear_wake(int fd)
 {
     eventfd_t n;
     (void)eventfd_read(fd, &n);
@@ -111,7 +111,7 @@ void nats_push(struct nats_link *l, struct nats_answer a)
     all->at[all->n++] = a;
     pthread_mutex_unlock(&l->lock);
     if (first)
-        ring(l->news_fd);
+        wake(l->news_fd);
 }
 
 static void set_state(struct nats_link *l, enum nats_link_state state, const struct error *err)
@@ -121,11 +121,11 @@ static void set_state(struct nats_link *l, enum nats_link_state state, const str
     if (err)
         l->lost = *err;
     pthread_mutex_unlock(&l->lock);
-    ring(l->news_fd);
+    wake(l->news_fd);
 }
 
-/* gone says why the connection is no longer there. */
-static int gone(struct nats_link *l, struct error *err)
+/* connection_gone says why the connection is no longer there. */
+static int connection_gone(struct nats_link *l, struct error *err)
 {
     const char *said = NULL;
     natsStatus s = natsConnection_GetLastError(l->nc, &said);
@@ -155,7 +155,7 @@ int nats_pump(struct nats_link *l, int timeout_ms, struct error *err)
     if (poll(fds, 2, timeout_ms) < 0)
         return 0;
     if (fds[0].revents)
-        quiet(l->wake_fd);
+        clear_wake(l->wake_fd);
     if (is_dropped(l))
         return err_set(err, ERR_UNAVAILABLE, "given up");
     if (fds[1].revents & POLLOUT)
@@ -163,7 +163,7 @@ int nats_pump(struct nats_link *l, int timeout_ms, struct error *err)
     if (fds[1].revents & ~POLLOUT)
         natsConnection_ProcessReadEvent(l->nc);
     if (natsConnection_IsClosed(l->nc))
-        return gone(l, err);
+        return connection_gone(l, err);
     return 0;
 }
 
@@ -184,7 +184,7 @@ static bool take_over(struct nats_link *l)
     return q->n > 0;
 }
 
-static void publish(struct nats_link *l, struct nats_outgoing *o)
+static void publish_one(struct nats_link *l, struct nats_outgoing *o)
 {
     natsStatus s = natsConnection_PublishMsg(l->nc, o->msg);
     natsMsg_Destroy(o->msg);
@@ -198,16 +198,7 @@ static void publish(struct nats_link *l, struct nats_outgoing *o)
 static void send_some(struct nats_link *l)
 {
     while (natsConnection_Buffered(l->nc) < BUFFERED_ENOUGH && take_over(l))
-        publish(l, &l->sending.at[l->sending.first++]);
-}
-
-/* serve carries messages until the connection is gone. If some are left, libnats has a full buffer,
- * and the socket says when there is room again. */
-static void serve(struct nats_link *l, struct error *err)
-{
-    do {
-        send_some(l);
-    } while (nats_pump(l, -1, err) == 0);
+        publish_one(l, &l->sending.at[l->sending.first++]);
 }
 
 /* connect_any tries the hosts in turn, beginning with the one after the last that failed. */
@@ -244,24 +235,18 @@ static void disconnect(struct nats_link *l)
     l->nc = NULL;
 }
 
-static void end(struct nats_link *l)
-{
-    pthread_mutex_lock(&l->lock);
-    l->ended = true;
-    pthread_cond_broadcast(&l->ended_cond);
-    pthread_mutex_unlock(&l->lock);
-    atomic_fetch_sub(&l->plan->threads, 1);
-    nats_let_go(l);
-}
-
-static void *run(void *arg)
+static void *link_thread(void *arg)
 {
     struct nats_link *l = arg;
     struct error err = {0};
     bool ready = connect_any(l, &err) == 0 && nats_prepare(l, &err) == 0;
     if (ready) {
         set_state(l, NATS_READY, NULL);
-        serve(l, &err);
+        /* If messages are left, libnats has a full buffer, and the socket says when there is room
+         * again. */
+        do
+            send_some(l);
+        while (nats_pump(l, -1, &err) == 0);
     }
     if (l->nc) /* another server may do better */
         atomic_fetch_add(&l->plan->host, 1);
@@ -269,32 +254,21 @@ static void *run(void *arg)
     disconnect(l);
     nats_ReleaseThreadMemory();
     OPENSSL_thread_stop(); /* else it is done after the end, and maybe after that of the program */
-    end(l);
+
+    pthread_mutex_lock(&l->lock);
+    l->ended = true;
+    pthread_cond_broadcast(&l->ended_cond);
+    pthread_mutex_unlock(&l->lock);
+    atomic_fetch_sub(&l->plan->threads, 1);
+    nats_let_go(l);
     return NULL;
 }
 
 /* The sink's side */
 
-static struct nats_link *new_link(struct nats_plan *plan)
-{
-    struct nats_link *l = calloc(1, sizeof *l);
-    if (!l)
-        return NULL;
-    l->plan = plan;
-    atomic_fetch_add(&plan->refs, 1);
-    l->refs = 1;
-    l->fd = -1;
-    l->shaking = -1;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->ended_cond, NULL);
-    l->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return l;
-}
-
-/* spawn starts the thread. It takes no signals, nor do those that libnats starts from it: they
- * belong to the host program. */
-static int spawn(struct nats_link *l)
+/* start_thread starts the thread. It takes no signals, nor do those that libnats starts from it:
+ * they belong to the host program. */
+static int start_thread(struct nats_link *l)
 {
     sigset_t all, old;
     pthread_attr_t attr;
@@ -303,7 +277,7 @@ static int spawn(struct nats_link *l)
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&thread, &attr, run, l);
+    int rc = pthread_create(&thread, &attr, link_thread, l);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     return rc;
@@ -315,16 +289,25 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
         return err_set(err, ERR_UNAVAILABLE,
                        "%s: %d attempts to connect are still waiting for an answer",
                        plan->url.label, NATS_LINKS_MAX);
-    struct nats_link *l = new_link(plan);
+    struct nats_link *l = calloc(1, sizeof *l);
     if (!l)
         return err_nomem(err);
+    l->plan = plan;
+    atomic_fetch_add(&plan->refs, 1);
+    l->refs = 1;
+    l->fd = -1;
+    l->shaking = -1;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->ended_cond, NULL);
+    l->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
     bool has_fds = l->news_fd >= 0 && l->wake_fd >= 0;
     int rc = has_fds ? 0 : EMFILE;
     if (rc == 0) {
         l->refs++;
         atomic_fetch_add(&plan->threads, 1);
-        rc = spawn(l);
+        rc = start_thread(l);
     }
     if (rc == 0) {
         *ret = l;
@@ -339,18 +322,6 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
     return -1;
 }
 
-static void wait_for_end(struct nats_link *l, int64_t wait_ms)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + wait_ms * MS_NS;
-    until.tv_sec += ns / (1000 * MS_NS);
-    until.tv_nsec = ns % (1000 * MS_NS);
-    while (!l->ended)
-        if (pthread_cond_timedwait(&l->ended_cond, &l->lock, &until) != 0)
-            break;
-}
-
 void nats_link_drop(struct nats_link *l, int64_t wait_ms)
 {
     if (!l)
@@ -361,9 +332,15 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
         shutdown(l->fd, SHUT_RDWR);
     if (l->shaking >= 0)
         shutdown(l->shaking, SHUT_RDWR);
-    ring(l->wake_fd);
-    if (wait_ms > 0)
-        wait_for_end(l, wait_ms);
+    wake(l->wake_fd);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + wait_ms * MS_NS;
+    until.tv_sec += ns / (1000 * MS_NS);
+    until.tv_nsec = ns % (1000 * MS_NS);
+    while (wait_ms > 0 && !l->ended)
+        if (pthread_cond_timedwait(&l->ended_cond, &l->lock, &until) != 0)
+            break;
     pthread_mutex_unlock(&l->lock);
     nats_let_go(l);
 }
@@ -375,7 +352,7 @@ int nats_link_fd(const struct nats_link *l)
 
 void nats_link_news(struct nats_link *l, struct nats_news *ret)
 {
-    quiet(l->news_fd);
+    clear_wake(l->news_fd);
     forget_answers(&l->reading);
     pthread_mutex_lock(&l->lock);
     struct nats_answers read = l->reading;
@@ -420,5 +397,5 @@ int nats_link_send(struct nats_link *l, uint64_t token, natsMsg *msg)
 
 void nats_link_flush(struct nats_link *l)
 {
-    ring(l->wake_fd);
+    wake(l->wake_fd);
 }

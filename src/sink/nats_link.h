@@ -2,7 +2,7 @@
  *
  * libnats waits in many places: it connects, logs in and shakes hands with TLS before it returns,
  * and with TLS even a read or a write may wait. So only the thread of a link calls what could wait.
- * The sink's thread hands messages over, and takes answers back, under a lock that nobody holds for
+ * The sink's thread hands messages over, and takes answers back, under a lock that is held for no
  * longer than that takes. libnats never reconnects on its own: what it kept to send again would
  * overtake what the engine has sent since. A link that is lost, or dropped, sends nothing more. */
 #ifndef SINK_NATS_LINK_H
@@ -13,6 +13,7 @@
 
 #include "sink/broker_url.h"
 #include "sink/nats_stream.h"
+#include "sink/sink.h"
 
 #define NATS_PASSWORD_ENV "OUTBOX_NATS_PASSWORD"
 #define NATS_TOKEN_ENV "OUTBOX_NATS_TOKEN"
@@ -36,13 +37,26 @@ struct nats_plan {
 /* nats_plan_release frees the plan with the last reference; NULL is fine. */
 void nats_plan_release(struct nats_plan *plan);
 
+/* What a refusal of JetStream means for an event; a row of the table of answers. */
+struct nats_meaning {
+    int code;         /* err_code of the server; 0 ends the table */
+    const char *says; /* its description has this in it; NULL: whatever that is */
+    enum sink_status status;
+    const char *meaning;
+};
+
+/* nats_answer_meaning returns the first row that fits a code and the server's words. What is not in
+ * the table may concern one event only: SINK_RETRY, so that the engine judges by what happens to
+ * others. */
+const struct nats_meaning *nats_answer_meaning(int code, const char *words);
+
 enum nats_link_state { NATS_CONNECTING, NATS_READY, NATS_LOST };
 
 /* What became of one message. */
 enum nats_answer_kind {
     NATS_STORED,
     NATS_REFUSED,      /* the server said why: code and text */
-    NATS_NOBODY,       /* no stream takes the subject at the moment */
+    NATS_NO_STREAM,    /* no stream takes the subject at the moment */
     NATS_TOO_LARGE,    /* libnats refused it: larger than the server's max_payload */
     NATS_NOT_ALLOWED,  /* the user may not publish to `text`, a subject; token is 0 */
     NATS_NOT_ANSWERED, /* what came back is no answer of a stream */

@@ -1,5 +1,5 @@
 /* nats_link_impl.h: what the files of a link share: nats_link.c (the thread and its queues),
- * nats_connect.c (logging in) and nats_prepare.c (questions about the stream). */
+ * nats_connect.c (TLS and logging in) and nats_prepare.c (questions about the stream). */
 #ifndef SINK_NATS_LINK_IMPL_H
 #define SINK_NATS_LINK_IMPL_H
 
@@ -47,12 +47,23 @@ struct nats_link {
     struct nats_queue outgoing;
     struct nats_answers answers;
     natsMsg *reply; /* to the question `asked` */
-    bool no_reply;  /* there is nobody to answer it */
+    bool no_reply;  /* no service answers it */
     struct nats_tail *tail;
     bool tail_done;
     struct nats_stream stream;
     int64_t max_payload;
 };
+
+/* A time limit for libnats' TLS handshake, which has none of its own. libnats shakes hands on a
+ * blocking socket, and does not tell which one that is until it is done; a server that says hello
+ * and then nothing would keep the thread for ever. OpenSSL tells, though: it calls us when the
+ * handshake begins, in the thread that connects.
+ *
+ * nats_tls_begin limits every read and write of a handshake that this thread begins until
+ * nats_tls_end. A read that takes longer fails, and the handshake with it. Meanwhile l->shaking
+ * is a descriptor of our own of that socket, by which another thread can end it; l may be NULL. */
+void nats_tls_begin(struct nats_link *l, int64_t limit_ms);
+void nats_tls_end(void);
 
 /* nats_connect_host connects to one of the plan's hosts. ERR_UNAVAILABLE. */
 int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err);

@@ -11,16 +11,11 @@
 #define HEAD_EXTRA 12     /* "NATS/1.0", its line's end, and that of the last line */
 
 /* What a message is made with. (1) `bytes` is what its headers take on the wire. */
-struct making {
+struct nats_making {
     struct nats_sink *n;
     natsMsg *msg;
     size_t bytes;
 };
-
-static void add_escaped(struct buf *b, unsigned char c)
-{
-    buf_addf(b, "%%%02X", c);
-}
 
 /* add_name appends a header's name. What cannot be in one is percent-encoded, and so is the N of
  * Nats-: what an event says must not steer the server. */
@@ -33,21 +28,8 @@ static void add_name(struct buf *b, struct str name)
         if (fits && !(steers && i == 0))
             buf_addc(b, (char)c);
         else
-            add_escaped(b, c);
+            buf_addf(b, "%%%02X", c);
     }
-}
-
-static bool unfit_for_attribute(unsigned char c)
-{
-    bool is_printable = c > ' ' && c < 0x7f;
-    return !is_printable || c == '"' || c == '%';
-}
-
-static bool unfit_for_header(unsigned char c, bool at_end)
-{
-    bool ends_line = c < ' ' || c == 0x7f;
-    bool is_cut_off = c == ' ' && at_end;
-    return ends_line || is_cut_off;
 }
 
 /* add_value appends a header's value. A CloudEvents attribute is percent-encoded as its binding
@@ -56,20 +38,18 @@ static void add_value(struct buf *b, struct str v, bool attribute)
 {
     for (size_t i = 0; i < v.n; i++) {
         unsigned char c = (unsigned char)v.p[i];
-        bool at_end = i == 0 || i + 1 == v.n;
-        bool unfit;
+        bool cut_off = c == ' ' && (i == 0 || i + 1 == v.n);
+        bool unfit = c < ' ' || c == 0x7f || cut_off;
         if (attribute)
-            unfit = unfit_for_attribute(c);
-        else
-            unfit = unfit_for_header(c, at_end);
+            unfit = c <= ' ' || c >= 0x7f || c == '"' || c == '%';
         if (unfit)
-            add_escaped(b, c);
+            buf_addf(b, "%%%02X", c);
         else
             buf_addc(b, (char)c);
     }
 }
 
-static int set_header(struct making *m, const char *name, const char *value, struct error *err)
+static int set_header(struct nats_making *m, const char *name, const char *value, struct error *err)
 {
     m->bytes += strlen(name) + strlen(value) + LINE_EXTRA;
     if (natsMsgHeader_Set(m->msg, name, value) != NATS_OK)
@@ -79,7 +59,7 @@ static int set_header(struct making *m, const char *name, const char *value, str
 
 /* add_header adds a header of the event. One without a value is left out: libnats would read the
  * next one as its value. */
-static int add_header(struct making *m, const struct message_header *h, struct error *err)
+static int add_header(struct nats_making *m, const struct message_header *h, struct error *err)
 {
     struct buf *b = &m->n->header;
     if (h->name.n == 0 || h->value.n == 0)
@@ -90,12 +70,14 @@ static int add_header(struct making *m, const struct message_header *h, struct e
     size_t at = b->n;
     add_value(b, h->value, m->n->style.format == MESSAGE_CLOUDEVENTS);
     buf_addc(b, '\0');
-    if (b->failed)
+    if (b->full)
         return err_set(err, ERR_INVALID, "its header %.*s is too long", (int)h->name.n, h->name.p);
+    if (b->failed)
+        return err_nomem(err);
     return set_header(m, b->p, b->p + at, err);
 }
 
-static int add_content_type(struct making *m, struct str type, struct error *err)
+static int add_content_type(struct nats_making *m, struct str type, struct error *err)
 {
     char text[80];
     if (!type.p)
@@ -114,7 +96,7 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
     buf_addstr(b, ev->id);
     if (n->set.msg_id == NATS_ID_CONSUMER) {
         buf_addc(b, ':');
-        add_value(b, str_of(n->base.cfg.consumer), false);
+        add_value(b, str_of(n->b.base.cfg.consumer), false);
     }
     const char *text = buf_cstr(b);
     return (struct str){text ? text : "", text ? b->n : 0};
@@ -123,7 +105,7 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
 /* add_chain says what must be the last message of the stream, for this one to be stored. The size
  * is counted as if it were the longer of the two headers, so that whether an event fits does not
  * depend on what came before it. */
-static int add_chain(struct making *m, size_t id_length, struct error *err)
+static int add_chain(struct nats_making *m, size_t id_length, struct error *err)
 {
     static const char by_id[] = "Nats-Expected-Last-Msg-Id";
     struct nats_sink *n = m->n;
@@ -141,7 +123,7 @@ static int add_chain(struct making *m, size_t id_length, struct error *err)
 }
 
 /* add_headers leaves the event's id in n->header, for nats_message_sent. */
-static int add_headers(struct making *m, const struct event *ev, const struct message *msg,
+static int add_headers(struct nats_making *m, const struct event *ev, const struct message *msg,
                        struct error *err)
 {
     for (size_t i = 0; i < msg->n; i++)
@@ -153,6 +135,8 @@ static int add_headers(struct making *m, const struct event *ev, const struct me
         return -1;
 
     struct str id = nats_message_id(m->n, ev);
+    if (id.n == 0)
+        return err_nomem(err); /* without it, a repeated event would be stored twice */
     if (add_chain(m, id.n, err) != 0)
         return -1;
     return set_header(m, "Nats-Msg-Id", id.p, err);
@@ -160,7 +144,7 @@ static int add_headers(struct making *m, const struct event *ev, const struct me
 
 /* check_size refuses what the server would: behind a refusal of the server, a chain would have to
  * be sent again. */
-static int check_size(const struct making *m, size_t payload, struct error *err)
+static int check_size(const struct nats_making *m, size_t payload, struct error *err)
 {
     const struct nats_sink *n = m->n;
     size_t whole = HEAD_EXTRA + m->bytes + payload;
@@ -194,11 +178,11 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
         return err_set(err, ERR_INVALID,
                        "a value that its subject is made of is empty, which leaves \"%.200s\"",
                        subject);
-    if (message_make(&n->style, d->ev, str_of(subject), str_of(n->base.cfg.consumer), d->attempt,
+    if (message_make(&n->style, d->ev, str_of(subject), str_of(n->b.base.cfg.consumer), d->attempt,
                      &n->text, &msg, err) != 0)
         return -1;
 
-    struct making m = {.n = n};
+    struct nats_making m = {.n = n};
     nats_link_reply(n->link, token, reply);
     natsStatus s = natsMsg_Create(&m.msg, subject, reply, msg.value.p, (int)msg.value.n);
     if (s != NATS_OK)

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "sink/nats_fate.h"
 #include "sink/nats_link_impl.h"
 #include "sink/nats_reply.h"
 
@@ -53,7 +52,7 @@ static void note_tail(struct nats_link *l, natsMsg *msg)
 
 static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
 {
-    struct nats_answer a = {.kind = NATS_NOBODY};
+    struct nats_answer a = {.kind = NATS_NO_STREAM};
     if (!natsMsg_IsNoResponders(msg))
         a = nats_reply_ack((struct str){natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg)});
     a.token = nats_reply_token(token);
@@ -147,9 +146,9 @@ static bool has_tail(struct nats_link *l)
     return has;
 }
 
-/* await pumps until `here` says that it has come, or until a time. *ret says which. */
-static int await(struct nats_link *l, bool (*here)(struct nats_link *), int64_t until, bool *ret,
-                 struct error *err)
+/* pump_until pumps until `here` says that it has come, or until a time. *ret says which. */
+static int pump_until(struct nats_link *l, bool (*here)(struct nats_link *), int64_t until,
+                      bool *ret, struct error *err)
 {
     while (!here(l)) {
         int64_t left = until - clock_mono(&clock_system);
@@ -169,44 +168,29 @@ static int unanswered(const struct nats_link *l, const char *what, struct error 
                    l->plan->url.label, what, (long long)l->plan->timeout_ms);
 }
 
-static void new_question(struct nats_link *l)
+/* ask_server sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the
+ * answer, which lives until the next question. A question that comes while there is no leader is
+ * never answered, so it is put again and again; the answer to any will do. */
+static int ask_server(struct nats_link *l, const char *what, struct str body, struct json *ret,
+                      struct error *err)
 {
+    char subject[400], reply[sizeof l->inbox + 16];
+    int64_t now = clock_mono(&clock_system), until = now + l->plan->timeout_ms * MS_NS;
+    bool answered = false;
+    snprintf(subject, sizeof subject, "%s.%s", l->plan->api, what);
     pthread_mutex_lock(&l->lock);
     natsMsg_Destroy(l->reply);
     l->reply = NULL;
     l->no_reply = false;
     l->asked++;
     pthread_mutex_unlock(&l->lock);
-}
-
-/* send_question asks for the reply under the number of the question. */
-static int send_question(struct nats_link *l, const char *subject, struct str body,
-                         struct error *err)
-{
-    char reply[sizeof l->inbox + 16];
     snprintf(reply, sizeof reply, "%s.q%u", l->inbox, l->asked);
-    natsStatus s = natsConnection_PublishRequest(l->nc, subject, reply, body.p, (int)body.n);
-    if (s != NATS_OK)
-        return went_wrong(l, s, subject, err);
-    return 0;
-}
-
-/* ask sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the
- * answer, which lives until the next question. A question that comes while there is no leader is
- * never answered, so it is put again and again; the answer to any will do. */
-static int ask(struct nats_link *l, const char *what, struct str body, struct json *ret,
-               struct error *err)
-{
-    char subject[400];
-    int64_t now = clock_mono(&clock_system), until = now + l->plan->timeout_ms * MS_NS;
-    bool answered = false;
-    snprintf(subject, sizeof subject, "%s.%s", l->plan->api, what);
-    new_question(l);
     while (!answered && now < until) {
         int64_t next = now + ASK_AGAIN_NS;
-        if (send_question(l, subject, body, err) != 0)
-            return -1;
-        if (await(l, has_reply, next < until ? next : until, &answered, err) != 0)
+        natsStatus s = natsConnection_PublishRequest(l->nc, subject, reply, body.p, (int)body.n);
+        if (s != NATS_OK)
+            return went_wrong(l, s, subject, err);
+        if (pump_until(l, has_reply, next < until ? next : until, &answered, err) != 0)
             return -1;
         now = clock_mono(&clock_system);
     }
@@ -224,15 +208,15 @@ static int ask(struct nats_link *l, const char *what, struct str body, struct js
     return 0;
 }
 
-/* ask_with asks with a body that was written, and releases it. */
-static int ask_with(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
-                    struct error *err)
+/* ask_with_body asks with a body that was written, and releases it. */
+static int ask_with_body(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
+                         struct error *err)
 {
     int rc;
     if (body->failed)
         rc = err_nomem(err);
     else
-        rc = ask(l, what, (struct str){body->p, body->n}, ret, err);
+        rc = ask_server(l, what, (struct str){body->p, body->n}, ret, err);
     buf_release(body);
     return rc;
 }
@@ -240,22 +224,15 @@ static int ask_with(struct nats_link *l, const char *what, struct buf *body, str
 static int refused(struct nats_link *l, const char *what, int code, const char *said,
                    struct error *err)
 {
-    enum retry_class fate = CLASS_DOWN;
-    if (nats_fate_of(code, said)->status == SINK_REFUSED)
-        fate = CLASS_RETRY;
-    return err_class(err, ERR_UNAVAILABLE, fate, code, "%s: stream %s: %s: %s (%d)",
+    enum retry_class class = CLASS_DOWN;
+    if (nats_answer_meaning(code, said)->status == SINK_REFUSED)
+        class = CLASS_RETRY;
+    return err_class(err, ERR_UNAVAILABLE, class, code, "%s: stream %s: %s: %s (%d)",
                      l->plan->url.label, l->plan->stream.name, what, said, code);
 }
 
-static int no_stream(struct nats_link *l, struct error *err)
-{
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, NO_STREAM,
-                     "%s has no stream %s; make one for %s, or write create=on", l->plan->url.label,
-                     l->plan->stream.name, l->plan->stream.subject);
-}
-
-/* create makes the stream; *ret is the answer, which has what its info would have. */
-static int create(struct nats_link *l, struct json *ret, struct error *err)
+/* create_stream makes the stream; *ret is the answer, which has what its info would have. */
+static int create_stream(struct nats_link *l, struct json *ret, struct error *err)
 {
     char what[300], said[200];
     struct buf body;
@@ -263,27 +240,29 @@ static int create(struct nats_link *l, struct json *ret, struct error *err)
     buf_init(&body, 16384);
     nats_stream_request(&body, &l->plan->stream);
     snprintf(what, sizeof what, "STREAM.CREATE.%s", l->plan->stream.name);
-    if (ask_with(l, what, &body, ret, err) != 0)
+    if (ask_with_body(l, what, &body, ret, err) != 0)
         return -1;
     if (nats_reply_error(*ret, &code, said, sizeof said))
         return refused(l, "could not be created", code, said, err);
     return 0;
 }
 
-static int look(struct nats_link *l, struct error *err)
+static int read_stream(struct nats_link *l, struct error *err)
 {
     char what[300], said[200];
     struct json o;
     int code;
     snprintf(what, sizeof what, "STREAM.INFO.%s", l->plan->stream.name);
-    if (ask(l, what, (struct str){0}, &o, err) != 0)
+    if (ask_server(l, what, (struct str){0}, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said)) {
         if (code != NO_STREAM)
             return refused(l, "no information", code, said, err);
         if (!l->plan->stream.create)
-            return no_stream(l, err);
-        if (create(l, &o, err) != 0)
+            return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, NO_STREAM,
+                             "%s has no stream %s; make one for %s, or write create=on",
+                             l->plan->url.label, l->plan->stream.name, l->plan->stream.subject);
+        if (create_stream(l, &o, err) != 0)
             return -1;
     }
     if (nats_stream_read(o.raw, &l->plan->stream, &l->stream, err) != 0)
@@ -305,13 +284,6 @@ static void write_consumer(struct buf *b, const struct nats_link *l, uint64_t fr
     buf_addf(b, "\"%s-t\"}}", l->inbox);
 }
 
-static bool nothing_pending(struct json o)
-{
-    struct json v;
-    int64_t n;
-    return json_get(o, STR("num_pending"), &v) && json_int(v, &n) && n == 0;
-}
-
 /* make_consumer has the server send us its last messages. *ret_name is the consumer's name, and ""
  * if nothing will come. */
 static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100], struct error *err)
@@ -323,53 +295,42 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     buf_init(&body, 4096);
     write_consumer(&body, l, from);
     snprintf(what, sizeof what, "CONSUMER.CREATE.%s", l->plan->stream.name);
-    if (ask_with(l, what, &body, &o, err) != 0)
+    if (ask_with_body(l, what, &body, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said))
         return refused(l, "its last messages cannot be read", code, said, err);
 
     ret_name[0] = '\0';
+    struct json v;
+    int64_t n;
+    bool nothing = json_get(o, STR("num_pending"), &v) && json_int(v, &n) && n == 0;
     bool named = json_get(o, STR("name"), &name) && name.type == JSON_STRING && name.raw.n < 100;
-    if (named && !nothing_pending(o)) /* else they were deleted since we asked how many there are */
+    if (named && !nothing) /* else they were deleted since we asked how many there are */
         snprintf(ret_name, 100, "%.*s", (int)name.raw.n - 2, name.raw.p + 1);
     return 0;
 }
 
-/* forget_consumer does not wait: if it is not heard, the consumer goes by itself after 5 s. */
-static void forget_consumer(struct nats_link *l, const char *name)
-{
-    char subject[600];
-    snprintf(subject, sizeof subject, "%s.CONSUMER.DELETE.%s.%s", l->plan->api,
-             l->plan->stream.name, name);
-    (void)natsConnection_Publish(l->nc, subject, NULL, 0);
-}
-
-/* await_tail waits for the last message that was asked for. */
-static int await_tail(struct nats_link *l, struct error *err)
-{
-    int64_t until = clock_mono(&clock_system) + l->plan->timeout_ms * MS_NS;
-    bool came;
-    if (await(l, has_tail, until, &came, err) != 0)
-        return -1;
-    if (!came)
-        return unanswered(l, "with the last messages of the stream", err);
-    return 0;
-}
-
 /* read_tail has the server send the headers of its last messages, by a consumer that is gone
- * afterwards. The subject is not one of INBOX.*: to send, the server wants somebody who listens to
+ * afterwards. The subject is not one of INBOX.*: to send, the server wants a subscription to
  * that very subject. */
 static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
 {
-    char subject[sizeof l->inbox + 4], name[100];
+    char subject[sizeof l->inbox + 4], name[100], what[600];
     natsSubscription *sub = NULL;
     snprintf(subject, sizeof subject, "%s-t", l->inbox);
     int rc = subscribe(l, subject, on_tail, &sub, err);
     if (rc == 0)
         rc = make_consumer(l, from, name, err);
     if (rc == 0 && name[0]) {
-        rc = await_tail(l, err);
-        forget_consumer(l, name);
+        int64_t until = clock_mono(&clock_system) + l->plan->timeout_ms * MS_NS;
+        bool came = false;
+        rc = pump_until(l, has_tail, until, &came, err);
+        if (rc == 0 && !came)
+            rc = unanswered(l, "with the last messages of the stream", err);
+        /* If this is not heard, the consumer goes after 5 s. */
+        snprintf(what, sizeof what, "%s.CONSUMER.DELETE.%s.%s", l->plan->api, l->plan->stream.name,
+                 name);
+        (void)natsConnection_Publish(l->nc, what, NULL, 0);
     }
     natsSubscription_Destroy(sub);
     return rc;
@@ -412,7 +373,7 @@ int nats_prepare(struct nats_link *l, struct error *err)
 {
     if (subscribe_inbox(l, err) != 0)
         return -1;
-    if (look(l, err) != 0)
+    if (read_stream(l, err) != 0)
         return -1;
     if (look_back(l, err) != 0)
         return -1;

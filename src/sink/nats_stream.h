@@ -43,9 +43,9 @@ struct nats_stream {
     char blind[160]; /* why the last messages could not be looked at; "" if they were */
 };
 
-/* nats_stream_read reads what the server says about a stream into *ret, which the caller releases.
- * ERR_UNAVAILABLE if that makes no sense; with CLASS_RETRY, if the stream takes no events, or if
- * all events go to one subject and the stream does not take that. */
+/* nats_stream_read reads what the server says about a stream into *ret, which the caller
+ * releases. ERR_UNAVAILABLE if that makes no sense; with CLASS_RETRY, if the stream takes no
+ * events, or if all events go to one subject and the stream does not take that. */
 int nats_stream_read(struct str json, const struct nats_wanted *want, struct nats_stream *ret,
                      struct error *err);
 /* nats_stream_request writes the body of the request that creates it. */

@@ -5,52 +5,87 @@
 #include "base/text.h"
 #include "sink/rabbitmq_impl.h"
 
-#define CUTS_MAX 3    /* how many connections an event may cost before it is blamed */
 #define LATER_MS 2000 /* how long an event waits whose queue takes nothing */
 #define KEY_SHOWN 201
+#define ABSENT "NOT_FOUND - no " /* "... exchange 'orders' in vhost '/'" */
 
-void rabbitmq_answer_one(struct rabbitmq_sink *r, struct rabbitmq_item *it,
-                         const struct sink_result *res)
+/* What every answer of a broker means for events. docs/brokers.md has the same table for people,
+ * and a test compares them. The first row that fits counts. What is refused is of the event's
+ * routing key, or of the exchange or the queue; the broker works. What is down is of the broker: it
+ * is away, or refuses the login, or a queue has no leader or no room, which it does not tell
+ * apart. */
+static const struct rabbitmq_meaning meanings[] = {
+    {SAID_ACK, 0, NULL, SINK_DELIVERED, true,
+     "every queue it was routed to has it: on disk, or in most nodes of a quorum queue"},
+    {SAID_NACK, 0, NULL, SINK_DOWN, true, "a queue is full, or could not take it"},
+    {SAID_RETURN, 0, NULL, SINK_REFUSED, true, "no queue is bound for its routing key"},
+    {SAID_SETUP, AMQP_ACCESS_REFUSED, NULL, SINK_FATAL, false,
+     "the user may not do what the sink is set up to do"},
+    {SAID_SETUP, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false,
+     "the exchange or the queue does not exist"},
+    {SAID_SETUP, AMQP_RESOURCE_LOCKED, NULL, SINK_REFUSED, false,
+     "another connection has the queue for itself"},
+    {SAID_SETUP, AMQP_PRECONDITION_FAILED, NULL, SINK_FATAL, false,
+     "what exists differs from what is asked for"},
+    {SAID_SETUP, 0, NULL, SINK_DOWN, false, "the channel could not be set up"},
+    {SAID_PUBLISH, AMQP_ACCESS_REFUSED, "access to topic", SINK_REFUSED, true,
+     "the user may not write to its topic"},
+    {SAID_PUBLISH, AMQP_ACCESS_REFUSED, NULL, SINK_REFUSED, false,
+     "the user may not write to the exchange"},
+    {SAID_PUBLISH, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false, "the exchange was deleted"},
+    {SAID_PUBLISH, AMQP_PRECONDITION_FAILED, NULL, SINK_REJECT, true,
+     "the broker can never take this message: it is too large, for one"},
+    {SAID_PUBLISH, 0, NULL, SINK_DOWN, false, "the channel was closed"},
+    {SAID_CONNECTION, AMQP_CONNECTION_FORCED, NULL, SINK_DOWN, false,
+     "the broker is shutting down"},
+    {SAID_CONNECTION, AMQP_ACCESS_REFUSED, NULL, SINK_DOWN, false, "the login was refused"},
+    {SAID_CONNECTION, AMQP_NOT_ALLOWED, NULL, SINK_DOWN, false,
+     "there is no such virtual host, or the user may not enter it"},
+    {SAID_CONNECTION, 0, NULL, SINK_DOWN, false, "the broker closed the connection"},
+};
+
+const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_said said, int code,
+                                                       const char *words)
 {
-    struct delivery *d = it->d;
-    it->d = NULL;
-    it->mark->flying--;
-    if (d->ev->seq == r->suspect.seq)
-        r->suspect = (struct rabbitmq_suspect){0};
-    sink_done(&r->base, d, res);
+    const struct rabbitmq_meaning *m = meanings;
+    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
+        m = &meanings[i];
+        bool matches = m->said == said && (m->code == code || m->code == 0);
+        if (matches && (!m->says || strstr(words, m->says)))
+            break;
+    }
+    return m;
 }
 
 void rabbitmq_answer_waiting(struct rabbitmq_sink *r, const struct sink_result *res)
 {
-    while (r->head < r->tail)
-        rabbitmq_answer_one(r, rabbitmq_waiting(r, r->head++), res);
+    while (r->waiting) {
+        struct rabbitmq_item *it = r->waiting;
+        r->waiting = (struct rabbitmq_item *)it->f.next;
+        window_end(&r->window, &it->f, res);
+    }
 }
 
-/* answer_flying ends what was published; forgets is for a channel that goes on. */
-static void answer_flying(struct rabbitmq_sink *r, const struct sink_result *res)
+/* forget_tags makes the channel's next message the first of its window. */
+static void forget_tags(struct rabbitmq_sink *r)
 {
-    uint64_t first = r->first, next = r->next;
-    r->first = r->next; /* before the answers: done may look at it */
-    r->flying = 0;
-    for (uint64_t tag = first; tag < next; tag++) {
-        struct rabbitmq_item *it = rabbitmq_flying(r, tag);
-        if (it->d)
-            rabbitmq_answer_one(r, it, res);
-    }
+    memset(r->by_tag, 0, RABBITMQ_WINDOW * sizeof *r->by_tag);
+    r->first_tag = r->next_tag;
+    r->published = 0;
 }
 
 void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
 {
-    answer_flying(r, res);
-    rabbitmq_answer_waiting(r, res);
+    forget_tags(r);
+    r->waiting = NULL;
     r->solo = 0;
+    window_end_all(&r->window, res);
 }
 
 /* Confirms */
 
-/* routing_key_of shows the routing key of an event, for messages. */
-static const char *routing_key_of(struct rabbitmq_sink *r, const struct event *ev,
-                                  char out[KEY_SHOWN])
+/* show_key shows the routing key of an event, for messages. */
+static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, char out[KEY_SHOWN])
 {
     struct error ignored;
     buf_clear(&r->name);
@@ -60,62 +95,49 @@ static const char *routing_key_of(struct rabbitmq_sink *r, const struct event *e
     return out;
 }
 
-static enum sink_status unroutable_status(const struct rabbitmq_sink *r, int code)
-{
-    if (r->set.unroutable == UNROUTABLE_REJECT)
-        return SINK_REJECT;
-    return rabbitmq_fate_of(SAID_RETURN, code, "")->status;
-}
-
-static void answer_returned(struct rabbitmq_sink *r, struct rabbitmq_item *it)
-{
-    char key[KEY_SHOWN], text[RABBITMQ_SAID];
-    snprintf(text, sizeof text, "%s: no queue is bound to exchange \"%.120s\" for routing key %s",
-             rabbit_conn_label(&r->conn), r->set.exchange, routing_key_of(r, it->d->ev, key));
-    struct sink_result res = {
-        .status = unroutable_status(r, it->returned), .native = it->returned, .text = text};
-    rabbitmq_answer_one(r, it, &res);
-}
-
-/* answer_refused answers for an event that a queue refused. If all events have one routing key,
- * the queue will refuse them all; if not, the events for other queues go on. */
-static void answer_refused(struct rabbitmq_sink *r, struct rabbitmq_item *it)
-{
-    char key[KEY_SHOWN], text[RABBITMQ_SAID];
-    const struct rabbitmq_fate *fate = rabbitmq_fate_of(SAID_NACK, 0, "");
-    if (!r->nacked)
-        r->nacked = rabbitmq_now(r);
-    snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
-             rabbit_conn_label(&r->conn), routing_key_of(r, it->d->ev, key), fate->meaning);
-    struct sink_result res = {.status = fate->status, .text = text};
-    if (!r->fixed) {
-        res.status = SINK_LATER;
-        res.retry_after_ms = LATER_MS;
-    }
-    rabbitmq_answer_one(r, it, &res);
-}
-
-static void answer_confirmed(struct rabbitmq_sink *r, struct rabbitmq_item *it)
-{
-    streams_note(&r->marks, it->mark, it->d->ev->seq, 0);
-    struct sink_result res = {.status = rabbitmq_fate_of(SAID_ACK, 0, "")->status};
-    rabbitmq_answer_one(r, it, &res);
-}
-
 /* answer_tag takes the broker's word on one message. It may come for one that was given up while
  * the broker blocked us; that one has been answered for. */
 static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
 {
-    struct rabbitmq_item *it = rabbitmq_flying(r, tag);
-    if (!it->d)
+    char key[KEY_SHOWN], text[RABBITMQ_SAID];
+    struct rabbitmq_item *it = *rabbitmq_tag(r, tag);
+    if (!it)
         return;
-    r->flying--;
+    *rabbitmq_tag(r, tag) = NULL;
+    r->published--;
+
+    const struct event *ev = it->f.d->ev;
+    enum rabbitmq_said said = stored ? SAID_ACK : SAID_NACK;
     if (it->returned)
-        answer_returned(r, it);
-    else if (stored)
-        answer_confirmed(r, it);
-    else
-        answer_refused(r, it);
+        said = SAID_RETURN;
+    const struct rabbitmq_meaning *m = rabbitmq_answer_meaning(said, it->returned, "");
+    struct sink_result res = {.status = m->status, .native = it->returned, .text = text};
+    switch (said) {
+    case SAID_RETURN:
+        snprintf(text, sizeof text,
+                 "%s: no queue is bound to exchange \"%.120s\" for routing key %s",
+                 rabbit_conn_label(&r->conn), r->set.exchange, show_key(r, ev, key));
+        if (r->set.unroutable == UNROUTABLE_REJECT)
+            res.status = SINK_REJECT;
+        break;
+    case SAID_NACK:
+        if (!r->nacked)
+            r->nacked = broker_now(&r->b);
+        snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
+                 rabbit_conn_label(&r->conn), show_key(r, ev, key), m->meaning);
+        /* If all events have one routing key, the queue will refuse them all; if not, the events
+         * for other queues go on. */
+        if (!r->fixed) {
+            res.status = SINK_LATER;
+            res.retry_after_ms = LATER_MS;
+        }
+        break;
+    default:
+        streams_note(&r->b.marks, it->f.mark, ev->seq, 0);
+        res.text = NULL;
+        break;
+    }
+    window_end(&r->window, &it->f, &res);
 }
 
 /* take_confirm takes an ack or a nack: for one tag or, if it is multiple, for all up to that tag; 0
@@ -125,37 +147,25 @@ static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bo
 {
     bool all = tag == 0 && multiple;
     if (all)
-        tag = r->next - 1;
-    bool sent = all || (tag > 0 && tag < r->next);
+        tag = r->next_tag - 1;
+    bool sent = all || (tag > 0 && tag < r->next_tag);
     if (!sent)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                          "%s confirms message %llu, which was never sent",
                          rabbit_conn_label(&r->conn), (unsigned long long)tag);
 
-    uint64_t from = multiple ? r->first : tag;
+    uint64_t from = multiple ? r->first_tag : tag;
     for (uint64_t t = from; t <= tag; t++) {
-        if (t >= r->first)
+        if (t >= r->first_tag)
             answer_tag(r, t, stored);
     }
-    while (r->first < r->next && !rabbitmq_flying(r, r->first)->d)
-        r->first++;
+    while (r->first_tag < r->next_tag && !*rabbitmq_tag(r, r->first_tag))
+        r->first_tag++;
     return 0;
 }
 
-/* Returned messages: basic.return, a header, a body; the confirm comes after them. */
-
-static void note_returned(struct rabbitmq_sink *r, struct str id, int code)
-{
-    for (uint64_t tag = r->first; tag < r->next; tag++) {
-        struct rabbitmq_item *it = rabbitmq_flying(r, tag);
-        bool found = it->d && !it->returned && str_eq(it->d->ev->id, id);
-        if (!found)
-            continue;
-        it->returned = code ? code : AMQP_NO_ROUTE;
-        return;
-    }
-}
-
+/* take_content takes what follows basic.return: the header and the body of the message. The confirm
+ * comes after them. */
 static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, struct error *err)
 {
     struct rabbitmq_returning *ret = &r->returning;
@@ -163,14 +173,20 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
     if (ret->what == RETURNING_HEADER && f->type == RABBIT_HEADER) {
         if (rabbit_frame_header(f, &h, err) != 0)
             return err_prefix(err, "%s", rabbit_conn_label(&r->conn));
-        note_returned(r, h.message_id, ret->code);
+        for (uint64_t tag = r->first_tag; tag < r->next_tag; tag++) {
+            struct rabbitmq_item *it = *rabbitmq_tag(r, tag);
+            if (it && !it->returned && str_eq(it->f.d->ev->id, h.message_id)) {
+                it->returned = ret->code ? ret->code : AMQP_NO_ROUTE;
+                break;
+            }
+        }
         ret->rest = h.body_size;
         ret->what = h.body_size > 0 ? RETURNING_BODY : RETURNING_NOTHING;
         return 0;
     }
     bool fits = ret->what == RETURNING_BODY && f->type == RABBIT_BODY && f->payload.n <= ret->rest;
     if (!fits)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends a message out of turn",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends an unexpected message",
                          rabbit_conn_label(&r->conn));
     ret->rest -= f->payload.n;
     if (ret->rest == 0)
@@ -180,61 +196,38 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
 
 /* The end of the channel */
 
-/* fly_again puts what was published back in front of what waits, in its order. Whatever the broker
- * has stored of it arrives twice. */
-static void fly_again(struct rabbitmq_sink *r)
-{
-    r->solo = rabbitmq_held(r);
-    for (uint64_t tag = r->next; tag > r->first; tag--) {
-        struct rabbitmq_item *it = rabbitmq_flying(r, tag - 1);
-        if (!it->d)
-            continue;
-        it->returned = 0;
-        *rabbitmq_waiting(r, --r->head) = *it;
-        it->d = NULL;
-    }
-    r->first = r->next;
-    r->flying = 0;
-}
-
 /* publish_refused takes the close of a channel over a message. The broker does not say which one:
- * if there are several, they go again one by one. */
+ * if there are several, they go again one by one. What it has stored of them arrives twice. */
 static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
                            struct error *err)
 {
     char said[RABBIT_TEXT], text[RABBITMQ_SAID];
     rabbit_conn_text(m->reply_text, said);
-    const struct rabbitmq_fate *fate = rabbitmq_fate_of(SAID_PUBLISH, m->reply_code, said);
-    if (fate->about_one && r->flying > 1) {
-        fly_again(r);
-        return rabbitmq_setup_begin(r, err);
-    }
-
+    const struct rabbitmq_meaning *means = rabbitmq_answer_meaning(SAID_PUBLISH, m->reply_code,
+                                                                   said);
     snprintf(text, sizeof text, "%s: %s", rabbit_conn_label(&r->conn), said);
-    struct sink_result res = {.status = fate->status, .native = m->reply_code, .text = text};
-    if (!fate->about_one) {
+    struct sink_result res = {.status = means->status, .native = m->reply_code, .text = text};
+    if (!means->about_one) {
         rabbitmq_answer_all(r, &res);
         return 0;
     }
-    answer_flying(r, &res);
-    if (r->head < r->tail)
-        return rabbitmq_setup_begin(r, err);
-    return 0;
-}
 
-/* setup_refused ends what waits for a channel that cannot be had. */
-static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m)
-{
-    struct error err;
-    if (rabbitmq_setup_refused(r, m, &err) == 0)
-        return 0;
-    struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
-    if (err.retry_class == CLASS_FATAL)
-        res.status = SINK_FATAL;
-    if (err.retry_class == CLASS_RETRY)
-        res.status = SINK_REFUSED;
-    rabbitmq_answer_all(r, &res);
-    r->refused = err;
+    if (r->published > 1) {
+        for (struct flight *f = r->window.first; f && f != &r->waiting->f; f = f->next) {
+            ((struct rabbitmq_item *)f)->tag = 0;
+            ((struct rabbitmq_item *)f)->returned = 0;
+        }
+        r->waiting = (struct rabbitmq_item *)r->window.first;
+        r->solo = r->window.count;
+        forget_tags(r);
+        return rabbitmq_channel_open(r, err);
+    }
+    bool is_published = r->window.first && r->window.first != &r->waiting->f;
+    forget_tags(r);
+    if (is_published)
+        window_end(&r->window, r->window.first, &res);
+    if (r->waiting)
+        return rabbitmq_channel_open(r, err);
     return 0;
 }
 
@@ -248,35 +241,42 @@ static int channel_closed(struct rabbitmq_sink *r, const amqp_channel_close_t *m
         return err_nomem(err);
     if (was_ready)
         return publish_refused(r, m, err);
-    return setup_refused(r, m);
+
+    struct error why;
+    if (rabbitmq_channel_refused(r, m, &why) == 0)
+        return 0;
+    struct sink_result res = {.status = SINK_DOWN, .native = why.native, .text = why.text};
+    if (why.retry_class == CLASS_FATAL)
+        res.status = SINK_FATAL;
+    if (why.retry_class == CLASS_RETRY)
+        res.status = SINK_REFUSED;
+    rabbitmq_answer_all(r, &res);
+    r->refused = why;
+    return 0;
 }
 
 /* Frames */
-
-static int take_return(struct rabbitmq_sink *r, const amqp_basic_return_t *m)
-{
-    r->returning = (struct rabbitmq_returning){.what = RETURNING_HEADER, .code = m->reply_code};
-    return 0;
-}
-
-static int take_flow(struct rabbitmq_sink *r, const amqp_channel_flow_t *m, struct error *err)
-{
-    amqp_channel_flow_ok_t ok = {.active = m->active};
-    if (rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, AMQP_CHANNEL_FLOW_OK_METHOD, &ok) != 0)
-        return err_nomem(err);
-    return 0;
-}
 
 static int take_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
 {
     const amqp_basic_ack_t *ack = m->decoded;
     const amqp_basic_nack_t *nack = m->decoded;
+    const amqp_basic_return_t *returned = m->decoded;
+    const amqp_channel_flow_t *flow = m->decoded;
     switch (m->id) {
     case AMQP_BASIC_ACK_METHOD: return take_confirm(r, ack->delivery_tag, ack->multiple, true, err);
     case AMQP_BASIC_NACK_METHOD:
         return take_confirm(r, nack->delivery_tag, nack->multiple, false, err);
-    case AMQP_BASIC_RETURN_METHOD: return take_return(r, m->decoded);
-    case AMQP_CHANNEL_FLOW_METHOD: return take_flow(r, m->decoded, err);
+    case AMQP_BASIC_RETURN_METHOD:
+        r->returning = (struct rabbitmq_returning){.what = RETURNING_HEADER,
+                                                   .code = returned->reply_code};
+        return 0;
+    case AMQP_CHANNEL_FLOW_METHOD: {
+        amqp_channel_flow_ok_t ok = {.active = flow->active};
+        if (rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, AMQP_CHANNEL_FLOW_OK_METHOD, &ok) != 0)
+            return err_nomem(err);
+        return 0;
+    }
     default:
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
                          rabbit_conn_label(&r->conn), amqp_method_name(m->id));
@@ -297,58 +297,20 @@ int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_m
     if (m->id == AMQP_CHANNEL_CLOSE_METHOD)
         return channel_closed(r, m->decoded, err);
     if (r->channel == CHANNEL_SETUP)
-        return rabbitmq_setup_reply(r, m, err);
+        return rabbitmq_channel_reply(r, m, err);
     return take_method(r, m, err);
-}
-
-/* Failures */
-
-/* is_suspect says whether an event is the likely reason that connections end: it was alone in
- * flight, again and again, when a broker that had just let us in hung up or fell silent. It does
- * get to be alone: after a failure the circuit lets single events through. */
-static bool is_suspect(struct rabbitmq_sink *r)
-{
-    bool alone = r->channel == CHANNEL_READY && r->flying == 1 && r->head == r->tail;
-    if (!alone || r->conn.blocked)
-        return false;
-    uint64_t tag = r->first;
-    while (!rabbitmq_flying(r, tag)->d)
-        tag++;
-    const struct event *ev = rabbitmq_flying(r, tag)->d->ev;
-    if (r->suspect.seq != ev->seq)
-        r->suspect = (struct rabbitmq_suspect){.seq = ev->seq};
-    r->suspect.cuts++;
-    return r->suspect.cuts >= CUTS_MAX;
 }
 
 void rabbitmq_answer_lost(struct rabbitmq_sink *r, const struct error *err)
 {
     struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
-    if (is_suspect(r))
+    bool alone = r->channel == CHANNEL_READY && r->published == 1 && !r->waiting;
+    if (alone && !r->conn.blocked && window_blame(&r->window, r->window.first->d->ev))
         res.status = SINK_RETRY;
     if (err->retry_class == CLASS_FATAL)
         res.status = SINK_FATAL;
-
-    struct rabbitmq_suspect suspect = r->suspect;
     rabbit_conn_close(&r->conn);
     r->channel = CHANNEL_NONE;
     r->refused = *err;
-    rabbitmq_answer_all(r, &res);
-    /* The event was not blamed, so the count continues. */
-    if (res.status == SINK_DOWN)
-        r->suspect = suspect;
-}
-
-const char *rabbitmq_answer_why_blocked(const struct rabbitmq_sink *r, char out[RABBITMQ_SAID])
-{
-    snprintf(out, RABBITMQ_SAID, "%s takes no messages: %s", rabbit_conn_label(&r->conn),
-             r->conn.reason);
-    return out;
-}
-
-void rabbitmq_answer_blocked(struct rabbitmq_sink *r)
-{
-    char text[RABBITMQ_SAID];
-    struct sink_result res = {.status = SINK_DOWN, .text = rabbitmq_answer_why_blocked(r, text)};
     rabbitmq_answer_all(r, &res);
 }

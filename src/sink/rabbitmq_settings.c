@@ -1,9 +1,11 @@
-/* rabbitmq_settings.c: the URL of a RabbitMQ sink. */
+/* rabbitmq_settings.c: the URL of a RabbitMQ sink: the settings, the nodes, and the login. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sink/rabbitmq_impl.h"
 
+#define OUT_MAX ((size_t)1 << 30) /* ceiling of what is queued: one event may be large */
 #define BEAT_MIN_MS 1000
 #define BEAT_MAX_MS 3600000
 
@@ -16,10 +18,7 @@ static const struct option_def options[] = {
     {"routing-key", "TEMPLATE", NULL,
      "routing key of an event, made of " TEMPLATE_FIELDS "; {type} if not given", option_copy,
      .at = offsetof(struct rabbitmq_settings, routing_key)},
-    {"format", "NAME", "plain", "how an event becomes a message", option_choice,
-     .at = offsetof(struct rabbitmq_settings, format), .names = message_formats},
-    {"source", "URI", NULL, "source of CloudEvents", option_copy,
-     .at = offsetof(struct rabbitmq_settings, source)},
+    BROKER_OPTIONS(rabbitmq_settings, "plain"),
     {"ce-prefix", "TEXT", "cloudEvents:", "what begins the names of a CloudEvent's headers",
      option_copy, .at = offsetof(struct rabbitmq_settings, ce_prefix)},
     {"unroutable", "WHAT", "retry", "what becomes of an event that no queue is bound for",
@@ -63,9 +62,14 @@ static int split_path(const char *path, struct rabbitmq_settings *s, struct erro
     return 0;
 }
 
-/* set_key chooses the routing key where the URL has none. */
-static int set_key(struct rabbitmq_settings *s, struct error *err)
+/* choose_defaults fills in what follows from the rest of the URL: the routing key, and SASL
+ * EXTERNAL if all we have is a certificate. */
+static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url *u,
+                           struct error *err)
 {
+    bool only_cert = u->cert && !u->user && !u->password_file;
+    if (s->auth == AUTH_AUTO)
+        s->auth = only_cert ? AUTH_EXTERNAL : AUTH_PLAIN;
     if (s->routing_key)
         return 0;
     bool names_queue = s->exchange[0] == '\0';
@@ -77,9 +81,8 @@ static int set_key(struct rabbitmq_settings *s, struct error *err)
     return option_copy(&s->routing_key, usual, NULL, err);
 }
 
-/* check_login checks what takes TLS. */
-static int check_login(const struct rabbitmq_settings *s, const struct broker_url *u,
-                       struct error *err)
+static int check_settings(const struct rabbitmq_settings *s, const struct broker_url *u,
+                          struct error *err)
 {
     bool tls = strcmp(u->scheme, "amqps") == 0;
     bool external = s->auth == AUTH_EXTERNAL;
@@ -88,12 +91,10 @@ static int check_login(const struct rabbitmq_settings *s, const struct broker_ur
         return err_set(err, ERR_CONFIG, "ca, cert, key and auth=external take amqps://");
     if (external && !u->cert)
         return err_set(err, ERR_CONFIG, "auth=external takes cert=FILE and key=FILE");
-    return 0;
-}
+    bool beats = s->heartbeat_ms == 0 || s->heartbeat_ms >= BEAT_MIN_MS;
+    if (!beats)
+        return err_set(err, ERR_CONFIG, "heartbeat is 0s or at least 1s");
 
-/* check_queue checks the queue that is named, and how it is bound. */
-static int check_queue(const struct rabbitmq_settings *s, struct error *err)
-{
     bool long_queue = s->queue && strlen(s->queue) > RABBIT_SHORT_MAX;
     bool long_binding = strlen(s->binding) > RABBIT_SHORT_MAX;
     if (long_queue || long_binding)
@@ -104,59 +105,92 @@ static int check_queue(const struct rabbitmq_settings *s, struct error *err)
     return 0;
 }
 
-static int check(const struct rabbitmq_settings *s, const struct broker_url *u, struct error *err)
-{
-    if (check_login(s, u, err) != 0)
-        return -1;
-    bool beats = s->heartbeat_ms == 0 || s->heartbeat_ms >= BEAT_MIN_MS;
-    if (!beats)
-        return err_set(err, ERR_CONFIG, "heartbeat is 0s or at least 1s");
-    return check_queue(s, err);
-}
-
-/* set_auth chooses EXTERNAL if all we have is a certificate. */
-static void set_auth(struct rabbitmq_settings *s, const struct broker_url *u)
-{
-    if (s->auth != AUTH_AUTO)
-        return;
-    bool only_cert = u->cert && !u->user && !u->password_file;
-    s->auth = only_cert ? AUTH_EXTERNAL : AUTH_PLAIN;
-}
-
-static int read_url(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
-                    struct error *err)
-{
-    const char *port = strncmp(url, "amqps:", 6) == 0 ? "5671" : "5672";
-    if (broker_url_parse(url, port, RABBITMQ_PASSWORD_ENV, options, s, u, err) != 0)
-        return -1;
-    if (split_path(u->path, s, err) != 0)
-        return -1;
-    if (set_key(s, err) != 0)
-        return -1;
-    set_auth(s, u);
-    return check(s, u, err);
-}
-
 int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
                            struct error *err)
 {
+    const char *port = strncmp(url, "amqps:", 6) == 0 ? "5671" : "5672";
     *s = (struct rabbitmq_settings){0};
     *u = (struct broker_url){0};
     if (option_defaults(options, s, err) != 0)
         return -1;
-    if (read_url(url, s, u, err) != 0)
+    int rc = broker_url_parse(url, port, RABBITMQ_PASSWORD_ENV, options, s, u, err);
+    if (rc == 0)
+        rc = split_path(u->path, s, err);
+    if (rc == 0)
+        rc = choose_defaults(s, u, err);
+    if (rc == 0)
+        rc = check_settings(s, u, err);
+    if (rc != 0)
         return err_prefix(err, "rabbitmq sink");
     return 0;
 }
 
 void rabbitmq_settings_release(struct rabbitmq_settings *s)
 {
-    free(s->vhost);
-    free(s->exchange);
-    free(s->routing_key);
-    free(s->source);
-    free(s->ce_prefix);
-    free(s->queue);
-    free(s->binding);
+    char *const all[] = {s->vhost,     s->exchange, s->routing_key, s->source,
+                         s->ce_prefix, s->queue,    s->binding};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
     *s = (struct rabbitmq_settings){0};
+}
+
+/* The login */
+
+/* read_password defaults to that of guest, like every AMQP client; brokers accept it only from
+ * localhost. */
+static char *read_password(void *ctx, struct error *err)
+{
+    const struct broker_url *u = ctx;
+    char *password = broker_url_password(u, err);
+    bool is_guest = !password && !err->code && !u->user;
+    if (!is_guest)
+        return password;
+    password = strdup("guest");
+    if (!password)
+        err_nomem(err);
+    return password;
+}
+
+int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s,
+                        struct broker_url *u, const char *who, struct rabbit_config *ret,
+                        struct error *err)
+{
+    *l = (struct rabbitmq_login){0};
+    snprintf(l->client, sizeof l->client, "outbox:%s", who);
+    l->peers = calloc(u->n_hosts, sizeof *l->peers);
+    l->labels = calloc(u->n_hosts, sizeof *l->labels);
+    if (!l->peers || !l->labels)
+        return err_nomem(err);
+    for (size_t i = 0; i < u->n_hosts; i++) {
+        const struct broker_host *h = &u->hosts[i];
+        snprintf(l->labels[i], sizeof l->labels[i], "rabbitmq at %.200s:%.10s", h->host, h->port);
+        l->peers[i] = (struct wire_peer){
+            .label = l->labels[i],
+            .host = h->host,
+            .port = h->port,
+            .tls = strcmp(u->scheme, "amqps") == 0,
+            .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
+        };
+    }
+    *ret = (struct rabbit_config){
+        .peers = l->peers,
+        .n_peers = u->n_hosts,
+        .vhost = s->vhost,
+        .name = l->client,
+        .user = u->user ? u->user : "guest",
+        .external = s->auth == AUTH_EXTERNAL,
+        .password = read_password,
+        .password_ctx = u,
+        .heartbeat_s = (int)(s->heartbeat_ms / 1000),
+        .clock = &clock_system,
+        .out_max = OUT_MAX,
+    };
+    return 0;
+}
+
+void rabbitmq_login_release(struct rabbitmq_login *l)
+{
+    free(l->peers);
+    free(l->labels);
+    *l = (struct rabbitmq_login){0};
 }

@@ -1,10 +1,9 @@
 /* redis.c: the sink that appends to Redis Streams: one XADD per event, or one script for a run of
  * events of one key, hundreds in flight, replies matched one by one. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "base/num.h"
 #include "redis/reply.h"
 #include "sink/kinds.h"
 #include "sink/redis_impl.h"
@@ -14,31 +13,14 @@
 
 /* Sending */
 
-/* refuse answers for an event that could not be queued. */
-static void refuse(struct redis_sink *r, struct delivery *d, const struct error *err)
-{
-    struct sink_result res = {.status = SINK_DOWN, .text = err->text, .native = err->native};
-    if (err->code == ERR_BUSY) { /* others work: see queue_events */
-        res.status = SINK_LATER;
-        res.retry_after_ms = REDIS_AWAY_MS;
-    }
-    if (err->code == ERR_LOST)
-        res.status = SINK_CANCELLED;
-    if (err->code == ERR_INVALID) {
-        res.status = SINK_REJECT;
-        res.unasked = true;
-    }
-    sink_done(&r->base, d, &res);
-}
-
-/* stream_of returns the stream that an event goes to; NULL with ERR_INVALID if no name can be made
- * for it. */
-static struct stream *stream_of(struct redis_sink *r, const struct event *ev, struct error *err)
+/* find_stream returns the stream that an event goes to; NULL with ERR_INVALID if no name can be
+ * made for it. */
+static struct stream *find_stream(struct redis_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->stream_name);
     if (template_write(r->name, ev, &r->stream_name, err) != 0)
         return NULL;
-    struct stream *st = streams_get(&r->streams, (struct str){r->stream_name.p, r->stream_name.n});
+    struct stream *st = streams_get(&r->b.marks, (struct str){r->stream_name.p, r->stream_name.n});
     if (!st)
         err_nomem(err);
     return st;
@@ -51,19 +33,19 @@ static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t 
 {
     if (!redis_lease_held(r))
         return err_set(err, ERR_LOST, "the lease %s is not ours", r->set.lease);
-    struct stream *st = stream_of(r, d[0]->ev, err);
+    struct stream *st = find_stream(r, d[0]->ev, err);
     if (!st)
         return -1;
 
     struct redis_node *node = redis_route_of(r, (struct str){st->name, st->n});
     *ret = 0;
-    bool others_first = r->map && redis_map_is_probed(node) && redis_map_fate(node) == SINK_LATER;
+    bool others_first = r->map && redis_map_is_probed(node) && redis_map_away(node) == SINK_LATER;
     if (others_first)
         return err_set(err, ERR_BUSY, "%s", node->why);
     if (!redis_node_has_room(node, d[0]->ev))
         return 0;
     if (redis_node_connect(node, err) != 0) {
-        if (r->map && redis_map_fate(node) == SINK_LATER)
+        if (r->map && redis_map_away(node) == SINK_LATER)
             err->code = ERR_BUSY;
         return -1;
     }
@@ -80,7 +62,14 @@ static size_t redis_submit(struct sink *sk, struct delivery *const *d, size_t n)
         if (d[i]->chained)
             return i; /* the rest of a chain waits until its beginning has ended */
         if (queue_events(r, d + i, n - i, &took, &err) != 0) {
-            refuse(r, d[i], &err);
+            struct sink_result res = sink_unsent(&err);
+            if (err.code == ERR_LOST)
+                res.status = SINK_CANCELLED;
+            if (err.code == ERR_BUSY) { /* others work: see queue_events */
+                res.status = SINK_LATER;
+                res.retry_after_ms = REDIS_AWAY_MS;
+            }
+            sink_done(sk, d[i], &res);
             took = 1;
         }
         if (took == 0)
@@ -105,8 +94,7 @@ static size_t redis_fds(struct sink *sk, struct pollfd *out, size_t max)
 static int64_t redis_deadline(struct sink *sk)
 {
     const struct redis_sink *r = (const struct redis_sink *)sk;
-    int64_t due = redis_route_deadline(r), lease = redis_lease_deadline(r);
-    return lease < due ? lease : due;
+    return min_i64(redis_route_deadline(r), redis_lease_deadline(r));
 }
 
 static void redis_cancel(struct sink *sk)
@@ -125,16 +113,6 @@ static const struct sink_lease *redis_lease(struct sink *sk)
     return &r->lease.counts;
 }
 
-static size_t redis_marks(struct sink *sk, const struct hwm **ret)
-{
-    return streams_dirty(&((struct redis_sink *)sk)->streams, ret);
-}
-
-static void redis_marks_kept(struct sink *sk)
-{
-    streams_kept(&((struct redis_sink *)sk)->streams);
-}
-
 /* redis_settled has Redis forget the ids of events that will not be sent again. Those that go to
  * one stream are forgotten together. */
 static void redis_settled(struct sink *sk, const struct event *const *ev, size_t n)
@@ -145,7 +123,7 @@ static void redis_settled(struct sink *sk, const struct event *const *ev, size_t
     if (!r->set.dedupe)
         return;
     while (i < n) {
-        struct stream *st = stream_of(r, ev[i], &err);
+        struct stream *st = find_stream(r, ev[i], &err);
         size_t first = i++;
         if (!st)
             continue;
@@ -158,16 +136,6 @@ static void redis_settled(struct sink *sk, const struct event *const *ev, size_t
         redis_conn_flush(&r->node[k]->conn);
 }
 
-static const char *redis_caution(struct sink *sk)
-{
-    struct redis_sink *r = (struct redis_sink *)sk;
-    if (r->no_scripts[0] != '\0')
-        return r->no_scripts;
-    if (r->caution[0] != '\0')
-        return r->caution;
-    return NULL;
-}
-
 /* Opening */
 
 static void redis_close(struct sink *sk)
@@ -176,85 +144,52 @@ static void redis_close(struct sink *sk)
     if (r->n_nodes > 0)
         redis_lease_release(r);
     redis_route_release(r);
-    streams_release(&r->streams);
     template_free(r->name);
     buf_release(&r->stream_name);
     buf_release(&r->envelope);
     buf_release(&r->args);
     buf_release(&r->seen);
     redis_settings_release(&r->set);
-    free(r);
+    broker_close(sk);
 }
 
-/* check_files checks that the files which each connection will read are there: one that is missing
- * at the start is a mistake. */
-static int check_files(const struct redis_settings *s, struct error *err)
+static int redis_set_up(struct sink *sk, struct error *err)
 {
-    const struct redis_url *u = &s->url;
-    const char *const files[] = {u->password_file, s->sentinel_password_file, u->ca, u->cert,
-                                 u->key};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        if (files[i] && access(files[i], R_OK) != 0)
-            return err_errno(err, ERR_CONFIG, errno, "redis sink: could not read %s", files[i]);
-    }
-    return 0;
-}
-
-/* set_caution warns of what a reader may lose, or a failover. */
-static void set_caution(struct redis_sink *r)
-{
-    bool fails_over = r->set.kind != REDIS_SINGLE;
-    if (redis_limited(r))
-        snprintf(r->caution, sizeof r->caution,
-                 "%s lets Redis drop entries that nobody may have read yet: a reader that falls "
-                 "behind loses events",
-                 r->set.maxlen ? "maxlen" : "maxage");
-    else if (fails_over && r->set.replicas == 0)
-        snprintf(r->caution, sizeof r->caution,
-                 "an event counts as delivered before any replica has it, and may be lost with the "
-                 "master; replicas=1 waits for a replica");
-}
-
-static int set_up(struct redis_sink *r, struct error *err)
-{
-    if (redis_settings_read(r->base.cfg.url, &r->set, err) != 0)
+    struct redis_sink *r = (struct redis_sink *)sk;
+    const struct redis_settings *set = &r->set;
+    buf_init(&r->stream_name, NAME_MAX_BYTES);
+    buf_init(&r->envelope, MESSAGE_MAX);
+    buf_init(&r->args, MESSAGE_MAX);
+    buf_init(&r->seen, 2 * NAME_MAX_BYTES + 256);
+    snprintf(r->client, sizeof r->client, "outbox:%s", sk->cfg.consumer);
+    if (redis_settings_read(sk->cfg.url, &r->set, err) != 0)
         return -1;
-    if (check_files(&r->set, err) != 0)
+    const char *const files[] = {set->url.password_file, set->sentinel_password_file, set->url.ca,
+                                 set->url.cert, set->url.key};
+    if (broker_check_files("redis", files, sizeof files / sizeof files[0], err) != 0)
         return -1;
-    if (template_new(r->set.stream, &r->name, err) != 0)
+    if (template_new(set->stream, &r->name, err) != 0)
         return err_prefix(err, "redis sink: stream");
     r->fixed = template_fixed(r->name);
-    r->style = (struct message_style){r->set.format, str_of(r->set.source), "ce_"};
-    set_caution(r);
+    r->style = (struct message_style){set->format, str_of(set->source), "ce_"};
+
+    bool fails_over = set->kind != REDIS_SINGLE;
+    if (redis_limited(r))
+        broker_set_caution(&r->b,
+                           "%s lets Redis drop entries whether they were read or not: a reader "
+                           "that falls behind loses events",
+                           set->maxlen ? "maxlen" : "maxage");
+    else if (fails_over && set->replicas == 0)
+        broker_set_caution(&r->b, "an event counts as delivered before any replica has it, and may "
+                                  "be lost with the master; replicas=1 waits for a replica");
     if (redis_lease_init(r, err) != 0)
         return -1;
-
-    if (streams_init(&r->streams) != 0)
-        return err_nomem(err);
     return redis_route_init(r, err);
 }
 
 static int redis_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
-    const struct sink_ops *ops;
-    if (sink_find(cfg->url, &ops, err) != 0)
-        return -1;
-    struct redis_sink *r = calloc(1, sizeof *r);
-    if (!r)
-        return err_nomem(err);
-    r->base = (struct sink){.ops = ops, .cfg = *cfg};
-    buf_init(&r->stream_name, NAME_MAX_BYTES);
-    buf_init(&r->envelope, MESSAGE_MAX);
-    buf_init(&r->args, MESSAGE_MAX);
-    buf_init(&r->seen, 2 * NAME_MAX_BYTES + 256);
-    snprintf(r->client, sizeof r->client, "outbox:%s", cfg->consumer);
-
-    if (set_up(r, err) != 0) {
-        redis_close(&r->base);
-        return -1;
-    }
-    *ret = &r->base;
-    return 0;
+    return broker_open(cfg, sizeof(struct redis_sink), redis_set_up, ret, err);
 }
 
 static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
@@ -284,24 +219,13 @@ static void redis_broker(struct sink *sk, struct sink_broker *ret)
         .synopsis = synopsis_, \
         .help = help_, \
         .caps = SINK_CHAINS, \
-        .open = redis_open, \
-        .close = redis_close, \
-        .submit = redis_submit, \
-        .drive = redis_drive, \
-        .fds = redis_fds, \
-        .deadline = redis_deadline, \
-        .cancel = redis_cancel, \
         .lease = redis_lease, \
-        .marks = redis_marks, \
-        .marks_kept = redis_marks_kept, \
         .settled = redis_settled, \
-        .probe = redis_probe, \
-        .caution = redis_caution, \
-        .broker = redis_broker, \
+        BROKER_OPS(redis), \
     }
 
 REDIS_OPS(redis_ops, "redis", "redis://HOST:PORT/DB?stream=NAME",
-          "append to a Redis stream; see docs/redis.md");
+          "append to a Redis stream; see docs/brokers.md");
 REDIS_OPS(redis_tls_ops, "rediss", "rediss://HOST:PORT/DB?stream=NAME", "the same with TLS");
 REDIS_OPS(redis_unix_ops, "unix", "unix:SOCKET?stream=NAME", "the same through a unix socket");
 REDIS_OPS(redis_plus_unix_ops, "redis+unix", "redis+unix:SOCKET?stream=NAME", "the same as unix:");

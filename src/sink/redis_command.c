@@ -33,7 +33,7 @@
 /* The same where ids are remembered (dedupe). KEYS[2] is a hash of event ids and the ids of their
  * entries; an event that is in it is not appended again, and gets the id that it has. Before the
  * entries stand how long the hash is kept, and a time: what is older is forgotten, two at a time,
- * because those who crashed cannot tell that it is settled. Each entry has its event's id before
+ * because a relay that crashed cannot tell that it is settled. Each entry has its event's id before
  * its number of arguments. */
 #define APPEND_ONCE(before, limit) \
     "local call,key,seen,args,ids=redis.pcall,KEYS[1],KEYS[2],ARGV,{} " \
@@ -100,7 +100,7 @@ static struct limit limit_of(const struct redis_sink *r)
     int64_t n = r->set.maxlen;
     if (!r->set.maxlen) {
         l.how = STR("MINID");
-        n = clock_wall(r->base.cfg.clock) - r->set.maxage_ms;
+        n = clock_wall(r->b.base.cfg.clock) - r->set.maxage_ms;
     }
     if (n < 0)
         n = 0;
@@ -129,7 +129,7 @@ static int prepare(struct redis_sink *r, const struct delivery *d, struct str st
     ret->n = 2;
     if (r->style.format == MESSAGE_CONTRACT)
         return 0;
-    if (message_make(&r->style, d->ev, stream, str_of(r->base.cfg.consumer), d->attempt,
+    if (message_make(&r->style, d->ev, stream, str_of(r->b.base.cfg.consumer), d->attempt,
                      &r->envelope, &ret->m, err) != 0)
         return -1;
     if (ret->m.content_type.p)
@@ -153,9 +153,17 @@ static void add_envelope(struct redis_sink *r, const struct event *ev, struct st
         add_bulk(b, (struct str){r->envelope.p, r->envelope.n});
 }
 
-/* add_message writes the fields of a message: its value, its content type, and its headers. */
-static void add_message(struct buf *b, const struct message *m)
+/* add_entry writes the fields of an entry: the envelope, or the value, the content type and the
+ * headers of a message. */
+static void add_entry(struct redis_sink *r, const struct event *ev, const struct entry *e,
+                      struct buf *b)
 {
+    const struct message *m = &e->m;
+    if (r->style.format == MESSAGE_CONTRACT) {
+        ADD(b, "$5\r\nevent\r\n");
+        add_envelope(r, ev, e->stream, b);
+        return;
+    }
     ADD(b, "$5\r\nvalue\r\n");
     add_bulk(b, m->value);
     if (m->content_type.p) {
@@ -170,21 +178,10 @@ static void add_message(struct buf *b, const struct message *m)
     }
 }
 
-static void add_entry(struct redis_sink *r, const struct event *ev, const struct entry *e,
-                      struct buf *b)
-{
-    if (r->style.format == MESSAGE_CONTRACT) {
-        ADD(b, "$5\r\nevent\r\n");
-        add_envelope(r, ev, e->stream, b);
-    } else {
-        add_message(b, &e->m);
-    }
-}
-
-static void add_count(struct buf *b, size_t n)
+static void add_number(struct buf *b, int64_t n)
 {
     char text[24];
-    snprintf(text, sizeof text, "%zu", n);
+    snprintf(text, sizeof text, "%lld", (long long)n);
     add_bulk(b, str_of(text));
 }
 
@@ -244,7 +241,7 @@ static size_t add_entry_args(struct redis_sink *r, const struct event *ev, const
         add_bulk(b, ev->id);
         before++;
     }
-    add_count(b, e->n);
+    add_number(b, (int64_t)e->n);
     add_entry(r, ev, e, b);
     return before + e->n;
 }
@@ -284,18 +281,11 @@ static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
     buf_clear(&r->seen);
     buf_addf(&r->seen, "outbox:seen:{");
     buf_addstr(&r->seen, tag);
-    buf_addf(&r->seen, "}:%s:", r->base.cfg.consumer);
+    buf_addf(&r->seen, "}:%s:", r->b.base.cfg.consumer);
     buf_addstr(&r->seen, stream);
     if (r->seen.failed)
         return err_nomem(err);
     return 0;
-}
-
-static void add_number(struct buf *b, int64_t n)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)n);
-    add_bulk(b, str_of(text));
 }
 
 /* add_keys writes the keys of a script, and what it needs before the entries. */
@@ -316,7 +306,7 @@ static void add_keys(struct redis_sink *r, struct buf *b, struct str stream, enu
     }
     if (script == SCRIPT_ONCE) {
         add_number(b, r->set.dedupe_ms);
-        add_number(b, clock_wall(r->base.cfg.clock) - r->set.dedupe_ms);
+        add_number(b, clock_wall(r->b.base.cfg.clock) - r->set.dedupe_ms);
     }
 }
 
@@ -360,5 +350,5 @@ void redis_command_forget(struct redis_node *n, const struct event *const *ev, s
     for (size_t i = 0; i < count; i++)
         add_bulk(b, ev[i]->id);
     if (whole(b, before, &err) == 0)
-        redis_node_push(n, REQUEST_FORGET);
+        redis_node_push(n, REQUEST_FORGET, NULL, NULL);
 }

@@ -4,16 +4,14 @@
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
-#include "event/message.h"
 #include "event/template.h"
 #include "redis/cluster.h"
 #include "redis/conn.h"
 #include "redis/sentinel.h"
-#include "sink/sink.h"
-#include "sink/streams.h"
+#include "sink/broker.h"
 
 #define REDIS_ID 48       /* an id, "18446744073709551615-18446744073709551615", and its NUL */
-#define REDIS_WINDOW 4096 /* requests in flight at a server; a power of two */
+#define REDIS_WINDOW 4096 /* requests in flight at a server */
 #define REDIS_RUN 256     /* events of one script */
 
 /* How to find the server: it is named, Sentinels know it, or the stream's name decides. */
@@ -52,19 +50,17 @@ enum request_kind {
     REQUEST_EXTEND,
     REQUEST_TAKE,
     REQUEST_ASKING,
-    REQUEST_FORGET, /* nobody needs the answer */
+    REQUEST_FORGET, /* the answer does not matter */
 };
 
-/* A request whose reply is awaited. (1) d == NULL: it is not for an event, or the event has been
- * answered for. (2) With replicas, an XADD that succeeded is `added`, and stays until the WAIT
- * after it is answered. (3) The events of one script are adjacent and share one reply. The first of
- * them has their number in `run`, the others have 0. */
-struct request {
+/* A request in flight. (1) With replicas, an XADD that succeeded is `added`, and stays until the
+ * WAIT after it is answered. (2) The events of one script are adjacent and share one reply. The
+ * first of them has their number in `run`, the others have 0. (3) f.mark is the stream of an
+ * XADD. */
+struct redis_request {
+    struct flight f;
     enum request_kind kind;
     bool added;
-    struct delivery *d;
-    struct stream *stream;
-    int64_t since; /* monotonic: when it was queued */
     size_t run;    /* how many events the reply is for; 1 without a script */
     unsigned hops; /* how often a server of the cluster has sent it on to another */
     char id[REDIS_ID];
@@ -87,28 +83,18 @@ struct redis_lease {
     struct sink_lease counts;
 };
 
-/* An event that was alone in flight when the connection was cut or fell silent, and how often that
- * has happened in a row. */
-struct redis_suspect {
-    int64_t seq;
-    int cuts;
-};
-
-/* One server: the connection to it, and what is in flight there. (1) ring[first..next) is in
- * flight, and ring[first..heard) of it has been replied to but waits for a WAIT; indexes are modulo
- * REDIS_WINDOW. (2) `events` counts the deliveries in flight that have not been answered for.
- * (3) Nothing is in flight while the connection is closed. */
+/* One server: the connection to it, and what is in flight there. (1) `awaited` is the first
+ * request in the window that was not replied to; NULL: all were. Those before it wait for a
+ * WAIT. (2) Nothing is in flight while the connection is closed. */
 struct redis_node {
     struct redis_sink *sink;
     struct redis_url url;
     struct redis_conn conn;
-    struct request *ring;
-    size_t first, heard, next;
-    size_t events;
+    struct window window;
+    struct redis_request *awaited;
     bool unwaited; /* an XADD was queued since the last WAIT */
     bool stale;    /* reconnect once nothing is in flight */
     bool alone;    /* the last event sent is large: no other is sent while it is in flight */
-    struct redis_suspect suspect;
     /* Of a cluster. */
     int64_t good_at;  /* monotonic: when it last did what it was asked; 0: never */
     int64_t retry_at; /* monotonic: no connection is tried before then */
@@ -128,11 +114,10 @@ struct redis_map {
 };
 
 struct redis_sink {
-    struct sink base;
+    struct broker b;
     struct redis_settings set;
     struct template *name;
-    bool fixed; /* every event goes to the same stream */
-    struct streams streams;
+    bool fixed;               /* every event goes to the same stream */
     struct redis_node **node; /* one, unless it is a cluster */
     size_t n_nodes;
     struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
@@ -145,24 +130,18 @@ struct redis_sink {
     struct buf args;      /* of a script */
     struct buf seen;      /* name of the key that remembers ids */
     int64_t scripts_from; /* monotonic: no scripts before then, because the server refuses them */
-    char caution[160];
-    char no_scripts[512]; /* the caution once it did; "" if never */
     struct redis_lease lease;
 };
 
-static inline size_t redis_inflight(const struct redis_node *n)
-{
-    return n->next - n->first;
-}
-
 static inline int64_t redis_now(const struct redis_sink *r)
 {
-    return clock_mono(r->base.cfg.clock);
+    return broker_now(&r->b);
 }
 
-static inline struct request *redis_at(const struct redis_node *n, size_t i)
+/* redis_waited is how long the oldest request at a server has been in flight. */
+static inline int64_t redis_waited(const struct redis_node *n)
 {
-    return &n->ring[i & (REDIS_WINDOW - 1)];
+    return n->window.first ? redis_now(n->sink) - n->window.first->since : 0;
 }
 
 static inline bool redis_limited(const struct redis_sink *r)
@@ -232,14 +211,15 @@ void redis_map_good(struct redis_node *n);
 void redis_map_drive(struct redis_sink *r);
 int64_t redis_map_deadline(const struct redis_sink *r);
 int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
-/* redis_map_fate says what an event has to wait for whose server is away: for the sink, or only for
+/* redis_map_away says what an event has to wait for whose server is away: for the sink, or only for
  * this server (SINK_LATER). */
-enum sink_status redis_map_fate(const struct redis_node *n);
+enum sink_status redis_map_away(const struct redis_node *n);
 /* redis_map_is_probed says whether a server that was away is being tried again. */
 bool redis_map_is_probed(const struct redis_node *n);
-/* redis_map_redirect sends the `count` events from ring[at] on to the server that an error names;
+/* redis_map_redirect sends the `count` events from `first` on to the server that an error names;
  * false if it names none. */
-bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const char *said);
+bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_t count,
+                        const char *said);
 
 /* redis_command_xadd queues the XADD of one event, redis_command_run a script that appends the
  * first *count events to one stream; it makes that smaller if it meets one that cannot be
@@ -254,16 +234,19 @@ int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *c
 void redis_command_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                           struct str stream);
 
-/* redis_node_push takes the next place in the ring; there must be one. */
-struct request *redis_node_push(struct redis_node *n, enum request_kind kind);
+/* redis_node_push puts a request into the window, which must have room. d and st are those of an
+ * XADD, else NULL. */
+struct redis_request *redis_node_push(struct redis_node *n, enum request_kind kind,
+                                      struct delivery *d, struct stream *st);
 
 /* redis_answer_reply takes the next reply, and calls done for the events it decides. It is a
  * redis_reply_fn. */
 void redis_answer_reply(void *node, redisReply *reply);
-/* redis_answer_lost ends everything in flight because the connection failed, and closes it. */
+/* redis_answer_all ends everything in flight, and closes the connection. What was sent may have
+ * been added; it will be sent again, with the same event id. */
+void redis_answer_all(struct redis_node *n, enum sink_status status, const char *why);
+/* redis_answer_lost does so because the connection failed. */
 void redis_answer_lost(struct redis_node *n, const struct error *err);
-/* redis_answer_cancelled does the same on behalf of cancel. */
-void redis_answer_cancelled(struct redis_node *n, const char *why);
 
 /* redis_lease_init draws the token. Without a lease in the settings all of these do nothing, and
  * the lease is always held. */

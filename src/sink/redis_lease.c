@@ -64,7 +64,7 @@ static void queue_extend(struct redis_sink *r)
     snprintf(ttl, sizeof ttl, "%lld", (long long)r->set.lease_ms);
     const char *argv[] = {how, script, "1", r->set.lease, r->lease.token, ttl};
     if (redis_conn_add(&lease_node(r)->conn, 6, argv, NULL) == 0)
-        redis_node_push(lease_node(r), REQUEST_EXTEND);
+        redis_node_push(lease_node(r), REQUEST_EXTEND, NULL, NULL);
 }
 
 /* queue_take sets the key if it is free. EX takes whole seconds, so they are rounded up. */
@@ -74,22 +74,26 @@ static void queue_take(struct redis_sink *r)
     snprintf(ttl, sizeof ttl, "%lld", (long long)((r->set.lease_ms + 999) / 1000));
     const char *argv[] = {"SET", r->set.lease, r->lease.token, "NX", "EX", ttl};
     if (redis_conn_add(&lease_node(r)->conn, 6, argv, NULL) == 0)
-        redis_node_push(lease_node(r), REQUEST_TAKE);
+        redis_node_push(lease_node(r), REQUEST_TAKE, NULL, NULL);
 }
 
-static bool is_due(struct redis_sink *r, int64_t now)
+/* redis_lease_drive queues an extension even if we do not hold the lease as far as we know: the key
+ * may be ours, because the reply to an earlier request may have been lost. Then a SET follows, in
+ * case the key is free. */
+void redis_lease_drive(struct redis_sink *r)
 {
+    struct error err;
+    int64_t now = redis_now(r);
     if (!r->set.lease || r->lease.asking != LEASE_NOTHING)
-        return false;
-    bool has_room = redis_inflight(lease_node(r)) + 2 <= REDIS_WINDOW;
-    return has_room && now >= r->lease.next;
-}
-
-/* ask queues an extension even if we do not hold the lease as far as we know: the key may be ours,
- * because the reply to an earlier request may have been lost. Then a SET follows, in case the key
- * is free. */
-static void ask(struct redis_sink *r, int64_t now)
-{
+        return;
+    bool has_room = lease_node(r)->window.count + 2 <= REDIS_WINDOW;
+    if (!has_room || now < r->lease.next)
+        return;
+    bool closed = lease_node(r)->conn.state == REDIS_CLOSED;
+    if (closed && redis_node_connect(lease_node(r), &err) != 0) {
+        r->lease.next = now + AGAIN_NS;
+        return;
+    }
     r->lease.asked = now;
     r->lease.asking = LEASE_EXTEND;
     queue_extend(r);
@@ -97,20 +101,6 @@ static void ask(struct redis_sink *r, int64_t now)
         return;
     r->lease.asking = LEASE_TAKE;
     queue_take(r);
-}
-
-void redis_lease_drive(struct redis_sink *r)
-{
-    struct error err;
-    int64_t now = redis_now(r);
-    if (!is_due(r, now))
-        return;
-    bool closed = lease_node(r)->conn.state == REDIS_CLOSED;
-    if (closed && redis_node_connect(lease_node(r), &err) != 0) {
-        r->lease.next = now + AGAIN_NS;
-        return;
-    }
-    ask(r, now);
 }
 
 /* answered notes that no reply is awaited, and when to ask again. */
@@ -132,7 +122,7 @@ static void granted(struct redis_sink *r)
     answered(r, r->lease.asked + ttl / 2);
 }
 
-/* denied ends the lease: another relay holds the key, or somebody has deleted it. */
+/* denied ends the lease: another relay holds the key, or it was deleted. */
 static void denied(struct redis_sink *r)
 {
     if (redis_lease_held(r))
@@ -150,56 +140,33 @@ static void unanswered(struct redis_sink *r)
     answered(r, redis_now(r) + AGAIN_NS);
 }
 
-/* script_missing makes the next extension send the text of the script. If a SET was sent with this
- * one, its reply decides; if not, we ask again at once. */
-static void script_missing(struct redis_sink *r)
-{
-    r->lease.no_script = true;
-    if (r->lease.asking == LEASE_EXTEND)
-        answered(r, 0);
-}
-
-/* extend_answered takes the answer to an extension. If that was refused and a SET was sent with it,
- * the reply to the SET decides. */
-static void extend_answered(struct redis_sink *r, bool extended)
-{
-    r->lease.no_script = false;
-    if (extended)
-        granted(r);
-    else if (r->lease.asking == LEASE_EXTEND)
-        denied(r);
-}
-
-static void take_answered(struct redis_sink *r, bool taken)
-{
-    if (taken)
-        granted(r);
-    else
-        denied(r);
-}
-
-static bool is_unknown(const redisReply *reply)
-{
-    if (!reply)
-        return true;
-    return reply->type == REDIS_REPLY_ERROR && redis_fault_of(reply->str) != REDIS_FAULT_SCRIPT;
-}
-
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply)
 {
-    if (is_unknown(reply)) {
+    bool failed = reply && reply->type == REDIS_REPLY_ERROR;
+    if (!reply || (failed && redis_fault_of(reply->str) != REDIS_FAULT_SCRIPT)) {
         unanswered(r);
         return;
     }
+    bool alone = r->lease.asking == LEASE_EXTEND; /* if not, the reply to the SET decides */
     if (r->lease.asking == LEASE_NOTHING)
         return; /* the SET that was sent with an extension, which was granted */
 
-    if (kind == REQUEST_TAKE)
-        take_answered(r, reply->type == REDIS_REPLY_STATUS);
-    else if (reply->type == REDIS_REPLY_ERROR)
-        script_missing(r);
-    else
-        extend_answered(r, reply->integer == 1);
+    if (kind == REQUEST_TAKE) {
+        if (reply->type == REDIS_REPLY_STATUS)
+            granted(r);
+        else
+            denied(r);
+    } else if (failed) {
+        r->lease.no_script = true; /* the next extension sends the text of the script, at once */
+        if (alone)
+            answered(r, 0);
+    } else {
+        r->lease.no_script = false;
+        if (reply->integer == 1)
+            granted(r);
+        else if (alone)
+            denied(r);
+    }
 }
 
 int64_t redis_lease_deadline(const struct redis_sink *r)
@@ -216,7 +183,7 @@ void redis_lease_release(struct redis_sink *r)
     redisReply *reply = NULL;
     if (!r->set.lease || !redis_lease_held(r))
         return;
-    bool reachable = lease_node(r)->conn.state == REDIS_READY && redis_inflight(lease_node(r)) == 0;
+    bool reachable = lease_node(r)->conn.state == REDIS_READY && lease_node(r)->window.count == 0;
     if (!reachable)
         return;
 

@@ -61,7 +61,7 @@ static size_t node_at(struct redis_sink *r, const struct redis_address *a, struc
     return r->n_nodes;
 }
 
-/* redis_map_of returns any server while nobody knows who has the slot: it will say. */
+/* redis_map_of returns any server while the owner of the slot is not known: it will say. */
 struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot)
 {
     size_t owner = r->map->owner[slot];
@@ -111,9 +111,9 @@ void redis_map_good(struct redis_node *n)
     n->retry_ms = n->retry_at = 0;
 }
 
-/* redis_map_fate lets only the events of this server wait, if another works and not all events go
+/* redis_map_away lets only the events of this server wait, if another works and not all events go
  * to one stream. */
-enum sink_status redis_map_fate(const struct redis_node *n)
+enum sink_status redis_map_away(const struct redis_node *n)
 {
     const struct redis_sink *r = n->sink;
     int64_t since = redis_now(r) - GOOD_NS;
@@ -148,17 +148,15 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
     return 0;
 }
 
-/* leave gives up on servers that have lost their slots and do not answer, as a master does that was
- * stopped and replaced. */
-static void leave(struct redis_sink *r)
+/* leave_lost gives up on servers that have lost their slots and do not answer, as a master does
+ * that was stopped and replaced. */
+static void leave_lost(struct redis_sink *r)
 {
-    int64_t now = redis_now(r);
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_node *n = r->node[i];
-        bool silent = redis_inflight(n) > 0 && now - redis_at(n, n->first)->since >= SILENT_NS;
-        if (n->owns || !silent)
-            continue;
         struct error err;
+        if (n->owns || redis_waited(n) < SILENT_NS)
+            continue;
         err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                   "%s has lost its slots, and does not answer", n->url.label);
         redis_answer_lost(n, &err);
@@ -190,14 +188,11 @@ static int take_slots(struct redis_sink *r, const redisReply *reply, struct erro
  * would hold up everything for the whole timeout. */
 static void leave_still(struct redis_sink *r)
 {
-    int64_t now = redis_now(r);
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_node *n = r->node[i];
-        if (redis_inflight(n) == 0)
-            continue;
-        int64_t waited = now - redis_at(n, n->first)->since;
+        int64_t waited = redis_waited(n);
         int64_t patience = n->conn.state == REDIS_READY ? STILL_NS : GREET_NS;
-        bool others_work = waited >= patience && redis_map_fate(n) == SINK_LATER;
+        bool others_work = waited >= patience && redis_map_away(n) == SINK_LATER;
         if (!others_work)
             continue;
         struct error err;
@@ -212,7 +207,7 @@ static void leave_still(struct redis_sink *r)
 bool redis_map_is_probed(const struct redis_node *n)
 {
     bool unsure = n->retry_ms > 0 && n->conn.state != REDIS_READY;
-    return unsure && redis_inflight(n) > 0;
+    return unsure && n->window.count > 0;
 }
 
 /* What came of one question. */
@@ -267,18 +262,7 @@ static void drive_question(struct redis_sink *r)
     else if (lost || late)
         end_question(r, false);
     if (a.good)
-        leave(r);
-}
-
-/* is_silent says whether a server has kept something waiting for a while. */
-static bool is_silent(const struct redis_sink *r, int64_t now)
-{
-    for (size_t i = 0; i < r->n_nodes; i++) {
-        const struct redis_node *n = r->node[i];
-        if (redis_inflight(n) > 0 && now - redis_at(n, n->first)->since >= SILENT_NS)
-            return true;
-    }
-    return false;
+        leave_lost(r);
 }
 
 void redis_map_drive(struct redis_sink *r)
@@ -292,7 +276,10 @@ void redis_map_drive(struct redis_sink *r)
     }
     if (now < map->next)
         return;
-    if (map->wanted || is_silent(r, now))
+    bool ask = map->wanted;
+    for (size_t i = 0; i < r->n_nodes && !ask; i++)
+        ask = redis_waited(r->node[i]) >= SILENT_NS;
+    if (ask)
         begin_question(r);
 }
 
@@ -318,7 +305,7 @@ static void give_back(struct redis_sink *r, struct delivery *const *d, size_t co
         struct sink_result res = {.status = i == 0 ? status : SINK_CANCELLED, .text = why};
         if (res.status == SINK_LATER)
             res.retry_after_ms = REDIS_AWAY_MS;
-        sink_done(&r->base, d[i], &res);
+        sink_done(&r->b.base, d[i], &res);
     }
 }
 
@@ -330,7 +317,7 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
     struct error err;
     size_t sent = 0;
     if (redis_node_connect(to, &err) != 0) {
-        give_back(r, d, count, redis_map_fate(to), err.text);
+        give_back(r, d, count, redis_map_away(to), err.text);
         return;
     }
     if (!redis_node_has_room(to, d[0]->ev)) {
@@ -342,23 +329,24 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
             give_back(r, d, count, SINK_CANCELLED, "out of memory");
             return;
         }
-        redis_node_push(to, REQUEST_ASKING);
+        redis_node_push(to, REQUEST_ASKING, NULL, NULL);
     }
-    size_t first = to->next;
-    if (redis_node_send(to, d, count, st, &sent, &err) != 0)
-        give_back(r, d, count, redis_map_fate(to), err.text);
-    else
-        give_back(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
-    if (sent > 0)
-        redis_at(to, first)->hops = hops;
+    const struct flight *last = to->window.last;
+    if (redis_node_send(to, d, count, st, &sent, &err) != 0) {
+        give_back(r, d, count, redis_map_away(to), err.text);
+        return;
+    }
+    struct flight *first = last ? last->next : to->window.first;
+    ((struct redis_request *)first)->hops = hops;
+    give_back(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
 }
 
-bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const char *said)
+bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_t count,
+                        const char *said)
 {
     struct redis_sink *r = n->sink;
     struct redis_redirect how;
     struct error err;
-    struct request *first = redis_at(n, at);
     bool tired = first->hops >= HOPS_MAX;
     if (tired || !redis_cluster_redirect(said, n->url.host, &how))
         return false;
@@ -373,18 +361,18 @@ bool redis_map_redirect(struct redis_node *n, size_t at, size_t count, const cha
     redis_map_good(n);
 
     struct delivery *d[REDIS_RUN] = {0};
-    struct stream *st = first->stream;
+    struct stream *st = first->f.mark;
     unsigned hops = first->hops + 1;
-    size_t i = 0;
-    do { /* a reply is for one event at least */
-        struct request *q = redis_at(n, at + i);
-        d[i] = q->d;
-        q->d = NULL;
-        i++;
-    } while (i < count);
-    n->events -= count;
+    struct flight *f = &first->f;
+    st->flying++; /* until it is sent on */
+    for (size_t i = 0; i < count; i++) {
+        struct flight *next = f->next;
+        d[i] = f->d;
+        window_drop(&n->window, f);
+        f = next;
+    }
     send_on(r->node[to - 1], d, count, st, &how, hops);
-    st->flying -= count;
+    st->flying--;
     return true;
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/num.h"
 #include "sink/redis_impl.h"
 
 #define OUT_MAX ((size_t)2 << 30)    /* ceiling of what is queued: one event may be large */
@@ -9,7 +10,7 @@
 #define OUT_ENOUGH ((size_t)4 << 20) /* take no more events until some of it is written */
 /* what is larger travels alone: limits of a server are 1 MiB at the least */
 #define ALONE_BYTES ((size_t)960 << 10)
-#define RESERVED 4 /* places in the ring for a WAIT and the lease */
+#define RESERVED 4 /* places in the window for a WAIT and the lease */
 
 /* A run is one script, and Redis does nothing else while it runs it: about half a millisecond for
  * one that is full. */
@@ -31,10 +32,9 @@ int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_nod
     n->url = *url;
     *url = (struct redis_url){0};
     redis_conn_init(&n->conn, &n->url, r->client, OUT_MAX, IN_MAX);
-    n->ring = calloc(REDIS_WINDOW, sizeof *n->ring);
-    if (!n->ring) {
+    if (window_init(&n->window, &r->b.base, REDIS_WINDOW, sizeof(struct redis_request), err) != 0) {
         redis_node_free(n);
-        return err_nomem(err);
+        return -1;
     }
     *ret = n;
     return 0;
@@ -46,14 +46,20 @@ void redis_node_free(struct redis_node *n)
         return;
     redis_conn_release(&n->conn);
     redis_url_release(&n->url);
-    free(n->ring);
+    window_release(&n->window);
     free(n);
 }
 
-struct request *redis_node_push(struct redis_node *n, enum request_kind kind)
+struct redis_request *redis_node_push(struct redis_node *n, enum request_kind kind,
+                                      struct delivery *d, struct stream *st)
 {
-    struct request *q = redis_at(n, n->next++);
-    *q = (struct request){.kind = kind, .since = redis_now(n->sink)};
+    struct redis_request *q = (struct redis_request *)window_take(&n->window, d, st);
+    q->kind = kind;
+    q->added = false;
+    q->run = 0;
+    q->hops = 0;
+    if (!n->awaited)
+        n->awaited = q;
     return q;
 }
 
@@ -62,7 +68,7 @@ struct request *redis_node_push(struct redis_node *n, enum request_kind kind)
 /* drop_stale closes a connection that has to be replaced, once nothing is in flight. */
 static void drop_stale(struct redis_node *n)
 {
-    if (!n->stale || redis_inflight(n) > 0)
+    if (!n->stale || n->window.count > 0)
         return;
     redis_conn_close(&n->conn);
     n->stale = false;
@@ -71,10 +77,10 @@ static void drop_stale(struct redis_node *n)
 /* redis_node_connect does not count an idle connection that the server has closed as a failure. */
 int redis_node_connect(struct redis_node *n, struct error *err)
 {
-    bool forgetting = n->events == 0 && redis_inflight(n) > 0;
+    bool forgetting = n->window.events == 0 && n->window.count > 0;
     if (forgetting)
-        redis_node_drive(n); /* nobody has read the answers so far */
-    bool idle = n->conn.state != REDIS_CLOSED && redis_inflight(n) == 0;
+        redis_node_drive(n); /* the answers were not read so far */
+    bool idle = n->conn.state != REDIS_CLOSED && n->window.count == 0;
     if (idle && redis_conn_idle_gone(&n->conn))
         n->stale = true;
     drop_stale(n);
@@ -94,11 +100,11 @@ static bool is_large(const struct event *ev)
 
 bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
 {
-    size_t busy = redis_inflight(n);
+    size_t busy = n->window.count;
     if (busy == 0)
         return true;
     bool lonely = n->alone || is_large(ev);
-    if (lonely && n->events > 0)
+    if (lonely && n->window.events > 0)
         return false;
     if (redis_conn_queued(&n->conn) >= OUT_ENOUGH)
         return false;
@@ -128,11 +134,7 @@ static size_t run_length(const struct redis_node *n, struct delivery *const *d, 
     if (!scripts || is_large(d[0]->ev))
         return 1;
 
-    size_t most = REDIS_WINDOW - RESERVED - redis_inflight(n);
-    if (most > count)
-        most = count;
-    if (most > RUN_EVENTS)
-        most = RUN_EVENTS;
+    size_t most = min_size(REDIS_WINDOW - RESERVED - n->window.count, min_size(count, RUN_EVENTS));
 
     size_t run = 1;
     size_t bytes = event_bytes(d[0]->ev);
@@ -147,22 +149,6 @@ static size_t run_length(const struct redis_node *n, struct delivery *const *d, 
     return run;
 }
 
-/* note_sent puts the events of one command into the ring. */
-static void note_sent(struct redis_node *n, struct delivery *const *d, size_t count,
-                      struct stream *st)
-{
-    for (size_t i = 0; i < count; i++) {
-        struct request *q = redis_node_push(n, REQUEST_XADD);
-        q->d = d[i];
-        q->stream = st;
-        q->run = i == 0 ? count : 0;
-    }
-    st->flying += count;
-    n->events += count;
-    n->unwaited = n->sink->set.replicas > 0;
-    n->alone = is_large(d[0]->ev);
-}
-
 int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t count,
                     struct stream *st, size_t *ret, struct error *err)
 {
@@ -174,7 +160,12 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
         rc = redis_command_run(n, d, &run, st, err);
     if (rc != 0)
         return -1;
-    note_sent(n, d, run, st);
+    for (size_t i = 0; i < run; i++) {
+        struct redis_request *q = redis_node_push(n, REQUEST_XADD, d[i], st);
+        q->run = i == 0 ? run : 0;
+    }
+    n->unwaited = n->sink->set.replicas > 0;
+    n->alone = is_large(d[0]->ev);
     *ret = run;
     return 0;
 }
@@ -182,7 +173,7 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
 void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                        struct str stream)
 {
-    bool possible = n->conn.state == REDIS_READY && redis_inflight(n) + RESERVED < REDIS_WINDOW;
+    bool possible = n->conn.state == REDIS_READY && n->window.count + RESERVED < REDIS_WINDOW;
     if (possible)
         redis_command_forget(n, ev, count, stream);
 }
@@ -197,37 +188,17 @@ static void add_wait(struct redis_node *n)
     snprintf(ms, sizeof ms, "%lld", (long long)set->replicas_wait_ms);
     if (redis_conn_add(&n->conn, 3, (const char *[]){"WAIT", replicas, ms}, NULL) != 0)
         return;
-    redis_node_push(n, REQUEST_WAIT);
+    redis_node_push(n, REQUEST_WAIT, NULL, NULL);
     n->unwaited = false;
 }
 
 /* Time */
 
-/* oldest_due returns when the oldest request in flight will have waited for too long. */
-static int64_t oldest_due(const struct redis_node *n)
-{
-    int64_t limit = n->sink->base.cfg.timeout_ms;
-    bool limited = limit > 0 && redis_inflight(n) > 0;
-    if (!limited)
-        return CLOCK_NEVER;
-    return redis_at(n, n->first)->since + limit * MS_NS;
-}
-
-static void check_time(struct redis_node *n)
-{
-    struct error err;
-    if (redis_now(n->sink) < oldest_due(n))
-        return;
-    err_set(&err, ERR_UNAVAILABLE, "%s has not answered for %lld ms; %zu requests were waiting",
-            n->url.label, (long long)n->sink->base.cfg.timeout_ms, redis_inflight(n));
-    redis_answer_lost(n, &err);
-}
-
 int64_t redis_node_deadline(const struct redis_node *n)
 {
     if (n->unwaited)
         return 0;
-    return oldest_due(n);
+    return window_due(&n->window);
 }
 
 void redis_node_drive(struct redis_node *n)
@@ -239,8 +210,11 @@ void redis_node_drive(struct redis_node *n)
         add_wait(n);
     if (redis_conn_drive(&n->conn, redis_answer_reply, n, &err) != 0)
         redis_answer_lost(n, &err);
-    else
-        check_time(n);
+    if (redis_now(n->sink) >= window_due(&n->window)) {
+        err_set(&err, ERR_UNAVAILABLE, "%s has not answered for %lld ms; %zu requests were waiting",
+                n->url.label, (long long)n->sink->b.base.cfg.timeout_ms, n->window.count);
+        redis_answer_lost(n, &err);
+    }
     drop_stale(n);
 }
 
@@ -252,7 +226,7 @@ void redis_node_cancel(struct redis_node *n)
     if (n->conn.state == REDIS_CLOSED)
         return;
     if (redis_conn_drive(&n->conn, redis_answer_reply, n, &err) != 0)
-        redis_answer_cancelled(n, err.text);
-    if (redis_inflight(n) > 0)
-        redis_answer_cancelled(n, "cancelled");
+        redis_answer_all(n, SINK_CANCELLED, err.text);
+    if (n->window.count > 0)
+        redis_answer_all(n, SINK_CANCELLED, "cancelled");
 }

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/num.h"
-
 #include "sink/redis_impl.h"
 
 #define WATCH_NS (1000 * MS_NS) /* between attempts to hear of changes of the master */
@@ -35,29 +34,19 @@ int redis_route_add(struct redis_sink *r, const char *host, const char *port, st
     return -1;
 }
 
-/* init_single takes the URL over, which may also be that of a unix socket. */
-static int init_single(struct redis_sink *r, struct error *err)
-{
-    struct redis_url url = r->set.url;
-    r->set.url = (struct redis_url){0};
-    return add_node(r, &url, err);
-}
-
-/* init_sentinel makes a node for the master, whose address the Sentinels will name. */
-static int init_sentinel(struct redis_sink *r, struct error *err)
-{
-    redis_sentinel_init(&r->sentinel, r->set.seed, r->set.n_seeds, r->set.master, r->client);
-    if (redis_route_add(r, r->set.master, "0", err) != 0)
-        return -1;
-    r->node[0]->conn.master_only = true;
-    return 0;
-}
-
 int redis_route_init(struct redis_sink *r, struct error *err)
 {
+    struct redis_url url = r->set.url;
     switch (r->set.kind) {
-    case REDIS_SINGLE: return init_single(r, err);
-    case REDIS_SENTINEL: return init_sentinel(r, err);
+    case REDIS_SINGLE:
+        r->set.url = (struct redis_url){0}; /* the node takes it over; it may be a Unix socket's */
+        return add_node(r, &url, err);
+    case REDIS_SENTINEL: /* the Sentinels will name the address of the master */
+        redis_sentinel_init(&r->sentinel, r->set.seed, r->set.n_seeds, r->set.master, r->client);
+        if (redis_route_add(r, r->set.master, "0", err) != 0)
+            return -1;
+        r->node[0]->conn.master_only = true;
+        return 0;
     case REDIS_CLUSTER: break;
     }
     return redis_map_init(r, err);
@@ -83,15 +72,15 @@ struct redis_node *redis_route_of(struct redis_sink *r, struct str key)
 bool redis_route_busy(const struct redis_sink *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++)
-        if (redis_inflight(r->node[i]) > 0)
+        if (r->node[i]->window.count > 0)
             return true;
     return false;
 }
 
 /* Sentinel */
 
-/* move sets the address of the master's node, whose connection is closed or held. */
-static int move(struct redis_node *n, const char *host, const char *port, struct error *err)
+/* set_master sets the address of the master's node, whose connection is closed or held. */
+static int set_master(struct redis_node *n, const char *host, const char *port, struct error *err)
 {
     struct redis_url url;
     if (redis_url_at(&n->sink->set.url, "redis", host, port, &url, err) != 0) {
@@ -107,7 +96,7 @@ static int move(struct redis_node *n, const char *host, const char *port, struct
 static int open_told(struct redis_node *n, struct error *err)
 {
     const struct redis_sentinel *s = &n->sink->sentinel;
-    if (move(n, s->told.host, s->told.port, err) != 0)
+    if (set_master(n, s->told.host, s->told.port, err) != 0)
         return -1;
     n->sink->changes = s->changes;
     return redis_conn_open(&n->conn, err);
@@ -130,61 +119,40 @@ static int open_master(struct redis_node *n, struct error *err)
     return 0;
 }
 
-static bool is_elsewhere(const struct redis_node *n)
-{
-    const struct redis_sentinel *s = &n->sink->sentinel;
-    return strcmp(n->url.host, s->told.host) != 0 || strcmp(n->url.port, s->told.port) != 0;
-}
-
-/* follow leaves a master that is no longer one. What is in flight there may be lost with it, so it
- * is sent again. */
-static void follow(struct redis_node *n)
-{
-    struct error err;
-    const struct redis_sentinel *s = &n->sink->sentinel;
-    err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is no longer the master; that is %.200s:%s",
-              n->url.label, s->told.host, s->told.port);
-    redis_answer_lost(n, &err);
-}
-
-/* release_held sends what was held, once it is known where to, or gives it back. */
-static void release_held(struct redis_node *n)
-{
-    struct error err;
-    const struct redis_sentinel *s = &n->sink->sentinel;
-    if (s->state == SENTINEL_NOBODY) {
-        redis_answer_lost(n, &s->why);
-        return;
-    }
-    if (s->state == SENTINEL_TOLD && open_told(n, &err) != 0)
-        redis_answer_lost(n, &err);
-}
-
-/* watch asks a Sentinel again to tell us of changes, if the one that did is gone. */
-static void watch(struct redis_sink *r, int64_t now)
-{
-    bool deaf = r->sentinel.state == SENTINEL_SILENT || r->sentinel.state == SENTINEL_NOBODY;
-    if (!deaf || now < r->watch_at)
-        return;
-    r->watch_at = now + WATCH_NS;
-    redis_sentinel_ask(&r->sentinel, now);
-}
-
 static void drive_sentinel(struct redis_sink *r)
 {
     struct redis_node *n = r->node[0];
+    struct redis_sentinel *s = &r->sentinel;
+    struct error err;
     int64_t now = redis_now(r);
-    redis_sentinel_drive(&r->sentinel, now);
+    redis_sentinel_drive(s, now);
     if (n->conn.state == REDIS_CLOSED)
         return;
     if (n->conn.state == REDIS_HELD) {
-        release_held(n);
+        /* What was held is sent, once it is known where to, or given back. */
+        if (s->state == SENTINEL_NOBODY)
+            redis_answer_lost(n, &s->why);
+        else if (s->state == SENTINEL_TOLD && open_told(n, &err) != 0)
+            redis_answer_lost(n, &err);
         return;
     }
-    if (r->sentinel.state == SENTINEL_TOLD && is_elsewhere(n))
-        follow(n);
-    else
-        watch(r, now);
+
+    bool elsewhere = strcmp(n->url.host, s->told.host) != 0 ||
+                     strcmp(n->url.port, s->told.port) != 0;
+    if (s->state == SENTINEL_TOLD && elsewhere) {
+        /* What is in flight may be lost with a master that is no longer one: it is sent again. */
+        err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                  "%s is no longer the master; that is %.200s:%s", n->url.label, s->told.host,
+                  s->told.port);
+        redis_answer_lost(n, &err);
+        return;
+    }
+    /* If the Sentinel that told us of changes is gone, another is asked. */
+    bool deaf = s->state == SENTINEL_SILENT || s->state == SENTINEL_NOBODY;
+    if (deaf && now >= r->watch_at) {
+        r->watch_at = now + WATCH_NS;
+        redis_sentinel_ask(s, now);
+    }
 }
 
 /* All of them */
@@ -238,15 +206,6 @@ size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t ma
     return n;
 }
 
-/* sentinel_deadline is when to look at the Sentinels again, while something waits. */
-static int64_t sentinel_deadline(const struct redis_sink *r)
-{
-    bool deaf = r->sentinel.state == SENTINEL_SILENT || r->sentinel.state == SENTINEL_NOBODY;
-    if (deaf)
-        return r->watch_at;
-    return redis_sentinel_deadline(&r->sentinel);
-}
-
 int64_t redis_route_deadline(const struct redis_sink *r)
 {
     int64_t due = CLOCK_NEVER;
@@ -254,8 +213,9 @@ int64_t redis_route_deadline(const struct redis_sink *r)
         due = min_i64(due, redis_node_deadline(r->node[i]));
     if (!redis_route_busy(r))
         return due;
+    bool deaf = r->sentinel.state == SENTINEL_SILENT || r->sentinel.state == SENTINEL_NOBODY;
     if (r->set.kind == REDIS_SENTINEL)
-        due = min_i64(due, sentinel_deadline(r));
+        due = min_i64(due, deaf ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
     if (r->map)
         due = min_i64(due, redis_map_deadline(r));
     return due;
@@ -271,62 +231,38 @@ static void add_peer(char list[SINK_PEERS], const struct redis_url *u)
         sink_peer_add(list, u->host, u->port);
 }
 
-/* add_unconfirmed counts what is in flight at a server. The oldest request may be one for which
- * nobody waits, but it is the first that has to be answered. */
-static void add_unconfirmed(const struct redis_node *n, struct sink_broker *ret)
+static void add_seeds(char list[SINK_PEERS], const struct redis_sink *r)
 {
-    if (n->events == 0)
-        return;
-    int64_t since = redis_at(n, n->first)->since;
-    bool is_oldest = ret->unconfirmed == 0 || since < ret->since;
-    if (is_oldest)
-        ret->since = since;
-    ret->unconfirmed += n->events;
+    bool empty = list[0] == '\0';
+    for (size_t i = 0; empty && i < r->set.n_seeds; i++)
+        add_peer(list, &r->set.seed[i]);
 }
 
-/* describe_cluster lists the servers that we have a connection to, and those that have slots. */
-static void describe_cluster(const struct redis_sink *r, struct sink_broker *ret)
-{
-    for (size_t i = 0; i < r->n_nodes; i++) {
-        const struct redis_node *n = r->node[i];
-        if (n->conn.state == REDIS_READY)
-            add_peer(ret->broker, &n->url);
-        if (n->owns)
-            add_peer(ret->leader, &n->url);
-    }
-    for (size_t i = 0; !ret->broker[0] && i < r->set.n_seeds; i++)
-        add_peer(ret->broker, &r->set.seed[i]);
-}
-
-/* describe_master names the master, and the Sentinels until they have named one. */
-static void describe_master(const struct redis_sink *r, struct sink_broker *ret)
-{
-    const struct redis_sentinel *s = &r->sentinel;
-    if (s->told.host[0]) {
-        sink_peer_add(ret->leader, s->told.host, s->told.port);
-        add_peer(ret->broker, &r->node[0]->url);
-        return;
-    }
-    for (size_t i = 0; i < r->set.n_seeds; i++)
-        add_peer(ret->broker, &r->set.seed[i]);
-}
-
+/* redis_route_broker names the server; the master, and the Sentinels until they have named one; or
+ * the servers of a cluster that we have a connection to, and those that have slots. */
 void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
 {
     static const char *const kinds[] = {[REDIS_SINGLE] = "redis",
                                         [REDIS_SENTINEL] = "redis-sentinel",
                                         [REDIS_CLUSTER] = "redis-cluster"};
+    const struct redis_sentinel *s = &r->sentinel;
     ret->kind = kinds[r->set.kind];
     for (size_t i = 0; i < r->n_nodes; i++) {
-        bool ready = r->node[i]->conn.state == REDIS_READY;
+        const struct redis_node *n = r->node[i];
+        bool ready = n->conn.state == REDIS_READY;
         ret->connected = ret->connected || ready;
-        add_unconfirmed(r->node[i], ret);
+        window_describe(&n->window, ret);
+        bool known = r->set.kind == REDIS_SINGLE || s->told.host[0];
+        if (r->set.kind == REDIS_CLUSTER)
+            known = ready;
+        if (known)
+            add_peer(ret->broker, &n->url);
+        if (n->owns)
+            add_peer(ret->leader, &n->url);
     }
-    switch (r->set.kind) {
-    case REDIS_SINGLE: add_peer(ret->broker, &r->node[0]->url); break;
-    case REDIS_SENTINEL: describe_master(r, ret); break;
-    case REDIS_CLUSTER: describe_cluster(r, ret); break;
-    }
+    if (s->told.host[0])
+        sink_peer_add(ret->leader, s->told.host, s->told.port);
+    add_seeds(ret->broker, r);
 }
 
 /* wait_told drives the Sentinels until the master is known. */
@@ -342,7 +278,7 @@ static int wait_told(struct redis_sink *r, int64_t deadline, struct error *err)
         redis_sentinel_drive(s, redis_now(r));
     }
     if (s->state == SENTINEL_TOLD)
-        return move(r->node[0], s->told.host, s->told.port, err);
+        return set_master(r->node[0], s->told.host, s->told.port, err);
     *err = s->why;
     return -1;
 }

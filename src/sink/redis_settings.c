@@ -25,10 +25,7 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
 #define OPTIONS \
     {"stream", "TEMPLATE", NULL, "name of the stream an event goes to, made of " TEMPLATE_FIELDS, \
      option_copy, .at = offsetof(struct redis_settings, stream)}, \
-    {"format", "NAME", "contract", "how an event is put into an entry", option_choice, \
-     .at = offsetof(struct redis_settings, format), .names = message_formats}, \
-    {"source", "TEXT", NULL, "source of CloudEvents; /outbox if not given", option_copy, \
-     .at = offsetof(struct redis_settings, source)}, \
+    BROKER_OPTIONS(redis_settings, "contract"), \
     {"maxlen", "N", NULL, \
      "let Redis drop entries of a stream beyond about this many, read or not", option_long, \
      .at = offsetof(struct redis_settings, maxlen), .min = 1}, \

@@ -146,6 +146,16 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
     return 0;
 }
 
+struct sink_result sink_unsent(const struct error *err)
+{
+    struct sink_result r = {.status = SINK_DOWN, .native = err->native, .text = err->text};
+    if (err->code == ERR_INVALID) {
+        r.status = SINK_REJECT;
+        r.unasked = true;
+    }
+    return r;
+}
+
 struct sink_broker sink_broker_of(struct sink *sk)
 {
     struct sink_broker b = {0};

@@ -1,4 +1,4 @@
-/* sink.h: the contract of a sink, the place a consumer delivers to. docs/adding-a-sink.md is the
+/* sink.h: the contract of a sink, the place a consumer delivers to. docs/extending.md is the
  * tutorial.
  *
  * A sink belongs to one pipeline and is called from its thread only. It knows nothing about
@@ -214,6 +214,11 @@ static inline void sink_done(struct sink *sk, struct delivery *d, const struct s
 {
     sk->cfg.done(sk->cfg.done_ctx, d, r);
 }
+
+/* sink_unsent says what it means that an event could not be sent. Only ERR_INVALID, that no message
+ * can express it, rejects the event. Anything else, as a lack of memory, is no fault of the event:
+ * the sink is down. The result borrows err. */
+struct sink_result sink_unsent(const struct error *err);
 
 /* sink_broker_of returns what a sink knows of its broker. Its kind is NULL if it has none. */
 struct sink_broker sink_broker_of(struct sink *sk);

@@ -1,4 +1,4 @@
-/* operator.h: what operators ask of a store, and what they are shown: consumers, events and their
+/* operator.h: what operators tell a store, and what they are shown: consumers, events and their
  * states, dead letters, trimming, rights, adopted tables, findings. The operations themselves are
  * those of store.h. */
 #ifndef STORE_OPERATOR_H
@@ -10,17 +10,66 @@
 
 #include "event/event.h"
 #include "event/hwm.h"
-#include "store/consumer_spec.h"
+
+/* ---- a consumer as it is registered, and the settings it has or had ---- */
+
+enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
+
+#define STORE_NAME_MAX 63 /* bytes of a consumer's name: [A-Za-z0-9_.-]+ */
+#define STORE_LANES_MAX 64
+
+/* Where a new consumer starts. */
+enum start { START_BEGINNING, START_END, START_SEQ };
+
+/* Who registers a consumer, and so what they may do. Settings are events, where, order and lanes;
+ * the retry policy is kept for people to read and may change freely. */
+enum put {
+    /* a worker that starts: creates the consumer, or gives it settings it has never had */
+    PUT_START,
+    /* a worker that was running: the same, but a removed consumer is not created again
+     * (ERR_NOTFOUND) */
+    PUT_AGAIN,
+    /* an operator: may also bring back settings that were replaced. The consumer must exist */
+    PUT_PURPOSE,
+};
+
+/* A consumer as the database keeps it. Strings are borrowed on the way in and live in the
+ * arena on the way out. */
+struct consumer_spec {
+    const char *name;
+    const char *events; /* patterns; "" for all */
+    const char *where;  /* predicate; "" for none */
+    const char *retry;  /* policy as text, for people to read */
+    enum order order;
+    int lanes;
+    enum start start; /* used only when the consumer is created */
+    int64_t start_seq;
+    enum put how;
+    const char *by; /* who registers it, for people to read; NULL: unknown */
+};
+
+/* Settings that a consumer has or had. */
+struct consumer_settings {
+    int generation; /* the highest one is in force */
+    const char *events, *where;
+    enum order order;
+    int lanes;
+    int64_t since;  /* wall ms */
+    const char *by; /* NULL: unknown */
+};
+#define STORE_GENERATIONS 100 /* how many settings of a consumer are remembered */
+
+/* ---- what operators are shown ---- */
 
 enum delivery_state {
-    /* nobody has it: not handed out yet, parked with no attempt used, or its claim ran out */
+    /* not claimed: not handed out yet, parked with no attempt used, or its claim ran out */
     STATE_PENDING,
     STATE_INFLIGHT, /* in a live claim */
     STATE_DELIVERED,
     STATE_FAILED,       /* an attempt failed; it will be tried again */
     STATE_EXPIRED,      /* a dead letter */
     STATE_SKIPPED,      /* the filter it was, or will be, handed out under does not match */
-    STATE_DROPPED,      /* it was a dead letter, which somebody deleted */
+    STATE_DROPPED,      /* it was a dead letter, which an operator deleted */
     STATE_BEFORE_START, /* it is older than the place where the consumer was told to start */
 };
 #define STATE_COUNT 8
@@ -40,12 +89,12 @@ struct consumer_info {
     bool paused;
     int64_t created_at;
     int64_t position; /* the lowest of its lanes */
-    /* events its filter wants that are not delivered: those that nobody has (not handed out yet, or
+    /* events its filter wants that are not delivered: those not claimed (not handed out yet, or
      * their claim ran out), those in flight and those parked */
     int64_t behind;
     bool behind_exact;    /* false: an estimate, from STORE_COUNT_EVENTS and STORE_PROBE_ROWS */
     int64_t oldest_at;    /* created_at of the oldest of those that were found; 0: none */
-    int64_t unclaimed_at; /* the same of those that nobody has */
+    int64_t unclaimed_at; /* the same of those that are not claimed */
     /* when the first of them could have been delivered: its created_at, or its not_before if that
      * is later; 0: none is due */
     int64_t overdue_at;
@@ -89,7 +138,8 @@ struct gauge_type {
 struct consumer_gauge {
     bool paused;
     /* the types of what is not delivered, most frequent first: of the first STORE_PROBE_EVENTS that
-     * nobody has, of as many parked ones, and of all in flight; the predicate is not applied */
+     * are not claimed, of as many parked ones, and of all in flight. The predicate is not
+     * applied */
     const struct gauge_type *type;
     size_t n_types;
     int64_t overdue_at; /* as in consumer_info */
@@ -133,7 +183,7 @@ struct event_query {
     /* How many numbers to look at in vain, about. What is recorded about single events (failed,
      * expired, dropped, in-flight) is found without looking. 0: STORE_LOOK; LOOK_ALL: no bound. */
     int64_t look;
-    struct event_look *looked; /* filled in; NULL: nobody asks */
+    struct event_look *looked; /* filled in; NULL: not asked for */
     /* looking is called now and then with how many numbers were looked at, if it is not NULL. */
     void (*looking)(void *ctx, int64_t numbers);
 };
@@ -179,8 +229,8 @@ struct trim_request {
     int64_t older_than_ms;
     int64_t inbox_ms; /* the same for the inbox; 0: like the rest */
     bool dry_run;
-    /* per call, so that nobody has to wait long; 0: STORE_TRIM_ROWS, or with dry_run, which looks
-     * at no more of each kind, STORE_EXACT_ROWS */
+    /* per call, so that other sessions do not wait long; 0: STORE_TRIM_ROWS, or with dry_run, which
+     * looks at no more of each kind, STORE_EXACT_ROWS */
     size_t max_rows;
     int64_t after; /* what the call before, which said more, was through with; 0: look at all */
 };
@@ -196,7 +246,7 @@ struct trim_result {
     int64_t upto;         /* the events up to here were looked at; 0: the next call looks at all */
     int64_t kept_for_pin; /* events old enough but still needed; counted when more is false */
     bool kept_more;       /* not all of those were counted: there may be more */
-    char pin[160];        /* who needs them: `consumer "search" (position 120)`; "": nobody */
+    char pin[160];        /* who needs them: `consumer "search" (position 120)`; "": none */
 };
 
 /* Gives a role of the database a part: "producer", "consumer" or "operator". */

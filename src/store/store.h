@@ -1,4 +1,4 @@
-/* store.h: the contract of a store, the database that holds the outbox. docs/adding-a-store.md is
+/* store.h: the contract of a store, the database that holds the outbox. docs/extending.md is
  * the tutorial, and tests/contract/store.c the suite every store passes unchanged.
  *
  * A store handle is one connection: it belongs to one thread at a time. Any number of handles, in
@@ -25,8 +25,6 @@
 #include "event/event.h"
 #include "event/filter.h"
 #include "event/hwm.h"
-#include "store/clock_repair.h"
-#include "store/consumer_spec.h"
 #include "store/operator.h"
 
 struct db_driver;
@@ -90,6 +88,33 @@ struct claim_request {
      * alone, and remembers it itself */
     struct turn_cache *cache;
 };
+
+/* When a store searches again for events that a wrong clock has parked for longer than they were
+ * told to wait. The search covers all parked events of a consumer, so it is not made at every turn.
+ * A worker that waits for a parked event comes back in time for the next one: such a clock may have
+ * set the time it waits for. Times are monotonic. */
+#define CLOCK_REPAIR_EVERY (10000 * MS_NS)
+
+struct clock_repair {
+    int64_t at; /* when to search again; 0: at once */
+};
+
+/* clock_repair_due says whether it is time to search; clock_repair_done that it was done. */
+static inline bool clock_repair_due(const struct clock_repair *p, int64_t now)
+{
+    return now >= p->at;
+}
+
+static inline void clock_repair_done(struct clock_repair *p, int64_t now)
+{
+    p->at = now + CLOCK_REPAIR_EVERY;
+}
+
+/* clock_repair_left_ms is the time until the next search, if none is due. */
+static inline int64_t clock_repair_left_ms(const struct clock_repair *p, int64_t now)
+{
+    return (p->at - now) / MS_NS + 1;
+}
 
 /* What a store remembers between the turns of one consumer. Zeros: nothing yet. */
 struct turn_cache {
@@ -171,7 +196,7 @@ enum savepoint { SAVEPOINT_SET, SAVEPOINT_RELEASE, SAVEPOINT_UNDO };
 enum tx_state {
     TX_OPEN,
     TX_FAILED, /* the database accepts nothing but a rollback, of all or to a savepoint */
-    TX_GONE,   /* somebody ended it */
+    TX_GONE,   /* the application ended it */
     TX_LOST,   /* the connection was lost */
 };
 
@@ -243,7 +268,7 @@ struct store_options {
     bool replace;
     int64_t lock_ms; /* how long init tries to get its locks; 0: ten minutes */
 
-    /* progress is called with a line that says what init is waiting for; NULL: nobody listens. */
+    /* progress is called with a line that says what init is waiting for. May be NULL. */
     void (*progress)(void *ctx, const char *text);
     void *progress_ctx;
 };
@@ -268,7 +293,7 @@ struct store_ops {
 
     /* init makes the tables or brings them up to this version, all or nothing; *ret_created says
      * whether anything was done. Producers and workers may go on meanwhile, and are not kept
-     * waiting. ERR_BUSY: somebody kept the tables in use for all of opt->lock_ms. */
+     * waiting. ERR_BUSY: other sessions kept the tables in use for all of opt->lock_ms. */
     int (*init)(struct store *st, bool *ret_created, struct error *err);
 
     /* schema_status compares versions. A version newer than this program is no error here. */
@@ -373,8 +398,8 @@ struct store_ops {
      * application has left in the session. */
     int (*expose_connection)(struct store *st, int64_t idle_ms, struct error *err);
     /* savepoint sets, releases or undoes a savepoint between begin and commit; they may be nested.
-     * UNDO goes back to the last one and releases it. ERR_MISUSE: it is gone, so somebody ended the
-     * transaction. */
+     * UNDO goes back to the last one and releases it. ERR_MISUSE: it is gone, so the application
+     * ended the transaction. */
     int (*savepoint)(struct store *st, enum savepoint what, struct error *err);
     /* tx_state says what has become of the transaction, without a round trip. */
     enum tx_state (*tx_state)(struct store *st);

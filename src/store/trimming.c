@@ -1,44 +1,26 @@
 #include "store/trimming.h"
 
-/* How long a call may take: a half more, and the next one is half as large. */
+/* How long a call may take. If one takes half as long again, the next is half as large; but calls
+ * smaller than STORE_TRIM_ROWS would cost a busy server more than they delete. */
 #define SERVER_NS (20 * MS_NS)
 #define WRITER_NS (2 * MS_NS)
 #define ROWS_MOST 16000
 #define ROWS_LEAST_WRITER 200
 
-/* A look at all events walks over the index entries of those that are gone, if somebody holds a
- * transaction open. It may take this share of the time. */
+/* A call that begins with the first event walks over the index entries of those that are gone, if a
+ * transaction stays open. It may take this share of the time. */
 #define ALL_SHARE 100
 
-static int64_t target_ns(bool one_writer)
-{
-    return one_writer ? WRITER_NS : SERVER_NS;
-}
-
-/* least is the size of the smallest call. A call to a server costs something by itself: smaller
- * ones would make a busy server busier. */
-static size_t least(bool one_writer)
+static size_t rows_least(bool one_writer)
 {
     return one_writer ? ROWS_LEAST_WRITER : STORE_TRIM_ROWS;
 }
 
-/* fit_rows makes the next call larger or smaller. */
-static void fit_rows(struct trimming *t, bool one_writer, int64_t took_ns)
+void trimming_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
+                   const struct trim_result *res)
 {
-    int64_t target = target_ns(one_writer);
-    bool quick = took_ns < target / 2;
-    bool slow = took_ns > target + target / 2;
-    if (quick && t->rows <= ROWS_MOST / 2)
-        t->rows *= 2;
-    if (slow && t->rows / 2 >= least(one_writer))
-        t->rows /= 2;
-}
-
-/* choose_place decides where the next call begins: where this one ended, as long as there is more
- * to do, or as long as it is too early for another look at all events. */
-static void choose_place(struct trimming *t, int64_t now_ns, int64_t took_ns,
-                         const struct trim_result *res)
-{
+    /* The next call begins where this one ended, as long as there is more to do, or as long as it
+     * is too early to begin with the first event again. */
     bool was_all = t->after == 0;
     if (was_all)
         t->all_at = now_ns + took_ns * ALL_SHARE;
@@ -46,13 +28,15 @@ static void choose_place(struct trimming *t, int64_t now_ns, int64_t took_ns,
     t->after = res->upto;
     if (!res->more && due)
         t->after = 0;
-}
 
-void trimming_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
-                   const struct trim_result *res)
-{
-    choose_place(t, now_ns, took_ns, res);
-    fit_rows(t, one_writer, took_ns);
+    int64_t target = one_writer ? WRITER_NS : SERVER_NS;
+    bool quick = took_ns < target / 2;
+    bool slow = took_ns > target + target / 2;
+    if (quick && t->rows <= ROWS_MOST / 2)
+        t->rows *= 2;
+    if (slow && t->rows / 2 >= rows_least(one_writer))
+        t->rows /= 2;
+
     t->pause_ns = one_writer ? took_ns : took_ns / 4;
 }
 
@@ -61,7 +45,7 @@ int trimming_step(struct trimming *t, struct store *st, const struct clock *cloc
 {
     bool one_writer = (st->caps & STORE_ONE_WRITER) != 0;
     if (t->rows == 0)
-        t->rows = least(one_writer);
+        t->rows = rows_least(one_writer);
     struct trim_request step = *req;
     step.max_rows = t->rows;
     step.after = t->after;

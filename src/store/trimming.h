@@ -1,4 +1,4 @@
-/* trimming.h: trimming at a pace at which others get their turn. A call of store_ops.trim is one
+/* trimming.h: trimming at a pace that leaves room for others. A call of store_ops.trim is one
  * short transaction; this decides how large the next one is, when it is due, and where it begins.
  */
 #ifndef STORE_TRIMMING_H
@@ -21,8 +21,8 @@ int trimming_step(struct trimming *t, struct store *st, const struct clock *cloc
                   const struct trim_request *req, struct trim_result *ret, struct error *err);
 
 /* trimming_took learns from a call that took so many ns, with what it answered: how many rows the
- * next one may take, where it begins, and how long others go first. Where one writes at a time,
- * nobody emits meanwhile, so calls are short and pauses as long. */
+ * next one may take, where it begins, and how long to pause before it. Where one session writes at
+ * a time, producers wait meanwhile, so calls are short and pauses as long. */
 void trimming_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
                    const struct trim_result *res);
 

@@ -78,7 +78,7 @@ static void *watch(void *ctx)
     struct rig *g = ctx;
     int64_t last = 0;
     while (!atomic_load(&g->done)) {
-        struct runner_view *v;
+        struct worker_view *v;
         size_t n;
         if (manage_views(g->ob, &v, &n, NULL) != 0)
             continue;
@@ -136,11 +136,11 @@ static int teardown(void **state)
     return 0;
 }
 
-static void consumers_come_and_go_while_others_deliver_and_somebody_watches(void **state)
+static void consumers_come_and_go_while_others_deliver(void **state)
 {
     struct rig *g = *state;
     pthread_t runner, watcher;
-    struct runner_view *v;
+    struct worker_view *v;
     size_t n;
     assert_int_equal(pthread_create(&runner, NULL, run, g), 0);
     assert_int_equal(pthread_create(&watcher, NULL, watch, g), 0);
@@ -182,8 +182,8 @@ static void consumers_come_and_go_while_others_deliver_and_somebody_watches(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            consumers_come_and_go_while_others_deliver_and_somebody_watches, setup, teardown),
+        cmocka_unit_test_setup_teardown(consumers_come_and_go_while_others_deliver, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

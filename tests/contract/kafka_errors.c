@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kafka_peer.h"
 
@@ -164,6 +165,37 @@ static void silent_broker_is_down_in_time_and_nothing_waits_for_it(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
+/* A request of the library's own, for metadata, was on its way before the events were taken: that
+ * it times out, and with it the connection, says nothing about them yet. */
+static void request_that_timed_out_before_ours_is_no_verdict(void **state)
+{
+    struct peer *p = *state;
+    char path[200];
+    snprintf(path, sizeof path, "%s?rdkafka.topic.metadata.refresh.interval.ms=100", p->topic);
+    open_topic(p, path);
+    char url[400];
+    snprintf(url, sizeof url, "%s", p->url);
+    sink_rig_release(&p->rig);
+    sink_rig_init(&p->rig);
+
+    sink_rig_open(&p->rig, (struct sink_config){.url = url, .timeout_ms = 2000});
+    sink_rig_freeze(&p->rig);
+    assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
+    p->rig.frozen_ns = 0;
+    tell("rtt 1 30000");
+    usleep(700000);
+    int64_t began = clock_mono(&clock_system);
+    sink_rig_add_many(&p->rig, 10, 64);
+    sink_rig_run(&p->rig);
+    assert_in_range((clock_mono(&clock_system) - began) / MS_NS, 1900, 6000);
+    for (size_t i = 1; i < p->rig.n; i++) {
+        assert_int_equal(p->rig.items[i]->status, SINK_DOWN);
+        sink_assert_says(p->rig.items[i], "has not confirmed for 2000 ms");
+    }
+    tell("rtt 1 0");
+    sink_rig_passes_again(&p->rig);
+}
+
 static void missing_topic_of_a_template_holds_up_no_other(void **state)
 {
     struct peer *p = *state;
@@ -226,6 +258,7 @@ static const struct CMUnitTest tests[] = {
     OWN(trouble_that_passes_repeats_and_loses_nothing),
     OWN(fatal_error_of_the_producer_is_down_and_heals),
     OWN(silent_broker_is_down_in_time_and_nothing_waits_for_it),
+    OWN(request_that_timed_out_before_ours_is_no_verdict),
     OWN(missing_topic_of_a_template_holds_up_no_other),
     OWN(missing_topic_refuses_all),
     OWN(chain_stays_in_order_behind_a_refusal),

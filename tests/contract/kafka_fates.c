@@ -23,9 +23,9 @@ static bool is_final(rd_kafka_resp_err_t code)
     }
 }
 
-static enum sink_status status_of(enum kafka_fate fate)
+static enum sink_status status_of(enum kafka_meaning meaning)
 {
-    switch (fate) {
+    switch (meaning) {
     case KAFKA_REFUSED: return SINK_REJECT;
     case KAFKA_SETUP: return SINK_FATAL;
     case KAFKA_STORED: return SINK_DELIVERED;
@@ -42,15 +42,15 @@ static void answers_have_the_fate_of_the_table(void **state)
     size_t tried = 0;
     open_topic(p, p->topic);
     assert_int_equal(run_one(p, "\"first\"")->status, SINK_DELIVERED);
-    for (size_t i = 0; i < kafka_fate_rows; i++) {
-        const struct kafka_answer *a = &kafka_fate_table[i];
+    for (size_t i = 0; i < kafka_answer_rows; i++) {
+        const struct kafka_answer *a = &kafka_answers[i];
         if (!is_final(a->code))
             continue;
         /* A refusal counts only against an event that is refused alone, so it comes twice. */
         tell("errors %d %d %d", API_PRODUCE, a->code, a->code);
         struct sink_item *it = run_one(p, "1");
         tell("clear %d", API_PRODUCE);
-        if (it->status != status_of(a->fate))
+        if (it->status != status_of(a->meaning))
             fail_msg("%s: %d, %s", rd_kafka_err2name(a->code), it->status, it->text);
         sink_assert_says(it, rd_kafka_err2name(a->code));
         tried++;

@@ -26,7 +26,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("nats://localhost/s.{typ}?stream=S", "did you mean {type}?");
     refuses("nats://localhost/s?stream=S&ca=/etc/hosts", "nats+tls://");
     refuses("nats://localhost/s?stream=S&exclusive=on&lookback=5", "at least window");
-    refuses("nats://localhost/s?stream=S&exclusive=yes", "off");
+    refuses("nats://localhost/s?stream=S&exclusive=perhaps", "exclusive");
     refuses("nats://localhost/s?stream=S&nkey=U", "go together");
     refuses("nats://u@localhost/s?stream=S&token-file=/etc/hosts", "use one of");
     refuses("nats://localhost/s?stream=S&creds-file=/nonexistent", "could not read");

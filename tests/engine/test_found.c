@@ -74,7 +74,7 @@ static void effects_that_were_not_committed_are_never_settled(void **state)
                                   .clock = &g->clock,
                                   .rng = &g->rng,
                                   .log = &log,
-                                  .work = work,
+                                  .tx_conn = work,
                                   .handlers = &h,
                                   .n_handlers = 1};
     assert_int_equal(pipeline_new(&cfg, &w->p, &err), 0);

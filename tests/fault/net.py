@@ -70,8 +70,9 @@ class Link:
 
 
 class Net:
-    def __init__(self, server):
+    def __init__(self, server, port=0):
         self.server = server if isinstance(server, tuple) else os.fspath(server)
+        self.port = port       # 0: any that is free
         self.up = self.down = False
         self.links, self.lock = [], threading.Lock()
         self.left = None       # bytes until the fuse blows
@@ -82,7 +83,7 @@ class Net:
     def __enter__(self):
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind(("127.0.0.1", 0))
+        self.listener.bind(("127.0.0.1", self.port))
         self.listener.listen(64)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()

@@ -1,5 +1,5 @@
 """A cluster of three NATS servers under load: a leader killed, every server in turn, all of them, one that stands still; with one event
-of a key in flight, and with exclusive=on. And the scale that docs/scaling.md speaks of: four relays, 16 lanes, three servers, any one of
+of a key in flight, and with exclusive=on. And the scale that docs/proof.md speaks of: four relays, 16 lanes, three servers, any one of
 the seven killed in turn."""
 # build: plain
 # clusters: yes
@@ -70,12 +70,12 @@ class Killed(OnCluster, Case):
             self.wait_all(relay)
             for _ in range(2):
                 leader = self.cluster.leader("S")
-                leader.stand()
+                leader.freeze()
                 self.send(600)
                 others = [node for node in self.cluster.nodes if node is not leader]
                 running, self.cluster.running = self.cluster.running, lambda: others
                 self.heal_slowly(relay)
-                leader.go()
+                leader.thaw()
                 self.cluster.running = running
                 self.fault("leader stopped")
                 self.heal(relay)

@@ -118,13 +118,13 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
-    def test_without_a_majority_nothing_is_confirmed_and_nothing_lost(self):
+    def test_without_a_majority_nothing_is_confirmed_or_lost(self):
         """With one node of three left nothing is confirmed; when the others are back, everything arrives, in order."""
         with self.start() as relay:
             self.send(100)
             self.wait_all(relay)
             gone = self.cluster.nodes[1:]
-            for node in gone: node.pause()
+            for node in gone: node.freeze()
             for node in gone: node.kill()
             self.send(200)
             wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
@@ -140,12 +140,12 @@ class Clustered(Numbers, Case):
             self.send(100)
             self.wait_all(relay)
             victim = self.cluster.nodes[0]
-            victim.pause()
+            victim.freeze()
             try:
                 self.send(300)
                 wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
             finally:
-                victim.cont()
+                victim.thaw()
             self.fault("node stopped")
             self.arrived(relay)
         self.reckon(2)

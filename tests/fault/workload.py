@@ -8,6 +8,7 @@
 import json
 import pathlib
 import sys
+import time
 
 from checker import COMMITTED, Fact, whole_lines
 from scenario import APPEND, CLAIMS, FLAKY, Crew, Scenario
@@ -91,8 +92,53 @@ class Storms:
     """Relays and producers that are killed at random moments and started again, and relays that stand still for longer
     than their leases. To be put before a Workload."""
 
-    def storm(self, lanes, seconds, relays=2):
-        self.begin(lanes)
-        self.rage(self.crew(relays, 3), seconds)
+    def storm(self, lanes, producers=2):
+        def play(seconds):
+            self.begin(lanes)
+            self.rage(self.crew(producers, 3), seconds)
+            self.heal()
+            self.check()
+        self.rounds(play, STORM)
+
+    def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
+        """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
+        self.storm(lanes=1)
+
+    def test_a_storm_of_kills_with_lanes_loses_nothing(self):
+        """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
+        self.storm(lanes=4)
+
+    def test_a_storm_of_kills_with_shared_lanes_loses_nothing(self):
+        """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
+        self.storm(lanes=16, producers=3)
+
+
+class ServerCrashes:
+    """The server ends without a word, or orderly, and comes back; no relay is started again. To be put before a Workload."""
+
+    lease = "1s"  # what is in flight takes longer on a server that has just come back and is busy with others
+
+    def crashes(self, seconds):
+        """crashes goes through self.ways(), which gives {name: how the server ends}, at least once."""
+        self.begin(2)
+        crew, ways = self.crew(2, 2), self.ways()
+        end = time.monotonic() + seconds
+        for n in range(1 << 20):
+            before = sum(self.versions().values())
+            time.sleep(self.random.uniform(0.2, 0.6))
+            wait_until(lambda: sum(self.versions().values()) > before)
+            kind = list(ways)[n % len(ways)]
+            ways[kind]()
+            time.sleep(self.random.uniform(0, 0.3))
+            self.server.start()
+            self.fault(kind)
+            if time.monotonic() > end and n >= len(ways) - 1: break
+        self.wait_books(20, crew)
+        self.dismiss(crew)
         self.heal()
         self.check()
+
+    def test_a_server_dying_under_load_loses_nothing(self):
+        """A server that ends without a word, or orderly, and comes back: what was committed is delivered, in order, and no relay has
+        to be started again."""
+        self.rounds(self.crashes, STORM)

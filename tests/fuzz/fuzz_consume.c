@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "engine/stream_reader.h"
+#include "extra/streams/stream_reader.h"
 #include "fuzz.h"
 #include "peer.h"
 #include "resp.h"

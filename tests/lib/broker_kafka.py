@@ -235,13 +235,6 @@ class Kafka(Server, Topics):
         self.kill()
         return self.start()
 
-    def freeze(self):
-        self.popen.send_signal(signal.SIGSTOP)
-
-    def thaw(self):
-        self.popen.send_signal(signal.SIGCONT)
-
-
     def fill_disk(self, room=0):
         """fill_disk: no file of the broker can grow past `room` bytes more than its largest segment has; it gets EFBIG there, which
         it treats like a disk that is full. A file system that is small, or has quotas, would need root, or a kernel that lets

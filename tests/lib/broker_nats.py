@@ -147,13 +147,6 @@ class Nats(Server):
     def stop(self):
         self.kill()
 
-    def stand(self):
-        """stand makes it stand still, until go()."""
-        self.popen.send_signal(signal.SIGSTOP)
-
-    def go(self):
-        self.popen.send_signal(signal.SIGCONT)
-
     def reload(self, config):
         self.config = config
         before = self.log().count("Reloaded server configuration")

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from servers import TIMEOUT, Server, _signal, clean_env, free_port, make_folder, unprivileged
+from servers import TIMEOUT, Server, clean_env, free_port, make_folder, unprivileged
 
 PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 # One scheduler that never spins: a node costs about four seconds of processor time to start, and little after that.
@@ -113,12 +113,6 @@ class Rabbit(Server):
             self.epmd.close()
             self.epmd = None
 
-    def pause(self):
-        _signal(self.popen.pid, signal.SIGSTOP)
-
-    def cont(self):
-        _signal(self.popen.pid, signal.SIGCONT)
-
     def cpu(self):
         """cpu is how many seconds of processor time the node has used."""
         fields = pathlib.Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()
@@ -208,7 +202,7 @@ class Cluster:
     def kill_all(self):
         """kill_all kills all nodes at once: none sees another go. Nodes that have seen each other go in different orders may call
         that a partition when they are back, and have no leaders for their queues."""
-        for node in self.nodes: node.pause()
+        for node in self.nodes: node.freeze()
         for node in self.nodes: node.kill()
 
     def start_all(self):
@@ -242,8 +236,8 @@ def serve():
             if word == "eval": said = rabbit.eval(rest).replace("\n", " ")
             elif word == "kill": said = rabbit.kill()
             elif word == "start": said = rabbit.start() and "started"
-            elif word == "pause": said = rabbit.pause()
-            elif word == "cont": said = rabbit.cont()
+            elif word == "pause": said = rabbit.freeze()
+            elif word == "cont": said = rabbit.thaw()
             elif word == "alarm": said = rabbit.alarm(rest == "on")
             else: said = f"unknown: {word}"
             print(said, flush=True)

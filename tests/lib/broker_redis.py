@@ -54,12 +54,6 @@ class Node(servers.Redis):
                 servers._redis_reply(f)
                 return servers._redis_reply(f)
 
-    def freeze(self):
-        self.popen.send_signal(signal.SIGSTOP)
-
-    def thaw(self):
-        self.popen.send_signal(signal.SIGCONT)
-
     def end(self, number):
         if self.running(): self.thaw()
         super().end(number)

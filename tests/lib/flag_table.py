@@ -1,4 +1,8 @@
 """What the tests of adopted tables share: the table of a service that delivered by a single flag, on each store."""
+import sqlite3
+
+import psycopg2
+
 from support import MariaCase, PgCase
 
 SQLITE = """CREATE TABLE outbox (
@@ -61,3 +65,20 @@ class FlagTable:
 
     def processed(self):
         return [n for n, in self.sql(f"SELECT {self.n} FROM outbox WHERE processed_at IS NOT NULL ORDER BY id")]
+
+    def session(self):
+        """session gives do(statement) on a connection of its own, on which nothing begins or commits but what it is told to."""
+        if self.postgres:
+            db = psycopg2.connect(self.store)
+            db.autocommit = True
+        else:
+            db = self.connect() if isinstance(self, MariaCase) else sqlite3.connect(self.db, isolation_level=None)
+        self.addCleanup(db.close)
+        return db.cursor().execute
+
+    def triggers(self, table):
+        """triggers counts those of a table."""
+        if self.postgres: return self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = %s::regclass", table)[0][0]
+        if isinstance(self, MariaCase):
+            return self.sql("SELECT count(*) FROM information_schema.triggers WHERE event_object_schema = database() AND event_object_table = %s", table)[0][0]
+        return self.sql("SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", table)[0][0]

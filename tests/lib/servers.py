@@ -190,6 +190,13 @@ class Server:
         self.popen.wait()
         while any(_alive(pid) for pid in family): time.sleep(0.005)
 
+    def freeze(self):
+        """freeze makes it stand still, until thaw(): connections stay open, and nothing answers."""
+        self.popen.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        self.popen.send_signal(signal.SIGCONT)
+
     def close(self):
         """close ends the server at once and removes its folder. It may be called twice."""
         atexit.unregister(self.close)

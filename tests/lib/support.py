@@ -107,6 +107,16 @@ def thorough(why):
     return unittest.skipIf(QUICK, f"--quick: {why}")
 
 
+def changed_of_late(*paths):
+    """changed_of_late tells whether one of these files is not committed, or was changed by one of the last 30 commits. True where
+    there is no history to ask."""
+    git = lambda *args: subprocess.run(["git", *args, "--", *map(str, paths)], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    try:
+        return bool(git("status", "--porcelain") or git("log", "-30", "--format=", "--name-only"))
+    except (OSError, subprocess.CalledProcessError):
+        return True
+
+
 class Process:
     """A child with its output in a file. Ends with the test, whatever happens."""
 

@@ -15,7 +15,7 @@ from flag_table import MARIADB as FLAGGED, FlagTable
 from proxy_mariadb import ANSWERED, STALLED, UNSENT, Proxy
 from support import BIN, MariaCase, wait_until
 
-DATA, CONFIG, AGAIN = 65, 78, 75
+CONFIG, AGAIN = 78, 75
 MOST = 40  # more than the statements of an adoption
 
 
@@ -23,27 +23,7 @@ class Adoption(FlagTable, MariaCase):
     def events(self, columns):
         return self.sql(f"SELECT {columns} FROM outbox_event ORDER BY nr")
 
-    def test_a_new_row_is_an_event_if_and_only_if_its_transaction_commits(self):
-        self.sql(FLAGGED)
-        self.outbox("adopt", "outbox")
-        db = self.connect()
-        insert = "INSERT INTO outbox (event_type, payload, processed_at) VALUES (%s, '1', %s)"
-        with db.cursor() as cursor:
-            cursor.execute("BEGIN")
-            cursor.execute(insert, ("lost", None))
-            cursor.execute("ROLLBACK")
-            cursor.execute("BEGIN")
-            cursor.execute(insert, ("kept", None))
-            cursor.execute("SAVEPOINT s")
-            cursor.execute(insert, ("undone", None))
-            cursor.execute("ROLLBACK TO s")
-            cursor.execute(insert, ("processed already", "2024-01-01"))
-            self.assertEqual(self.events("type"), [])
-            cursor.execute("COMMIT")
-        self.assertEqual(self.events("type"), [("kept",)])
-        self.assertEqual(len(self.drained()), 1)
-
-    def test_the_old_producer_needs_no_rights_and_its_inserts_never_fail(self):
+    def test_old_producers_need_no_rights_and_never_fail(self):
         self.sql("CREATE TABLE old (id VARCHAR(50), event_type TEXT, payload LONGTEXT, processed_at DATE, short VARCHAR(3)) CHARACTER SET utf8mb4")
         self.outbox("adopt", "old")
         user = f"u{uuid.uuid4().hex[:12]}"
@@ -92,36 +72,17 @@ class Adoption(FlagTable, MariaCase):
                     self.assertEqual(self.sql(f"SELECT {shown} FROM outbox_event ORDER BY nr DESC LIMIT 1"), [(wanted,)])
                     self.alter_events("DELETE FROM outbox_event")
 
-    def test_the_debezium_shape_keeps_ids_and_order_by_aggregate(self):
-        self.sql("CREATE TABLE `Out``box` (id CHAR(36) PRIMARY KEY, aggregatetype VARCHAR(255), aggregateid VARCHAR(255), type VARCHAR(255), payload JSON)")
-        ids = [str(uuid.uuid4()) for _ in range(4)]
-        add = "INSERT INTO `Out``box` VALUES (%s, 'order', %s, 'OrderPaid', '{\"x\": 1}')"
-        for i in range(3): self.sql(add, ids[i], str(i % 2))
-        self.outbox("adopt", "`Out``box`")
-        self.sql(add, ids[3], "1")
-        self.sql("DELETE FROM `Out``box`")  # as Debezium's users do: only the insert matters
-        events = self.drained()
-        self.assertEqual({e["id"] for e in events}, set(ids))
-        self.assertEqual(events[3]["id"], ids[3])
-        self.assertEqual({(e["aggregate_type"], e["type"], e["payload"]["x"], e["headers"] == {"source_id": e["id"]}) for e in events}, {("order", "OrderPaid", 1, True)})
-
     def test_what_is_wrong_is_said(self):
         self.sql("CREATE TABLE odd (id INT, kind TEXT, payload JSON, done TIMESTAMP NULL, said TEXT)")
-        self.sql("CREATE VIEW seen AS SELECT * FROM odd")
         self.sql("CREATE TABLE loose (id INT, event_type TEXT, payload TEXT, processed_at DATE) ENGINE = MyISAM")
         columns = ["--column", "processed_at=done", "--column", "type=kind"]
         for args, status, says in (
-                (["nowhere"], DATA, "no table nowhere"),
-                (["odd"], DATA, "neither a column processed_at nor aggregatetype; its columns are id, kind, payload, done"),
-                (["odd", "--column", "processed_at=done"], DATA, "no column event_type, which would be the type"),
-                (["seen"], CONFIG, "seen is not a table that can be adopted: it is a view"),
                 (["loose"], CONFIG, "loose is not a table that can be adopted: its engine is MyISAM"),
-                (["outbox_event"], CONFIG, "outbox_event is not a table that can be adopted: it is the outbox's own"),
                 (["odd", *columns, "--column", "created_at=said"], CONFIG, "neither a time nor a number"),
                 (["odd", *columns, "--column", "payload=id"], CONFIG, "cannot be the payload"),
                 (["odd", *columns, "--mark", "done", "--consumer", "x"], CONFIG, "does not tell its rows apart")):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
-        self.assertEqual(self.sql("SELECT count(*) FROM information_schema.triggers WHERE event_object_table = 'odd'"), [(0,)])
+        self.assertEqual(self.triggers("odd"), 0)
 
     def test_a_name_of_any_length_and_with_anything_in_it_is_taken(self):
         for name in ("x" * 64, "a'b\\c`d", "\u2603"):
@@ -142,7 +103,7 @@ class Adoption(FlagTable, MariaCase):
         self.outbox("adopt", "outbox")
         self.assertEqual([e["type"] for e in self.drained()], ["before"] + ["message:created"] * 2)
 
-    def test_whoever_holds_the_table_is_not_waited_for_for_long(self):
+    def test_a_lock_on_the_table_is_not_waited_for_for_long(self):
         self.old_rows(3)
         db = self.connect()
         with db.cursor() as cursor:
@@ -225,7 +186,7 @@ class Beside(FlagTable, MariaCase):
         self.proxy.stops.clear()
         return stop, adopt
 
-    def test_a_row_in_flight_while_the_trigger_is_there_and_asleep_is_waited_for(self):
+    def test_a_row_written_before_the_trigger_is_waited_for(self):
         """The trigger makes nothing of a row yet, and the copy comes before its commit: it would be lost, but is waited for."""
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"):
             with self.subTest(level):
@@ -270,7 +231,7 @@ class Beside(FlagTable, MariaCase):
     def test_cut_off_after_any_statement_it_can_be_done_again(self):
         self.cut(ANSWERED)
 
-    def test_cut_off_after_any_statement_a_mark_is_given_and_dropped_again(self):
+    def test_cut_off_anywhere_a_mark_can_be_given_and_dropped(self):
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.cut(ANSWERED, *mark)
         unmarked = "SELECT count(*) FROM outbox WHERE processed_at IS NULL"
@@ -288,7 +249,7 @@ class Beside(FlagTable, MariaCase):
             self.outbox("adopt", "outbox", "--undo", "--yes")
         self.assertEqual(self.sql(noted), [(0,)])
 
-    def test_a_relay_cut_off_at_any_statement_marks_what_it_has_delivered_and_nothing_else(self):
+    def test_a_relay_cut_off_anywhere_marks_only_deliveries(self):
         """Its last statement is the one after which there is none to cut off."""
         self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail")
         for when in (UNSENT, ANSWERED):
@@ -307,7 +268,7 @@ class Beside(FlagTable, MariaCase):
         said = " ".join(stop.text for stop in self.stopped_at)
         for words in ("SKIP LOCKED", "FOR UPDATE `outbox`", "DELETE r FROM JSON_TABLE"): self.assertIn(words, said)
 
-    def test_undone_and_adopted_again_while_others_write_every_event_has_one_row(self):
+    def test_undone_and_readopted_under_writes_one_event_per_row(self):
         with self.writers(2):
             for _ in range(3):
                 self.outbox("adopt", "outbox", "--existing", "skip")

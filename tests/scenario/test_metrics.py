@@ -99,7 +99,7 @@ class OutsideCase(Outside, Case):
 
 
 class Measured(OutsideCase):
-    def test_every_metric_is_documented_and_every_documented_one_is_served(self):
+    def test_metrics_and_their_documentation_agree(self):
         rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
         documented = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows}
         self.emit("order.paid", "order/1", 1)
@@ -159,7 +159,7 @@ class OnBothStores(Outside):
         super().setUp()
         self.init()
 
-    def test_depth_and_lag_are_by_topic_and_leave_out_what_the_filter_does(self):
+    def test_depth_and_lag_by_topic_leave_out_filtered_events(self):
         self.paused_relay("--events", "order.*")
         self.emit_many([{"type": "order.paid", "payload": n} for n in range(3)])
         self.emit_many([{"type": "order.made", "payload": n} for n in range(2)])
@@ -337,13 +337,13 @@ class Undelivered(Outside):
         for _ in range(doublings): self.ask("INSERT INTO @event (type, payload) SELECT type, payload FROM @event")
         n = self.ask("SELECT count(*) FROM @event")[0][0]
         if maria: wait_until(lambda: self.json("status") and self.ask("SELECT count(*) FROM @order")[0][0] == n)  # a look gives them numbers
-        self.ask(f"INSERT INTO @parked (consumer, seq, {'key_hash' if maria else 'key'}, attempts, due_at, error) "
+        self.ask(f"INSERT INTO @parked (consumer, seq, {'`key`' if maria else 'key'}, attempts, due_at, error) "
                  f"SELECT 'mail', e.seq, 0, 1, {self.time_of(int((time.time() + self.HOURS) * 1000))}, 'no' FROM @{'order' if maria else 'event'} e "
                  "WHERE e.seq NOT IN (SELECT p.seq FROM @parked p)")
         return n
 
     def test_a_look_costs_the_same_however_much_is_parked(self):
-        """On SQLite, MariaDB and PostgreSQL; exact/test_plans.py counts the pages that PostgreSQL reads."""
+        """On SQLite, MariaDB and PostgreSQL; isolation/test_plans.py counts the pages that PostgreSQL reads."""
         self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked, and do not wait as well
         self.outbox("consumers", "pause", "mail")
         for type in "abcd": self.emit(type)
@@ -415,7 +415,7 @@ class Waiting(OutsideCase):
 
 
 class Ready(OutsideCase):
-    def test_a_stuck_consumer_makes_it_not_ready_until_it_gets_on(self):
+    def test_a_stuck_consumer_makes_it_not_ready_until_it_moves_on(self):
         folder = self.path("later")
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "300ms", *self.file_sink(), "--consumer", "stuck", "--sink",
@@ -447,7 +447,7 @@ class Ready(OutsideCase):
             self.outbox("consumers", "pause", "mail")
             self.wait_ready(relay, 200)
 
-    def test_a_sink_that_does_not_answer_makes_it_not_ready_but_alive_within_its_timeout(self):
+    def test_a_silent_sink_makes_it_not_ready_but_alive_in_time(self):
         hold = self.path("hold")
         hold.touch()
         self.emit("a", payload=1)

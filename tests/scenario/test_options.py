@@ -3,7 +3,7 @@
 import json
 import re
 
-from support import RESERVED, SOAK, Case
+from support import RESERVED, SOAK, Case, wait_until
 
 
 class Drift(Case):
@@ -21,7 +21,7 @@ class Drift(Case):
         self.assertEqual(found, [o["name"] for o in self.options if o["file"]])
         self.assertLessEqual({"store", "lease", "sink", "drain-deadline", "sweep", "retention", "where"}, set(found))
 
-    def test_the_sample_is_valid_as_it_is_and_with_everything_switched_on(self):
+    def test_the_sample_is_valid_with_everything_switched_on(self):
         self.path("a.conf").write_text(self.sample)
         said = self.outbox("config", "check", "-c", "a.conf", status=78).stderr
         self.assertRegex(said, r"\Aoutbox: a\.conf: no consumers to run[^\n]*\n\Z")
@@ -74,7 +74,7 @@ class Drift(Case):
         self.check_given("flag", lambda name: f"--{name}",
                          lambda names: ([f"--{name}={self.examples[name]}" for name in names], {}))
 
-    def test_every_option_of_a_command_is_accepted_there_and_nowhere_else(self):
+    def test_options_are_accepted_by_their_own_command_only(self):
         """Each where it belongs, and in one command in turn where it does not; a soak tries each in all of them."""
         scopes = sorted({o["scope"] for o in self.options} - {"global", "outbox", "consumer"})
         own = sorted({o["name"] for o in self.options if o["scope"] in scopes})
@@ -96,7 +96,7 @@ class Drift(Case):
         shared = ("consumer",) if scope == "relay" or scope.startswith("config ") else ()
         return self.names(scope, "global", "outbox", *shared)
 
-    def test_variables_of_commands_are_read_and_none_is_one_of_the_exec_sink(self):
+    def test_command_variables_are_none_of_the_exec_sinks(self):
         self.init()
         for o in self.options:
             if not o["env"]:
@@ -106,3 +106,57 @@ class Drift(Case):
                 continue
             done = self.outbox(*o["scope"].split(), status=None, env={o["env"]: "\x01"})
             self.assertIn(o["env"], done.stderr, f"{o['scope']}: {done.returncode}")
+
+
+class Members(Case):
+    """What --json prints is what help, the manual page and `help --members` say, and nothing else."""
+
+    def setUp(self):
+        super().setUp()
+        self.rows = json.loads(self.outbox("help", "--members").stdout)
+
+    def members(self, command, when=None):
+        return [r["member"] for r in self.rows if (r["command"], r["when"]) == (command, when)]
+
+    def paths(self, documented, value, before=""):
+        """paths gives the members of a value as `help --members` writes them; what is in a payload or a map is nobody's member."""
+        for name, inner in value.items():
+            yield before + name
+            one = inner[0] if isinstance(inner, list) and inner else inner
+            inside = before + name + ("[]." if isinstance(inner, list) else ".")
+            if isinstance(one, dict) and any(m.startswith(inside) for m in documented): yield from self.paths(documented, one, inside)
+
+    def test_every_command_with_json_has_its_members_documented(self):
+        options = json.loads(self.outbox("help", "--options").stdout)
+        self.assertEqual({r["command"] for r in self.rows}, {o["scope"] for o in options if o["name"] == "json"})
+        for r in self.rows: self.assertTrue(r["help"] and r["type"] and r["form"], r)
+
+    def test_help_and_the_manual_page_have_every_member(self):
+        page = self.outbox("help", "--man").stdout.replace("\\-", "-")
+        for command in {r["command"] for r in self.rows}:
+            text = self.outbox("help", *command.split()).stdout
+            for r in self.rows:
+                if r["command"] == command: self.assertIn(f"      {r['member']}, {r['type']}", text)
+        for r in self.rows: self.assertIn(f".TP\n\\fB{r['member']}\\fR, {r['type']}\n{r['help']}.", page)
+
+    def test_printed_members_are_as_documented_and_in_order(self):
+        self.init()
+        for n in "12": self.outbox("emit", "order.paid", "--key", f"order/{n}")
+        with self.relay("--consumer", "mail", "--sink", "exec:exit 65") as relay:
+            wait_until(lambda: self.json("status")["store"]["dead"] == 2, what=relay.output)
+        self.path("lines").write_text('{"type": "a.b"}\n')
+        for args, when in ((["init"], None), (["migrate", "up"], None), (["migrate", "status"], None), (["emit", "a.b"], None),
+                           (["emit", "--ndjson", "lines"], "with --ndjson"), (["consumers", "list"], None), (["consumers", "show", "mail"], None),
+                           (["consumers", "history", "mail"], None), (["consumers", "pause", "mail"], None), (["status"], None),
+                           (["consumers", "set", "mail", "--events", "*"], None), (["consumers", "remove", "mail", "--force", "--dry-run"], None),
+                           (["doctor"], None), (["events", "list"], None), (["events", "show", "1"], None), (["events", "retry", "1"], None),
+                           (["dead", "list"], None), (["dead", "show", "2"], None), (["dead", "retry", "2"], None), (["trim", "--dry-run"], None),
+                           (["config", "show"], None), (["config", "check"], None), (["version"], None)):
+            command = " ".join(args[:2]) if any(r["command"] == " ".join(args[:2]) for r in self.rows) else args[0]
+            documented = self.members(command, when)
+            value = self.json(*args, status=None)
+            value = value[0] if isinstance(value, list) else value
+            found = list(self.paths(documented, value))
+            self.assertTrue(documented and found, args)
+            self.assertEqual(found, [m for m in documented if m in found], args)
+            self.assertLessEqual({m for m in documented if "." not in m} - set(found), {"delivered_per_s", "functions", "retried", "dropped"}, args)

@@ -3,6 +3,7 @@
 The model below knows nothing of positions, claims or tables: only what was emitted, who was told to deliver what, what its sink
 answers, and what an operator did since. What each sink was asked is compared as well, so that the model is not believed for
 nothing. OUTBOX_SEED=N makes that mess alone; a soak goes through 40 of them on each store."""
+# sanitizers: soak
 # build: plain
 # quick: no
 import collections
@@ -579,7 +580,7 @@ class Shown:
             self.setUp()
             self.look_at(seed)
 
-    def test_an_event_from_the_future_holds_up_nobody_and_trim_says_what_it_did(self):
+    def test_an_event_from_the_future_blocks_no_trim(self):
         for n in range(6): self.emit("a.x", None, n, "--idempotency-key", str(n))
         self.drain("--consumer", "all", "--sink", f"file:{self.path('all')}", "--receipts")
         self.from_the_future(2)

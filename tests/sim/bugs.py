@@ -21,7 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = pathlib.Path(__file__).resolve().parent / "bugs"
 LIBRARIES = ("src/liboutbox-internal.a.p/", "tests/librigs.a.p/")
 # What a bug may be seen by, and where a tree has it.
-PROGRAMS = {"sim": "tests/sim/sim", "store_sqlite": "tests/contract/test_store_sqlite", "pipeline": "tests/engine/test_pipeline"}
+PROGRAMS = {"sim": "tests/sim/sim", "store_sqlite": "tests/contract/test_store_sqlite", "pipeline": "tests/engine/test_pipeline",
+            "outbox": "outbox"}
 # To compile well takes longer than to run; a bug may leave a function that nobody calls, which is no matter here.
 QUICKLY = ["-O1", "-g0", "-w"]
 

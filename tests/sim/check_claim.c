@@ -1,6 +1,6 @@
 /* check_claim.c: the checker on claims: who has which events, and for how long (G5, G9). */
 #include "check_impl.h"
-#include "engine/live.h"
+#include "engine/inflight.h"
 
 struct claim *check_find(struct sim *w, const struct relay *r, int c, int64_t epoch)
 {
@@ -34,7 +34,7 @@ int check_place(const struct claim *k, int n)
  * so the claim is found by its epoch, not by the event. */
 struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d)
 {
-    struct claim *k = check_find(w, r, c, ((const struct item *)d)->live->b.epoch);
+    struct claim *k = check_find(w, r, c, ((const struct slot *)d)->batch->claim.epoch);
     int n = check_number_in(d->ev);
     if (check_place(k, n) < 0)
         sim_fail(w, "%s was handed event %d, which is not in claim %lld", check_name(w, c), n,

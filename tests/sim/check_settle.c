@@ -1,7 +1,7 @@
 /* check_settle.c: the checker on settlements: what is recorded is what the sink said, and a failure
  * counts only if it was the event's (G2, G9). */
 #include "check_impl.h"
-#include "engine/evidence.h"
+#include "engine/failure.h"
 
 static void keep_outcomes(struct sim *w, const struct settlement *s, struct settled *ret)
 {
@@ -61,7 +61,7 @@ static bool was_out(const struct subject *s, const struct sending *sent)
     if (!sent->outage)
         return false;
     bool goes_on = s->mood == MOOD_OUT && s->outages == sent->outage;
-    return goes_on || s->outage_end[sent->outage] > sent->at + EVIDENCE_NEAR;
+    return goes_on || s->outage_end[sent->outage] > sent->at + FAILURE_NEAR;
 }
 
 /* guilty: it has failed at least once while the sink was not out. Asked only now: by now it is
@@ -95,8 +95,8 @@ static bool others_passed(const struct sim *w, const struct claim *k, size_t i)
         return false;
     int64_t sent = k->sent[i].at, before = passed_before(m, k->passed, sent);
     for (size_t p = 0; p < k->passed; p++) {
-        bool near = m->passed[p] > sent + SLACK && m->passed[p] < sent + EVIDENCE_NEAR - SLACK;
-        bool back = before == 0 || m->passed[p] - before >= EVIDENCE_PATIENCE - SLACK;
+        bool near = m->passed[p] > sent + SLACK && m->passed[p] < sent + FAILURE_NEAR - SLACK;
+        bool back = before == 0 || m->passed[p] - before >= FAILURE_PATIENCE - SLACK;
         if (near && !back)
             return true;
     }

@@ -108,7 +108,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .log = &w->log,
                                   .suspects = &r->suspects,
                                   .budget = &r->budget,
-                                  .work = q->work,
+                                  .tx_conn = q->work,
                                   .handlers = handlers ? q->h : NULL,
                                   .n_handlers = handlers ? SIM_HANDLERS : 0,
                                   .sole = r->id % 2 == 0,

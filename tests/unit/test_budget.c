@@ -5,30 +5,31 @@
 
 #include <cmocka.h>
 
-#include "engine/budget.h"
+#include "engine/claim_quota.h"
 
 #define MIB ((size_t)1024 * 1024)
 #define MANY 50
 
-static size_t take(struct budget_part *p, size_t most)
+static size_t take(struct claim_quota *p, size_t most)
 {
-    return budget_take(p, &(struct budget_wish){.most = most, .first = p->held == 0});
+    p->bytes = most;
+    return claim_quota_reserve(p, 0, p->held == 0);
 }
 
 static void without_a_budget_a_batch_may_be_as_large_as_it_likes(void **state)
 {
     (void)state;
-    struct budget_part p = {0};
+    struct claim_quota p = {0};
     assert_int_equal(take(&p, 2 * MIB), 2 * MIB);
-    budget_hold(&p, 3 * MIB);
-    assert_false(budget_tight(&p));
+    claim_quota_hold(&p, 3 * MIB);
+    assert_false(claim_quota_tight(&p));
 }
 
 static void one_alone_is_not_limited_before_it_has_half(void **state)
 {
     (void)state;
     struct budget b = {.limit = 64 * MIB};
-    struct budget_part p = {.b = &b};
+    struct claim_quota p = {.budget = &b};
     for (int i = 0; i < 4; i++)
         assert_int_equal(take(&p, 2 * MIB), 2 * MIB);
     while (take(&p, 2 * MIB) > 0)
@@ -40,14 +41,14 @@ static void many_that_take_what_they_can_get_the_same(void **state)
 {
     (void)state;
     struct budget b = {.limit = 64 * MIB};
-    struct budget_part p[MANY];
+    struct claim_quota p[MANY];
     for (size_t i = 0; i < MANY; i++)
-        p[i] = (struct budget_part){.b = &b};
+        p[i] = (struct claim_quota){.budget = &b};
 
     /* Each settles its oldest batch and takes another, in turn. */
     for (int round = 0; round < 200; round++) {
         for (size_t i = 0; i < MANY; i++) {
-            budget_hold(&p[i], p[i].held - p[i].held / 4);
+            claim_quota_hold(&p[i], p[i].held - p[i].held / 4);
             while (take(&p[i], 2 * MIB) > 0)
                 continue;
         }
@@ -61,45 +62,44 @@ static void one_with_nothing_in_hand_gets_a_little_always(void **state)
 {
     (void)state;
     struct budget b = {.limit = MIB};
-    struct budget_part rich = {.b = &b}, poor = {.b = &b};
-    budget_hold(&rich, 5 * MIB); /* one large event */
+    struct claim_quota rich = {.budget = &b}, poor = {.budget = &b};
+    claim_quota_hold(&rich, 5 * MIB); /* one large event */
     assert_int_equal(take(&rich, 2 * MIB), 0);
     assert_int_equal(take(&poor, 2 * MIB), BUDGET_LEAST);
     assert_int_equal(take(&poor, 2 * MIB), 0);
-    assert_true(budget_tight(&poor));
+    assert_true(claim_quota_tight(&poor));
 }
 
 static void memory_that_a_part_has_kept_is_not_counted_again(void **state)
 {
     (void)state;
     struct budget b = {.limit = MIB};
-    struct budget_part p = {.b = &b}, rich = {.b = &b};
-    struct budget_wish w = {.most = 100 * 1024, .have = 200 * 1024};
-    budget_hold(&p, 300 * 1024);
-    assert_int_equal(budget_take(&p, &w), 100 * 1024);
+    struct claim_quota p = {.budget = &b}, rich = {.budget = &b};
+    p.bytes = 100 * 1024;
+    claim_quota_hold(&p, 300 * 1024);
+    assert_int_equal(claim_quota_reserve(&p, 200 * 1024, false), 100 * 1024);
     assert_int_equal(p.held, 300 * 1024);
 
     /* That holds where there is nothing left. What it has not got is another matter. */
-    budget_hold(&rich, 5 * MIB);
-    assert_int_equal(budget_take(&p, &w), 100 * 1024);
+    claim_quota_hold(&rich, 5 * MIB);
+    assert_int_equal(claim_quota_reserve(&p, 200 * 1024, false), 100 * 1024);
     assert_int_equal(p.held, 300 * 1024);
-    w.most = 200 * 1024;
-    assert_int_equal(budget_take(&p, &w), 100 * 1024);
-    w.have = 0;
-    assert_int_equal(budget_take(&p, &w), 0);
+    p.bytes = 200 * 1024;
+    assert_int_equal(claim_quota_reserve(&p, 200 * 1024, false), 100 * 1024);
+    assert_int_equal(claim_quota_reserve(&p, 0, false), 0);
 }
 
 static void held_is_the_sum_of_all_parts_and_the_peak_is_remembered(void **state)
 {
     (void)state;
     struct budget b = {.limit = 8 * MIB};
-    struct budget_part p = {.b = &b}, q = {.b = &b};
+    struct claim_quota p = {.budget = &b}, q = {.budget = &b};
     size_t got = take(&p, MIB);
     assert_int_equal(atomic_load(&b.held), 2 * got); /* events in blocks of memory */
-    budget_hold(&p, 3 * MIB);
-    budget_hold(&q, MIB);
+    claim_quota_hold(&p, 3 * MIB);
+    claim_quota_hold(&q, MIB);
     assert_int_equal(atomic_load(&b.held), 4 * MIB);
-    budget_hold(&p, 0);
+    claim_quota_hold(&p, 0);
     assert_int_equal(atomic_load(&b.held), MIB);
     assert_int_equal(atomic_load(&b.peak), 4 * MIB);
 }

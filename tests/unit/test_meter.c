@@ -116,15 +116,15 @@ static void bounds_belong_to_their_bucket_and_time_is_never_negative(void **stat
 
 /* ---- health, at second 1,000, with 60 s of patience ---- */
 
-static struct runner_view working_since(int64_t since_s)
+static struct worker_view working_since(int64_t since_s)
 {
-    return (struct runner_view){
+    return (struct worker_view){
         .state = PIPELINE_RUNNING,
         .timeout_ms = 30000,
         .stats = {.stalled_since = since_s * S_NS, .ended_at = since_s * S_NS}};
 }
 
-static void judged(const struct runner_view *v, bool ready, bool alive, const char *text)
+static void judged(const struct worker_view *v, bool ready, bool alive, const char *text)
 {
     struct health h = health_of(v, 1000 * S_NS, 60 * S_NS, false);
     assert_string_equal(h.text, text);
@@ -132,17 +132,17 @@ static void judged(const struct runner_view *v, bool ready, bool alive, const ch
     assert_int_equal(h.alive, alive);
 }
 
-static void one_that_gets_on_or_has_nothing_to_do_is_ready(void **state)
+static void worker_making_progress_or_idle_is_ready(void **state)
 {
-    struct runner_view v = working_since(0), w = working_since(940);
+    struct worker_view v = working_since(0), w = working_since(940);
     (void)state;
     judged(&v, true, true, "idle");
     judged(&w, true, true, "working");
 }
 
-static void one_that_waits_for_a_sink_is_not_ready_but_alive(void **state)
+static void worker_waiting_for_a_sink_is_not_ready_but_alive(void **state)
 {
-    struct runner_view v = working_since(900);
+    struct worker_view v = working_since(900);
     (void)state;
     snprintf(v.stats.why, sizeof v.stats.why, "sink is down: gone");
     judged(&v, false, true, "no progress for 100 s: sink is down: gone");
@@ -154,9 +154,9 @@ static void one_that_waits_for_a_sink_is_not_ready_but_alive(void **state)
     judged(&v, false, true, "no progress for 100 s: every delivery fails");
 }
 
-static void sink_that_is_silent_past_its_time_limit_is_a_loop_gone_wrong(void **state)
+static void sink_silent_past_its_time_limit_is_a_stuck_loop(void **state)
 {
-    struct runner_view v = working_since(930), w = working_since(900);
+    struct worker_view v = working_since(930), w = working_since(900);
     (void)state;
     judged(&v, false, true, "no progress for 70 s: no answer from the sink for 70 s");
     judged(&w, false, false, "no progress for 100 s: no answer from the sink for 100 s");
@@ -164,7 +164,7 @@ static void sink_that_is_silent_past_its_time_limit_is_a_loop_gone_wrong(void **
 
 static void step_without_end_is_not_alive(void **state)
 {
-    struct runner_view v = working_since(0);
+    struct worker_view v = working_since(0);
     (void)state;
     v.step_since = 950 * S_NS;
     judged(&v, true, true, "idle");
@@ -175,7 +175,7 @@ static void step_without_end_is_not_alive(void **state)
 
 static void paused_is_ready_and_stopped_is_not(void **state)
 {
-    struct runner_view v = working_since(900);
+    struct worker_view v = working_since(900);
     (void)state;
     v.stats.paused = true;
     judged(&v, true, true, "paused");
@@ -196,9 +196,9 @@ int main(void)
         cmocka_unit_test(sums_of_absurd_ages_stop_at_the_most_there_is),
         cmocka_unit_test(types_beyond_the_limit_and_long_ones_are_others),
         cmocka_unit_test(bounds_belong_to_their_bucket_and_time_is_never_negative),
-        cmocka_unit_test(one_that_gets_on_or_has_nothing_to_do_is_ready),
-        cmocka_unit_test(one_that_waits_for_a_sink_is_not_ready_but_alive),
-        cmocka_unit_test(sink_that_is_silent_past_its_time_limit_is_a_loop_gone_wrong),
+        cmocka_unit_test(worker_making_progress_or_idle_is_ready),
+        cmocka_unit_test(worker_waiting_for_a_sink_is_not_ready_but_alive),
+        cmocka_unit_test(sink_silent_past_its_time_limit_is_a_stuck_loop),
         cmocka_unit_test(step_without_end_is_not_alive),
         cmocka_unit_test(paused_is_ready_and_stopped_is_not),
     };

@@ -5,46 +5,46 @@
 
 #include <cmocka.h>
 
-#include "engine/report.h"
+#include "engine/circuit.h"
 
 static void first_answer_wipes_what_another_relay_left(void **state)
 {
     (void)state;
-    struct report r = {0};
+    struct circuit_report r = {0};
     const char *text = "?";
-    report_answered(&r, false, false);
-    assert_true(report_take(&r, &text));
+    circuit_report_answered(&r, false, false);
+    assert_true(circuit_report_take(&r, &text));
     assert_null(text);
-    report_answered(&r, false, false);
-    assert_false(report_take(&r, &text)); /* it is not news */
+    circuit_report_answered(&r, false, false);
+    assert_false(circuit_report_take(&r, &text)); /* it is not news */
 }
 
 static void trouble_is_told_once_and_wiped_when_it_is_over(void **state)
 {
     (void)state;
-    struct report r = {0};
+    struct circuit_report r = {0};
     const char *text;
-    report_trouble(&r, "sink is down");
-    assert_true(report_take(&r, &text));
+    circuit_report_trouble(&r, "sink is down");
+    assert_true(circuit_report_take(&r, &text));
     assert_string_equal(text, "sink is down");
-    assert_false(report_take(&r, &text));
-    report_answered(&r, true, false);
-    assert_true(report_take(&r, &text));
+    assert_false(circuit_report_take(&r, &text));
+    circuit_report_answered(&r, true, false);
+    assert_true(circuit_report_take(&r, &text));
     assert_null(text);
 }
 
 static void why_it_is_paused_stays_until_it_goes_on(void **state)
 {
     (void)state;
-    struct report r = {0};
+    struct circuit_report r = {0};
     const char *text;
-    report_paused(&r, "stream is full");
-    assert_true(report_take(&r, &text));
+    circuit_report_paused(&r, "stream is full");
+    assert_true(circuit_report_take(&r, &text));
     assert_string_equal(text, "paused: stream is full");
-    report_answered(&r, true, true);
-    assert_false(report_take(&r, &text));
-    report_answered(&r, false, false);
-    assert_true(report_take(&r, &text));
+    circuit_report_answered(&r, true, true);
+    assert_false(circuit_report_take(&r, &text));
+    circuit_report_answered(&r, false, false);
+    assert_true(circuit_report_take(&r, &text));
     assert_null(text);
 }
 

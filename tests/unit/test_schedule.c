@@ -37,7 +37,7 @@ static void rest_puts_the_look_off_and_listens_meanwhile(void **state)
     assert_int_equal(schedule_look_wake(&s, NOW), NOW + 500 * MS_NS);
 }
 
-static void crowded_rest_is_deaf_for_50_ms_and_never_shorter(void **state)
+static void rest_for_a_taken_lane_ignores_wake_ups_for_50_ms(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -59,20 +59,6 @@ static void rest_without_a_crowd_ends_deafness(void **state)
     schedule_rest(&s, NOW, 500 * MS_NS, true);
     schedule_rest(&s, NOW, 500 * MS_NS, false);
     assert_true(schedule_listens(&s, NOW));
-}
-
-static void look_by_only_brings_a_look_forward(void **state)
-{
-    (void)state;
-    struct schedule s = made();
-    schedule_rest(&s, NOW, 500 * MS_NS, false);
-    schedule_look_by(&s, NOW + 900 * MS_NS);
-    assert_int_equal(schedule_look_wake(&s, NOW), NOW + 500 * MS_NS);
-    schedule_look_by(&s, NOW + 20 * MS_NS);
-    assert_int_equal(schedule_look_wake(&s, NOW), NOW + 20 * MS_NS);
-    schedule_look_now(&s);
-    schedule_look_by(&s, NOW + 20 * MS_NS);
-    assert_true(schedule_look_due(&s, NOW));
 }
 
 static void store_is_left_alone_for_twice_as_long_each_time_up_to_5_s(void **state)
@@ -106,7 +92,7 @@ static void ring_looks_at_once_whatever_was_meant(void **state)
     struct schedule s = made();
     schedule_rest(&s, NOW, 500 * MS_NS, true);
     schedule_store_failed(&s, NOW);
-    schedule_ring(&s);
+    schedule_woken(&s);
     assert_true(schedule_look_due(&s, NOW));
     assert_true(schedule_listens(&s, NOW));
     assert_false(schedule_store_away(&s, NOW));
@@ -129,11 +115,11 @@ static void what_is_due_waits_for_a_store_that_is_away(void **state)
 {
     (void)state;
     struct schedule s = made();
-    assert_int_equal(schedule_wake(&s, NOW, 0), 0);
+    assert_int_equal(schedule_wake_at(&s, NOW, 0), 0);
     schedule_store_failed(&s, NOW);
-    assert_int_equal(schedule_wake(&s, NOW, 0), NOW + 100 * MS_NS);
-    assert_int_equal(schedule_wake(&s, NOW, NOW + 30 * MS_NS), NOW + 30 * MS_NS);
-    assert_int_equal(schedule_wake(&s, NOW, CLOCK_NEVER), NOW + 100 * MS_NS);
+    assert_int_equal(schedule_wake_at(&s, NOW, 0), NOW + 100 * MS_NS);
+    assert_int_equal(schedule_wake_at(&s, NOW, NOW + 30 * MS_NS), NOW + 30 * MS_NS);
+    assert_int_equal(schedule_wake_at(&s, NOW, CLOCK_NEVER), NOW + 100 * MS_NS);
 }
 
 int main(void)
@@ -141,9 +127,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_look_is_due_at_once),
         cmocka_unit_test(rest_puts_the_look_off_and_listens_meanwhile),
-        cmocka_unit_test(crowded_rest_is_deaf_for_50_ms_and_never_shorter),
+        cmocka_unit_test(rest_for_a_taken_lane_ignores_wake_ups_for_50_ms),
         cmocka_unit_test(rest_without_a_crowd_ends_deafness),
-        cmocka_unit_test(look_by_only_brings_a_look_forward),
         cmocka_unit_test(store_is_left_alone_for_twice_as_long_each_time_up_to_5_s),
         cmocka_unit_test(pause_of_the_store_counts_no_failure),
         cmocka_unit_test(ring_looks_at_once_whatever_was_meant),

@@ -22,22 +22,22 @@ struct texts {
 
 /* ---- the formats of the tools ---- */
 
-static void plain(struct texts *t)
+static void print_plain(struct texts *t)
 {
     buf_addf(&t->out, "-- The tables and functions of outbox %s.\nBEGIN;\n", outbox_version());
     buf_add(&t->out, t->up.p, t->up.n);
     buf_adds(&t->out, "COMMIT;\n");
 }
 
-/* flyway writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
-static void flyway(struct texts *t)
+/* print_flyway writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
+static void print_flyway(struct texts *t)
 {
     buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n",
              outbox_version());
     buf_add(&t->out, t->up.p, t->up.n);
 }
 
-static void golang_migrate(struct texts *t)
+static void print_golang_migrate(struct texts *t)
 {
     buf_addf(&t->out,
              "-- ==== 000001_outbox.up.sql ====\n"
@@ -72,7 +72,7 @@ static void python_text(struct buf *b, const struct buf *sql)
     buf_adds(b, "\"\"\"\n");
 }
 
-static void alembic(struct texts *t)
+static void print_alembic(struct texts *t)
 {
     buf_addf(&t->out,
              "\"\"\"The tables and functions of outbox %s.\n"
@@ -102,7 +102,7 @@ static void alembic(struct texts *t)
                       "    op.execute(DOWN)\n");
 }
 
-static void rails(struct texts *t)
+static void print_rails(struct texts *t)
 {
     buf_addf(&t->out,
              "# db/migrate/20000101000001_create_outbox.rb\n"
@@ -134,11 +134,11 @@ static const struct tool {
     const char *file;   /* name with --out-dir */
     const char *down;   /* name of the file that undoes it; NULL if there is none */
 } tools[] = {
-    {plain, "-- ", false, "0001_outbox.sql", NULL},
-    {flyway, "-- ", false, "V1__outbox.sql", NULL},
-    {golang_migrate, "-- ", false, "000001_outbox.up.sql", "000001_outbox.down.sql"},
-    {alembic, "# ", true, "outbox_0001.py", NULL},
-    {rails, "# ", true, "20000101000001_create_outbox.rb", NULL},
+    {print_plain, "-- ", false, "0001_outbox.sql", NULL},
+    {print_flyway, "-- ", false, "V1__outbox.sql", NULL},
+    {print_golang_migrate, "-- ", false, "000001_outbox.up.sql", "000001_outbox.down.sql"},
+    {print_alembic, "# ", true, "outbox_0001.py", NULL},
+    {print_rails, "# ", true, "20000101000001_create_outbox.rb", NULL},
 };
 
 static const struct tool *tool_of(const struct cli *cli)
@@ -306,6 +306,7 @@ static void add_start(const struct cli *cli, struct texts *t)
 
 /* The files to write. (1) The first n have a name. */
 struct files {
+    const char *dir;
     struct skeleton_file file[FILES];
     size_t n;
 };
@@ -362,42 +363,40 @@ static void add_program(struct buf *b, const struct cli *cli, const struct texts
     buf_release(&url.text);
 }
 
-static void files_json(struct buf *b, const char *dir, const struct files *f)
+static bool file_written(const void *row, struct listing_value *ret)
 {
-    buf_addc(b, '{');
-    output_string(b, "dir", dir);
-    output_member(b, "files");
-    buf_addc(b, '[');
-    for (size_t i = 0; i < f->n; i++) {
-        buf_adds(b, i ? ",{" : "{");
-        output_string(b, "name", f->file[i].name);
-        output_bool(b, "written", !f->file[i].there);
-        buf_addc(b, '}');
-    }
-    buf_adds(b, "]}\n");
+    ret->n = !((const struct skeleton_file *)row)->there;
+    return true;
 }
 
-static void files_lines(struct buf *b, const char *dir, const struct files *f)
+static const void *written_file(const void *row, size_t i)
 {
+    const struct files *f = row;
+    return i < f->n ? &f->file[i] : NULL;
+}
+
+static const struct listing_field fields_file[] = {
+    {"name", LISTING_TEXT, .at = offsetof(struct skeleton_file, name), "name of the file"},
+    {"written", LISTING_BOOL, .get = file_written,
+     .help = "false: it was there, with this content"},
+    {NULL},
+};
+
+const struct listing_field fields_gen[] = {
+    {"dir", LISTING_TEXT, .at = offsetof(struct files, dir), "the directory"},
+    {"files", LISTING_LIST, .sub = fields_file, .nth = written_file, .help = "its files"},
+    {NULL},
+};
+
+static void files_text(struct buf *b, const void *row)
+{
+    const struct files *f = row;
     for (size_t i = 0; i < f->n; i++) {
-        output_addf(b, "%s/%s", dir, f->file[i].name);
+        output_addf(b, "%s/%s", f->dir, f->file[i].name);
         if (f->file[i].there)
             buf_adds(b, ": unchanged");
         buf_addc(b, '\n');
     }
-}
-
-static int say_files(const struct cli *cli, const struct files *f, struct error *err)
-{
-    struct buf b;
-    buf_init(&b, OUTPUT_MAX);
-    if (cli->args.json)
-        files_json(&b, cli->args.gen.out_dir, f);
-    else
-        files_lines(&b, cli->args.gen.out_dir, f);
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
 }
 
 static int write_files(const struct cli *cli, const struct texts *t, struct error *err)
@@ -407,6 +406,7 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
         return err_nomem(err);
 
     files_init(&f);
+    f.dir = cli->args.gen.out_dir;
     add_sql(&f, cli, t);
     if (cli->args.gen.service) {
         add_ini(files_add(&f, "outbox.ini"), cli, t);
@@ -415,7 +415,7 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
     }
     int r = skeleton_write(cli->args.gen.out_dir, f.file, f.n, err);
     if (r == 0)
-        r = say_files(cli, &f, err);
+        r = output_result(cli, fields_gen, &f, files_text, err);
     files_release(&f);
     return r;
 }

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "event/message_read.h"
+#include "event/message.h"
 #include "extra/receive/receive_check.h"
 #include "receive/receive.h"
 
@@ -45,7 +45,7 @@ struct receiving {
     struct cli *cli;
     struct receiver *rc;
     struct receive_check *check; /* NULL: messages are printed */
-    struct buf out, text;
+    struct buf text;
     int64_t messages;
     int64_t idle_ms; /* 0: never */
 };
@@ -81,26 +81,32 @@ static bool told_to_stop(void)
 
 /* ---- printing ---- */
 
-/* add_text adds a member from a stranger: bytes that are not UTF-8 would make the whole no
- * JSON. */
-static void add_text(struct buf *b, const char *name, struct str s)
+/* A message; facts are absent in one that holds no event of ours. */
+struct shown_message {
+    const struct received *got;
+    struct message_facts facts;
+    bool ours;
+};
+
+static bool message_format(const void *row, struct listing_value *ret)
 {
-    if (s.p && !utf8_valid(s, NULL))
-        s = (struct str){0};
-    output_str(b, name, s);
+    const struct shown_message *m = row;
+    ret->text = str_of(m->ours ? message_formats[m->facts.format] : NULL);
+    return m->ours;
 }
 
-static void add_headers(struct buf *b, const struct message *m)
+static void add_headers(struct buf *b, const void *row)
 {
-    output_member(b, "headers");
+    const struct message *m = &((const struct received *)row)->m;
+    bool first = true;
     buf_addc(b, '{');
     for (size_t i = 0; i < m->n; i++) {
         bool sound = utf8_valid(m->headers[i].name, NULL) && utf8_valid(m->headers[i].value, NULL);
         if (!sound)
             continue;
-        bool first = b->p && b->n > 0 && b->p[b->n - 1] == '{';
         if (!first)
             buf_addc(b, ',');
+        first = false;
         json_quote(b, m->headers[i].name);
         buf_addc(b, ':');
         json_quote(b, m->headers[i].value);
@@ -108,24 +114,38 @@ static void add_headers(struct buf *b, const struct message *m)
     buf_addc(b, '}');
 }
 
-/* print_json writes one object a line. facts is NULL for a message that holds no event of ours. */
-static void print_json(struct buf *b, const struct received *got, const struct message_facts *facts)
+static const void *message_received(const void *row, size_t i)
 {
-    static const struct message_facts none;
-    const struct message_facts *f = facts ? facts : &none;
-    buf_addc(b, '{');
-    add_text(b, "place", got->place);
-    add_text(b, "position", got->position);
-    output_string(b, "format", facts ? message_formats[f->format] : NULL);
-    add_text(b, "id", f->id);
-    add_text(b, "type", f->type);
-    add_text(b, "key", f->key);
-    add_text(b, "message_key", got->m.key);
-    add_text(b, "content_type", got->m.content_type);
-    add_headers(b, &got->m);
-    add_text(b, "value", got->m.value);
-    buf_adds(b, "}\n");
+    (void)i;
+    return ((const struct shown_message *)row)->got;
 }
+
+#define AT(member) .at = offsetof(struct received, member)
+static const struct listing_field fields_place[] = {
+    {"place", LISTING_STR, AT(place), "where it is: a stream, a topic and its partition"},
+    {"position", LISTING_STR, AT(position), "its position there, as the broker writes it"},
+    {NULL},
+};
+static const struct listing_field fields_content[] = {
+    {"message_key", LISTING_STR, AT(m.key), "key of the message, or null"},
+    {"content_type", LISTING_STR, AT(m.content_type), "its content type, or null"},
+    {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
+    {"value", LISTING_STR, AT(m.value), "its content; null if it is not UTF-8"},
+    {NULL},
+};
+#undef AT
+
+#define AT(member) .at = offsetof(struct shown_message, member)
+static const struct listing_field fields_message[] = {
+    {"at", LISTING_PART, .sub = fields_place, .nth = message_received},
+    {"format", LISTING_TEXT, .get = message_format, .help = "its format; null: it is no event"},
+    {"id", LISTING_STR, AT(facts.id), "id of the event, or null"},
+    {"type", LISTING_STR, AT(facts.type), "type of the event, or null"},
+    {"key", LISTING_STR, AT(facts.key), "key of the event, or null"},
+    {"content", LISTING_PART, .sub = fields_content, .nth = message_received},
+    {NULL},
+};
+#undef AT
 
 static void add_word(struct buf *b, struct str s)
 {
@@ -133,42 +153,39 @@ static void add_word(struct buf *b, struct str s)
     buf_addc(b, ' ');
 }
 
-/* print_line writes place, position, type, key, id and value. */
-static void print_line(struct buf *b, const struct received *got, const struct message_facts *facts)
+/* message_text writes place, position, type, key, id and value. */
+static void message_text(struct buf *b, const void *row)
 {
-    static const struct message_facts none;
-    const struct message_facts *f = facts ? facts : &none;
-    add_word(b, got->place);
-    add_word(b, got->position);
-    add_word(b, f->type);
-    add_word(b, f->key);
-    add_word(b, f->id);
-    add_word(b, got->m.value);
+    const struct shown_message *m = row;
+    add_word(b, m->got->place);
+    add_word(b, m->got->position);
+    add_word(b, m->facts.type);
+    add_word(b, m->facts.key);
+    add_word(b, m->facts.id);
+    add_word(b, m->got->m.value);
     b->n--;
     buf_addc(b, '\n');
 }
 
 /* ---- receiving ---- */
 
-/* take notes or prints one message. */
-static int take(struct receiving *r, const struct received *got, struct error *err)
+/* take_message checks or prints one message. */
+static int take_message(struct receiving *r, const struct received *got, struct error *err)
 {
-    struct message_facts facts;
+    struct shown_message m = {.got = got};
     struct error why;
-    bool ours = message_read(&got->m, &r->text, &facts, &why) == 0;
+    m.ours = message_read(&got->m, &r->text, &m.facts, &why) == 0;
+    if (!m.ours)
+        m.facts = (struct message_facts){0};
     r->messages++;
-    if (r->check && !ours) {
-        receive_check_strange(r->check);
-        return 0;
-    }
-    if (r->check)
-        return receive_check_add(r->check, facts.id, got->place) == 0 ? 0 : err_nomem(err);
+    if (!r->check)
+        return output_result(r->cli, fields_message, &m, message_text, err);
 
-    if (r->cli->args.json)
-        print_json(&r->out, got, ours ? &facts : NULL);
-    else
-        print_line(&r->out, got, ours ? &facts : NULL);
-    return output_flush(&r->out, err);
+    if (!m.ours)
+        receive_check_strange(r->check);
+    else if (receive_check_add(r->check, m.facts.id, got->place) != 0)
+        return err_nomem(err);
+    return 0;
 }
 
 /* receive_all takes messages until there are enough, none came for long enough, or it is told to
@@ -183,7 +200,7 @@ static int receive_all(struct receiving *r, struct error *err)
         if (receive_next(r->rc, STEP_MS, &got, &some, err) != 0)
             return -1;
         if (some) {
-            if (take(r, &got, err) != 0)
+            if (take_message(r, &got, err) != 0)
                 return -1;
             last = clock_mono(&clock_system);
         }
@@ -197,24 +214,40 @@ static int receive_all(struct receiving *r, struct error *err)
 
 /* ---- the verdict ---- */
 
-static void verdict_json(struct buf *b, const struct receive_counts *n)
+static bool first_lost(const void *row, struct listing_value *ret)
 {
-    buf_addc(b, '{');
-    output_number(b, "received", n->received);
-    output_number(b, "events", n->events);
-    output_number(b, "repeats", n->repeats);
-    output_number(b, "strange", n->strange);
-    output_number(b, "expected", n->expected);
-    output_number(b, "lost", n->lost);
-    output_number(b, "misordered", n->misordered);
-    output_number(b, "unknown", n->unknown);
-    output_string(b, "first_lost", n->lost_id[0] ? n->lost_id : NULL);
-    output_string(b, "first_misordered", n->misordered_id[0] ? n->misordered_id : NULL);
-    buf_adds(b, "}\n");
+    ret->text = str_of(((const struct receive_counts *)row)->lost_id);
+    return ret->text.n > 0;
 }
 
-static void verdict_text(struct buf *b, const struct receive_counts *n)
+static bool first_misordered(const void *row, struct listing_value *ret)
 {
+    ret->text = str_of(((const struct receive_counts *)row)->misordered_id);
+    return ret->text.n > 0;
+}
+
+#define AT(member) .at = offsetof(struct receive_counts, member)
+static const struct listing_field fields_verdict[] = {
+    {"received", LISTING_INT, AT(received), "messages that have come"},
+    {"events", LISTING_INT, AT(events), "different events among them"},
+    {"repeats", LISTING_INT, AT(repeats), "messages with an event that had come before"},
+    {"strange", LISTING_INT, AT(strange), "messages that hold no event"},
+    {"expected", LISTING_INT, AT(expected), "events that should have come"},
+    {"lost", LISTING_INT, AT(lost), "those of them that have not"},
+    {"misordered", LISTING_INT, AT(misordered),
+     "events that came before an earlier one of their key"},
+    {"unknown", LISTING_INT, AT(unknown), "events that the store does not have"},
+    {"first_lost", LISTING_TEXT, .get = first_lost,
+     .help = "id of the first that is lost, or null"},
+    {"first_misordered", LISTING_TEXT, .get = first_misordered,
+     .help = "id of the first that is out of order, or null"},
+    {NULL},
+};
+#undef AT
+
+static void verdict_text(struct buf *b, const void *row)
+{
+    const struct receive_counts *n = row;
     buf_addf(b, "%lld messages with %lld different events; %lld expected\n", (long long)n->received,
              (long long)n->events, (long long)n->expected);
     buf_addf(b, "lost: %lld%s%s\n", (long long)n->lost, n->lost ? ", the first " : "", n->lost_id);
@@ -228,9 +261,9 @@ static void verdict_text(struct buf *b, const struct receive_counts *n)
         buf_addf(b, "not an event: %lld\n", (long long)n->strange);
 }
 
-/* judge compares with the store and prints what came of it. Repeats are no fault: delivery is at
- * least once. */
-static int judge(struct receiving *r, struct error *err)
+/* print_verdict compares with the store and prints what came of it. Repeats are no fault: delivery
+ * is at least once. */
+static int print_verdict(struct receiving *r, struct error *err)
 {
     struct store *st;
     if (commands_look(r->cli, &st, err) != 0)
@@ -241,11 +274,7 @@ static int judge(struct receiving *r, struct error *err)
         return -1;
 
     const struct receive_counts *n = receive_check_counts(r->check);
-    if (r->cli->args.json)
-        verdict_json(&r->out, n);
-    else
-        verdict_text(&r->out, n);
-    if (output_flush(&r->out, err) != 0)
+    if (output_result(r->cli, fields_verdict, n, verdict_text, err) != 0)
         return -1;
     if (n->lost == 0 && n->misordered == 0)
         return 0;
@@ -270,7 +299,7 @@ static int open_all(struct receiving *r, struct error *err)
     return receive_open(&cfg, &r->rc, err);
 }
 
-static int run(struct cli *cli, struct error *err)
+static int receive_run(struct cli *cli, struct error *err)
 {
     const struct receive_args *a = &cli->args.receive;
     struct receiving r = {.cli = cli, .idle_ms = a->idle_ms};
@@ -281,19 +310,23 @@ static int run(struct cli *cli, struct error *err)
     if (catch_signals(err) != 0)
         return -1;
 
-    buf_init(&r.out, OUTPUT_MAX);
     buf_init(&r.text, TEXT_MAX);
     int rc = open_all(&r, err);
     if (rc == 0)
         rc = receive_all(&r, err);
     receive_close(r.rc);
     if (rc == 0 && r.check)
-        rc = judge(&r, err);
+        rc = print_verdict(&r, err);
     receive_check_free(r.check);
-    buf_release(&r.out);
     buf_release(&r.text);
     return rc;
 }
+
+static const struct command_json receive_json[] = {
+    {fields_message, "an object a line", NULL},
+    {fields_verdict, "an object", "with --check"},
+    {NULL},
+};
 
 const struct command cmd_receive[] = {
     {.name = "receive",
@@ -302,6 +335,7 @@ const struct command cmd_receive[] = {
      .options = options,
      .min = 1,
      .max = 1,
-     .run = run},
+     .json = receive_json,
+     .run = receive_run},
     {.name = NULL},
 };

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "extra/webhook/listen.h"
@@ -25,6 +27,137 @@ static void on_signal(int number)
     stopped = 1;
 }
 
+/* ---- clients ---- */
+
+/* The daemon's own timeout starts again with every byte, so it does not bound a client that sends
+ * one byte a minute; and the daemon may miss that a client has closed its half. */
+
+void listen_give_time(struct listener *l, struct client *c, int64_t ms)
+{
+    if (!c)
+        return;
+    c->deadline = clock_mono(&clock_system) + ms * MS_NS;
+    if (c->deadline < l->look_at)
+        l->look_at = c->deadline;
+}
+
+/* watch_half makes epoll report once when the client closes its half. If the last bytes and the end
+ * arrive together, the daemon reads the bytes and misses the end: the connection would stay until
+ * its time is up. */
+static void watch_half(struct listener *l, struct client *c)
+{
+    struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = c};
+    c->half_closed = false;
+    epoll_ctl(l->halves, EPOLL_CTL_ADD, c->fd, &ev);
+}
+
+/* see_halves notes which clients have closed their half. Call it before the daemon runs. */
+static void see_halves(struct listener *l)
+{
+    struct epoll_event evs[64];
+    int n = epoll_wait(l->halves, evs, 64, 0);
+    for (int i = 0; i < n; i++) {
+        struct client *c = evs[i].data.ptr;
+        c->half_closed = true;
+        l->any_half = true;
+    }
+}
+
+/* disconnect disconnects a client. The daemon notices, and cleans up. */
+static void disconnect(struct client *c)
+{
+    shutdown(c->fd, SHUT_RDWR);
+    c->deadline = CLOCK_NEVER;
+    c->half_closed = false;
+}
+
+/* waits_in_vain reports whether we wait for a client that will send nothing more. */
+static bool waits_in_vain(const struct client *c)
+{
+    int unread = 0;
+    if (c->deadline == CLOCK_NEVER)
+        return false; /* our answer is still to go out */
+    return ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
+/* drop_halves disconnects clients that have closed their half, once the daemon has read all they
+ * sent. Call it after the daemon ran. */
+static void drop_halves(struct listener *l)
+{
+    MHD_UNSIGNED_LONG_LONG mhd;
+    bool busy = MHD_get_timeout(l->daemon, &mhd) == MHD_YES && mhd == 0;
+    if (!l->any_half || busy)
+        return;
+
+    l->any_half = false;
+    for (size_t i = 0; i < LISTEN_CLIENTS; i++) {
+        struct client *c = &l->client[i];
+        if (!c->deadline || !c->half_closed)
+            continue;
+        if (waits_in_vain(c))
+            disconnect(c);
+        else
+            l->any_half = true;
+    }
+}
+
+static struct client *free_slot(struct listener *l)
+{
+    for (size_t i = 0; i < LISTEN_CLIENTS; i++)
+        if (!l->client[i].deadline)
+            return &l->client[i];
+    return NULL;
+}
+
+/* on_connection always finds a free slot: there are as many as the daemon allows
+ * connections. */
+static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct listener *l = ctx;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(
+        conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct client *c = *client;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (c)
+            c->deadline = 0;
+        return;
+    }
+
+    c = free_slot(l);
+    if (!info || !c)
+        return;
+    c->fd = info->connect_fd;
+    listen_give_time(l, c, l->w->request_ms + LISTEN_BETWEEN_MS);
+    watch_half(l, c);
+    *client = c;
+}
+
+/* is_timed says whether it is the client's turn. */
+static bool is_timed(const struct client *c)
+{
+    return c->deadline != 0 && c->deadline != CLOCK_NEVER;
+}
+
+/* drop_late disconnects the clients whose time is up, and finds the next deadline. */
+static void drop_late(struct listener *l, int64_t now)
+{
+    if (now < l->look_at)
+        return;
+    l->look_at = CLOCK_NEVER;
+    for (size_t i = 0; i < LISTEN_CLIENTS; i++) {
+        struct client *c = &l->client[i];
+        if (!is_timed(c))
+            continue;
+        if (now >= c->deadline)
+            disconnect(c);
+        else if (c->deadline < l->look_at)
+            l->look_at = c->deadline;
+    }
+}
+
+/* ---- start ---- */
+
 static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_storage *sa)
 {
     uint16_t port = htons((uint16_t)l->w->port);
@@ -39,7 +172,7 @@ static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_stora
     struct MHD_OptionItem options[] = {
         {MHD_OPTION_SOCK_ADDR, 0, sa},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)listen_forget, l},
-        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)listen_on_connection, l},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, l},
         {MHD_OPTION_CONNECTION_LIMIT, LISTEN_CLIENTS, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, LISTEN_HEAD_MAX, NULL},
@@ -49,8 +182,8 @@ static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_stora
                             MHD_OPTION_END);
 }
 
-/* start prints the address with the port in use, which --port 0 leaves to the kernel. */
-static int start(struct listener *l, struct error *err)
+/* start_listening prints the address with the port in use, which --port 0 leaves to the kernel. */
+static int start_listening(struct listener *l, struct error *err)
 {
     const char *address = l->w->address;
     struct sockaddr_storage sa;
@@ -73,21 +206,19 @@ static int start(struct listener *l, struct error *err)
     return output_end(err);
 }
 
-/* done says whether to leave the loop: after a signal, an error of the output, or --count
+/* is_done says whether to leave the loop: after a signal, an error of the output, or --count
  * requests. */
-static bool done(const struct listener *l)
+static bool is_done(const struct listener *l)
 {
     bool all_answered = l->w->count && l->answered >= l->w->count;
     return stopped || l->err.code || all_answered;
 }
 
-/* sooner returns the smaller of two timeouts in ms, where -1 stands for none. */
-static int sooner(int a, int b)
+/* sooner_timeout returns the smaller of two timeouts in ms, where -1 stands for none. */
+static int sooner_timeout(int a, int b)
 {
-    if (a < 0)
-        return b;
-    if (b < 0)
-        return a;
+    if (a < 0 || b < 0)
+        return a < 0 ? b : a;
     return a < b ? a : b;
 }
 
@@ -98,8 +229,8 @@ static int ms_until(int64_t at, int64_t now)
     return (int)((at - now) / MS_NS) + 1;
 }
 
-/* timeout returns how long the loop may sleep, in ms; -1: until something happens. */
-static int timeout(const struct listener *l)
+/* loop_timeout returns how long the loop may sleep, in ms; -1: until something happens. */
+static int loop_timeout(const struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
     int64_t now = clock_mono(&clock_system);
@@ -107,32 +238,32 @@ static int timeout(const struct listener *l)
     if (l->first)
         ms = ms_until(l->first->due, now);
     if (l->look_at != CLOCK_NEVER)
-        ms = sooner(ms, ms_until(l->look_at, now));
+        ms = sooner_timeout(ms, ms_until(l->look_at, now));
     if (MHD_get_timeout(l->daemon, &mhd) == MHD_YES)
-        ms = sooner(ms, (int)mhd);
+        ms = sooner_timeout(ms, (int)mhd);
     return ms;
 }
 
-/* loop answers until it is told to stop. Signals are let in only while it waits, so none is
+/* run_loop answers until it is told to stop. Signals are let in only while it waits, so none is
  * missed. */
-static void loop(struct listener *l, const sigset_t *waiting)
+static void run_loop(struct listener *l, const sigset_t *waiting)
 {
     struct pollfd fds[] = {
         {.fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
          .events = POLLIN},
         {.fd = l->halves, .events = POLLIN},
     };
-    while (!done(l)) {
+    while (!is_done(l)) {
         listen_resume(l, false);
-        listen_drop_late(l, clock_mono(&clock_system));
-        int ms = timeout(l);
+        drop_late(l, clock_mono(&clock_system));
+        int ms = loop_timeout(l);
         struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
         ppoll(fds, 2, ms < 0 ? NULL : &ts, waiting);
 
         listen_resume(l, false);
-        listen_see_halves(l);
+        see_halves(l);
         MHD_run(l->daemon);
-        listen_drop_halves(l);
+        drop_halves(l);
     }
 
     /* Let the last answers go out. */
@@ -183,7 +314,7 @@ static void catch_signals(sigset_t *before)
     sigprocmask(SIG_BLOCK, &block, before);
 }
 
-static int prepare(struct listener *l, struct error *err)
+static int prepare_listener(struct listener *l, struct error *err)
 {
     l->halves = epoll_create1(EPOLL_CLOEXEC);
     if (l->halves < 0)
@@ -192,11 +323,11 @@ static int prepare(struct listener *l, struct error *err)
         return -1;
     if (make_answer(l, err) != 0)
         return -1;
-    return start(l, err);
+    return start_listening(l, err);
 }
 
-/* release stops the daemon first: it may still call back for open requests. */
-static void release(struct listener *l)
+/* release_listener stops the daemon first: it may still call back for open requests. */
+static void release_listener(struct listener *l)
 {
     if (l->daemon)
         MHD_stop_daemon(l->daemon);
@@ -224,13 +355,13 @@ int listen_run(struct cli *cli, struct error *err)
     buf_init(&l->line, OUTPUT_MAX);
     catch_signals(&before);
 
-    int r = prepare(l, err);
+    int r = prepare_listener(l, err);
     if (r == 0)
-        loop(l, &before);
+        run_loop(l, &before);
     if (r == 0 && l->err.code) {
         *err = l->err;
         r = -1;
     }
-    release(l);
+    release_listener(l);
     return r;
 }

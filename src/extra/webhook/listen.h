@@ -1,6 +1,6 @@
-/* listen.h: what the files of `webhook listen` share. listen.c starts the daemon and runs the loop,
- * listen_clients.c watches the connections, listen_request.c takes requests and answers them,
- * listen_verdict.c decides the answers, listen_print.c prints. */
+/* listen.h: what the files of `webhook listen` share. listen.c starts the daemon, watches the
+ * connections and runs the loop; listen_request.c takes requests, judges, prints and answers
+ * them. */
 #ifndef WEBHOOK_LISTEN_H
 #define WEBHOOK_LISTEN_H
 
@@ -53,32 +53,11 @@ struct listener {
     struct error err;
 };
 
-/* What to answer a request, and what to print about it. */
-struct verdict {
-    unsigned status;
-    const char *text;
-};
-
 /* listen_run runs `webhook listen`: it answers requests until it is told to stop. */
 int listen_run(struct cli *cli, struct error *err);
 
-/* ---- listen_clients.c ---- */
-
-/* listen_on_connection gives a new client a slot, and frees the slot of one that has left. It is an
- * MHD_NotifyConnectionCallback. */
-void listen_on_connection(void *listener, struct MHD_Connection *conn, void **client,
-                          enum MHD_ConnectionNotificationCode what);
 /* listen_give_time gives a client this much time from now on. c may be NULL. */
 void listen_give_time(struct listener *l, struct client *c, int64_t ms);
-/* listen_drop_late disconnects the clients whose time is up, and finds the next deadline. */
-void listen_drop_late(struct listener *l, int64_t now);
-/* listen_see_halves notes which clients have closed their half. Call it before the daemon runs. */
-void listen_see_halves(struct listener *l);
-/* listen_drop_halves disconnects those clients, once the daemon has read all they sent. Call it
- * after the daemon ran. */
-void listen_drop_halves(struct listener *l);
-
-/* ---- listen_request.c ---- */
 
 /* listen_take is called for the head of a request, for each piece of its body, once more at its
  * end, and again when a suspended request is resumed. It is an MHD_AccessHandlerCallback. */
@@ -91,14 +70,6 @@ void listen_forget(void *listener, struct MHD_Connection *conn, void **state,
 /* listen_resume answers every request whose answer is due; with `all`, every one that waits. */
 void listen_resume(struct listener *l, bool all);
 
-/* ---- listen_verdict.c, listen_print.c ---- */
-
-/* listen_judge decides how to answer a complete request. Without keys there is nothing to check. */
-struct verdict listen_judge(struct listener *l, struct visit *v);
-/* listen_header returns the value of a request's header, or NULL. */
-const char *listen_header(struct visit *v, const char *name);
-/* listen_print prints a complete request, unless --quiet was given. An error of the output stays in
- * l->err and ends the loop. */
-void listen_print(struct listener *l, struct visit *v, const char *what, const char *verdict);
+extern const struct listing_field fields_webhook[]; /* what is printed of a request with --json */
 
 #endif

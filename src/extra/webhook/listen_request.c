@@ -1,19 +1,263 @@
-/* listen_request.c: a request to `webhook listen`, from its head to its answer. The daemon calls
- * listen_take and listen_forget. */
+/* listen_request.c: a request to `webhook listen`, from its head to its answer: whether it is
+ * signed, fresh and not a replay, and what is printed about it. The daemon calls listen_take and
+ * listen_forget. Everything in a request comes from strangers, so none of it reaches the terminal
+ * as it is. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 
+#include "base/text.h"
+#include "base/utf8.h"
 #include "extra/webhook/listen.h"
+#include "extra/webhook/replay.h"
+#include "sink/signature.h"
 
-static enum MHD_Result answer(struct listener *l, struct visit *v)
+/* ---- whether it is genuine ---- */
+
+#define ID_MAX 1024
+
+/* What to answer a request, and what to print about it. */
+struct verdict {
+    unsigned status;
+    const char *text;
+};
+
+/* The headers that a signature is checked with. p == NULL: the header is missing. */
+struct claims {
+    struct str id, timestamp;
+    struct buf signatures; /* of all signature headers, separated by blanks */
+    bool twice;            /* there was a second id or timestamp */
+};
+
+/* claim_once takes a header that may occur only once. */
+static void claim_once(struct claims *c, struct str *field, struct str value)
+{
+    if (field->p)
+        c->twice = true;
+    *field = value;
+}
+
+/* note_claim collects the headers of a signature. Names of headers ignore case. */
+static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const char *name,
+                                  const char *value)
+{
+    struct claims *c = claims;
+    struct str text = str_of(value ? value : "");
+    (void)kind;
+    if (strcasecmp(name, "webhook-id") == 0)
+        claim_once(c, &c->id, text);
+    if (strcasecmp(name, "webhook-timestamp") == 0)
+        claim_once(c, &c->timestamp, text);
+    if (strcasecmp(name, "webhook-signature") == 0) {
+        if (c->signatures.n)
+            buf_addc(&c->signatures, ' ');
+        buf_addstr(&c->signatures, text);
+    }
+    return MHD_YES;
+}
+
+/* judge_genuine refuses a replay of what was accepted before. A sender whose first attempt got lost
+ * tries again with a new timestamp, so that is no replay. */
+static struct verdict judge_genuine(struct listener *l, const struct signature_message *m,
+                                    int64_t now)
+{
+    unsigned status = (unsigned)l->w->status;
+    enum replay known = replay_known(l->memory, m, now);
+    if (known == REPLAY_REPLAY)
+        return (struct verdict){MHD_HTTP_CONFLICT,
+                                "a replay: this very request was accepted before"};
+
+    bool accepted = status < 300;
+    if (accepted)
+        replay_accept(l->memory, m, now);
+    if (known == REPLAY_REPEAT)
+        return (struct verdict){status, "genuine, but a repeat: this id was accepted before"};
+    return (struct verdict){status, "genuine"};
+}
+
+/* missing_in says what is wrong with the headers, before any signature is checked; NULL: nothing.
+ * It reads the timestamp into *ret. */
+static const char *missing_in(const struct claims *c, int64_t *ret)
+{
+    if (c->twice)
+        return "more than one webhook-id or webhook-timestamp";
+    if (!c->id.n)
+        return "no webhook-id";
+    if (c->id.n > ID_MAX)
+        return "webhook-id is too long";
+    if (!c->timestamp.n)
+        return "no webhook-timestamp";
+    if (!signature_timestamp(c->timestamp, ret))
+        return "webhook-timestamp is not a number of seconds";
+    return NULL;
+}
+
+static struct verdict judge_claims(struct listener *l, struct visit *v, const struct claims *c)
+{
+    int64_t now = clock_wall(&clock_system) / 1000;
+    struct signature_message m = {.id = c->id, .body = {v->body.p, v->body.n}};
+    struct str signatures = {c->signatures.p, c->signatures.n};
+    const char *why = missing_in(c, &m.timestamp);
+    if (!why)
+        why = signature_check(l->keys, &m, signatures, now);
+    if (why)
+        return (struct verdict){MHD_HTTP_UNAUTHORIZED, why};
+    return judge_genuine(l, &m, now);
+}
+
+/* judge_request decides how to answer a complete request. Without keys there is nothing to
+ * check. */
+static struct verdict judge_request(struct listener *l, struct visit *v)
+{
+    struct claims c = {.twice = false};
+    if (v->refused)
+        return (struct verdict){v->refused, "too large, or too much at once"};
+    if (!l->keys)
+        return (struct verdict){(unsigned)l->w->status, ""};
+
+    buf_init(&c.signatures, LISTEN_HEAD_MAX);
+    MHD_get_connection_values(v->conn, MHD_HEADER_KIND, note_claim, &c);
+    struct verdict verdict = judge_claims(l, v, &c);
+    buf_release(&c.signatures);
+    return verdict;
+}
+
+/* ---- what is printed ---- */
+
+static const char *header_of(struct visit *v, const char *name)
+{
+    return MHD_lookup_connection_value(v->conn, MHD_HEADER_KIND, name);
+}
+
+/* clean_body appends the body as one line that is safe for a terminal. It works in place and in one
+ * pass, since a hostile body may have 64 MiB. */
+static void clean_body(struct buf *b, const struct visit *v)
+{
+    size_t start = b->n;
+    buf_add(b, v->body.p, v->body.n);
+    buf_addc(b, '\0'); /* text_clean ends its output with a NUL */
+    if (b->failed)
+        return;
+    b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
+}
+
+/* print_text prints a line about the request and one with its body. All of it comes from
+ * strangers. */
+static void print_text(struct listener *l, struct visit *v, const char *what, const char *verdict)
+{
+    static const char *const names[] = {"ce-type", "ce-subject", "webhook-id"};
+    char now[CLOCK_RFC3339_SIZE];
+    clock_rfc3339(clock_wall(&clock_system), now);
+    buf_addf(&l->line, "%s ", now);
+    output_clean(&l->line, what);
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        const char *value = header_of(v, names[i]);
+        if (!value)
+            continue;
+        buf_addc(&l->line, ' ');
+        output_clean(&l->line, value);
+    }
+    buf_addf(&l->line, " -> %u", v->status);
+    if (l->keys)
+        buf_addf(&l->line, ", %s", verdict);
+    buf_adds(&l->line, "\n  ");
+    clean_body(&l->line, v);
+    buf_addc(&l->line, '\n');
+}
+
+/* A request as it is printed. */
+struct shown_request {
+    struct listener *l;
+    struct visit *v;
+    const char *what, *verdict;
+};
+
+/* add_header adds a header to the JSON object b. A name that is not UTF-8 is made so. */
+static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *name,
+                                  const char *value)
+{
+    char clean[256];
+    (void)kind;
+    if (!utf8_valid(str_of(name), NULL)) {
+        text_clean(clean, sizeof clean, name, strlen(name));
+        name = clean;
+    }
+    member_text(b, name, value ? value : "");
+    return MHD_YES;
+}
+
+static void add_headers(struct buf *b, const void *row)
+{
+    const struct shown_request *s = row;
+    buf_addc(b, '{');
+    MHD_get_connection_values(s->v->conn, MHD_HEADER_KIND, add_header, b);
+    buf_addc(b, '}');
+}
+
+static bool request_status(const void *row, struct listing_value *ret)
+{
+    ret->n = ((const struct shown_request *)row)->v->status;
+    return true;
+}
+
+static bool request_verdict(const void *row, struct listing_value *ret)
+{
+    const struct shown_request *s = row;
+    ret->text = str_of(s->verdict);
+    return s->l->keys;
+}
+
+static bool request_body(const void *row, struct listing_value *ret)
+{
+    const struct buf *body = &((const struct shown_request *)row)->v->body;
+    ret->text = (struct str){body->p ? body->p : "", body->n};
+    return true;
+}
+
+const struct listing_field fields_webhook[] = {
+    {"request", LISTING_TEXT, .at = offsetof(struct shown_request, what), "method and path"},
+    {"status", LISTING_INT, .get = request_status, .help = "status it was answered with"},
+    {"verdict", LISTING_TEXT, .get = request_verdict,
+     .help = "whether it is genuine; null if nothing was verified"},
+    {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
+    {"body", LISTING_STR, .get = request_body, .help = "its body; null if it is not UTF-8"},
+    {NULL},
+};
+
+/* print_request prints a complete request, unless --quiet was given. An error of the output stays
+ * in l->err and ends the loop. */
+static void print_request(struct listener *l, struct visit *v, const char *what,
+                          const char *verdict)
+{
+    if (l->w->quiet || l->err.code)
+        return;
+    if (l->cli->args.json) {
+        struct shown_request row = {l, v, what, verdict};
+        listing_object(&l->line, fields_webhook, &row);
+        buf_addc(&l->line, '\n');
+    } else {
+        print_text(l, v, what, verdict);
+    }
+    if (l->line.failed) { /* too large to print: half of it would mislead */
+        buf_clear(&l->line);
+        buf_addf(&l->line, "(%zu bytes)\n", v->body.n);
+    }
+    if (output_flush(&l->line, &l->err) == 0)
+        output_end(&l->err);
+}
+
+/* ---- taking and answering ---- */
+
+static enum MHD_Result answer_request(struct listener *l, struct visit *v)
 {
     v->answered = true;
     l->answered++;
     return MHD_queue_response(v->conn, v->status, l->answer);
 }
 
-/* enqueue suspends the connection until its answer is due. */
-static enum MHD_Result enqueue(struct listener *l, struct visit *v)
+/* answer_later suspends the connection until its answer is due. */
+static enum MHD_Result answer_later(struct listener *l, struct visit *v)
 {
     v->due = clock_mono(&clock_system) + l->w->delay_ms * MS_NS;
     v->next = NULL;
@@ -32,50 +276,50 @@ static void drop_body(struct listener *l, struct visit *v)
     buf_release(&v->body);
 }
 
-/* complete deals with a request whose last byte has come: it is judged, printed and answered, now
- * or later. */
-static enum MHD_Result complete(struct listener *l, struct visit *v, const char *method,
-                                const char *url)
+/* complete_request deals with a request whose last byte has come: it is judged, printed and
+ * answered, now or later. */
+static enum MHD_Result complete_request(struct listener *l, struct visit *v, const char *method,
+                                        const char *url)
 {
     char what[512];
     v->complete = true;
     if (v->client)
         v->client->deadline = CLOCK_NEVER;
 
-    struct verdict verdict = listen_judge(l, v);
+    struct verdict verdict = judge_request(l, v);
     v->status = verdict.status;
     snprintf(what, sizeof(what), "%s %s", method, url);
-    listen_print(l, v, what, verdict.text);
+    print_request(l, v, what, verdict.text);
 
     drop_body(l, v);
     if (l->w->delay_ms)
-        return enqueue(l, v);
-    return answer(l, v);
+        return answer_later(l, v);
+    return answer_request(l, v);
 }
 
-/* refuse drops what has come of the body; the rest is ignored. */
-static void refuse(struct listener *l, struct visit *v, unsigned status)
+/* refuse_request drops what has come of the body; the rest is ignored. */
+static void refuse_request(struct listener *l, struct visit *v, unsigned status)
 {
     v->refused = status;
     drop_body(l, v);
 }
 
-/* keep adds a piece to the body, unless that or all bodies together become too large. */
-static void keep(struct listener *l, struct visit *v, const char *data, size_t n)
+/* keep_body adds a piece to the body, unless that or all bodies together become too large. */
+static void keep_body(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
         return;
     if (n > l->body_max - v->body.n) {
-        refuse(l, v, MHD_HTTP_CONTENT_TOO_LARGE);
+        refuse_request(l, v, MHD_HTTP_CONTENT_TOO_LARGE);
         return;
     }
     if (n > l->bodies_max - l->held) {
-        refuse(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
+        refuse_request(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
         return;
     }
     buf_add(&v->body, data, n);
     if (v->body.failed)
-        refuse(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
+        refuse_request(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
     else
         l->held += n;
 }
@@ -87,9 +331,9 @@ static struct client *client_of(struct MHD_Connection *conn)
     return info ? info->socket_context : NULL;
 }
 
-/* arrive starts a visit when the head of a request is there. If the announced body is too large, it
- * answers before the client sends it. */
-static enum MHD_Result arrive(struct listener *l, struct MHD_Connection *conn, void **state)
+/* start_visit starts a visit when the head of a request is there. If the announced body is too
+ * large, it answers before the client sends it. */
+static enum MHD_Result start_visit(struct listener *l, struct MHD_Connection *conn, void **state)
 {
     struct visit *v = calloc(1, sizeof(*v));
     *state = v;
@@ -100,13 +344,13 @@ static enum MHD_Result arrive(struct listener *l, struct MHD_Connection *conn, v
     listen_give_time(l, v->client, l->w->request_ms);
     buf_init(&v->body, l->body_max);
 
-    const char *announced = listen_header(v, "Content-Length");
+    const char *announced = header_of(v, "Content-Length");
     bool too_large = announced && strtoull(announced, NULL, 10) > l->body_max;
     if (!too_large)
         return MHD_YES;
     v->complete = true;
     v->status = MHD_HTTP_CONTENT_TOO_LARGE;
-    return answer(l, v);
+    return answer_request(l, v);
 }
 
 enum MHD_Result listen_take(void *ctx, struct MHD_Connection *conn, const char *url,
@@ -117,16 +361,16 @@ enum MHD_Result listen_take(void *ctx, struct MHD_Connection *conn, const char *
     struct visit *v = *state;
     (void)version;
     if (!v)
-        return arrive(l, conn, state);
+        return start_visit(l, conn, state);
     if (*size) {
-        keep(l, v, data, *size);
+        keep_body(l, v, data, *size);
         *size = 0;
         return MHD_YES;
     }
     if (!v->complete)
-        return complete(l, v, method, url);
+        return complete_request(l, v, method, url);
     if (!v->answered)
-        return answer(l, v);
+        return answer_request(l, v);
     return MHD_YES;
 }
 

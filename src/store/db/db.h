@@ -4,7 +4,36 @@
 #ifndef STORE_DB_DB_H
 #define STORE_DB_DB_H
 
+#include "base/rng.h"
 #include "store/store.h"
+
+struct held_keys;
+struct turn;
+struct chunk;
+
+/* The base of both stores; it comes first in the driver's own struct. in_tx is true between begin
+ * and the commit or rollback. */
+struct db_store {
+    struct store store;
+    char *shown; /* the database's name in messages, without a password */
+    struct store_options opt;
+    struct clock_repair repair;
+    struct rng rng;
+    bool in_tx;
+    bool lent;              /* handlers work on this connection */
+    bool own_commit;        /* do not wake our own consumers for the open transaction */
+    bool watched;           /* workers that do not listen use this handle: a watcher wakes them */
+    int64_t turn_now;       /* the one "now" of a turn; 0: outside of a turn */
+    int64_t turn_ahead;     /* db_ahead at turn_now */
+    int64_t boot;           /* clock_boot of our clock; 0: the server's clock counts */
+    int64_t began;          /* when the open transaction got the write lock; 0: there is no such */
+    struct held_keys *held; /* one of each consumer, see held_keys.h */
+};
+
+static inline struct db_store *db_of(struct store *st)
+{
+    return (struct db_store *)st;
+}
 
 /* ---- statements ---- */
 
@@ -45,13 +74,34 @@ extern const struct sql *const sql_all[]; /* ends with NULL */
 struct db_rows {
     struct store *st;
     void *at;
+    bool foreign; /* on a connection of the caller's, where nothing may be left behind */
 };
+
+/* A connection to write to: ours, or the caller's. */
+struct db_target {
+    struct store *st;
+    void *db;
+    bool foreign;
+    const char *schema; /* SQLite's name of the database that has the outbox */
+};
+
+/* A statement to be asked together with others. */
+struct db_question {
+    const struct sql *sql;
+    const void *args;
+};
+#define DB_TOGETHER 64
 
 /* What the files here ask of a store. */
 struct db_driver {
     enum sql_dialect dialect;
+    int schema_version;
     /* Rows come one at a time, so that an answer may have any number of them. */
     bool streams;
+    /* A commit wakes every worker that listens, also on this handle. */
+    bool commit_wakes;
+    /* How often the same statement may be asked at once, up to DB_TOGETHER. */
+    size_t together;
 
     /* rows starts a statement; NULL on failure. */
     void *(*rows)(struct store *, const struct sql *, const void *args, struct error *);
@@ -63,10 +113,20 @@ struct db_driver {
     int64_t (*integer)(const struct db_rows *, int col); /* 0 for NULL */
     /* text is valid until the next step; p is NULL for NULL. */
     struct str (*text)(const struct db_rows *, int col);
-    /* event_row reads the first EVENT_COLUMN_COUNT columns; false if there is no memory. */
-    bool (*event_row)(const struct db_rows *, struct arena *, struct event *);
-    /* changed is how many rows the last statement changed. */
+    /* changed is how many rows the last statement changed, wrote whether the open transaction
+     * changed any. */
     int64_t (*changed)(struct store *);
+    bool (*wrote)(struct store *);
+    /* ask_all starts up to DB_TOGETHER statements in one round trip; NULL: one after the other
+     * costs the same. On failure there are no rows in ret. */
+    int (*ask_all)(struct store *, const struct db_question *ask, size_t n, struct db_rows *ret,
+                   struct error *);
+    /* later runs a statement whose effect nothing waits for: together with the next question of the
+     * transaction, or its commit, which fail if it does. NULL: it runs at once. */
+    int (*later)(struct store *, const struct sql *, const void *args, struct error *);
+    /* is_duplicate says whether an INSERT failed because its key is there; NULL: it changes no
+     * row then. */
+    bool (*is_duplicate)(const struct error *);
 
     /* The store's own, whatever stands in the place of its operations. */
     int (*begin)(struct store *, struct error *);
@@ -88,6 +148,55 @@ struct db_driver {
     /* again says whether a transaction failed only because of another that ran beside it; NULL:
      * none ever does. */
     bool (*again)(const struct error *);
+    /* tx_gone fails if the database ended, after an earlier failure, the transaction that is
+     * open. */
+    int (*tx_gone)(struct store *, struct error *);
+
+    /* ---- writing to a target ---- */
+
+    /* target picks the connection: ours if foreign is NULL. On the caller's a transaction must be
+     * open. */
+    int (*target)(struct store *, void *foreign, struct db_target *ret, struct error *);
+    /* target_rows is rows on a target, target_changed is changed. */
+    struct db_rows (*target_rows)(const struct db_target *, const struct sql *, const void *args,
+                                  struct error *);
+    int64_t (*target_changed)(const struct db_target *);
+    /* insert inserts a checked event. If its idempotency key was used before, id becomes that of
+     * the first event, and *ret_duplicate says whether that has the same content; if not, it fails
+     * by db_emit_conflict. */
+    int (*insert)(const struct db_target *, const struct new_event *, char id[UUID_TEXT + 1],
+                  bool *ret_duplicate, struct error *);
+
+    /* ---- turns, see turn.h; where it says NULL, there is nothing to do ---- */
+
+    /* before_turns readies n turns before their transaction begins: it refuses to work inside one
+     * of the application's, numbers what is new, reads ahead. */
+    int (*before_turns)(struct turn *t, size_t n, struct error *);
+    /* heard takes a reading of the database's clock. NULL: this machine's counts. */
+    void (*heard)(struct store *, int64_t now);
+    /* check_outbox refuses a turn if another outbox, or an older copy, was put in the place of
+     * ours. there: the consumer is registered; last is the epoch of its last claim then. NULL:
+     * the driver cannot tell. */
+    int (*check_outbox)(struct turn *t, bool there, struct str identity, int64_t last,
+                        struct error *);
+    /* check_numbers refuses to claim if numbers of events began again. NULL: they cannot. */
+    int (*check_numbers)(struct turn *t, struct error *);
+    /* read_fresh reads what is wanted of the events after the lane's position. */
+    int (*read_fresh)(struct turn *t, int lane, int64_t position, struct chunk *ret,
+                      struct error *);
+    /* claim_all_lanes claims from all lanes as from one, if the worker may; *ret_done. NULL: that
+     * would save nothing. */
+    int (*claim_all_lanes)(struct turn *t, bool *ret_done, struct error *);
+    /* claimed comes after a turn has claimed, or found nothing. NULL. */
+    int (*claimed)(struct turn *t, struct error *);
+    /* mark_rows marks rows of adopted tables whose events the consumer has had: of s, if that is
+     * not NULL, and what earlier turns left. */
+    int (*mark_rows)(struct store *, const char *consumer, const struct settlement *s,
+                     struct error *);
+    /* before_commit has the server begin on what the next turn will want. NULL. */
+    void (*before_commit)(struct turn *t);
+    /* after_turns comes after the commit of n turns; what they claimed must be durable then. */
+    int (*after_turns)(struct turn *t, size_t n, struct error *);
 };
 
 /* ---- statement.c ---- */
@@ -108,6 +217,14 @@ int db_row(struct store *st, struct db_rows *ret, struct error *err, const struc
 int db_run(struct store *st, struct error *err, const struct sql *sql, const void *args);
 int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct sql *sql,
               const void *args);
+/* db_later is db_run for what nothing waits for. */
+int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args);
+/* db_insert_new runs an INSERT; *ret_new is false if a row with its key is there. */
+int db_insert_new(struct store *st, bool *ret_new, struct error *err, const struct sql *sql,
+                  const void *args);
+/* db_ask_all is db_rows for n statements at once. On failure there are no rows in ret. */
+int db_ask_all(struct store *st, const struct db_question *ask, size_t n, struct db_rows *ret,
+               struct error *err);
 /* db_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
 int db_value(struct store *st, struct error *err, int64_t *ret, const struct sql *sql,
              const void *args);
@@ -128,12 +245,27 @@ struct str db_text(const struct db_rows *q, int col);
  * memory, and is left alone otherwise. */
 struct str db_copy(const struct db_rows *q, int col, struct arena *a, bool *ok);
 
-#define EVENT_COLUMN_COUNT 12
+/* The columns of an event, as statements give them. */
+enum event_column {
+    EVENT_SEQ,
+    EVENT_ID,
+    EVENT_TYPE,
+    EVENT_AGGREGATE_TYPE,
+    EVENT_AGGREGATE_ID,
+    EVENT_VERSION,
+    EVENT_PAYLOAD,
+    EVENT_HEADERS,
+    EVENT_TENANT,
+    EVENT_CREATED_AT,
+    EVENT_NOT_BEFORE,
+    EVENT_IDEMPOTENCY_KEY,
+    EVENT_COLUMN_COUNT
+};
 /* db_event_row copies the event in the first EVENT_COLUMN_COUNT columns of the current row into
  * *ev; false if there is no memory. */
 bool db_event_row(const struct db_rows *q, struct arena *a, struct event *ev);
-/* db_event_keep makes an event whose texts are a row's own one whose texts live in a. */
-bool db_event_keep(struct event *ev, struct arena *a);
+/* db_event_copy makes an event whose texts live elsewhere one whose texts live in a. */
+bool db_event_copy(struct event *ev, struct arena *a);
 
 /* The driver's calls of the same names; those that a store has no need for do nothing. */
 int db_begin(struct store *st, struct error *err);
@@ -148,10 +280,67 @@ void db_news(struct store *st);
 /* db_page is how many rows to ask for at once, where `rows` are what fits into memory. */
 int64_t db_page(const struct store *st, int64_t rows);
 
-/* ---- claims.c ---- */
+/* ---- turn.c, claim.c ---- */
 
+int db_turn(struct store *st, const struct settlement *s, bool *ret_lost,
+            const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+            struct claim_hint *ret_hint, struct error *err);
+int db_turn_many(struct store *st, struct batched_turn *t, size_t n, struct error *err);
+int db_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
+/* db_ahead is by how many ms the wall clock, which has just said `now`, is ahead of boot_ms, which
+ * processes with the same clock_boot share; 0 if that is not known. */
+int64_t db_ahead(struct store *st, int64_t now);
 int db_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
               size_t *ret_n, struct error *err);
+
+/* ---- settle.c, inside a transaction that has the consumer's row ---- */
+
+/* db_settle_marks records the high-water marks of s, which count whoever has the claim. */
+int db_settle_marks(struct store *st, const struct settlement *s, struct error *err);
+/* db_settle records the outcomes of s, whose claim is still its owner's, and ends that claim. The
+ * caller counts the deliveries. */
+int db_settle(struct store *st, const struct settlement *s, int64_t *ret_delivered,
+              struct error *err);
+/* db_settle_open settles in the open transaction, in which handlers have worked. */
+int db_settle_open(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
+
+/* How to park one event. */
+struct parking {
+    const char *consumer;
+    enum order order;
+    const struct event *ev;
+    int attempts;
+    int64_t due_at;  /* 0: at once; ignored if something of its key is parked before it */
+    int64_t wait_ms; /* the wait that due_at is the end of; 0: none */
+    int crashes;
+    bool delayed;
+    bool proven;       /* see struct outcome */
+    const char *error; /* NULL: keep what is known of the last failure */
+};
+int db_park(struct store *st, const struct parking *p, struct error *err);
+/* db_bury makes a dead letter of an event. Afterwards the event is no longer parked. */
+int db_bury(struct store *st, const char *consumer, int64_t seq, int attempts, const char *error,
+            struct error *err);
+/* db_promote makes the first parked event of a key due, if it waits behind one that is gone. */
+int db_promote(struct store *st, const char *consumer, int64_t key, struct error *err);
+
+/* ---- emit.c ---- */
+
+int db_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+            bool *ret_duplicate, struct error *err);
+int db_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
+                   struct str payload, bool *ret_first, struct error *err);
+/* db_target_row is db_row on a target. */
+int db_target_row(const struct db_target *t, struct db_rows *ret, struct error *err,
+                  const struct sql *sql, const void *args);
+/* db_emit_payload is what is stored of a payload. */
+struct str db_emit_payload(const struct new_event *ev);
+/* db_emit_conflict fails: the event `id` has the key, with other content. */
+int db_emit_conflict(const struct new_event *ev, const char *id, struct error *err);
+
+int db_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
+int db_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
+                   bool *ret_all, struct error *err);
 
 /* ---- consumers.c, settings.c ---- */
 

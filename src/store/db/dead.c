@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "store/db/db.h"
+#include "store/db/held_keys.h"
 #include "store_sql.h"
 
 /* ---- listing ---- */
@@ -113,7 +113,7 @@ static int retry_one(struct store *st, const struct dead_pick *k, struct error *
         db_done(&q);
     }
 
-    if (k->first && db_run(st, err, SQL(note_parked, .consumer = k->consumer)) != 0)
+    if (k->first && held_keys_change(st, k->consumer, err) != 0)
         return -1;
     if (db_run(st, err,
                SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key,

@@ -12,7 +12,7 @@ static bool nothing_to_do(const struct store *st, const struct sql *sql)
 
 struct db_rows db_rows(struct store *st, struct error *err, const struct sql *sql, const void *args)
 {
-    return (struct db_rows){st, st->ops->driver->rows(st, sql, args, err)};
+    return (struct db_rows){.st = st, .at = st->ops->driver->rows(st, sql, args, err)};
 }
 
 int db_step(struct db_rows *q, struct error *err)
@@ -59,6 +59,50 @@ int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct 
     *ret_n = 0;
     if (!nothing_to_do(st, sql))
         *ret_n = st->ops->driver->changed(st);
+    return 0;
+}
+
+int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args)
+{
+    if (nothing_to_do(st, sql))
+        return 0;
+    if (!st->ops->driver->later)
+        return db_run(st, err, sql, args);
+    return st->ops->driver->later(st, sql, args, err);
+}
+
+int db_insert_new(struct store *st, bool *ret_new, struct error *err, const struct sql *sql,
+                  const void *args)
+{
+    const struct db_driver *d = st->ops->driver;
+    struct error why;
+    int64_t n;
+    if (db_change(st, &n, &why, sql, args) == 0) {
+        *ret_new = n > 0;
+        return 0;
+    }
+    if (d->is_duplicate && d->is_duplicate(&why)) {
+        *ret_new = false;
+        return 0;
+    }
+    if (err)
+        *err = why;
+    return -1;
+}
+
+int db_ask_all(struct store *st, const struct db_question *ask, size_t n, struct db_rows *ret,
+               struct error *err)
+{
+    if (st->ops->driver->ask_all)
+        return st->ops->driver->ask_all(st, ask, n, ret, err);
+    for (size_t i = 0; i < n; i++) {
+        ret[i] = db_rows(st, err, ask[i].sql, ask[i].args);
+        if (ret[i].at)
+            continue;
+        while (i-- > 0)
+            db_done(&ret[i]);
+        return -1;
+    }
     return 0;
 }
 
@@ -115,23 +159,28 @@ struct str db_copy(const struct db_rows *q, int col, struct arena *a, bool *ok)
 
 bool db_event_row(const struct db_rows *q, struct arena *a, struct event *ev)
 {
-    return q->st->ops->driver->event_row(q, a, ev);
+    *ev = (struct event){
+        .seq = db_int(q, EVENT_SEQ),
+        .id = db_text(q, EVENT_ID),
+        .type = db_text(q, EVENT_TYPE),
+        .aggregate_type = db_text(q, EVENT_AGGREGATE_TYPE),
+        .aggregate_id = db_text(q, EVENT_AGGREGATE_ID),
+        .has_version = !db_null(q, EVENT_VERSION),
+        .version = db_int(q, EVENT_VERSION),
+        .payload = db_text(q, EVENT_PAYLOAD),
+        .headers = db_text(q, EVENT_HEADERS),
+        .tenant = db_text(q, EVENT_TENANT),
+        .created_at = db_int(q, EVENT_CREATED_AT),
+        .not_before = db_int(q, EVENT_NOT_BEFORE),
+        .idempotency_key = db_text(q, EVENT_IDEMPOTENCY_KEY),
+    };
+    ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
+    return db_event_copy(ev, a);
 }
 
-/* keep copies s to *at, with a NUL behind it, and moves *at past both. */
-static void keep(struct str *s, char **at)
-{
-    if (!s->p)
-        return;
-    memcpy(*at, s->p, s->n);
-    (*at)[s->n] = '\0';
-    s->p = *at;
-    *at += s->n + 1;
-}
-
-/* db_event_keep copies all texts into one allocation, because this is where a drain spends its
+/* All texts go into one allocation, each with a NUL behind it: this is where a drain spends its
  * time. */
-bool db_event_keep(struct event *ev, struct arena *a)
+bool db_event_copy(struct event *ev, struct arena *a)
 {
     struct str *texts[] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,
                            &ev->payload, &ev->headers, &ev->tenant,         &ev->idempotency_key};
@@ -142,9 +191,15 @@ bool db_event_keep(struct event *ev, struct arena *a)
     char *at = arena_raw(a, size);
     if (!at)
         return false;
-    for (size_t i = 0; i < n; i++)
-        keep(texts[i], &at);
-    ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
+    for (size_t i = 0; i < n; i++) {
+        struct str *s = texts[i];
+        if (!s->p)
+            continue;
+        memcpy(at, s->p, s->n);
+        at[s->n] = '\0';
+        s->p = at;
+        at += s->n + 1;
+    }
     return true;
 }
 

@@ -169,11 +169,11 @@ int mdb_adopt(struct store *base, const struct adopt_request *req, struct adopt_
 /* ---- triggers that run as nobody ---- */
 
 /* recall gives the fields their columns again, by the rows of lost_adopted. */
-static int recall(struct source *s, const struct mdb_rows *q, struct error *err)
+static int recall(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool ok = true;
     for (int f = 0; f < FIELDS; f++) {
-        s->of[f] = mdb_copy(q, 1 + f, &s->a, &ok).p;
+        s->of[f] = db_copy(q, 1 + f, &s->a, &ok).p;
         if (!ok)
             return err_nomem(err);
         bool column = s->of[f] && !db_source_literal(s->of[f]);
@@ -184,7 +184,7 @@ static int recall(struct source *s, const struct mdb_rows *q, struct error *err)
 }
 
 /* renew makes the trigger of one table anew. */
-static int renew(struct source *s, const struct mdb_rows *q, struct error *err)
+static int renew(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool marked;
     if (db_source_find(s, err) != 0)
@@ -196,13 +196,13 @@ static int renew(struct source *s, const struct mdb_rows *q, struct error *err)
     return mdb_adopt_trigger(s, marked, err);
 }
 
-static int renew_table(struct mdb_store *st, const struct mdb_rows *q, struct error *err)
+static int renew_table(struct mdb_store *st, const struct db_rows *q, struct error *err)
 {
     struct buf name;
     buf_init(&name, 1 << 10);
-    mdb_adopt_add_name(&name, mdb_text(q, 0).p);
+    mdb_adopt_add_name(&name, db_text(q, 0).p);
     struct adopt_request req = {.table = buf_cstr(&name)};
-    struct source s = {.st = &st->base, .schema = st->url.database, .req = &req};
+    struct source s = {.st = &st->base.store, .schema = st->url.database, .req = &req};
     arena_init(&s.a, 0);
     int r = req.table ? renew(&s, q, err) : err_nomem(err);
     arena_release(&s.a);
@@ -211,18 +211,19 @@ static int renew_table(struct mdb_store *st, const struct mdb_rows *q, struct er
         return err_prefix(err,
                           "could not make the trigger of table %.64s anew, which runs as an "
                           "account that is gone",
-                          mdb_text(q, 0).p);
+                          db_text(q, 0).p);
     return 0;
 }
 
 int mdb_adopt_renew(struct mdb_store *st, struct error *err)
 {
     struct error ignored;
-    struct mdb_rows *q = mdb_rows(st, &ignored, SQL(lost_adopted, .schema = st->url.database));
-    while (q && mdb_step(&q) == 1) {
-        if (renew_table(st, q, err) == 0)
+    struct db_rows q = db_rows(&st->base.store, &ignored,
+                               SQL(lost_adopted, .schema = st->url.database));
+    while (db_step(&q, &ignored) == 1) {
+        if (renew_table(st, &q, err) == 0)
             continue;
-        mdb_done(q);
+        db_done(&q);
         return -1;
     }
     return 0;

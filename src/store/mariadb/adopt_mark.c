@@ -70,7 +70,7 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
                       struct error *err)
 {
     struct mdb_store *st = mdb_of(s->st);
-    struct mdb_rows *q = NULL;
+    struct db_rows q = {0};
     struct buf b;
     enum stamp usual = usual_stamp(s, column);
     enum mdb_kind kind = mdb_adopt_kind(s, column);
@@ -88,9 +88,9 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
         return -1;
 
     *ret = usual;
-    if (mdb_step(&q) == 1)
-        *ret = stamp_like(mdb_text(q, 0), usual);
-    mdb_done(q);
+    if (db_step(&q, err) == 1)
+        *ret = stamp_like(db_text(&q, 0), usual);
+    db_done(&q);
     return 0;
 }
 
@@ -172,7 +172,8 @@ int mdb_mark_forget(const struct source *s, struct error *err)
 
 /* ---- what was delivered ---- */
 
-int mdb_mark_note(struct mdb_store *st, const struct settlement *s, struct error *err)
+/* Notes which rows of adopted tables the consumer has had, by what is settled. */
+static int note_had(struct store *st, const struct settlement *s, struct error *err)
 {
     struct buf ids;
     buf_init(&ids, IDS_MAX);
@@ -181,7 +182,7 @@ int mdb_mark_note(struct mdb_store *st, const struct settlement *s, struct error
     if (!buf_cstr(&ids))
         r = err_nomem(err);
     else if (n > 0)
-        r = mdb_later(st, err, SQL(note_had, .consumer = s->consumer, .ids = ids.p));
+        r = db_later(st, err, SQL(note_had, .consumer = s->consumer, .ids = ids.p));
     buf_release(&ids);
     return r;
 }
@@ -283,7 +284,7 @@ static void add_source(struct buf *b, const struct table *t)
 }
 
 /* ask asks what is in b. */
-static int ask(const struct table *t, struct buf *b, struct mdb_rows **ret, struct error *err)
+static int ask(const struct table *t, struct buf *b, struct db_rows *ret, struct error *err)
 {
     if (!buf_cstr(b))
         return err_nomem(err);
@@ -291,16 +292,16 @@ static int ask(const struct table *t, struct buf *b, struct mdb_rows **ret, stru
 }
 
 /* see notes what an answer says of its rows: their keys, and maybe whether they are open. */
-static void see(struct table *t, struct mdb_rows *q, bool locked)
+static void see(struct table *t, struct db_rows *q, bool locked)
 {
-    while (mdb_step(&q) == 1) {
-        struct row wanted = {.key = mdb_text(q, 0)};
+    while (db_step(q, NULL) == 1) {
+        struct row wanted = {.key = db_text(q, 0)};
         struct row *r = bsearch(&wanted, t->rows, t->n, sizeof *t->rows, by_key);
         if (!r)
             continue;
         r->seen = LEFT;
         if (locked)
-            r->seen = mdb_int(q, 1) != 0 ? OURS : MARKED;
+            r->seen = db_int(q, 1) != 0 ? OURS : MARKED;
     }
 }
 
@@ -308,7 +309,7 @@ static void see(struct table *t, struct mdb_rows *q, bool locked)
  * the condition, the server might go by an index on that, and lock others. */
 static int lock_rows(struct table *t, struct buf *b, struct error *err)
 {
-    struct mdb_rows *q = NULL;
+    struct db_rows q = {0};
     bool text = t->stamp == STAMP_TEXT || t->stamp == STAMP_RFC3339;
     buf_clear(b);
     buf_adds(b, AT_ONCE " FOR SELECT ");
@@ -320,7 +321,7 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
     buf_adds(b, " FOR UPDATE SKIP LOCKED");
     if (ask(t, b, &q, err) != 0)
         return -1;
-    see(t, q, true);
+    see(t, &q, true);
     return 0;
 }
 
@@ -328,7 +329,7 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
  * that is not waited for either. */
 static int set_marks(struct table *t, struct buf *b, struct error *err)
 {
-    struct mdb_rows *q = NULL;
+    struct db_rows q = {0};
     buf_clear(b);
     buf_adds(b, AT_ONCE_OR_NOT ", time_zone = @@global.time_zone FOR UPDATE ");
     mdb_adopt_add_name(b, t->source);
@@ -339,14 +340,14 @@ static int set_marks(struct table *t, struct buf *b, struct error *err)
         return 0;
     if (ask(t, b, &q, err) != 0)
         return -1;
-    mdb_done(q);
+    db_done(&q);
     return 0;
 }
 
 /* look_for_rest tells rows that somebody has locked from those that are gone. */
 static int look_for_rest(struct table *t, struct buf *b, struct error *err)
 {
-    struct mdb_rows *q = NULL;
+    struct db_rows q = {0};
     buf_clear(b);
     buf_adds(b, AT_ONCE " FOR SELECT ");
     mdb_adopt_add_text(b, t->key, t->kind, "s");
@@ -355,7 +356,7 @@ static int look_for_rest(struct table *t, struct buf *b, struct error *err)
         return 0;
     if (ask(t, b, &q, err) != 0)
         return -1;
-    see(t, q, false);
+    see(t, &q, false);
     return 0;
 }
 
@@ -393,7 +394,7 @@ static int forget_rows(const struct table *t, struct error *err)
     if (!buf_cstr(&ids))
         r = err_nomem(err);
     else if (n > 0)
-        r = mdb_run(t->st, err, SQL(forget_marked, .source = t->source, .ids = ids.p));
+        r = db_run(&t->st->base.store, err, SQL(forget_marked, .source = t->source, .ids = ids.p));
     buf_release(&ids);
     return r;
 }
@@ -407,24 +408,25 @@ static int put_trouble(const struct table *t, const char *trouble, struct error 
         same = strcmp(trouble, t->trouble) == 0;
     if (same)
         return 0;
-    return mdb_run(t->st, err,
-                   SQL(put_trouble, .source = t->source, .error = trouble, .now = mdb_now(t->st)));
+    return db_run(&t->st->base.store, err,
+                  SQL(put_trouble, .source = t->source, .error = trouble,
+                      .now = mdb_now(&t->st->base.store)));
 }
 
 /* forget_table ends the marking of a table that was dropped. */
 static int forget_table(const struct table *t, struct error *err)
 {
-    if (mdb_run(t->st, err, SQL(forget_rows, .source = t->source)) != 0)
+    if (db_run(&t->st->base.store, err, SQL(forget_rows, .source = t->source)) != 0)
         return -1;
-    return mdb_run(t->st, err, SQL(forget_mark, .source = t->source));
+    return db_run(&t->st->base.store, err, SQL(forget_mark, .source = t->source));
 }
 
 /* is_gone says whether the table itself is not there: a trigger of its may miss another. */
 static int is_gone(const struct table *t, bool *ret, struct error *err)
 {
     int64_t there = 0;
-    if (mdb_value(t->st, err, &there,
-                  SQL(has_table, .schema = t->st->url.database, .name = t->source)) != 0)
+    if (db_value(&t->st->base.store, err, &there,
+                 SQL(has_table, .schema = t->st->url.database, .name = t->source)) != 0)
         return -1;
     *ret = !there;
     return 0;
@@ -445,7 +447,7 @@ static bool is_over(const struct table *t, const struct error *why)
     int64_t open = 0;
     if (mdb_is_lost((unsigned)why->native) || why->native == ER_LOCK_DEADLOCK)
         return true;
-    return mdb_value(t->st, NULL, &open, SQL(in_transaction)) != 0 || !open;
+    return db_value(&t->st->base.store, NULL, &open, SQL(in_transaction)) != 0 || !open;
 }
 
 /* bear decides what a failure to mark rows means: only if the transaction is over it is one of the
@@ -467,11 +469,11 @@ static int bear(const struct table *t, const struct error *why, struct error *er
     }
 }
 
-static int add_row(struct table *t, const struct mdb_rows *q, size_t *bytes, struct error *err)
+static int add_row(struct table *t, const struct db_rows *q, size_t *bytes, struct error *err)
 {
     bool ok = true;
     struct row *r = &t->rows[t->n];
-    *r = (struct row){.nr = mdb_int(q, 0), .key = mdb_copy(q, 1, &t->a, &ok)};
+    *r = (struct row){.nr = db_int(q, 0), .key = db_copy(q, 1, &t->a, &ok)};
     if (!ok)
         return err_nomem(err);
     *bytes += r->key.n;
@@ -482,18 +484,18 @@ static int add_row(struct table *t, const struct mdb_rows *q, size_t *bytes, str
 /* read_rows reads which rows are to be marked. */
 static int read_rows(struct table *t, struct error *err)
 {
-    struct mdb_rows *q = mdb_rows(t->st, err,
-                                  SQL(rows_to_mark, .source = t->source, .max = ROWS_MAX));
+    struct db_rows q = db_rows(&t->st->base.store, err,
+                               SQL(rows_to_mark, .source = t->source, .max = ROWS_MAX));
     int r = 0;
     size_t bytes = 0;
-    if (!q)
+    if (!q.at)
         return -1;
-    t->rows = arena_alloc(&t->a, (mysql_num_rows(q->res) + 1) * sizeof *t->rows);
+    t->rows = arena_alloc(&t->a, (mdb_count(&q) + 1) * sizeof *t->rows);
     if (!t->rows)
         r = err_nomem(err);
-    while (r == 0 && bytes < KEYS_MAX && mdb_step(&q) == 1)
-        r = add_row(t, q, &bytes, err);
-    mdb_done(q);
+    while (r == 0 && bytes < KEYS_MAX && db_step(&q, err) == 1)
+        r = add_row(t, &q, &bytes, err);
+    db_done(&q);
     if (t->n > 0)
         qsort(t->rows, t->n, sizeof *t->rows, by_key);
     return r;
@@ -533,16 +535,16 @@ static enum mdb_kind kind_named(struct str name)
 }
 
 /* mark_table marks rows of the table that q, the rows of marked_tables, is at. */
-static int mark_table(struct mdb_store *st, const struct mdb_rows *q, struct error *err)
+static int mark_table(struct mdb_store *st, const struct db_rows *q, struct error *err)
 {
     struct table t = {
         .st = st,
-        .source = mdb_text(q, 0).p,
-        .mark = mdb_text(q, 1).p,
-        .stamp = stamp_named(mdb_text(q, 2)),
-        .key = mdb_text(q, 3).p,
-        .kind = kind_named(mdb_text(q, 4)),
-        .trouble = mdb_text(q, 5).p,
+        .source = db_text(q, 0).p,
+        .mark = db_text(q, 1).p,
+        .stamp = stamp_named(db_text(q, 2)),
+        .key = db_text(q, 3).p,
+        .kind = kind_named(db_text(q, 4)),
+        .trouble = db_text(q, 5).p,
     };
     arena_init(&t.a, 0);
     int r = mark_rows(&t, err);
@@ -550,14 +552,17 @@ static int mark_table(struct mdb_store *st, const struct mdb_rows *q, struct err
     return r;
 }
 
-int mdb_mark(struct mdb_store *st, const char *consumer, struct error *err)
+int mdb_mark_rows(struct store *st, const char *consumer, const struct settlement *s,
+                  struct error *err)
 {
-    struct mdb_rows *q = mdb_rows(st, err, SQL(marked_tables, .consumer = consumer));
     int r;
-    while ((r = mdb_step(&q)) == 1) {
-        if (mark_table(st, q, err) == 0)
+    if (s && note_had(st, s, err) != 0)
+        return -1;
+    struct db_rows q = db_rows(st, err, SQL(marked_tables, .consumer = consumer));
+    while ((r = db_step(&q, err)) == 1) {
+        if (mark_table(mdb_of(st), &q, err) == 0)
             continue;
-        mdb_done(q);
+        db_done(&q);
         return -1;
     }
     return r;

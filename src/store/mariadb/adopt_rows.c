@@ -293,7 +293,7 @@ int mdb_adopt_untrigger(const struct source *s, struct error *err)
 int mdb_adopt_count(const struct source *s, int64_t *ret, struct error *err)
 {
     struct mdb_store *st = mdb_of(s->st);
-    struct mdb_rows *q = NULL;
+    struct db_rows q = {0};
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
     buf_adds(&b, "SELECT count(*) FROM ");
@@ -304,9 +304,9 @@ int mdb_adopt_count(const struct source *s, int64_t *ret, struct error *err)
     buf_release(&b);
     if (r != 0)
         return -1;
-    if (mdb_step(&q) == 1)
-        *ret = mdb_int(q, 0);
-    mdb_done(q);
+    if (db_step(&q, err) == 1)
+        *ret = db_int(&q, 0);
+    db_done(&q);
     return 0;
 }
 

@@ -110,7 +110,7 @@ static void set_options(struct mdb_store *st, MYSQL *db)
  * locked would keep all others waiting. A turn never stands still, unless its process does. */
 static int idle_seconds(const struct mdb_store *st)
 {
-    if (!st->lent)
+    if (!st->base.lent)
         return TURN_IDLE_SECONDS;
     return (int)((st->idle_ms + 999) / 1000);
 }
@@ -118,7 +118,7 @@ static int idle_seconds(const struct mdb_store *st)
 static int set_up(struct mdb_store *st, MYSQL *db, struct error *err)
 {
     char text[sizeof settings_sql + 64];
-    int64_t seconds = st->opt.busy_ms / 1000;
+    int64_t seconds = st->base.opt.busy_ms / 1000;
     snprintf(text, sizeof text, settings_sql, (int)(seconds > 0 ? seconds : 1), idle_seconds(st));
     if (mysql_query(db, text) != 0)
         return mdb_fail(st, db, err);
@@ -155,8 +155,8 @@ static int check_kind(const struct mdb_store *st, MYSQL *db, struct error *err)
         why = "; MySQL has no INSERT ... RETURNING, no CREATE OR REPLACE TRIGGER, and other "
               "collations";
     return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
-                     "%s: this server is %.60s; an outbox needs MariaDB 10.6 or later%s", st->shown,
-                     mysql_get_server_info(db), why);
+                     "%s: this server is %.60s; an outbox needs MariaDB 10.6 or later%s",
+                     st->base.shown, mysql_get_server_info(db), why);
 }
 
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
@@ -178,24 +178,24 @@ MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
 /* check_server refuses a server on which the outbox would not be exact. */
 static int check_server(struct mdb_store *st, struct error *err)
 {
-    struct mdb_rows *q;
-    if (mdb_row(st, &q, err, SQL(server)) != 1)
+    struct db_rows q;
+    if (db_row(&st->base.store, &q, err, SQL(server)) != 1)
         return -1;
-    bool logs = mdb_int(q, 1) != 0 && str_is(mdb_text(q, 2), "STATEMENT");
-    st->packet_max = mdb_int(q, 4);
-    bool galera = str_is(mdb_text(q, 3), "ON") || str_is(mdb_text(q, 3), "1");
-    mdb_done(q);
+    bool logs = db_int(&q, 1) != 0 && str_is(db_text(&q, 2), "STATEMENT");
+    st->packet_max = db_int(&q, 4);
+    bool galera = str_is(db_text(&q, 3), "ON") || str_is(db_text(&q, 3), "1");
+    db_done(&q);
     if (galera)
         return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
                          "%s: this server is a node of a Galera cluster, where numbers do not grow "
                          "in the order of commits: an outbox there would lose the order of keys, "
                          "and is refused",
-                         st->shown);
+                         st->base.shown);
     if (logs)
         return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,
                          "%s: this server logs statements (binlog_format=STATEMENT), with which "
                          "READ COMMITTED cannot write: set binlog_format to ROW or MIXED",
-                         st->shown);
+                         st->base.shown);
     return 0;
 }
 
@@ -203,7 +203,7 @@ static int check_server(struct mdb_store *st, struct error *err)
  * no more use, and the next one is made when it is needed. */
 static int refresh(struct mdb_store *st, struct error *err)
 {
-    if (!st->dirty || st->in_tx)
+    if (!st->dirty || st->base.in_tx)
         return 0;
     if (set_up(st, st->db, err) != 0) {
         mdb_disconnect(st);
@@ -219,7 +219,7 @@ int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
     char text[80];
     if (mdb_connect(st, err) != 0)
         return -1;
-    if (st->lent || st->unhurried != hurry)
+    if (st->base.lent || st->unhurried != hurry)
         return 0;
     snprintf(text, sizeof text, "SET SESSION idle_transaction_timeout = %d",
              hurry ? idle_seconds(st) : 0);
@@ -262,28 +262,30 @@ void mdb_disconnect(struct mdb_store *st)
 
 bool mdb_by_server(const struct mdb_store *st)
 {
-    return st->opt.clock->wall_ms == clock_system.wall_ms;
+    return st->base.opt.clock->wall_ms == clock_system.wall_ms;
 }
 
-void mdb_heard(struct mdb_store *st, int64_t wall)
+void mdb_heard(struct store *base, int64_t wall)
 {
+    struct mdb_store *st = mdb_of(base);
     st->clock.wall = wall;
     st->clock.mono = clock_mono(&clock_system);
 }
 
 /* mdb_now goes on from a recent reading of the server's clock by our own steady one, so that a
  * change of this machine's time changes nothing. */
-int64_t mdb_now(struct mdb_store *st)
+int64_t mdb_now(struct store *base)
 {
-    if (st->turn_now)
-        return st->turn_now;
+    struct mdb_store *st = mdb_of(base);
+    if (st->base.turn_now)
+        return st->base.turn_now;
     if (!mdb_by_server(st))
-        return clock_wall(st->opt.clock);
+        return clock_wall(st->base.opt.clock);
 
     int64_t mono = clock_mono(&clock_system), wall = 0;
     bool recent = st->clock.mono && mono - st->clock.mono < CLOCK_EVERY;
-    if (!recent && mdb_value(st, NULL, &wall, SQL(clock)) == 0 && wall)
-        mdb_heard(st, wall);
+    if (!recent && db_value(&st->base.store, NULL, &wall, SQL(clock)) == 0 && wall)
+        mdb_heard(base, wall);
     if (!st->clock.mono)
         return clock_wall(&clock_system);
     return st->clock.wall + (clock_mono(&clock_system) - st->clock.mono) / MS_NS;

@@ -23,10 +23,10 @@ static void say(const struct doctor_request *req, enum finding_level level, cons
 /* The columns of `settings`. */
 enum { FLUSH, LOG_BIN, SYNC_BINLOG, READ_ONLY, STEP, STRICT, PACKET };
 
-static void durability(const struct doctor_request *req, const struct mdb_rows *q)
+static void durability(const struct doctor_request *req, const struct db_rows *q)
 {
-    bool synced = mdb_int(q, FLUSH) == 1;
-    bool logged = mdb_int(q, LOG_BIN) == 0 || mdb_int(q, SYNC_BINLOG) == 1;
+    bool synced = db_int(q, FLUSH) == 1;
+    bool logged = db_int(q, LOG_BIN) == 0 || db_int(q, SYNC_BINLOG) == 1;
     if (synced && logged) {
         say(req, FINDING_OK, "durability", "a commit is on disk when it returns", NULL);
         return;
@@ -37,23 +37,23 @@ static void durability(const struct doctor_request *req, const struct mdb_rows *
         "set both to 1, unless you chose so");
 }
 
-static void writable(const struct doctor_request *req, const struct mdb_rows *q)
+static void writable(const struct doctor_request *req, const struct db_rows *q)
 {
-    if (mdb_int(q, READ_ONLY) == 0)
+    if (db_int(q, READ_ONLY) == 0)
         return;
     say(req, FINDING_PROBLEM, "read-only",
         "the server is read-only: nothing can be emitted or delivered there",
         "use the server that is written to, or promote this one");
 }
 
-static void producers(const struct doctor_request *req, const struct mdb_rows *q)
+static void producers(const struct doctor_request *req, const struct db_rows *q)
 {
-    if (mdb_int(q, STRICT) == 0)
+    if (db_int(q, STRICT) == 0)
         say(req, FINDING_NOTE, "sql_mode",
             "sql_mode is not strict: an INSERT whose values do not fit is refused by the outbox, "
             "but other tables store something else than they were given",
             "set STRICT_TRANS_TABLES");
-    if (mdb_int(q, STEP) != 1)
+    if (db_int(q, STEP) != 1)
         say(req, FINDING_WARNING, "auto_increment_increment",
             "auto_increment_increment is not 1, as where several servers are written to: events "
             "that are written on different servers have no common order",
@@ -62,13 +62,13 @@ static void producers(const struct doctor_request *req, const struct mdb_rows *q
 
 static int server(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    struct mdb_rows *q;
-    if (mdb_row(st, &q, err, SQL(settings)) != 1)
+    struct db_rows q;
+    if (db_row(&st->base.store, &q, err, SQL(settings)) != 1)
         return -1;
-    durability(req, q);
-    writable(req, q);
-    producers(req, q);
-    mdb_done(q);
+    durability(req, &q);
+    writable(req, &q);
+    producers(req, &q);
+    db_done(&q);
     return 0;
 }
 
@@ -77,18 +77,18 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
     char text[200];
-    struct mdb_rows *q = mdb_rows(st, &ignored,
-                                  SQL(old_transactions, .seconds = req->patience_ms / 1000));
-    while (q && mdb_step(&q) == 1) {
+    struct db_rows q = db_rows(&st->base.store, &ignored,
+                               SQL(old_transactions, .seconds = req->patience_ms / 1000));
+    while (db_step(&q, &ignored) == 1) {
         char whose[40] = "a prepared transaction (XA)"; /* its session is gone */
-        int64_t connection = mdb_int(q, 0);
+        int64_t connection = db_int(&q, 0);
         if (connection != 0)
             snprintf(whose, sizeof whose, "a transaction of connection %lld",
                      (long long)connection);
         snprintf(text, sizeof text,
                  "%s has been open for %lld s: events in it are not delivered, and the server "
                  "keeps what others have deleted",
-                 whose, (long long)mdb_int(q, 1));
+                 whose, (long long)db_int(&q, 1));
         say(req, FINDING_WARNING, "transaction", text,
             connection != 0 ? "end it, or KILL the connection"
                             : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it");
@@ -101,12 +101,13 @@ static int engines(struct mdb_store *st, const struct doctor_request *req, struc
 {
     char text[200];
     int r;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(other_engines, .schema = st->url.database));
-    while ((r = mdb_step(&q)) == 1) {
+    struct db_rows q = db_rows(&st->base.store, err,
+                               SQL(other_engines, .schema = st->url.database));
+    while ((r = db_step(&q, err)) == 1) {
         snprintf(text, sizeof text,
                  "table %.64s is in %.32s, which knows no transactions: events are kept though "
                  "their transaction was rolled back",
-                 mdb_text(q, 0).p, mdb_text(q, 1).p);
+                 db_text(&q, 0).p, db_text(&q, 1).p);
         say(req, FINDING_PROBLEM, "engine", text, "ALTER TABLE ... ENGINE = InnoDB");
     }
     return r;
@@ -116,14 +117,14 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
 {
     int64_t n = 0, unmarked = 0;
     char text[200];
-    if (mdb_value(st, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
+    if (db_value(&st->base.store, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
         return -1;
     if (n < MDB_TRIGGERS)
         say(req, FINDING_PROBLEM, "trigger",
             "a trigger of the outbox is missing: events that are inserted are not delivered, or "
             "can be replaced and deleted without a word",
             "run `outbox init`");
-    if (mdb_value(st, err, &unmarked, SQL(unmarked, .max = LOOK_EVENTS)) != 0)
+    if (db_value(&st->base.store, err, &unmarked, SQL(unmarked, .max = LOOK_EVENTS)) != 0)
         return -1;
     if (unmarked == 0)
         return 0;
@@ -141,7 +142,7 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
 static int guards(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t n = 0;
-    if (mdb_value(st, err, &n, SQL(count_guards, .schema = st->url.database)) != 0)
+    if (db_value(&st->base.store, err, &n, SQL(count_guards, .schema = st->url.database)) != 0)
         return -1;
     if (n == 0)
         say(req, FINDING_WARNING, "insert-only",
@@ -155,11 +156,11 @@ static int lost_waiting(struct mdb_store *st, const struct doctor_request *req, 
 {
     char text[300];
     int r;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(lost_parked, .max = LOOK_EVENTS));
-    while ((r = mdb_step(&q)) == 1) {
+    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_parked, .max = LOOK_EVENTS));
+    while ((r = db_step(&q, err)) == 1) {
         snprintf(text, sizeof text,
                  "consumer \"%.63s\": %lld events that wait for it were deleted, the first is %lld",
-                 mdb_text(q, 0).p, (long long)mdb_int(q, 1), (long long)mdb_int(q, 2));
+                 db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
         say(req, FINDING_PROBLEM, "lost", text,
             "bring them back from a backup, or emit them again");
     }
@@ -169,16 +170,16 @@ static int lost_waiting(struct mdb_store *st, const struct doctor_request *req, 
 /* lost_events reports events that were deleted before every consumer had them. */
 static int lost_events(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    struct mdb_rows *q;
+    struct db_rows q;
     char text[200];
     int64_t fresh = 0;
-    if (mdb_value(st, err, &fresh, SQL(lost_fresh, .max = LOOK_EVENTS)) != 0)
+    if (db_value(&st->base.store, err, &fresh, SQL(lost_fresh, .max = LOOK_EVENTS)) != 0)
         return -1;
-    int r = mdb_row(st, &q, err, SQL(lost_ordered, .max = LOOK_EVENTS));
+    int r = db_row(&st->base.store, &q, err, SQL(lost_ordered, .max = LOOK_EVENTS));
     if (r != 1)
         return -1;
-    int64_t lost = mdb_int(q, 0) + fresh;
-    mdb_done(q);
+    int64_t lost = db_int(&q, 0) + fresh;
+    db_done(&q);
     if (lost > 0) {
         snprintf(text, sizeof text, "%lld events were deleted that not every consumer has had",
                  (long long)lost);
@@ -194,12 +195,13 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
     char text[500];
-    struct mdb_rows *q = mdb_rows(st, &ignored, SQL(lost_definers, .schema = st->url.database));
-    while (q && mdb_step(&q) == 1) {
+    struct db_rows q = db_rows(&st->base.store, &ignored,
+                               SQL(lost_definers, .schema = st->url.database));
+    while (db_step(&q, &ignored) == 1) {
         snprintf(text, sizeof text,
                  "trigger %.64s runs as %.200s, an account that does not exist: every statement "
                  "that it belongs to fails",
-                 mdb_text(q, 1).p, mdb_text(q, 0).p);
+                 db_text(&q, 1).p, db_text(&q, 0).p);
         say(req, FINDING_PROBLEM, "definer", text,
             "run `outbox init`, as an account that stays, or create that account again");
     }
@@ -211,12 +213,12 @@ static int marked(struct mdb_store *st, const struct doctor_request *req, struct
 {
     char text[1500];
     int r;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(not_marked));
-    while ((r = mdb_step(&q)) == 1) {
+    struct db_rows q = db_rows(&st->base.store, err, SQL(not_marked));
+    while ((r = db_step(&q, err)) == 1) {
         snprintf(
             text, sizeof text,
             "rows of table %.64s are not marked, though consumer \"%.63s\" has had them: %.1000s",
-            mdb_text(q, 0).p, mdb_text(q, 1).p, mdb_text(q, 2).p);
+            db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
         say(req, FINDING_PROBLEM, "marked", text,
             "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered the rows "
             "before");
@@ -227,7 +229,7 @@ static int marked(struct mdb_store *st, const struct doctor_request *req, struct
 static int sequencer(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t beyond = 0;
-    if (mdb_value(st, err, &beyond, SQL(ahead_of_head)) != 0)
+    if (db_value(&st->base.store, err, &beyond, SQL(ahead_of_head)) != 0)
         return -1;
     if (beyond)
         say(req, FINDING_PROBLEM, "sequencer",
@@ -243,10 +245,10 @@ static int numbers(struct mdb_store *st, const struct doctor_request *req, struc
 {
     char text[200];
     int r;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(next_numbers, .schema = st->url.database));
-    while ((r = mdb_step(&q)) == 1) {
-        bool events = mdb_int(q, 0) != 0;
-        uint64_t next = strtoull(mdb_text(q, 1).p, NULL, 10);
+    struct db_rows q = db_rows(&st->base.store, err, SQL(next_numbers, .schema = st->url.database));
+    while ((r = db_step(&q, err)) == 1) {
+        bool events = db_int(&q, 0) != 0;
+        uint64_t next = strtoull(db_text(&q, 1).p, NULL, 10);
         if (next <= NUMBERS_ENOUGH)
             continue;
         snprintf(text, sizeof text,
@@ -269,12 +271,12 @@ static int places(struct mdb_store *st, const struct doctor_request *req, struct
 {
     char text[200];
     int r;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(lost_places));
-    while ((r = mdb_step(&q)) == 1) {
+    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_places));
+    while ((r = db_step(&q, err)) == 1) {
         snprintf(text, sizeof text,
                  "consumer \"%.63s\" has lost its place: rows of outbox_lane are gone, and nothing "
                  "is handed out or trimmed",
-                 mdb_text(q, 0).p);
+                 db_text(&q, 0).p);
         say(req, FINDING_PROBLEM, "position", text,
             "restore them, or remove the consumer and start it again where you want it");
     }
@@ -285,13 +287,13 @@ static int claims(struct mdb_store *st, const struct doctor_request *req, struct
 {
     char text[300];
     int r;
-    int64_t before = mdb_now(st) - req->patience_ms;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(vanished_claims, .before = before));
-    while ((r = mdb_step(&q)) == 1) {
+    int64_t before = mdb_now(&st->base.store) - req->patience_ms;
+    struct db_rows q = db_rows(&st->base.store, err, SQL(vanished_claims, .before = before));
+    while ((r = db_step(&q, err)) == 1) {
         snprintf(text, sizeof text,
                  "consumer \"%.63s\": %lld claims ran out, and no relay has taken them over (the "
                  "last was %.100s)",
-                 mdb_text(q, 0).p, (long long)mdb_int(q, 1), mdb_text(q, 2).p);
+                 db_text(&q, 0).p, (long long)db_int(&q, 1), db_text(&q, 2).p);
         say(req, FINDING_WARNING, "claim", text, "start its relay");
     }
     return r;

@@ -122,7 +122,7 @@ int mdb_fail_since(const struct mdb_store *st, MYSQL *db, int64_t since, struct 
         return mdb_fail(st, db, err);
     text_duration_show(most, limit);
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, (int)native,
-                     "%s: the server has not answered for %s", st->shown, limit);
+                     "%s: the server has not answered for %s", st->base.shown, limit);
 }
 
 int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err)
@@ -132,6 +132,6 @@ int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err)
     struct meaning m = meaning_of(native);
     if (m.code == ERR_NOMEM)
         return err_nomem(err);
-    return err_class(err, m.code, m.retry_class, (int)native, "%s: %.300s%s", st->shown, said,
+    return err_class(err, m.code, m.retry_class, (int)native, "%s: %.300s%s", st->base.shown, said,
                      advice_for(native));
 }

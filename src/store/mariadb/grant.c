@@ -43,7 +43,7 @@ struct right {
 /* A producer does not choose the number or the time of an event: with the highest number there
  * would be none left for others (trigger outbox_event_numbered: nor by insert_id). It reads events,
  * since the server asks for that of an INSERT that returns something. A worker writes to every
- * table but events, which it only trims. statements/grant.sql knows a producer by outbox_emit, a
+ * table but events, which it only trims. statements/doctor.sql knows a producer by outbox_emit, a
  * consumer by outbox_wait, and an operator by the right to write to outbox_meta, as removing a
  * consumer does. */
 static const struct right rights[] = {
@@ -193,7 +193,7 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
     if (!nobody)
         return -1;
     return err_set(err, ERR_NOTFOUND,
-                   "%s: there is no account or role of that name: write NAME@HOST", st->shown);
+                   "%s: there is no account or role of that name: write NAME@HOST", st->base.shown);
 }
 
 /* change gives or takes what belongs to a part, except the verbs that the parts in `kept` need. */
@@ -225,26 +225,26 @@ static int change(struct mdb_store *st, const struct grant_request *req, unsigne
 static int held(struct mdb_store *st, const char *role, unsigned *ret, struct error *err)
 {
     char user[NAME_MAX_];
-    struct mdb_rows *q;
+    struct db_rows q;
     struct error why = {0};
     const char *at = strrchr(role, '@');
     const char *host = at ? at + 1 : "%";
     int n = at ? (int)(at - role) : (int)strlen(role);
     snprintf(user, sizeof user, "%.*s", n, role);
 
-    int r = mdb_row(st, &q, &why,
-                    SQL(parts_of, .schema = st->url.database, .user = user, .host = host));
+    int r = db_row(&st->base.store, &q, &why,
+                   SQL(parts_of, .schema = st->url.database, .user = user, .host = host));
     if (r != 1)
         return err_class(err, ERR_READONLY, CLASS_FATAL, why.native,
                          "%s: which parts \"%.100s\" has could not be read (%.150s); taking one "
                          "needs the right to read mysql.procs_priv and mysql.tables_priv",
-                         st->shown, role, why.text);
+                         st->base.shown, role, why.text);
     *ret = 0;
     for (size_t i = 0; i < PARTS; i++) {
-        if (mdb_int(q, (int)i) != 0)
+        if (db_int(&q, (int)i) != 0)
             *ret |= parts[i].part;
     }
-    mdb_done(q);
+    db_done(&q);
     return 0;
 }
 
@@ -267,12 +267,12 @@ static int check(const struct mdb_store *st, const struct grant_request *req, st
             err, ERR_CONFIG,
             "%s: MariaDB has no row-level security, so nobody can be limited to a tenant "
             "there; give each tenant a database",
-            st->shown);
+            st->base.shown);
     if (req->n_consumers > 0)
         return err_set(err, ERR_CONFIG,
                        "%s: MariaDB has rights on tables, not on rows: the part of a consumer is "
                        "for all of them",
-                       st->shown);
+                       st->base.shown);
     return 0;
 }
 

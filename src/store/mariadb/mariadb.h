@@ -7,9 +7,7 @@
 #include <stdlib.h>
 
 #include "base/buf.h"
-#include "base/rng.h"
-#include "store/clock_repair.h"
-#include "store/db/db.h"
+#include "store/db/turn.h"
 
 #define MDB_SCHEMA_VERSION 1
 #define MDB_TRIGGERS 5 /* that an outbox has */
@@ -91,40 +89,32 @@ struct mdb_prepared {
     bool refused;  /* the server would not */
 };
 
-/* (1) in_tx is true between mdb_begin and the commit or rollback. (2) Nothing waits in `later`
- * outside of a transaction. (3) beside is true within mdb_ask_beside only. */
+/* (1) Nothing waits in `later` outside of a transaction. */
 struct mdb_store {
-    struct store base;
+    struct db_store base;
     MYSQL *db; /* NULL: not connected */
     char *url_text;
     struct mdb_url url;
-    char *shown;  /* the database's name in messages, without a password */
-    char *quoted; /* `name`. */
-    bool in_tx;
+    char *quoted;   /* `name`. */
     bool wrote;     /* the open transaction has changed something */
     bool unhurried; /* the server lets its transactions stand still, see mdb_hurry */
     bool moved; /* the server may not be written to any more: the address may lead to another now */
-    bool lent;  /* handlers work on this connection: its session is set up anew before each use */
     bool dirty; /* handlers have had the session since it was set up */
     bool grouped; /* the server takes several statements at once, see mdb_group */
-    bool beside;  /* what was read ahead is fetched beside the next question */
+    bool beside;  /* fetch what was read ahead while waiting for the next questions */
     int savepoints;
-    int64_t idle_ms;    /* see lend */
+    int64_t idle_ms;    /* see mdb_lend */
     int64_t packet_max; /* bytes of a statement that the server takes; 0: not known */
     int64_t changed;    /* rows that the last statement changed, or would have */
-    struct store_options opt;
-    struct buf text; /* what is to be sent */
+    struct buf text;    /* what is to be sent */
     struct mdb_later later;
-    struct mdb_prepared insert, insert_plain; /* see mdb_emit */
-    struct clock_repair repair;
+    struct mdb_prepared insert, insert_plain; /* see mdb_insert */
     struct mdb_clock clock;
-    int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
     struct mdb_bell bell;
     struct mdb_ahead ahead;
     int unlooked;   /* turns since the last one that looked for what is new */
     int64_t looked; /* the last seq that a look has covered; -1: none yet */
     int64_t looked_news;
-    struct rng rng;
 };
 
 static inline struct mdb_store *mdb_of(struct store *st)
@@ -147,7 +137,9 @@ bool mdb_is_elsewhere(unsigned code);
 /* mdb_is_lost says whether an error code means that the connection is gone. */
 bool mdb_is_lost(unsigned code);
 
-/* ---- statement.c: statements, values, rows; ask.c: asking ---- */
+/* ---- statement.c ---- */
+
+extern const struct db_driver mdb_driver;
 
 /* The answer to a statement: its rows are here, so other statements may run meanwhile. With places,
  * which grow by nr as the rows do, the first column is an nr, whose seq mdb_seq gives, and a row
@@ -160,46 +152,19 @@ struct mdb_rows {
     size_t n_places, place;
 };
 
-/* mdb_rows runs a statement and gives its rows, to be passed to mdb_step; NULL on failure. */
-struct mdb_rows *mdb_rows(struct mdb_store *st, struct error *err, const struct sql *sql,
-                          const void *args);
-/* mdb_step goes to the next row and returns 1; 0 at the end, where it releases *q and makes it
- * NULL; -1 if *q is NULL: mdb_rows has failed. */
-int mdb_step(struct mdb_rows **q);
-/* mdb_done releases rows, also before their end; NULL is fine. */
-void mdb_done(struct mdb_rows *q);
-/* mdb_row runs a statement up to its first row. 1: *ret is at that row, and the caller releases it;
- * 0: there is none; -1: it failed. */
-int mdb_row(struct mdb_store *st, struct mdb_rows **ret, struct error *err, const struct sql *sql,
-            const void *args);
-/* mdb_run runs a statement for its effect; st->changed tells how many rows it changed. */
-int mdb_run(struct mdb_store *st, struct error *err, const struct sql *sql, const void *args);
-/* mdb_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
-int mdb_value(struct mdb_store *st, struct error *err, int64_t *ret, const struct sql *sql,
-              const void *args);
+/* mdb_rows_free frees an answer; NULL is fine. mdb_count counts its rows. */
+void mdb_rows_free(struct mdb_rows *q);
+size_t mdb_count(const struct db_rows *q);
 /* mdb_exec runs a text as it is. */
 int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
 
 /* mdb_group has the connection take several statements at once, or one at a time, as is right for
  * a connection on which the application works as well. */
 int mdb_group(struct mdb_store *st, bool on, struct error *err);
-/* mdb_later is mdb_run for what nobody has to know the effect of: it may wait for the next question
- * of the transaction, or its commit, which fail if it does. mdb_exec_later is the same for a
- * text. */
-int mdb_later(struct mdb_store *st, struct error *err, const struct sql *sql, const void *args);
+/* mdb_exec_later runs a text whose effect nothing waits for; see db_later. */
 int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err);
 /* mdb_forget_later forgets what waits, since its transaction is over. */
 void mdb_forget_later(struct mdb_store *st);
-/* mdb_ask_all is mdb_rows for n statements at once. On failure there are no rows in ret. */
-struct mdb_question {
-    const struct sql *sql;
-    const void *args;
-};
-int mdb_ask_all(struct mdb_store *st, const struct mdb_question *ask, size_t n,
-                struct mdb_rows **ret, struct error *err);
-/* mdb_ask_beside is mdb_ask_all, which fetches what was read ahead while it waits. */
-int mdb_ask_beside(struct mdb_store *st, const struct mdb_question *ask, size_t n,
-                   struct mdb_rows **ret, struct error *err);
 
 /* How texts are written into a statement. */
 enum mdb_literals {
@@ -210,58 +175,9 @@ enum mdb_literals {
 /* mdb_write appends the text of a statement to b. */
 void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct sql *sql,
                const void *args, struct buf *b);
-/* mdb_ask sends a text on a connection and gives the rows, which are none for a statement without:
- * then (*ret)->res is NULL. */
-int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
-            struct mdb_rows **ret, struct error *err);
-
-static inline bool mdb_null(const struct mdb_rows *q, int col)
-{
-    return q->row[col] == NULL;
-}
-
-/* mdb_int is a number of the current row; 0 for NULL. */
-static inline int64_t mdb_int(const struct mdb_rows *q, int col)
-{
-    return q->row[col] ? strtoll(q->row[col], NULL, 10) : 0;
-}
-
-/* mdb_seq is the seq of the current row of events. */
-static inline int64_t mdb_seq(const struct mdb_rows *q)
-{
-    return q->places ? q->places[q->place].seq : mdb_int(q, 0);
-}
-
-/* mdb_text is a column of the current row, valid until the rows are released; p is NULL for
- * NULL. */
-static inline struct str mdb_text(const struct mdb_rows *q, int col)
-{
-    return (struct str){q->row[col], q->row[col] ? q->size[col] : 0};
-}
-
-/* mdb_copy is mdb_text, copied into the arena with a NUL behind it. *ok becomes false if there is
- * no memory, and is left alone otherwise. */
-struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok);
-
-/* mdb_event_row is db_event_row. */
-bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev);
-
-/* ---- prepare.c ---- */
-
-/* Room for a text and the NUL behind it. */
-struct mdb_room {
-    char *p;
-    size_t size;
-};
-/* mdb_run_prepared runs a statement that gives one text, prepared, on our own connection. 1: it
- * ran; 0: it cannot be prepared, and is to be sent as a text; -1: it failed. */
-int mdb_run_prepared(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql,
-                     const void *args, struct mdb_room *ret, struct error *err);
-void mdb_prepared_release(struct mdb_prepared *p);
-
-/* ---- driver.c ---- */
-
-extern const struct db_driver mdb_driver;
+/* mdb_ask sends a text on a connection and gives its rows, if any. */
+int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n, struct db_rows *ret,
+            struct error *err);
 
 /* ---- connect.c ---- */
 
@@ -279,9 +195,9 @@ int64_t mdb_answer_seconds(const struct mdb_store *st);
 /* mdb_by_server says whether time is the server's; else it is a test's. */
 bool mdb_by_server(const struct mdb_store *st);
 /* mdb_now is the server's time in ms; inside a turn it stands still. */
-int64_t mdb_now(struct mdb_store *st);
+int64_t mdb_now(struct store *st);
 /* mdb_heard remembers the server's time. */
-void mdb_heard(struct mdb_store *st, int64_t wall);
+void mdb_heard(struct store *st, int64_t wall);
 
 /* ---- schema.c: the tables and their version ---- */
 
@@ -298,17 +214,18 @@ int mdb_begin_open(struct store *st, struct error *err);
 int mdb_commit(struct store *st, struct error *err);
 void mdb_rollback(struct store *st);
 /* mdb_tx_gone fails if the transaction that mdb_begin opened is not open any more. */
-int mdb_tx_gone(struct mdb_store *st, struct error *err);
+int mdb_tx_gone(struct store *st, struct error *err);
 /* mdb_by_hand fails if somebody has begun a transaction on our connection: to begin one of our own
  * would commit it. */
 int mdb_by_hand(const struct mdb_store *st, struct error *err);
 /* mdb_is_open says whether a transaction is open on a connection, or will be with its next
  * statement. */
 bool mdb_is_open(MYSQL *db);
-/* mdb_snapshot_begin opens a read transaction, so that several statements see the same state;
- * inside an open transaction it does nothing. *ret_own goes to mdb_snapshot_end. */
-int mdb_snapshot_begin(struct mdb_store *st, bool *ret_own, struct error *err);
-void mdb_snapshot_end(struct mdb_store *st, bool own);
+int mdb_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
+void mdb_snapshot_end(struct store *st, bool own);
+int mdb_lend(struct store *st, int64_t idle_ms, struct error *err);
+int mdb_savepoint(struct store *st, enum savepoint what, struct error *err);
+enum tx_state mdb_tx_state(struct store *st);
 
 /* ---- sequence.c ---- */
 
@@ -316,31 +233,17 @@ void mdb_snapshot_end(struct mdb_store *st, bool own);
  * that may only be read leaves them without. */
 int mdb_sequence(struct mdb_store *st, struct error *err);
 /* mdb_news tells relays that something changed that is no event. */
-void mdb_news(struct mdb_store *st);
+void mdb_news(struct store *st);
 
-/* ---- read.c ---- */
+/* ---- read.c: the driver's part of a turn, see db.h ---- */
 
-/* mdb_read_places reads where the events after a position are: *ret_n of them, into an array that
- * the caller frees. */
-int mdb_read_places(struct mdb_store *st, const struct mdb_after *after, struct mdb_place **ret,
-                    size_t *ret_n, struct error *err);
-/* mdb_are_together says whether the places are in the order of their numbers, and whether few
- * others have a number between them: events that are not committed or come later, or none. */
-bool mdb_are_together(const struct mdb_place *p, size_t n);
-/* mdb_read_after reads the events after a position, in the order of seq: those that mdb_sequence
- * has found, and maybe more. NULL on failure. */
-struct mdb_rows *mdb_read_after(struct mdb_store *st, const struct mdb_after *after,
-                                struct error *err);
-
-/* ---- ahead.c ---- */
-
-/* mdb_ahead_start has the server read these events, if there are many more; inside a transaction
- * only if it is known where they are. mdb_ahead_fetch waits for them, if any were asked for.
- * mdb_ahead_take gives them, NULL if it was not asked for exactly these, or failed.
- * mdb_ahead_release closes the connection. */
-void mdb_ahead_start(struct mdb_store *st, const struct mdb_after *after);
+int mdb_before_turns(struct turn *t, size_t n, struct error *err);
+int mdb_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret,
+                   struct error *err);
+void mdb_read_on(struct turn *t);
+int mdb_after_turns(struct turn *t, size_t n, struct error *err);
+/* mdb_ahead_fetch waits for what was asked for ahead. mdb_ahead_release closes the connection. */
 void mdb_ahead_fetch(struct mdb_store *st);
-struct mdb_rows *mdb_ahead_take(struct mdb_store *st, const struct mdb_after *after);
 void mdb_ahead_release(struct mdb_store *st);
 
 /* ---- bell.c, look.c ---- */
@@ -353,58 +256,13 @@ int mdb_look(struct store *st, bool blind, bool payloads, new_event_visit *visit
 
 /* ---- emit.c ---- */
 
-int mdb_emit(struct store *st, void *foreign, const struct new_event *ev,
-             char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err);
-int mdb_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
-                    struct str payload, bool *ret_first, struct error *err);
-
-/* ---- turn.c, claim.c ---- */
-
-int mdb_turn(struct store *st, const struct settlement *s, bool *ret_lost,
-             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
-             struct claim_hint *ret_hint, struct error *err);
-int mdb_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
-
-/* ---- settle.c, inside a transaction that has the consumer's row ---- */
-
-/* mdb_settle_marks records the high-water marks of s, which count whoever has the claim. */
-int mdb_settle_marks(struct mdb_store *st, const struct settlement *s, struct error *err);
-/* mdb_settle records the outcomes of s, whose claim is still its owner's, and ends that claim. The
- * caller counts the deliveries. */
-int mdb_settle(struct mdb_store *st, const struct settlement *s, int64_t *ret_delivered,
-               struct error *err);
-
-/* How to park one event. */
-struct parking {
-    const char *consumer;
-    enum order order;
-    const struct event *ev;
-    int attempts;
-    int64_t due_at;  /* 0: at once; ignored if something of its key is parked before it */
-    int64_t wait_ms; /* the wait that due_at is the end of; 0: none */
-    int crashes;
-    bool delayed;
-    bool proven;       /* see struct outcome */
-    const char *error; /* NULL: keep what is known of the last failure */
-};
-int mdb_park(struct mdb_store *st, const struct parking *p, struct error *err);
-/* mdb_bury makes a dead letter of an event. Afterwards the event is no longer parked. */
-int mdb_bury(struct mdb_store *st, const char *consumer, int64_t seq, int attempts,
-             const char *error, struct error *err);
-/* mdb_promote makes the first parked event of a key due, if it waits behind one that is gone. */
-int mdb_promote(struct mdb_store *st, const char *consumer, int64_t key, struct error *err);
-
-/* ---- effects.c ---- */
-
-int mdb_lend(struct store *st, int64_t idle_ms, struct error *err);
-int mdb_savepoint(struct store *st, enum savepoint what, struct error *err);
-enum tx_state mdb_tx_state(struct store *st);
-int mdb_settle_here(struct store *st, const struct settlement *s, bool *ret_lost,
-                    struct error *err);
-int mdb_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
-                struct error *err);
-int mdb_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
-                    bool *ret_all, struct error *err);
+int mdb_target(struct store *st, void *foreign, struct db_target *ret, struct error *err);
+struct db_rows mdb_target_rows(const struct db_target *t, const struct sql *sql, const void *args,
+                               struct error *err);
+int64_t mdb_target_changed(const struct db_target *t);
+int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
+               bool *ret_duplicate, struct error *err);
+void mdb_prepared_release(struct mdb_prepared *p);
 
 /* ---- adopt.c ---- */
 
@@ -414,13 +272,11 @@ int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_re
  * as accounts may be seen: they run as ours then. */
 int mdb_adopt_renew(struct mdb_store *st, struct error *err);
 
-/* ---- adopt_mark.c, inside a transaction that has the consumer's row ---- */
-
-/* mdb_mark_note notes which rows of adopted tables the consumer has had, by what is settled. */
-int mdb_mark_note(struct mdb_store *st, const struct settlement *s, struct error *err);
-/* mdb_mark marks those rows, except such as somebody has locked: nobody is waited for, and a later
+/* mdb_mark_rows notes which rows of adopted tables the consumer has had, by what is settled, and
+ * marks those, except such as another transaction has locked: nothing is waited for, and a later
  * turn marks them. What is wrong with a table is written down for `doctor`, and is no failure. */
-int mdb_mark(struct mdb_store *st, const char *consumer, struct error *err);
+int mdb_mark_rows(struct store *st, const char *consumer, const struct settlement *s,
+                  struct error *err);
 
 /* ---- grant.c, doctor.c ---- */
 

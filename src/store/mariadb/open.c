@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/db/held_keys.h"
 #include "store/mariadb/handle.h"
 #include "store/mariadb/mariadb.h"
 
@@ -12,18 +13,18 @@ static struct mdb_store *store_new(const struct store_options *opt)
     struct mdb_store *st = calloc(1, sizeof *st);
     if (!st)
         return NULL;
-    st->base.ops = &store_mariadb;
-    st->base.caps = store_mariadb.caps;
-    st->opt = *opt;
+    st->base.store.ops = &store_mariadb;
+    st->base.store.caps = store_mariadb.caps;
+    st->base.opt = *opt;
     st->looked = -1;
-    if (!st->opt.clock)
-        st->opt.clock = &clock_system;
-    if (!st->opt.busy_ms)
-        st->opt.busy_ms = 5000;
-    if (!st->opt.payload_max)
-        st->opt.payload_max = EVENT_PAYLOAD_MAX;
+    if (!st->base.opt.clock)
+        st->base.opt.clock = &clock_system;
+    if (!st->base.opt.busy_ms)
+        st->base.opt.busy_ms = 5000;
+    if (!st->base.opt.payload_max)
+        st->base.opt.payload_max = EVENT_PAYLOAD_MAX;
     buf_init(&st->text, STATEMENT_MAX);
-    rng_seed_os(&st->rng);
+    rng_seed_os(&st->base.rng);
     return st;
 }
 
@@ -37,9 +38,10 @@ static void mdb_close_store(struct store *base)
     if (st->url_text)
         explicit_bzero(st->url_text, strlen(st->url_text));
     free(st->url_text);
-    free(st->shown);
+    free(st->base.shown);
     free(st->quoted);
     buf_release(&st->text);
+    held_keys_release(base);
     free(st);
 }
 
@@ -48,8 +50,8 @@ static int name_store(struct mdb_store *st, struct error *err)
 {
     const char *host = st->url.host ? st->url.host : "";
     struct buf b;
-    if (asprintf(&st->shown, "mariadb:%s%s%s", host, *host ? "/" : "", st->url.database) < 0)
-        st->shown = NULL;
+    if (asprintf(&st->base.shown, "mariadb:%s%s%s", host, *host ? "/" : "", st->url.database) < 0)
+        st->base.shown = NULL;
     buf_init(&b, 4096);
     buf_addc(&b, '`');
     for (const char *p = st->url.database; *p; p++) {
@@ -61,12 +63,12 @@ static int name_store(struct mdb_store *st, struct error *err)
     const char *text = buf_cstr(&b);
     st->quoted = text ? strdup(text) : NULL;
     buf_release(&b);
-    return st->shown && st->quoted ? 0 : err_nomem(err);
+    return st->base.shown && st->quoted ? 0 : err_nomem(err);
 }
 
 static int open_there(struct mdb_store *st, const char *url, struct error *err)
 {
-    bool as_it_is = st->opt.create || st->opt.any_version;
+    bool as_it_is = st->base.opt.create || st->base.opt.any_version;
     st->url_text = strdup(url);
     if (!st->url_text)
         return err_nomem(err);
@@ -86,17 +88,17 @@ static int mdb_open(const char *url, const struct store_options *opt, struct sto
     if (!st)
         return err_nomem(err);
     if (open_there(st, url, err) != 0) {
-        mdb_close_store(&st->base);
+        mdb_close_store(&st->base.store);
         return -1;
     }
-    *ret = &st->base;
+    *ret = &st->base.store;
     return 0;
 }
 
 static int mdb_dup(struct store *base, struct store **ret, struct error *err)
 {
     const struct mdb_store *from = mdb_of(base);
-    return mdb_open(from->url_text, &from->opt, ret, err);
+    return mdb_open(from->url_text, &from->base.opt, ret, err);
 }
 
 const struct store_ops store_mariadb = {
@@ -114,7 +116,7 @@ const struct store_ops store_mariadb = {
     .begin = mdb_begin_open,
     .commit = mdb_commit,
     .rollback = mdb_rollback,
-    .emit = mdb_emit,
+    .emit = db_emit,
     .consumer_put = db_consumer_put,
     .consumer_list = db_consumer_list,
     .consumer_history = db_consumer_history,
@@ -123,19 +125,19 @@ const struct store_ops store_mariadb = {
     .consumer_pause = db_consumer_pause,
     .consumer_remove = db_consumer_remove,
     .consumer_report = db_consumer_report,
-    .turn = mdb_turn,
+    .turn = db_turn,
     .poll_new = mdb_look,
-    .extend = mdb_extend,
+    .extend = db_extend,
     .claims = db_claims,
     .expose_connection = mdb_lend,
     .savepoint = mdb_savepoint,
     .tx_state = mdb_tx_state,
-    .settle = mdb_settle_here,
-    .handled = mdb_handled,
-    .handled_put = mdb_handled_put,
+    .settle = db_settle_open,
+    .handled = db_handled,
+    .handled_put = db_handled_put,
     .wake_fd = mdb_bell_fd,
     .wake_clear = mdb_bell_clear,
-    .handle_once = mdb_handle_once,
+    .handle_once = db_handle_once,
     .info = db_info,
     .events = db_events,
     .dead = db_dead,

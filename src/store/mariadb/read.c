@@ -1,14 +1,39 @@
-/* read.c: reading events in the order of their seq. To join each seq with its event takes the
- * server twice as long as to read events as they lie in their table. So where the numbers of a
- * chunk lie together, which is the rule, they are read as a range, and get their seq here. */
+/* read.c: reading events in the order of their seq, and what a turn does before and after its
+ * transaction. To join each seq with its event takes the server twice as long as to read events as
+ * they lie in their table. So where the numbers of a chunk lie together, which is the rule, they
+ * are read as a range, and get their seq here.
+ *
+ * The next events are read ahead of their claim, on a connection of their own: while a batch is
+ * committed and delivered, the server reads the next one. An event that has its seq stays what and
+ * where it is, so what was read ahead is what the claim would have read itself. Without it
+ * everything goes on, only slower. */
 #include <string.h>
 
+#include "base/num.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define FEW 32 /* so many events are joined: one question is less work than two */
+#define AHEAD_MIN 100             /* events of a batch that are worth reading ahead */
+#define PLACES_MAX 16000          /* that are read at once */
+#define TRY_AGAIN (10000 * MS_NS) /* until another connection is tried */
+#define CHUNK_MAX 2000            /* rows per answer */
+#define UNLOOKED_MAX 8 /* turns in a row that do not look for what is new, amid a backlog */
+#define FEW 32         /* so many events are joined: one question is less work than two */
 
-bool mdb_are_together(const struct mdb_place *p, size_t n)
+static struct mdb_after next_after(const struct claim_request *req, int64_t position)
+{
+    return (struct mdb_after){
+        .position = position,
+        .max = (int64_t)min_size(req->max_events, CHUNK_MAX),
+        .most = db_fresh_inline(req),
+    };
+}
+
+/* ---- where they are ---- */
+
+/* Says whether the places are in the order of their numbers, and whether few others have a number
+ * between them: events that are not committed or come later, or none. */
+static bool are_together(const struct mdb_place *p, size_t n)
 {
     for (size_t i = 1; i < n; i++)
         if (p[i].nr <= p[i - 1].nr)
@@ -17,70 +42,301 @@ bool mdb_are_together(const struct mdb_place *p, size_t n)
     return span <= n + n / 4;
 }
 
-int mdb_read_places(struct mdb_store *st, const struct mdb_after *after, struct mdb_place **ret,
-                    size_t *ret_n, struct error *err)
+/* Reads where the events after a position are: *ret_n of them, into an array that the caller
+ * frees. */
+static int read_places(struct mdb_store *st, const struct mdb_after *after, struct mdb_place **ret,
+                       size_t *ret_n, struct error *err)
 {
-    struct mdb_rows *q = mdb_rows(st, err,
-                                  SQL(places, .position = after->position, .max = after->max));
-    if (!q)
+    struct db_rows q = db_rows(&st->base.store, err,
+                               SQL(places, .position = after->position, .max = after->max));
+    if (!q.at)
         return -1;
     size_t n = 0;
-    struct mdb_place *p = calloc((size_t)mysql_num_rows(q->res) + 1, sizeof *p);
+    struct mdb_place *p = calloc((size_t)mdb_count(&q) + 1, sizeof *p);
     if (!p) {
-        mdb_done(q);
+        db_done(&q);
         return err_nomem(err);
     }
-    while (mdb_step(&q) == 1)
-        p[n++] = (struct mdb_place){.seq = mdb_int(q, 0), .nr = mdb_int(q, 1)};
+    while (db_step(&q, err) == 1)
+        p[n++] = (struct mdb_place){.seq = db_int(&q, 0), .nr = db_int(&q, 1)};
     *ret = p;
     *ret_n = n;
     return 0;
 }
 
-static struct mdb_rows *joined(struct mdb_store *st, const struct mdb_after *after,
-                               struct error *err)
+/* ---- ahead ---- */
+
+static void forget_places(struct mdb_ahead *h)
 {
-    return mdb_rows(
-        st, err,
-        SQL(fresh_events, .position = after->position, .max = after->max, .most = after->most));
+    free(h->places);
+    h->places = NULL;
+    h->n = 0;
+    h->at = 0;
 }
 
-/* no_rows is the answer that there is nothing. */
-static struct mdb_rows *no_rows(struct error *err)
+void mdb_ahead_release(struct mdb_store *st)
 {
+    struct mdb_ahead *h = &st->ahead;
+    forget_places(h);
+    mdb_rows_free(h->rows);
+    h->rows = NULL;
+    if (h->db)
+        mysql_close(h->db);
+    h->db = NULL;
+    h->asked = false;
+}
+
+/* give_up ends reading ahead for a while, after something failed. */
+static void give_up(struct mdb_store *st)
+{
+    mdb_ahead_release(st);
+    st->ahead.again = clock_mono(&clock_system) + TRY_AGAIN;
+}
+
+static bool connect_ahead(struct mdb_store *st)
+{
+    struct mdb_ahead *h = &st->ahead;
+    struct error ignored;
+    if (h->db)
+        return true;
+    if (clock_mono(&clock_system) < h->again)
+        return false;
+    h->db = mdb_dial(st, &ignored);
+    if (h->db)
+        return true;
+    give_up(st);
+    return false;
+}
+
+/* find_places sees to it that the max places after the position are known, if there are as many.
+ * Inside a transaction it asks for none: a question that fails takes with it what waits to be
+ * written. */
+static bool find_places(struct mdb_store *st, const struct mdb_after *after)
+{
+    struct mdb_ahead *h = &st->ahead;
+    size_t max = (size_t)after->max;
+    while (h->at < h->n && h->places[h->at].seq <= after->position)
+        h->at++;
+    bool follows = h->at > 0 && h->places[h->at - 1].seq == after->position;
+    if (follows && h->n - h->at >= max)
+        return true;
+    if (st->base.in_tx)
+        return false;
+
+    forget_places(h);
+    struct mdb_after more = *after;
+    struct error ignored;
+    if (more.max < PLACES_MAX)
+        more.max = PLACES_MAX;
+    if (read_places(st, &more, &h->places, &h->n, &ignored) != 0)
+        return false;
+    return h->n >= max;
+}
+
+/* ask sends the question for the max events at h->at, and does not wait for the answer. */
+static bool ask_ahead(struct mdb_store *st, const struct mdb_after *after)
+{
+    struct mdb_ahead *h = &st->ahead;
+    size_t max = (size_t)after->max;
+    const struct mdb_place *p = &h->places[h->at];
+    struct buf b;
+    struct sql_events_between args = {.first = p[0].nr, .last = p[max - 1].nr, .most = after->most};
+    buf_init(&b, 4096);
+    mdb_write(st, MDB_QUOTED, &sql_events_between, &args, &b);
+    bool sent = !b.failed && mysql_send_query(h->db, b.p, b.n) == 0;
+    buf_release(&b);
+    return sent;
+}
+
+/* Has the server read these events, if there are many more; inside a transaction only if it is
+ * known where they are. */
+static void ahead_start(struct mdb_store *st, const struct mdb_after *after)
+{
+    struct mdb_ahead *h = &st->ahead;
+    int64_t left = st->bell.next - 1 - after->position;
+    if (h->asked || after->max < AHEAD_MIN)
+        return;
+    if (st->base.in_tx && !h->db)
+        return;
+    if (left < 2 * after->max) {
+        mdb_ahead_release(st);
+        return;
+    }
+    if (!connect_ahead(st) || !find_places(st, after))
+        return;
+    if (!are_together(&h->places[h->at], (size_t)after->max))
+        return;
+    if (!ask_ahead(st, after)) {
+        give_up(st);
+        return;
+    }
+    h->asked = true;
+    h->what = *after;
+}
+
+/* Waits for the answer. */
+static struct mdb_rows *take_answer(struct mdb_store *st)
+{
+    struct mdb_ahead *h = &st->ahead;
     struct mdb_rows *q = calloc(1, sizeof *q);
-    if (!q)
-        err_nomem(err);
+    if (!q || mysql_read_query_result(h->db) != 0)
+        goto fail;
+    q->res = mysql_store_result(h->db);
+    if (!q->res)
+        goto fail;
     return q;
+
+fail:
+    free(q);
+    return NULL;
 }
 
-struct mdb_rows *mdb_read_after(struct mdb_store *st, const struct mdb_after *after,
-                                struct error *err)
+/* keep_places gives the rows the places they were asked for by. */
+static bool keep_places(struct mdb_ahead *h, struct mdb_rows *q)
 {
+    size_t n = (size_t)h->what.max;
+    q->places = calloc(n, sizeof *q->places);
+    if (!q->places)
+        return false;
+    memcpy(q->places, &h->places[h->at], n * sizeof *q->places);
+    q->n_places = n;
+    return true;
+}
+
+void mdb_ahead_fetch(struct mdb_store *st)
+{
+    struct mdb_ahead *h = &st->ahead;
+    if (!h->asked || h->rows)
+        return;
+    h->rows = take_answer(st);
+    if (!h->rows)
+        give_up(st);
+}
+
+/* Gives what was read ahead; NULL if it was not asked for exactly these, or failed. */
+static struct mdb_rows *ahead_take(struct mdb_store *st, const struct mdb_after *after)
+{
+    struct mdb_ahead *h = &st->ahead;
+    mdb_ahead_fetch(st);
+    if (!h->asked)
+        return NULL;
+    struct mdb_rows *q = h->rows;
+    h->asked = false;
+    h->rows = NULL;
+    bool wanted = h->what.position == after->position && h->what.max == after->max &&
+                  h->what.most == after->most;
+    if (wanted && keep_places(h, q))
+        return q;
+    mdb_rows_free(q);
+    return NULL;
+}
+
+/* ---- for a claim ---- */
+
+/* Reads the events after a position, in the order of seq: those that mdb_sequence has found, and
+ * maybe more. */
+static int read_chunk(struct mdb_store *st, const struct mdb_after *after, struct db_rows *ret,
+                      struct error *err)
+{
+    struct store *base = &st->base.store;
     struct mdb_place *p = NULL;
     size_t n = 0;
     int64_t left = st->bell.next - 1 - after->position;
-    if (left <= 0)
-        return no_rows(err);
-    struct mdb_rows *ahead = mdb_ahead_take(st, after);
+    struct mdb_rows *ahead = ahead_take(st, after);
+    *ret = (struct db_rows){.st = base, .at = ahead};
     if (ahead)
-        return ahead;
-    if (left <= FEW || after->max <= FEW)
-        return joined(st, after, err);
-    if (mdb_read_places(st, after, &p, &n, err) != 0)
-        return NULL;
-    if (n == 0 || !mdb_are_together(p, n)) {
+        return 0;
+    bool many = left > FEW && after->max > FEW;
+    if (many && read_places(st, after, &p, &n, err) != 0)
+        return -1;
+    if (n == 0 || !are_together(p, n)) {
         free(p);
-        return joined(st, after, err);
+        *ret = db_rows(
+            base, err,
+            SQL(fresh_events, .position = after->position, .max = after->max, .most = after->most));
+        return ret->at ? 0 : -1;
     }
 
-    struct mdb_rows *q = mdb_rows(
-        st, err, SQL(events_between, .first = p[0].nr, .last = p[n - 1].nr, .most = after->most));
+    *ret = db_rows(base, err,
+                   SQL(events_between, .first = p[0].nr, .last = p[n - 1].nr, .most = after->most));
+    struct mdb_rows *q = ret->at;
     if (!q) {
         free(p);
-        return NULL;
+        return -1;
     }
     q->places = p;
     q->n_places = n;
-    return q;
+    return 0;
+}
+
+/* Reads an answer at a time: until there are enough, or enough were looked at. */
+int mdb_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret, struct error *err)
+{
+    struct mdb_store *st = mdb_of(t->st);
+    size_t most = t->req->max_events;
+    size_t scan = most > FRESH_SCAN_MIN ? most : FRESH_SCAN_MIN;
+    struct chunk c = {.lane = lane, .from = position, .to = position};
+    c.ev = arena_alloc(t->a, most * sizeof *c.ev);
+    if (!c.ev)
+        return err_nomem(err);
+
+    bool more = true;
+    while (more && st->bell.next - 1 > c.to) {
+        struct mdb_after after = next_after(t->req, c.to);
+        size_t before = c.scanned, asked = min_size((size_t)after.max, scan - c.scanned);
+        struct db_rows q;
+        after.max = (int64_t)asked;
+        if (read_chunk(st, &after, &q, err) != 0)
+            return -1;
+        if (db_fresh_add(t, &q, lane, most, &c, err) != 0)
+            return -1;
+        bool room = c.n < most && c.bytes < t->req->max_bytes && c.scanned < scan;
+        more = room && c.scanned - before == asked;
+    }
+    *ret = c;
+    return 0;
+}
+
+/* Has the server read what the next turn will want, if this one got all it wanted. */
+void mdb_read_on(struct turn *t)
+{
+    const struct claim_request *req = t->req;
+    const struct batch *b = t->b;
+    if (!req)
+        return;
+    bool fresh = b->n > 0 && !b->parked, all = b->n == req->max_events;
+    bool in_a_row = req->lanes == 1 && b->to - b->from == (int64_t)b->n;
+    if (!fresh || !all || !in_a_row)
+        return;
+    struct mdb_after next = next_after(req, b->to);
+    ahead_start(mdb_of(t->st), &next);
+}
+
+/* ---- before and after a turn ---- */
+
+/* A turn can do without a look at what is new while its events are being read ahead. Now and then
+ * it looks all the same, since others may wait for what it finds. */
+int mdb_before_turns(struct turn *t, size_t n, struct error *err)
+{
+    struct mdb_store *st = mdb_of(t->st);
+    (void)n; /* one */
+    if (mdb_by_hand(st, err) != 0)
+        return -1;
+    bool claims = t->req && t->req->max_events > 0;
+    if (claims) {
+        bool enough = st->ahead.asked && st->unlooked < UNLOOKED_MAX;
+        st->unlooked = enough ? st->unlooked + 1 : 0;
+        if (!enough && mdb_sequence(st, err) != 0)
+            return -1;
+    }
+    st->beside = true;
+    return 0;
+}
+
+int mdb_after_turns(struct turn *t, size_t n, struct error *err)
+{
+    (void)n; /* one */
+    (void)err;
+    mdb_read_on(t);
+    return 0;
 }

@@ -15,7 +15,8 @@ extern const char *const mdb_functions[];
 
 static int has_table(struct mdb_store *st, const char *name, int64_t *ret, struct error *err)
 {
-    return mdb_value(st, err, ret, SQL(has_table, .schema = st->url.database, .name = name));
+    return db_value(&st->base.store, err, ret,
+                    SQL(has_table, .schema = st->url.database, .name = name));
 }
 
 /* read_version reads the schema version; 0: the database has no outbox, or half of one. */
@@ -32,10 +33,10 @@ static int read_version(struct mdb_store *st, int64_t *ret, struct error *err)
                        "%s: has a table outbox_event that is not ours, or not for this account (it "
                        "sees no outbox_meta beside it); use another database, or give the account "
                        "its part with `outbox grant`",
-                       st->shown);
+                       st->base.shown);
     if (!meta)
         return 0;
-    return mdb_value(st, err, ret, SQL(schema_version));
+    return db_value(&st->base.store, err, ret, SQL(schema_version));
 }
 
 /* known_version is read_version, but refuses an outbox made by a newer program. */
@@ -47,7 +48,7 @@ static int known_version(struct mdb_store *st, int64_t *ret, struct error *err)
         return err_set(err, ERR_NEWER,
                        "%s: the outbox in it has version %lld, this program knows up to %d; use a "
                        "newer outbox",
-                       st->shown, (long long)*ret, MDB_SCHEMA_VERSION);
+                       st->base.shown, (long long)*ret, MDB_SCHEMA_VERSION);
     return 0;
 }
 
@@ -58,12 +59,13 @@ int mdb_schema_check(struct mdb_store *st, struct error *err)
         return -1;
     if (version == 0)
         return err_set(err, ERR_NOTOURS,
-                       "%s: no outbox in this database; make one with `outbox init`", st->shown);
+                       "%s: no outbox in this database; make one with `outbox init`",
+                       st->base.shown);
     if (version < MDB_SCHEMA_VERSION)
         return err_set(
             err, ERR_NOTOURS,
             "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
-            st->shown, (long long)version);
+            st->base.shown, (long long)version);
     return 0;
 }
 
@@ -77,14 +79,14 @@ static void functions_hash(char out[32])
 static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
 {
     char ours[32];
-    struct mdb_rows *q;
+    struct db_rows q;
     functions_hash(ours);
-    int r = mdb_row(st, &q, err, SQL(meta, .name = "functions"));
+    int r = db_row(&st->base.store, &q, err, SQL(meta, .name = "functions"));
     if (r < 0)
         return -1;
-    *ret = r == 1 && str_is(mdb_text(q, 0), ours);
+    *ret = r == 1 && str_is(db_text(&q, 0), ours);
     if (r == 1)
-        mdb_done(q);
+        db_done(&q);
     return 0;
 }
 
@@ -94,13 +96,14 @@ static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
 {
     int64_t n = 0;
     struct error ignored;
-    struct mdb_rows *lost;
-    if (mdb_value(st, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
+    struct db_rows lost;
+    if (db_value(&st->base.store, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
         return -1;
     *ret = n >= MDB_TRIGGERS;
-    if (mdb_row(st, &lost, &ignored, SQL(lost_definers, .schema = st->url.database)) != 1)
+    if (db_row(&st->base.store, &lost, &ignored, SQL(lost_definers, .schema = st->url.database)) !=
+        1)
         return 0;
-    mdb_done(lost);
+    db_done(&lost);
     *ret = false;
     return 0;
 }
@@ -207,9 +210,9 @@ static int migrate(struct mdb_store *st, int64_t version, struct error *err)
         return -1;
     snprintf(text, sizeof text, "%d", MDB_SCHEMA_VERSION);
     functions_hash(hash);
-    if (mdb_run(st, err, SQL(put_meta, .name = "functions", .value = hash)) != 0)
+    if (db_run(&st->base.store, err, SQL(put_meta, .name = "functions", .value = hash)) != 0)
         return -1;
-    if (mdb_run(st, err, SQL(put_meta, .name = "schema_version", .value = text)) != 0)
+    if (db_run(&st->base.store, err, SQL(put_meta, .name = "schema_version", .value = text)) != 0)
         return -1;
     return mdb_adopt_renew(st, err);
 }
@@ -232,18 +235,19 @@ static int init_locked(struct mdb_store *st, bool *ret_created, struct error *er
 int mdb_init(struct store *base, bool *ret_created, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
-    int64_t got = 0, seconds = st->opt.lock_ms ? st->opt.lock_ms / 1000 : INIT_SECONDS;
+    int64_t got = 0, seconds = st->base.opt.lock_ms ? st->base.opt.lock_ms / 1000 : INIT_SECONDS;
     char name[64];
     uint64_t h = hash_end(hash_add(HASH_INIT, str_of(st->url.database)));
     snprintf(name, sizeof name, "outbox init %016llx", (unsigned long long)h);
-    if (mdb_value(st, err, &got, SQL(lock_init, .name = name, .patience = seconds)) != 0)
+    if (db_value(&st->base.store, err, &got, SQL(lock_init, .name = name, .patience = seconds)) !=
+        0)
         return -1;
     if (!got)
         return err_class(err, ERR_BUSY, CLASS_RETRY, 0,
-                         "%s: another `outbox init` is at work there for too long", st->shown);
+                         "%s: another `outbox init` is at work there for too long", st->base.shown);
     int r = init_locked(st, ret_created, err);
     int64_t ignored = 0;
-    mdb_value(st, NULL, &ignored, SQL(unlock_init, .name = name));
+    db_value(&st->base.store, NULL, &ignored, SQL(unlock_init, .name = name));
     return r;
 }
 

@@ -20,16 +20,16 @@ struct sequencer {
 
 static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
 {
-    struct mdb_rows *q;
-    int r = mdb_row(st, &q, err, SQL(probe));
+    struct db_rows q;
+    int r = db_row(&st->base.store, &q, err, SQL(probe));
     if (r < 0)
         return -1;
     if (r == 0)
         return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
                          "%s: the row of outbox_sequencer is gone; restore it from a backup",
-                         st->shown);
-    *ret = (struct sequencer){mdb_int(q, 0), mdb_int(q, 1), mdb_int(q, 2) != 0};
-    mdb_done(q);
+                         st->base.shown);
+    *ret = (struct sequencer){db_int(&q, 0), db_int(&q, 1), db_int(&q, 2) != 0};
+    db_done(&q);
     return 0;
 }
 
@@ -39,12 +39,13 @@ struct given {
 };
 
 /* drop_runs deletes their markers run by run, and adds their number to *dropped. It releases q. */
-static int drop_runs(struct mdb_store *st, struct mdb_rows *q, int64_t *dropped, struct error *err)
+static int drop_runs(struct mdb_store *st, struct db_rows *q, int64_t *dropped, struct error *err)
 {
-    while (mdb_step(&q) == 1) {
-        int64_t first = mdb_int(q, 0), n = mdb_int(q, 1);
-        if (mdb_run(st, err, SQL(drop_run, .first = first, .last = first + n - 1, .n = n)) != 0) {
-            mdb_done(q);
+    while (db_step(q, err) == 1) {
+        int64_t first = db_int(q, 0), n = db_int(q, 1);
+        if (db_run(&st->base.store, err,
+                   SQL(drop_run, .first = first, .last = first + n - 1, .n = n)) != 0) {
+            db_done(q);
             return -1;
         }
         *dropped += st->changed;
@@ -56,13 +57,13 @@ static int drop_runs(struct mdb_store *st, struct mdb_rows *q, int64_t *dropped,
 static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *dropped,
                           struct error *err)
 {
-    struct mdb_rows *q = mdb_rows(st, err, SQL(runs, .next = g->next, .after = g->after));
-    if (!q)
+    struct db_rows q = db_rows(&st->base.store, err, SQL(runs, .next = g->next, .after = g->after));
+    if (!q.at)
         return -1;
-    bool long_ones = (int64_t)mysql_num_rows(q->res) * RUN_LEAST <= g->after - g->next;
+    bool long_ones = (int64_t)mdb_count(&q) * RUN_LEAST <= g->after - g->next;
     if (long_ones)
-        return drop_runs(st, q, dropped, err);
-    mdb_done(q);
+        return drop_runs(st, &q, dropped, err);
+    db_done(&q);
     return 0;
 }
 
@@ -73,7 +74,8 @@ static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, str
     if (n >= RUNS_FROM && drop_long_runs(st, g, &dropped, err) != 0)
         return -1;
     if (dropped < n) {
-        if (mdb_run(st, err, SQL(drop_markers, .next = g->next, .after = g->after)) != 0)
+        if (db_run(&st->base.store, err, SQL(drop_markers, .next = g->next, .after = g->after)) !=
+            0)
             return -1;
         dropped += st->changed;
     }
@@ -86,9 +88,9 @@ static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, str
 static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     int64_t next = 0;
-    if (mdb_value(st, err, &next, SQL(lock_sequencer)) != 0)
+    if (db_value(&st->base.store, err, &next, SQL(lock_sequencer)) != 0)
         return -1;
-    if (mdb_run(st, err, SQL(give_seq, .next = next, .max = SEQUENCE_MAX)) != 0)
+    if (db_run(&st->base.store, err, SQL(give_seq, .next = next, .max = SEQUENCE_MAX)) != 0)
         return -1;
     int64_t n = st->changed;
     *ret_more = n == SEQUENCE_MAX;
@@ -102,19 +104,20 @@ static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct 
     if (dropped != n)
         return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
                          "%s: markers of outbox_fresh vanished while they were sequenced",
-                         st->shown);
-    return mdb_later(st, err, SQL(set_next, .next = next + n));
+                         st->base.shown);
+    return db_later(&st->base.store, err, SQL(set_next, .next = next + n));
 }
 
 /* drop_doubled deletes all but the first marker of each event. */
 static int drop_doubled(struct mdb_store *st, struct error *err)
 {
     int r;
-    struct mdb_rows *q = mdb_rows(st, err, SQL(doubled, .max = SEQUENCE_MAX));
-    while ((r = mdb_step(&q)) == 1) {
-        int64_t marker = mdb_int(q, 0);
-        if (mdb_run(st, err, SQL(drop_run, .first = marker, .last = marker, .n = 1)) != 0) {
-            mdb_done(q);
+    struct db_rows q = db_rows(&st->base.store, err, SQL(doubled, .max = SEQUENCE_MAX));
+    while ((r = db_step(&q, err)) == 1) {
+        int64_t marker = db_int(&q, 0);
+        if (db_run(&st->base.store, err, SQL(drop_run, .first = marker, .last = marker, .n = 1)) !=
+            0) {
+            db_done(&q);
             return -1;
         }
     }
@@ -126,26 +129,26 @@ static int drop_doubled(struct mdb_store *st, struct error *err)
 static int clear_numbers(struct mdb_store *st, struct error *err)
 {
     int64_t ignored = 0;
-    if (mdb_begin(&st->base, err) != 0)
+    if (mdb_begin(&st->base.store, err) != 0)
         return -1;
-    if (mdb_value(st, err, &ignored, SQL(lock_sequencer)) != 0 || drop_doubled(st, err) != 0 ||
-        mdb_run(st, err, SQL(forget_reused)) != 0) {
-        mdb_rollback(&st->base);
+    if (db_value(&st->base.store, err, &ignored, SQL(lock_sequencer)) != 0 ||
+        drop_doubled(st, err) != 0 || db_run(&st->base.store, err, SQL(forget_reused)) != 0) {
+        mdb_rollback(&st->base.store);
         return -1;
     }
-    return mdb_commit(&st->base, err);
+    return mdb_commit(&st->base.store, err);
 }
 
 static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_next,
                           struct error *err)
 {
-    if (mdb_begin(&st->base, err) != 0)
+    if (mdb_begin(&st->base.store, err) != 0)
         return -1;
     if (give(st, ret_more, ret_next, err) != 0) {
-        mdb_rollback(&st->base);
+        mdb_rollback(&st->base.store);
         return -1;
     }
-    return mdb_commit(&st->base, err);
+    return mdb_commit(&st->base.store, err);
 }
 
 /* give_some is give_committed, tried again where that can help. */
@@ -196,7 +199,7 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
 }
 
 /* mdb_news is best effort: without it, a relay notices at its next sweep. */
-void mdb_news(struct mdb_store *st)
+void mdb_news(struct store *st)
 {
-    mdb_run(st, NULL, SQL(ring));
+    db_run(st, NULL, SQL(ring));
 }

@@ -1,9 +1,17 @@
-/* statement.c: statements as text, their values, and rows as events. Nothing is prepared on the
- * server: that would be lost with the connection, and nothing may stay behind on the caller's. How
- * they are sent is in ask.c. */
+/* statement.c: writing statements as text, sending them to the server, reading its answers, and the
+ * driver that store/db works with. Nothing is prepared on the server: that would be lost with the
+ * connection, and nothing may stay behind on the caller's.
+ *
+ * A statement costs the server less than the way there and back. So a transaction of ours sends
+ * what nothing waits for together with the next question (db_later), and questions that do not
+ * follow from each other at once (db_ask_all). The server takes the statements of a packet one by
+ * one, and none after one that failed. */
+#include <mysqld_error.h>
+#include <string.h>
+
 #include "store/mariadb/mariadb.h"
 
-#include <string.h>
+#define LATER_MAX (64 * 1024) /* bytes of statements that wait */
 
 /* ---- writing ---- */
 
@@ -21,7 +29,7 @@ static void add_hex(struct buf *b, struct str s)
     buf_addc(b, '\'');
 }
 
-/* add_quoted doubles quotes and backslashes: our sessions are never in NO_BACKSLASH_ESCAPES. */
+/* Our sessions are never in NO_BACKSLASH_ESCAPES. */
 static void add_quoted(struct buf *b, struct str s)
 {
     buf_expect(b, s.n + 2);
@@ -41,7 +49,7 @@ static void add_quoted(struct buf *b, struct str s)
     buf_addc(b, '\'');
 }
 
-static void add_text(struct buf *b, enum mdb_literals how, struct str s)
+static void add_literal(struct buf *b, enum mdb_literals how, struct str s)
 {
     if (!s.p)
         buf_adds(b, "NULL");
@@ -57,10 +65,10 @@ static void add_value(struct buf *b, enum mdb_literals how, char type, const voi
     const int64_t *number;
     switch (type) {
     case 'i': buf_addi64(b, *(const int64_t *)arg); break;
-    case 't': add_text(b, how, *(const struct str *)arg); break;
+    case 't': add_literal(b, how, *(const struct str *)arg); break;
     case 's':
         text = *(const char *const *)arg;
-        add_text(b, how, text ? str_of(text) : (struct str){0});
+        add_literal(b, how, text ? str_of(text) : (struct str){0});
         break;
     case 'o':
         number = *(const int64_t *const *)arg;
@@ -97,75 +105,447 @@ void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct s
 
 /* ---- rows ---- */
 
-void mdb_done(struct mdb_rows *q)
+void mdb_rows_free(struct mdb_rows *q)
 {
-    if (!q)
-        return;
-    if (q->res)
+    if (q && q->res)
         mysql_free_result(q->res);
-    free(q->places);
+    if (q)
+        free(q->places);
     free(q);
 }
 
-/* find_place goes to the place of the row; false if it has none. */
+static int64_t rows_number(const struct mdb_rows *q, int col)
+{
+    return q->row[col] ? strtoll(q->row[col], NULL, 10) : 0;
+}
+
+/* Goes to the place of the row; false if it has none. */
 static bool find_place(struct mdb_rows *q)
 {
-    int64_t nr = mdb_int(q, 0);
+    int64_t nr = rows_number(q, 0);
     while (q->place < q->n_places && q->places[q->place].nr < nr)
         q->place++;
     return q->place < q->n_places && q->places[q->place].nr == nr;
 }
 
-/* fetch goes to the next row that counts. */
-static void fetch(struct mdb_rows *q)
+/* All rows are here already. */
+static int driver_step(struct db_rows *at, struct error *err)
 {
+    struct mdb_rows *q = at->at;
+    (void)err;
     do
         q->row = q->res ? mysql_fetch_row(q->res) : NULL;
     while (q->row && q->places && !find_place(q));
-}
-
-int mdb_step(struct mdb_rows **at)
-{
-    struct mdb_rows *q = *at;
-    if (!q)
-        return -1;
-    fetch(q);
     if (!q->row) {
-        mdb_done(q);
-        *at = NULL;
+        mdb_rows_free(q);
         return 0;
     }
     q->size = mysql_fetch_lengths(q->res);
     return 1;
 }
 
-struct str mdb_copy(const struct mdb_rows *q, int col, struct arena *a, bool *ok)
+static void driver_done(struct db_rows *q)
 {
-    struct str s = mdb_text(q, col);
-    if (!s.p)
-        return s;
-    s.p = arena_bytes(a, s.p, s.n);
-    if (!s.p)
-        *ok = false;
-    return s;
+    mdb_rows_free(q->at);
 }
 
-bool mdb_event_row(const struct mdb_rows *q, struct arena *a, struct event *ev)
+static bool driver_null(const struct db_rows *at, int col)
 {
-    *ev = (struct event){
-        .seq = mdb_seq(q),
-        .id = mdb_text(q, 1),
-        .type = mdb_text(q, 2),
-        .aggregate_type = mdb_text(q, 3),
-        .aggregate_id = mdb_text(q, 4),
-        .has_version = !mdb_null(q, 5),
-        .version = mdb_int(q, 5),
-        .payload = mdb_text(q, 6),
-        .headers = mdb_text(q, 7),
-        .tenant = mdb_text(q, 8),
-        .created_at = mdb_int(q, 9),
-        .not_before = mdb_int(q, 10),
-        .idempotency_key = mdb_text(q, 11),
-    };
-    return db_event_keep(ev, a);
+    const struct mdb_rows *q = at->at;
+    return q->row[col] == NULL;
 }
+
+static int64_t driver_integer(const struct db_rows *at, int col)
+{
+    const struct mdb_rows *q = at->at;
+    bool is_seq = q->places && col == EVENT_SEQ;
+    return is_seq ? q->places[q->place].seq : rows_number(q, col);
+}
+
+static struct str driver_text(const struct db_rows *at, int col)
+{
+    const struct mdb_rows *q = at->at;
+    return (struct str){q->row[col], q->row[col] ? q->size[col] : 0};
+}
+
+size_t mdb_count(const struct db_rows *at)
+{
+    const struct mdb_rows *q = at->at;
+    return q->res ? (size_t)mysql_num_rows(q->res) : 0;
+}
+
+/* ---- one statement, on any connection ---- */
+
+/* send_text sends a text, and does not wait for the answer. */
+static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
+                     struct error *err)
+{
+    /* The server would only hang up. */
+    bool too_large = st->packet_max > 0 && n >= (size_t)st->packet_max;
+    if (too_large)
+        return err_class(err, ERR_INVALID, CLASS_REJECT, ER_NET_PACKET_TOO_LARGE,
+                         "%s: a statement of %zu bytes is more than the server takes; raise "
+                         "max_allowed_packet there (it is %lld)",
+                         st->base.shown, n, (long long)st->packet_max);
+    int64_t since = clock_mono(&clock_system);
+    if (mysql_send_query(db, text, n) != 0)
+        return mdb_fail_since(st, db, since, err);
+    return 0;
+}
+
+/* await_answer waits until the first answer to what was sent has begun. */
+static int await_answer(const struct mdb_store *st, MYSQL *db, struct error *err)
+{
+    int64_t since = clock_mono(&clock_system);
+    if (mysql_read_query_result(db) != 0)
+        return mdb_fail_since(st, db, since, err);
+    return 0;
+}
+
+/* Gives the rows of the answer that has begun. */
+static int take_answer(const struct mdb_store *st, MYSQL *db, struct db_rows *ret,
+                       struct error *err)
+{
+    struct mdb_rows *q = calloc(1, sizeof *q);
+    if (!q)
+        return err_nomem(err);
+    int64_t since = clock_mono(&clock_system);
+    q->res = mysql_store_result(db);
+    if (!q->res && mysql_errno(db) != 0) {
+        mdb_fail_since(st, db, since, err);
+        free(q);
+        return -1;
+    }
+    *ret = (struct db_rows){.st = (struct store *)&st->base.store, .at = q};
+    return 0;
+}
+
+/* skip_rest reads what follows an answer: a CALL gives a status behind its rows. */
+static void skip_rest(MYSQL *db)
+{
+    while (mysql_more_results(db) && mysql_next_result(db) == 0) {
+        MYSQL_RES *more = mysql_store_result(db);
+        if (more)
+            mysql_free_result(more);
+    }
+}
+
+int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n, struct db_rows *ret,
+            struct error *err)
+{
+    if (send_text(st, db, text, n, err) != 0 || await_answer(st, db, err) != 0)
+        return -1;
+    if (take_answer(st, db, ret, err) != 0)
+        return -1;
+    skip_rest(db);
+    return 0;
+}
+
+/* ---- several statements, on ours ---- */
+
+int mdb_group(struct mdb_store *st, bool on, struct error *err)
+{
+    if (mdb_connect(st, err) != 0)
+        return -1;
+    if (st->base.lent || st->grouped == on)
+        return 0;
+    enum enum_mysql_set_option option = MYSQL_OPTION_MULTI_STATEMENTS_OFF;
+    if (on)
+        option = MYSQL_OPTION_MULTI_STATEMENTS_ON;
+    if (mysql_set_server_option(st->db, option) != 0) {
+        mdb_fail(st, st->db, err);
+        mdb_disconnect(st);
+        return -1;
+    }
+    st->grouped = on;
+    return 0;
+}
+
+void mdb_forget_later(struct mdb_store *st)
+{
+    buf_clear(&st->text);
+    st->later = (struct mdb_later){0};
+}
+
+/* note_end forgets a connection that broke, or that leads to a server that became a replica: its
+ * address may lead to another one by now. Inside a transaction it stays to its end, so that nothing
+ * goes on as if it were still open. */
+static void note_end(struct mdb_store *st)
+{
+    unsigned code = mysql_errno(st->db);
+    bool lost = mdb_is_lost(code);
+    st->moved = st->moved || mdb_is_elsewhere(code);
+    if (!lost && !st->moved)
+        return;
+    mdb_bell_release(st);
+    if (!st->base.in_tx)
+        mdb_disconnect(st);
+}
+
+/* next_answer begins the answer to the next statement of a packet. */
+static int next_answer(const struct mdb_store *st, struct error *err)
+{
+    int64_t since = clock_mono(&clock_system);
+    int r = mysql_next_result(st->db);
+    if (r == 0)
+        return 0;
+    if (r > 0)
+        return mdb_fail_since(st, st->db, since, err);
+    return err_set(err, ERR_INTERNAL, "%s: a statement got no answer", st->base.shown);
+}
+
+/* note_changed notes what a statement without rows has changed. */
+static void note_changed(struct mdb_store *st)
+{
+    st->changed = (int64_t)mysql_affected_rows(st->db);
+    st->wrote = st->wrote || st->changed > 0;
+}
+
+/* read_answers reads the answers to the statements that waited, and those to n questions. */
+static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, struct error *err)
+{
+    size_t waited = st->later.n;
+    for (size_t i = 0; i < waited + n; i++) {
+        if (i > 0 && next_answer(st, err) != 0)
+            return -1;
+        st->changed = 0;
+        if (i < waited)
+            note_changed(st);
+        else if (take_answer(st, st->db, &ret[i - waited], err) != 0)
+            return -1;
+    }
+    const struct mdb_rows *last = n > 0 ? ret[n - 1].at : NULL;
+    if (last && !last->res)
+        note_changed(st);
+    skip_rest(st->db);
+    return 0;
+}
+
+/* send_and_read sends the first `size` bytes of the text, and reads the answers. What was read
+ * ahead is fetched while the server is at work on them, if that was asked for. */
+static int send_and_read(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
+                         struct error *err)
+{
+    if (send_text(st, st->db, st->text.p, size, err) != 0)
+        return -1;
+    if (st->beside)
+        mdb_ahead_fetch(st);
+    if (await_answer(st, st->db, err) != 0)
+        return -1;
+    return read_answers(st, ret, n, err);
+}
+
+/* exchange sends the first `size` bytes of the text: what waits, and n questions. On failure
+ * nothing waits any more, and there are no answers. */
+static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
+                    struct error *err)
+{
+    struct error why;
+    for (size_t i = 0; i < n; i++)
+        ret[i] = (struct db_rows){0};
+    if (send_and_read(st, size, ret, n, &why) == 0)
+        return 0;
+
+    note_end(st);
+    mdb_forget_later(st);
+    for (size_t i = 0; i < n; i++)
+        db_done(&ret[i]);
+    if (err)
+        *err = why;
+    return -1;
+}
+
+/* send_later sends what waits, and leaves the text behind it. */
+static int send_later(struct mdb_store *st, struct error *err)
+{
+    size_t behind = st->later.size + 1; /* a semicolon */
+    if (exchange(st, st->later.size, NULL, 0, err) != 0)
+        return -1;
+    st->later = (struct mdb_later){0};
+    size_t left = st->text.n - behind;
+    memmove(st->text.p, st->text.p + behind, left);
+    buf_truncate(&st->text, left);
+    return 0;
+}
+
+/* end_statement ends a statement that was added to the text. If that became too long, what waits
+ * goes first. */
+static int end_statement(struct mdb_store *st, struct error *err)
+{
+    if (st->text.failed) {
+        mdb_forget_later(st);
+        return err_nomem(err);
+    }
+    bool beyond = st->packet_max > 0 && st->text.n >= (size_t)st->packet_max;
+    bool too_long = beyond || st->text.n > LATER_MAX;
+    if (st->later.n == 0 || !too_long)
+        return 0;
+    return send_later(st, err);
+}
+
+static int add_text(struct mdb_store *st, const char *text, struct error *err)
+{
+    if (st->text.n > 0)
+        buf_addc(&st->text, ';');
+    buf_adds(&st->text, text);
+    return end_statement(st, err);
+}
+
+static int add_statement(struct mdb_store *st, const struct sql *sql, const void *args,
+                         struct error *err)
+{
+    if (st->text.n > 0)
+        buf_addc(&st->text, ';');
+    mdb_write(st, st->base.lent ? MDB_HEX : MDB_QUOTED, sql, args, &st->text);
+    return end_statement(st, err);
+}
+
+/* ask_now sends the text, which ends with n questions. */
+static int ask_now(struct mdb_store *st, struct db_rows *ret, size_t n, struct error *err)
+{
+    if (exchange(st, st->text.n, ret, n, err) != 0)
+        return -1;
+    mdb_forget_later(st);
+    return 0;
+}
+
+static void wait_behind(struct mdb_store *st)
+{
+    st->later.n++;
+    st->later.size = st->text.n;
+}
+
+static int driver_later(struct store *base, const struct sql *sql, const void *args,
+                        struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    if (!st->grouped || !st->base.in_tx)
+        return db_run(base, err, sql, args);
+    if (add_statement(st, sql, args, err) != 0)
+        return -1;
+    wait_behind(st);
+    st->wrote = true;
+    return 0;
+}
+
+int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
+{
+    if (!st->grouped)
+        return mdb_exec(st, text, err);
+    if (add_text(st, text, err) != 0)
+        return -1;
+    wait_behind(st);
+    return 0;
+}
+
+/* Fetches, while it waits, what was read ahead, if that was asked for. */
+static int driver_ask_all(struct store *base, const struct db_question *ask, size_t n,
+                          struct db_rows *ret, struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    int r = mdb_connect(st, err);
+    if (r == 0 && st->grouped) {
+        for (size_t i = 0; i < n && r == 0; i++)
+            r = add_statement(st, ask[i].sql, ask[i].args, err);
+        if (r == 0)
+            r = ask_now(st, ret, n, err);
+    } else if (r == 0) { /* the connection takes one statement at a time */
+        size_t i = 0;
+        for (; i < n && r == 0; i++) {
+            ret[i] = db_rows(base, err, ask[i].sql, ask[i].args);
+            r = ret[i].at ? 0 : -1;
+        }
+        while (r != 0 && i-- > 0)
+            db_done(&ret[i]);
+    }
+    st->beside = false;
+    return r;
+}
+
+/* ---- one statement, on ours ---- */
+
+static void *driver_rows(struct store *base, const struct sql *sql, const void *args,
+                         struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    struct db_rows q;
+    if (mdb_connect(st, err) != 0 || add_statement(st, sql, args, err) != 0)
+        return NULL;
+    return ask_now(st, &q, 1, err) == 0 ? q.at : NULL;
+}
+
+int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
+{
+    struct db_rows q;
+    if (mdb_connect(st, err) != 0 || add_text(st, text, err) != 0)
+        return -1;
+    if (ask_now(st, &q, 1, err) != 0)
+        return -1;
+    db_done(&q);
+    return 0;
+}
+
+/* ---- the driver ---- */
+
+static int64_t driver_changed(struct store *st)
+{
+    return mdb_of(st)->changed;
+}
+
+static bool driver_wrote(struct store *st)
+{
+    return mdb_of(st)->wrote;
+}
+
+static bool driver_is_duplicate(const struct error *why)
+{
+    return why->native == ER_DUP_ENTRY;
+}
+
+/* Inside a transaction there is nothing to do: what was committed before it has its numbers. */
+static int driver_number(struct store *st, struct error *err)
+{
+    return db_of(st)->in_tx ? 0 : mdb_sequence(mdb_of(st), err);
+}
+
+static bool driver_again(const struct error *why)
+{
+    return why->native == ER_DUP_ENTRY || why->native == ER_LOCK_DEADLOCK;
+}
+
+const struct db_driver mdb_driver = {
+    .dialect = SQL_MARIADB,
+    .schema_version = MDB_SCHEMA_VERSION,
+    .together = DB_TOGETHER,
+    .rows = driver_rows,
+    .step = driver_step,
+    .done = driver_done,
+    .null = driver_null,
+    .integer = driver_integer,
+    .text = driver_text,
+    .changed = driver_changed,
+    .wrote = driver_wrote,
+    .ask_all = driver_ask_all,
+    .later = driver_later,
+    .is_duplicate = driver_is_duplicate,
+    .begin = mdb_begin,
+    .commit = mdb_commit,
+    .rollback = mdb_rollback,
+    .now = mdb_now,
+    .snapshot_begin = mdb_snapshot_begin,
+    .snapshot_end = mdb_snapshot_end,
+    .number = driver_number,
+    .news = mdb_news,
+    .again = driver_again,
+    .tx_gone = mdb_tx_gone,
+    .target = mdb_target,
+    .target_rows = mdb_target_rows,
+    .target_changed = mdb_target_changed,
+    .insert = mdb_insert,
+    .before_turns = mdb_before_turns,
+    .heard = mdb_heard,
+    .read_fresh = mdb_read_fresh,
+    .mark_rows = mdb_mark_rows,
+    .before_commit = mdb_read_on,
+    .after_turns = mdb_after_turns,
+};

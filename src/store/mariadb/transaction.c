@@ -1,4 +1,8 @@
-/* transaction.c: beginning and ending transactions. */
+/* transaction.c: beginning and ending transactions, also those in which handlers of the application
+ * work. */
+#include <mysqld_error.h>
+#include <stdio.h>
+
 #include "store/mariadb/mariadb.h"
 
 bool mdb_is_open(MYSQL *db)
@@ -21,16 +25,17 @@ static bool in_transaction(MYSQL *db)
 
 int mdb_by_hand(const struct mdb_store *st, struct error *err)
 {
-    if (st->in_tx || !in_transaction(st->db))
+    if (st->base.in_tx || !in_transaction(st->db))
         return 0;
     return err_set(err, ERR_MISUSE,
                    "a transaction was begun by hand on this connection: what is done in it would "
                    "not be durable: refused");
 }
 
-int mdb_tx_gone(struct mdb_store *st, struct error *err)
+int mdb_tx_gone(struct store *base, struct error *err)
 {
-    if (!st->in_tx || st->later.begins || in_transaction(st->db))
+    struct mdb_store *st = mdb_of(base);
+    if (!st->base.in_tx || st->later.begins || in_transaction(st->db))
         return 0;
     return err_set(err, ERR_MISUSE,
                    "an earlier failure made the server roll this transaction back: begin it again");
@@ -38,7 +43,7 @@ int mdb_tx_gone(struct mdb_store *st, struct error *err)
 
 static int begin(struct mdb_store *st, bool hurry, struct error *err)
 {
-    if (st->in_tx)
+    if (st->base.in_tx)
         return err_set(err, ERR_MISUSE, "a transaction is open already");
     if (mdb_by_hand(st, err) != 0)
         return -1;
@@ -47,10 +52,10 @@ static int begin(struct mdb_store *st, bool hurry, struct error *err)
     if (mdb_exec_later(st, "START TRANSACTION READ WRITE", err) != 0)
         return -1;
     st->later.begins = st->later.n > 0;
-    st->in_tx = true;
+    st->base.in_tx = true;
     st->wrote = false;
     st->savepoints = 0;
-    st->dirty = st->lent;
+    st->dirty = st->base.lent;
     return 0;
 }
 
@@ -73,13 +78,13 @@ int mdb_begin_open(struct store *base, struct error *err)
 int mdb_commit(struct store *base, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
-    if (!st->in_tx)
+    if (!st->base.in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open");
-    if (mdb_tx_gone(st, err) != 0 || mdb_exec(st, "COMMIT", err) != 0) {
+    if (mdb_tx_gone(base, err) != 0 || mdb_exec(st, "COMMIT", err) != 0) {
         mdb_rollback(base);
         return -1;
     }
-    st->in_tx = false;
+    st->base.in_tx = false;
     return 0;
 }
 
@@ -88,7 +93,7 @@ int mdb_commit(struct store *base, struct error *err)
 void mdb_rollback(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
-    st->in_tx = false;
+    st->base.in_tx = false;
     mdb_forget_later(st);
     if (!st->db)
         return;
@@ -96,9 +101,10 @@ void mdb_rollback(struct store *base)
         mdb_disconnect(st);
 }
 
-int mdb_snapshot_begin(struct mdb_store *st, bool *ret_own, struct error *err)
+int mdb_snapshot_begin(struct store *base, bool *ret_own, struct error *err)
 {
-    *ret_own = !st->in_tx;
+    struct mdb_store *st = mdb_of(base);
+    *ret_own = !st->base.in_tx;
     if (!*ret_own)
         return 0;
     if (mdb_exec(st, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", err) != 0)
@@ -106,8 +112,83 @@ int mdb_snapshot_begin(struct mdb_store *st, bool *ret_own, struct error *err)
     return mdb_exec(st, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY", err);
 }
 
-void mdb_snapshot_end(struct mdb_store *st, bool own)
+void mdb_snapshot_end(struct store *base, bool own)
 {
+    struct mdb_store *st = mdb_of(base);
     if (own && st->db)
         mdb_exec(st, "COMMIT", NULL);
+}
+
+/* ---- handlers ---- */
+
+/* mdb_lend notes that handlers work on the connection. From here on the session is set up anew
+ * before each of our own transactions, whatever handlers have set, and texts go as hexadecimal
+ * digits: a handler may have chosen another character set. */
+int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    if (mdb_group(st, false, err) != 0)
+        return -1;
+    st->base.lent = true;
+    st->dirty = true;
+    st->idle_ms = idle_ms;
+    return mdb_connect(st, err);
+}
+
+/* say_ended is what is said of a transaction that a handler ended. */
+static int say_ended(struct error *err)
+{
+    return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
+}
+
+/* savepoint_sql writes the statement for a savepoint. Each depth has a name of its own: the server
+ * forgets a savepoint when another of its name is set. */
+static void savepoint_sql(char out[64], const char *verb, int depth)
+{
+    snprintf(out, 64, "%s outbox_handler_%d", verb, depth);
+}
+
+int mdb_savepoint(struct store *base, enum savepoint what, struct error *err)
+{
+    struct mdb_store *st = mdb_of(base);
+    char text[64];
+    struct error why;
+    if (mdb_tx_state(base) == TX_GONE)
+        return say_ended(err);
+    if (what == SAVEPOINT_SET) {
+        savepoint_sql(text, "SAVEPOINT", st->savepoints + 1);
+        if (mdb_exec(st, text, err) != 0)
+            return -1;
+        st->savepoints++;
+        return 0;
+    }
+
+    int r = 0;
+    if (what == SAVEPOINT_UNDO) {
+        savepoint_sql(text, "ROLLBACK TO SAVEPOINT", st->savepoints);
+        r = mdb_exec(st, text, &why);
+    }
+    if (r == 0) {
+        savepoint_sql(text, "RELEASE SAVEPOINT", st->savepoints);
+        r = mdb_exec(st, text, &why);
+    }
+    if (r == 0) {
+        st->savepoints--;
+        return 0;
+    }
+    if (why.native == ER_SP_DOES_NOT_EXIST)
+        return say_ended(err);
+    if (err)
+        *err = why;
+    return -1;
+}
+
+enum tx_state mdb_tx_state(struct store *base)
+{
+    struct mdb_store *st = mdb_of(base);
+    if (!st->db || mdb_is_lost(mysql_errno(st->db)))
+        return TX_LOST;
+    if (!st->base.in_tx || mdb_tx_gone(base, NULL) != 0)
+        return TX_GONE;
+    return TX_OPEN;
 }

@@ -1,7 +1,6 @@
 /* open.c: handles, transactions, and the table of operations. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "store/postgres/handle.h"
 #include "store/postgres/postgres.h"
@@ -20,13 +19,11 @@ void pg_close(struct store *base)
         free(st->cached[i].text);
     for (int i = 0; i < 3; i++)
         free(st->foreign[i]);
-    if (st->rang_fd >= 0)
-        close(st->rang_fd);
+    pg_wakeup_release(&st->wakeup);
     arena_release(&st->ahead.a);
     arena_release(&st->ahead.kept.a);
     free(st->ahead.seen);
     free(st->ahead.target);
-    free(st->looked);
     free(st->path_was);
     free(st->conninfo);
     free(st->shown);
@@ -51,7 +48,7 @@ static struct pg_store *store_new(const struct store_options *opt)
         st->opt.clock = &clock_system;
     if (!st->opt.payload_max)
         st->opt.payload_max = EVENT_PAYLOAD_MAX;
-    st->rang_fd = -1;
+    pg_wakeup_init(&st->wakeup);
     arena_init(&st->ahead.a, 0);
     arena_init(&st->ahead.kept.a, 0);
     rng_seed_os(&st->rng);
@@ -240,9 +237,9 @@ void pg_rollback(struct store *base)
     .turn_many = pg_turns, \
     .extend = pg_extend, \
     .claims = pg_claims, \
-    .wake_fd = pg_bell_fd, \
-    .wake_clear = pg_bell_clear, \
-    .poll_new = pg_look, \
+    .wake_fd = pg_wake_fd, \
+    .wake_clear = pg_wake_clear, \
+    .poll_new = pg_poll_new, \
     \
     .expose_connection = pg_lend, \
     .savepoint = pg_savepoint, \

@@ -16,10 +16,9 @@
  *   turns.c        the same where there is little to consider, for one consumer or for several
  *   outcomes.c     what a turn says, as JSON
  *   waiting.c      which events of a claim have to wait
- *   look.c         what is new, for a relay of many consumers
  *   read.c         reading the events of a claim
  *   ahead.c        reading those of the next ones, ahead of their claims
- *   bell.c         sleeping until an event is committed
+ *   wakeup.c       learning of commits; what is new, for a relay of many consumers
  *   effects.c      transactions that the application's handlers work in
  *   consumers.c    registering and listing consumers, and how one is doing
  *   inspect.c      the outbox as a whole, dead letters and marks
@@ -37,6 +36,7 @@
 
 #include "base/rng.h"
 #include "base/uuid7.h"
+#include "store/postgres/wakeup.h"
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 1
@@ -54,10 +54,6 @@
 /* Our two connections. The second exists while there is a backlog: the server reads ahead there
  * while the first one settles and claims. */
 enum pg_link { PG_MAIN, PG_READER, PG_LINKS };
-
-/* Whether the main connection sleeps: holding the lock that makes producers ring, or beside
- * somebody who holds it. */
-enum bell_state { BELL_AWAKE, BELL_HOLDER, BELL_LISTENER };
 
 /* A window is where events are: committed between two snapshots (as text), with a seq in
  * (from, to]. None has a seq past `end`. */
@@ -170,25 +166,7 @@ struct pg_store {
     bool given_ids;   /* this role is held to a tenant and may not choose the ids of its events */
     char *foreign[3]; /* statements for connections of the application's */
 
-    /* The doorbell (bell.c). */
-    enum bell_state bell;
-    bool bell_works, listening;
-    bool rang;         /* libpq has read a notification that nobody acted on yet */
-    bool woken;        /* a notification came before the look that is being made */
-    bool called;       /* it was for everybody, not for an event: see _bell_ring_all */
-    size_t rings;      /* how many came before it */
-    bool called_since; /* the same, since that look */
-    size_t rings_since;
-    int64_t rung_from;  /* since when rings are counted together (look.c), monotonic */
-    size_t rung;        /* how many they are */
-    char *looked;       /* the snapshot of the last look (look.c); NULL: none was made */
-    bool still;         /* nobody had written anything since the look before it */
-    bool told;          /* one came while this was a listener */
-    bool vacated;       /* the connection broke while it held the lock: listeners were not told */
-    int rang_fd;        /* always readable; -1: not opened yet */
-    int64_t found_at;   /* monotonic: when events were last found */
-    char squatter[200]; /* who holds a lock of the bell without business there; "": nobody */
-    int64_t poll_in_ms; /* how long to wait while somebody is about to commit */
+    struct pg_wakeup wakeup;
 
     /* Claiming and reading (turn.c, read.c, ahead.c). */
     struct turn_cache cache; /* for requests that bring none */
@@ -389,11 +367,9 @@ int64_t pg_key_sample(void);
 int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
                     struct error *err);
 
-/* ---- turns.c, look.c ---- */
+/* ---- turns.c ---- */
 
 int pg_turns(struct store *st, struct batched_turn *t, size_t n, struct error *err);
-int pg_look(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
-            struct watch_result *ret, struct error *err);
 
 /* ---- read.c ---- */
 
@@ -475,19 +451,6 @@ void pg_ahead_forget(struct pg_store *st);
 /* pg_event_row copies a binary row into *ev. Returns false if there is no room. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
-
-/* ---- bell.c ---- */
-
-/* pg_bell_sleep is called when nothing was found. It returns 1 if the caller must look once more
- * before it may sleep, and 0 if not. Then *poll_in_ms says how soon it must look again in any case;
- * 0: a notification will come. */
-int pg_bell_sleep(struct pg_store *st, int64_t *poll_in_ms, struct error *err);
-/* pg_bell_found notes that n events were found; `all`: nothing else is left. It gets up, so that
- * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on
- * ringing. */
-int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
-int pg_bell_fd(struct store *st);
-void pg_bell_clear(struct store *st);
 
 /* ---- effects.c ---- */
 

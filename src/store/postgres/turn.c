@@ -359,7 +359,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     bool that_is_all = pg_true(r, 0, A_quiet);
     if (t->req->no_listen)
         t->hint->quiet = that_is_all; /* the caller is rung for whatever comes next */
-    else if (pg_bell_found(t->st, b->n, that_is_all, &t->hint->quiet, err) != 0)
+    else if (pg_wakeup_found(t->st, b->n, that_is_all, &t->hint->quiet, err) != 0)
         return -1;
     return 0;
 }
@@ -378,14 +378,9 @@ static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
     pg_reader_close(t->st); /* the backlog is done */
     if (t->req->no_listen)
         return 0;
-    int slept = pg_bell_sleep(t->st, &h->poll_in_ms, err);
-    if (slept < 0)
+    if (pg_wakeup_sleep(t->st, ret_again, &h->poll_in_ms, err) != 0)
         return -1;
-    *ret_again = slept == 1;
-    if (*t->st->squatter)
-        h->wake_blocker = t->st->squatter;
-    else
-        h->wake_blocker = NULL;
+    h->wake_blocker = pg_wakeup_blocker(t->st);
     return 0;
 }
 

@@ -85,11 +85,11 @@ static int run_mark(struct sqlite_store *st, sqlite3_str *q, const char *ids, st
 }
 
 /* mark_rows marks the rows of one table, which is a row of marked_tables, with one UPDATE. */
-static int mark_rows(struct sqlite_store *st, sqlite3_stmt *table, const char *ids,
+static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const char *ids,
                      struct error *err)
 {
-    const char *source = sqlite_text(table, 0).p, *mark = sqlite_text(table, 1).p;
-    const char *key = sqlite_text(table, 2).p, *stamp = sqlite_text(table, 3).p;
+    const char *source = db_text(table, 0).p, *mark = db_text(table, 1).p;
+    const char *key = db_text(table, 2).p, *stamp = db_text(table, 3).p;
     sqlite3_str *q = sqlite3_str_new(st->db);
     sqlite3_str_appendf(q,
                         "UPDATE main.\"%w\" AS s SET \"%w\" = %s"
@@ -106,23 +106,27 @@ static int mark_rows(struct sqlite_store *st, sqlite3_stmt *table, const char *i
 }
 
 /* mark_tables marks rows in each of the tables that q lists, which is at its first row. */
-static int mark_tables(struct sqlite_store *st, sqlite3_stmt *q, const char *ids, struct error *err)
+static int mark_tables(struct sqlite_store *st, struct db_rows *q, const char *ids,
+                       struct error *err)
 {
     int r = 1;
     while (r == 1) {
         if (mark_rows(st, q, ids, err) != 0)
             return -1;
-        r = sqlite_step(st, q, err);
+        r = db_step(q, err);
     }
     if (r < 0)
         return -1;
-    return sqlite_run(st, err, SQL(forget_marked, .ids = ids));
+    return db_run(&st->base.store, err, SQL(forget_marked, .ids = ids));
 }
 
-int sqlite_adopt_mark(struct sqlite_store *st, const struct settlement *s, struct error *err)
+int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,
+                      struct error *err)
 {
-    sqlite3_stmt *q;
-    int r = sqlite_row(st, &q, err, SQL(marked_tables, .consumer = s->consumer));
+    struct db_rows q;
+    if (!s)
+        return 0;
+    int r = db_row(st, &q, err, SQL(marked_tables, .consumer = consumer));
     if (r <= 0)
         return r;
 
@@ -133,8 +137,8 @@ int sqlite_adopt_mark(struct sqlite_store *st, const struct settlement *s, struc
     if (!buf_cstr(&ids))
         r = err_nomem(err);
     else if (n > 0)
-        r = mark_tables(st, q, ids.p, err);
-    sqlite3_reset(q);
+        r = mark_tables(sqlite_of(st), &q, ids.p, err);
+    db_done(&q);
     buf_release(&ids);
     return r;
 }

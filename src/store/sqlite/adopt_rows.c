@@ -138,13 +138,13 @@ static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
                         s->name, s->name);
     sqlite_adopt_add_open(q, s->of[F_PROCESSED], "NEW");
 
-    sqlite3_str_appendall(q, " BEGIN\n    INSERT INTO outbox_event (id, " COPIED_COLUMNS
-                             ") SELECT uuid, " COPIED_COLUMNS " FROM (");
+    sqlite3_str_appendall(q, " BEGIN\n    INSERT INTO outbox_event (id, " SQL_COPIED_COLUMNS
+                             ") SELECT uuid, " SQL_COPIED_COLUMNS " FROM (");
     add_row(q, s, "NEW", "");
     sqlite3_str_appendall(q, ") n WHERE uuid IS NOT NULL"
                              " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = n.uuid);"
-                             "\n    INSERT INTO outbox_event (" COPIED_COLUMNS
-                             ") SELECT " COPIED_COLUMNS " FROM (");
+                             "\n    INSERT INTO outbox_event (" SQL_COPIED_COLUMNS
+                             ") SELECT " SQL_COPIED_COLUMNS " FROM (");
     add_row(q, s, "NEW", "");
     sqlite3_str_appendall(q, ") WHERE uuid IS NULL;\n");
 
@@ -262,12 +262,12 @@ static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, str
 /* note_row remembers which row the last event was made of. */
 static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err)
 {
-    sqlite3_stmt *q = sqlite_rows(sqlite_of(s->st), err, SQL(note_row, .source = s->name));
-    if (!q)
+    struct db_rows q = db_rows(s->st, err, SQL(note_row, .source = s->name));
+    if (!q.at)
         return -1;
-    int at = sqlite3_bind_parameter_index(q, ":row");
-    sqlite3_bind_value(q, at, sqlite3_column_value(row, KEY));
-    return sqlite_step(sqlite_of(s->st), q, err) < 0 ? -1 : 0;
+    int at = sqlite3_bind_parameter_index(q.at, ":row");
+    sqlite3_bind_value(q.at, at, sqlite3_column_value(row, KEY));
+    return db_step(&q, err) < 0 ? -1 : 0;
 }
 
 /* copy_one copies the row that q is at, and notes which it was if it is to be marked. */

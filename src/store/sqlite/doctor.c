@@ -57,13 +57,13 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
     bool file_ok = sqlite3_db_readonly(st->db, "main") == 0;
     bool folder_ok = access(folder, W_OK) == 0;
     if (file_ok && folder_ok) {
-        snprintf(text, sizeof text, "%s is writable", st->shown);
+        snprintf(text, sizeof text, "%s is writable", st->base.shown);
         say(req, FINDING_OK, "file", text, NULL);
         return;
     }
     snprintf(text, sizeof text,
              "%s is not writable for this user: nothing can be emitted or delivered",
-             file_ok ? folder : st->shown);
+             file_ok ? folder : st->base.shown);
     say(req, FINDING_PROBLEM, "file", text,
         "give this user the right to write the file and its folder");
 }
@@ -126,9 +126,9 @@ static void space(struct sqlite_store *st, const struct doctor_request *req)
 static int guards(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t there = 0, allowed = 0;
-    if (sqlite_value(st, err, &there, SQL(count_guards)) != 0)
+    if (db_value(&st->base.store, err, &there, SQL(count_guards)) != 0)
         return -1;
-    if (sqlite_value(st, err, &allowed, SQL(changes_allowed)) != 0)
+    if (db_value(&st->base.store, err, &allowed, SQL(changes_allowed)) != 0)
         return -1;
     if (there < GUARDS)
         say(req, FINDING_PROBLEM, "insert-only",
@@ -148,18 +148,17 @@ static int lost_events(struct sqlite_store *st, const struct doctor_request *req
     int r;
     int64_t keyed = 0;
     char text[300];
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(lost_parked, .max = LOOK_ROWS));
-    while ((r = sqlite_step(st, q, err)) == 1) {
+    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_parked, .max = LOOK_ROWS));
+    while ((r = db_step(&q, err)) == 1) {
         snprintf(text, sizeof text,
                  "consumer \"%s\": %lld events that wait for it were deleted, the first is %lld",
-                 sqlite3_column_text(q, 0), (long long)sqlite3_column_int64(q, 1),
-                 (long long)sqlite3_column_int64(q, 2));
+                 db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
         say(req, FINDING_PROBLEM, "lost", text,
             "bring them back from a backup, or emit them again");
     }
     if (r != 0)
         return -1;
-    if (sqlite_value(st, err, &keyed, SQL(lost_keyed, .max = LOOK_ROWS)) != 0)
+    if (db_value(&st->base.store, err, &keyed, SQL(lost_keyed, .max = LOOK_ROWS)) != 0)
         return -1;
     if (keyed == 0)
         return 0;
@@ -175,10 +174,10 @@ static int lost_events(struct sqlite_store *st, const struct doctor_request *req
 static int positions(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
     int r;
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(lost_places));
-    while ((r = sqlite_step(st, q, err)) == 1) {
+    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_places));
+    while ((r = db_step(&q, err)) == 1) {
         char text[200], advice[200];
-        const char *name = (const char *)sqlite3_column_text(q, 0);
+        const char *name = db_text(&q, 0).p;
         snprintf(text, sizeof text,
                  "consumer \"%.63s\" has lost its place, and gets nothing: rows of it in "
                  "outbox_lane are gone",
@@ -196,16 +195,15 @@ static int claims(struct sqlite_store *st, const struct doctor_request *req, str
 {
     bool fine = true;
     int r;
-    int64_t now = sqlite_now(st), before = now - req->patience_ms - 1;
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(vanished_claims, .before = before));
-    while ((r = sqlite_step(st, q, err)) == 1) {
+    int64_t now = db_now(&st->base.store), before = now - req->patience_ms - 1;
+    struct db_rows q = db_rows(&st->base.store, err, SQL(vanished_claims, .before = before));
+    while ((r = db_step(&q, err)) == 1) {
         char age[32], text[400];
-        text_duration_show(clock_since(now, sqlite3_column_int64(q, 2)) / 1000 * 1000, age);
+        text_duration_show(clock_since(now, db_int(&q, 2)) / 1000 * 1000, age);
         snprintf(text, sizeof text,
                  "consumer \"%s\": %d claims of workers that vanished, the oldest ran out %s ago "
                  "(%s), and nobody takes over",
-                 sqlite3_column_text(q, 0), sqlite3_column_int(q, 1), age,
-                 sqlite3_column_text(q, 3));
+                 db_text(&q, 0).p, (int)db_int(&q, 1), age, db_text(&q, 3).p);
         say(req, FINDING_WARNING, "claim", text,
             "start a relay that runs this consumer: it takes them over");
         fine = false;
@@ -227,12 +225,11 @@ static void say_renumbered(const struct doctor_request *req, int64_t at)
         "never empty sqlite_sequence: events that are delivered are removed by `trim`");
 }
 
-/* numbers reports numbers that began again, now or before; see numbers.c. */
+/* numbers reports numbers that began again, now or before; see turn.c. */
 static int numbers(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
-    bool broken;
-    int64_t at = 0;
-    if (sqlite_numbers_broken(st, NULL, &broken, err) != 0)
+    int64_t broken = 0, at = 0;
+    if (db_value(&st->base.store, err, &broken, SQL(numbers_broken)) != 0)
         return -1;
     if (broken) {
         say(req, FINDING_WARNING, "numbers",
@@ -242,7 +239,7 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
             "kept may come again");
         return 0;
     }
-    if (sqlite_value(st, err, &at, SQL(renumbered_at)) != 0)
+    if (db_value(&st->base.store, err, &at, SQL(renumbered_at)) != 0)
         return -1;
     if (at > 0)
         say_renumbered(req, at);

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/place.h"
+#include "store/db/held_keys.h"
 #include "store/sqlite/handle.h"
-#include "store/sqlite/held_keys.h"
 #include "store/sqlite/sqlite.h"
 #include "store/sqlite/window.h"
 
@@ -40,7 +40,7 @@ static int on_busy(void *ctx, int count)
     int i = count < last ? count : last;
 
     int64_t waited_us = sum_us[i] + (int64_t)(count - i) * step_us[last];
-    if (waited_us > st->opt.busy_ms * 1000)
+    if (waited_us > st->base.opt.busy_ms * 1000)
         return 0;
     struct timespec ts = {0, step_us[i] * 1000};
     nanosleep(&ts, NULL);
@@ -91,7 +91,7 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
     return err_set(err, ERR_UNAVAILABLE,
                    "%s is a symbolic link to a file that is not there; name that file itself to "
                    "make an outbox there",
-                   st->shown);
+                   st->base.shown);
 }
 
 /* check_place refuses a file that somebody else has put into a folder where everybody may put one.
@@ -139,7 +139,7 @@ static int open_db(struct sqlite_store *st, bool create, struct error *err)
                    errno == ENOENT;
     if (missing)
         return err_set(err, ERR_NOTOURS,
-                       "%s: no such file; make an outbox there with `outbox init`", st->shown);
+                       "%s: no such file; make an outbox there with `outbox init`", st->base.shown);
     return sqlite_fail(st, st->db, rc, err);
 }
 
@@ -153,18 +153,18 @@ static int connect_db(struct sqlite_store *st, bool create, struct error *err)
     sqlite3_extended_result_codes(st->db, 1);
     sqlite3_busy_handler(st->db, on_busy, st);
 
-    if (sqlite_home_paired(st, err) != 0)
+    if (sqlite_file_paired(st, err) != 0)
         return -1;
     if (sqlite_script(st, set_up, err) != 0)
         return -1;
-    if (st->lent && sqlite_lend(&st->base, 0, err) != 0)
+    if (st->base.lent && sqlite_lend(&st->base.store, 0, err) != 0)
         return -1;
     return sqlite_tx_prepare(st, err);
 }
 
 int sqlite_connect(struct sqlite_store *st, struct error *err)
 {
-    bool as_it_is = st->opt.create || st->opt.any_version;
+    bool as_it_is = st->base.opt.create || st->base.opt.any_version;
     if (connect_db(st, false, err) != 0)
         return -1;
     if (!as_it_is) {
@@ -173,7 +173,7 @@ int sqlite_connect(struct sqlite_store *st, struct error *err)
         sqlite_script(st, "PRAGMA journal_mode = WAL", NULL); /* fails if we may only read */
     }
     sqlite_identity_read(st);
-    sqlite_home_settle(st);
+    sqlite_file_settle(st);
     return 0;
 }
 
@@ -184,10 +184,10 @@ static int connect_new(struct sqlite_store *st, struct error *err)
     bool created;
     if (connect_db(st, true, err) != 0)
         return -1;
-    if (st->memory && sqlite_init(&st->base, &created, err) != 0)
+    if (st->memory && sqlite_init(&st->base.store, &created, err) != 0)
         return -1;
     sqlite_identity_read(st);
-    sqlite_home_settle(st);
+    sqlite_file_settle(st);
     return 0;
 }
 
@@ -198,10 +198,10 @@ void sqlite_disconnect(struct sqlite_store *st)
     st->n_cached = 0;
     sqlite3_close_v2(st->db); /* the host may have left a statement of its own on it */
     st->db = NULL;
-    if (st->bell >= 0)
-        close(st->bell);
-    st->bell = -1;
-    sqlite_home_leave(st);
+    if (st->wake >= 0)
+        close(st->wake);
+    st->wake = -1;
+    sqlite_file_leave(st);
 }
 
 /* ---- handles ---- */
@@ -211,18 +211,18 @@ static struct sqlite_store *store_new(const struct store_options *opt)
     struct sqlite_store *st = calloc(1, sizeof *st);
     if (!st)
         return NULL;
-    st->base.ops = &store_sqlite;
-    st->bell = -1;
-    st->home.pin = -1;
-    st->opt = *opt;
-    if (!st->opt.clock)
-        st->opt.clock = &clock_system;
-    st->boot = clock_boot(st->opt.clock);
-    if (!st->opt.busy_ms)
-        st->opt.busy_ms = 5000;
-    if (!st->opt.payload_max)
-        st->opt.payload_max = EVENT_PAYLOAD_MAX;
-    rng_seed_os(&st->rng);
+    st->base.store.ops = &store_sqlite;
+    st->wake = -1;
+    st->file.pin = -1;
+    st->base.opt = *opt;
+    if (!st->base.opt.clock)
+        st->base.opt.clock = &clock_system;
+    st->base.boot = clock_boot(st->base.opt.clock);
+    if (!st->base.opt.busy_ms)
+        st->base.opt.busy_ms = 5000;
+    if (!st->base.opt.payload_max)
+        st->base.opt.payload_max = EVENT_PAYLOAD_MAX;
+    rng_seed_os(&st->base.rng);
     return st;
 }
 
@@ -249,21 +249,21 @@ static void sqlite_close_store(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
     sqlite_disconnect(st);
-    sqlite_members_forget(st);
+    sqlite_registrations_forget(st);
     sqlite_window_forget(st);
-    held_keys_release(st);
+    held_keys_release(base);
     leave_family(st);
     free(st->path);
-    free(st->shown);
+    free(st->base.shown);
     free(st);
 }
 
 static int connect_handle(struct sqlite_store *st, struct error *err)
 {
-    if (!st->path || !st->shown)
+    if (!st->path || !st->base.shown)
         return err_nomem(err);
-    st->base.caps = st->memory ? STORE_ONE_WRITER : store_sqlite.caps;
-    if (st->memory || st->opt.create)
+    st->base.store.caps = st->memory ? STORE_ONE_WRITER : store_sqlite.caps;
+    if (st->memory || st->base.opt.create)
         return connect_new(st, err);
     return sqlite_connect(st, err);
 }
@@ -274,10 +274,10 @@ static int finish_open(struct sqlite_store *st, const struct sqlite_store *from,
                        struct error *err)
 {
     if (join_family(st, from, err) != 0 || connect_handle(st, err) != 0) {
-        sqlite_close_store(&st->base);
+        sqlite_close_store(&st->base.store);
         return -1;
     }
-    *ret = &st->base;
+    *ret = &st->base.store;
     return 0;
 }
 
@@ -305,11 +305,11 @@ static int sqlite_open(const char *url, const struct store_options *opt, struct 
         return err_nomem(err);
 
     st->memory = strcmp(path, ":memory:") == 0;
-    st->shown = strdup(path);
+    st->base.shown = strdup(path);
     if (st->memory) {
         char name[64];
         snprintf(name, sizeof name, "file:/outbox-%016llx?vfs=memdb",
-                 (unsigned long long)rng_next(&st->rng));
+                 (unsigned long long)rng_next(&st->base.rng));
         st->path = strdup(name);
     } else {
         st->path = absolute(path); /* nor is a name like file:x taken for a URI then */
@@ -319,12 +319,12 @@ static int sqlite_open(const char *url, const struct store_options *opt, struct 
 
 static int sqlite_dup(struct store *base, struct store **ret, struct error *err)
 {
-    struct sqlite_store *from = sqlite_of(base), *st = store_new(&from->opt);
+    struct sqlite_store *from = sqlite_of(base), *st = store_new(&from->base.opt);
     if (!st)
         return err_nomem(err);
     st->memory = from->memory;
     st->path = strdup(from->path);
-    st->shown = strdup(from->shown);
+    st->base.shown = strdup(from->base.shown);
     return finish_open(st, from, ret, err);
 }
 
@@ -343,7 +343,7 @@ const struct store_ops store_sqlite = {
     .begin = sqlite_begin,
     .commit = sqlite_commit,
     .rollback = sqlite_rollback,
-    .emit = sqlite_emit,
+    .emit = db_emit,
     .consumer_put = sqlite_consumer_put,
     .consumer_list = db_consumer_list,
     .consumer_history = db_consumer_history,
@@ -353,20 +353,20 @@ const struct store_ops store_sqlite = {
     .consumer_remove = db_consumer_remove,
     .consumer_forget = sqlite_consumer_forget,
     .consumer_report = db_consumer_report,
-    .turn = sqlite_turn,
-    .turn_many = sqlite_turns,
-    .poll_new = sqlite_look,
-    .extend = sqlite_extend,
+    .turn = db_turn,
+    .turn_many = db_turn_many,
+    .poll_new = sqlite_poll_new,
+    .extend = db_extend,
     .claims = db_claims,
     .expose_connection = sqlite_lend,
     .savepoint = sqlite_savepoint,
     .tx_state = sqlite_tx_state,
-    .settle = sqlite_settle_here,
-    .handled = sqlite_handled,
-    .handled_put = sqlite_handled_put,
-    .wake_fd = sqlite_bell_fd,
-    .wake_clear = sqlite_bell_clear,
-    .handle_once = sqlite_handle_once,
+    .settle = db_settle_open,
+    .handled = db_handled,
+    .handled_put = db_handled_put,
+    .wake_fd = sqlite_wake_fd,
+    .wake_clear = sqlite_wake_clear,
+    .handle_once = db_handle_once,
     .info = db_info,
     .events = db_events,
     .dead = db_dead,

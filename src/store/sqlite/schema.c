@@ -17,18 +17,18 @@ static int read_version(struct sqlite_store *st, int64_t *ret, struct error *err
 {
     int64_t event = 0, meta = 0;
     *ret = 0;
-    if (sqlite_value(st, err, &event, SQL(has_table, .name = "outbox_event")) != 0)
+    if (db_value(&st->base.store, err, &event, SQL(has_table, .name = "outbox_event")) != 0)
         return -1;
-    if (sqlite_value(st, err, &meta, SQL(has_table, .name = "outbox_meta")) != 0)
+    if (db_value(&st->base.store, err, &meta, SQL(has_table, .name = "outbox_meta")) != 0)
         return -1;
     if (event && !meta)
         return err_set(err, ERR_NOTOURS,
                        "%s: has a table outbox_event that is not ours (no outbox_meta beside it); "
                        "use another file",
-                       st->shown);
+                       st->base.shown);
     if (!meta)
         return 0;
-    return sqlite_value(st, err, ret, SQL(schema_version));
+    return db_value(&st->base.store, err, ret, SQL(schema_version));
 }
 
 /* known_version is read_version, but refuses an outbox made by a newer program. */
@@ -40,7 +40,7 @@ static int known_version(struct sqlite_store *st, int64_t *ret, struct error *er
         return err_set(err, ERR_NEWER,
                        "%s: the outbox in it has version %lld, this program knows up to %d; use a "
                        "newer outbox",
-                       st->shown, (long long)*ret, SQLITE_SCHEMA_VERSION);
+                       st->base.shown, (long long)*ret, SQLITE_SCHEMA_VERSION);
     return 0;
 }
 
@@ -51,12 +51,13 @@ int sqlite_schema_check(struct sqlite_store *st, struct error *err)
         return -1;
     if (version == 0)
         return err_set(err, ERR_NOTOURS,
-                       "%s: no outbox in this database; make one with `outbox init`", st->shown);
+                       "%s: no outbox in this database; make one with `outbox init`",
+                       st->base.shown);
     if (version < SQLITE_SCHEMA_VERSION)
         return err_set(
             err, ERR_NOTOURS,
             "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
-            st->shown, (long long)version);
+            st->base.shown, (long long)version);
     return 0;
 }
 
@@ -130,7 +131,7 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    "%s: the texts in this database are UTF-16, and an outbox needs UTF-8; that is "
                    "chosen when a database is made (PRAGMA encoding): copy it into one that has "
                    "UTF-8, or use another file",
-                   st->shown);
+                   st->base.shown);
 }
 
 /* migrate runs the migrations that are missing, inside a transaction. */
@@ -192,7 +193,7 @@ static void tell_waiting(const struct store_options *opt, int64_t now, int64_t *
  * to WAL needs as it waits for others. */
 int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 {
-    const struct store_options *opt = &sqlite_of(base)->opt;
+    const struct store_options *opt = &db_of(base)->opt;
     int64_t began = clock_mono(&clock_system), told = 0;
     for (;;) {
         struct error why;

@@ -7,18 +7,16 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "base/rng.h"
 #include "base/uuid7.h"
-#include "store/clock_repair.h"
-#include "store/db/db.h"
+#include "store/db/turn.h"
 
 #define SQLITE_SCHEMA_VERSION 1
 #define STATEMENTS_MAX 200 /* all of sql_all, and a dozen for transactions and pragmas */
 #define SQLITE_IDENTITY 33 /* 32 digits and the NUL */
 #define SQLITE_LOG_LIFE 12 /* bytes */
 
-/* Which file this handle has open; see home.c. */
-struct sqlite_home {
+/* Which file this handle has open; see file_identity.c. */
+struct sqlite_file {
     int pin; /* O_PATH descriptor that keeps the inode from being reused; -1: none yet */
     dev_t dev;
     ino_t ino;
@@ -37,28 +35,27 @@ struct sqlite_home {
     bool unknown;  /* another outbox is in the file: our consumer may not be registered there */
 };
 
-/* A consumer that was registered through a handle, and what the handle remembers of it. */
-struct sqlite_member {
+/* A consumer that was registered through a handle; see registrations.c. */
+struct sqlite_registration {
     struct consumer_spec spec; /* owns its strings */
     int64_t epoch_seen;        /* of the last claim; 0: none */
     bool asked;                /* a lane may be set aside for it, see lanes.c */
-    struct sqlite_member *next;
+    struct sqlite_registration *next;
 };
 
 /* What a handle and its duplicates have in common. */
 struct sqlite_family {
     atomic_uint handles;
-    /* Commits that nobody has to be woken for, see look.c. It is changed under the write lock
-     * only. */
+    /* Commits that our own consumers need not be woken for, see watch.c. It is changed under the
+     * write lock only. */
     atomic_uint quiet_commits;
-    atomic_uint members; /* consumers that its handles remember */
+    atomic_uint registrations; /* consumers that its handles remember */
 };
 
 struct sqlite_window;
-struct held_keys;
 
-/* Up to where a handle has looked, see look.c. */
-struct sqlite_looked {
+/* Up to where a handle has looked, see watch.c. */
+struct sqlite_watch {
     bool known;
     int64_t seq;
     uint32_t commits, quiet_commits;
@@ -66,38 +63,25 @@ struct sqlite_looked {
     int64_t rung_at; /* when all were told last because of a doubt, monotonic */
 };
 
-/* (1) in_tx is true between sqlite_begin and the commit or rollback. (2) cached[i].sql is the text
- * of a struct sql or a string literal, and is compared by address. */
+/* (1) cached[i].sql is the text of a struct sql or a string literal, and is compared by address. */
 struct sqlite_store {
-    struct store base;
+    struct db_store base;
     sqlite3 *db;
-    char *path;  /* what sqlite3_open_v2 was given: an absolute path, or a URI for memory */
-    char *shown; /* the path as the user wrote it, for messages */
-    struct sqlite_home home;
-    char identity[SQLITE_IDENTITY]; /* of the outbox in the file; "": not known */
-    struct sqlite_member *members;  /* registered through this handle */
+    char *path; /* what sqlite3_open_v2 was given: an absolute path, or a URI for memory */
+    struct sqlite_file file;
+    char identity[SQLITE_IDENTITY];            /* of the outbox in the file; "": not known */
+    struct sqlite_registration *registrations; /* made through this handle */
     struct sqlite_family *family;
-    struct sqlite_looked looked;
+    struct sqlite_watch watch;
     struct sqlite_window *window;            /* see window.h; NULL: none */
-    struct held_keys *held;                  /* see held_keys.h; one of each consumer */
-    bool lent;                               /* handlers work on this connection; see effects.c */
     bool synced;                             /* the database file was, in this life of the log */
-    unsigned char log_life[SQLITE_LOG_LIFE]; /* see durable.c */
+    unsigned char log_life[SQLITE_LOG_LIFE]; /* see turn.c */
     bool memory;
-    bool in_tx;
-    bool stuck;      /* a ROLLBACK failed for want of memory; see sqlite_unstick */
-    bool committing; /* the COMMIT that runs is ours; see effects.c */
-    bool quiet;      /* the open transaction has written, which is no news to our relay: look.c */
-    bool for_deaf;   /* workers that are deaf use this handle */
-    struct store_options opt;
-    struct clock_repair repair;
-    int64_t turn_now;   /* the one "now" of a turn; 0: outside of a turn */
-    int64_t turn_ahead; /* sqlite_ahead at turn_now */
-    int64_t boot;       /* clock_boot of our clock */
-    int64_t began;      /* wall ms when the open transaction got the write lock */
+    bool stuck;             /* a ROLLBACK failed for want of memory; see sqlite_unstick */
+    bool committing;        /* the COMMIT that runs is ours */
+    int64_t changes_before; /* the open transaction */
     struct uuid7 uuid;
-    struct rng rng;
-    int bell; /* inotify descriptor; -1: none yet */
+    int wake; /* inotify descriptor; -1: none yet */
     struct {
         const char *sql;
         sqlite3_stmt *stmt;
@@ -110,49 +94,22 @@ static inline struct sqlite_store *sqlite_of(struct store *st)
     return (struct sqlite_store *)st;
 }
 
-/* sqlite_now is wall time in ms; inside a turn it stands still. */
-static inline int64_t sqlite_now(const struct sqlite_store *st)
-{
-    return st->turn_now ? st->turn_now : clock_wall(st->opt.clock);
-}
+/* ---- statement.c ---- */
 
-/* sqlite_ahead is by how many ms the wall clock, which has just said `now`, is ahead of boot_ms,
- * which processes with the same clock_boot share; 0 if that is not known. */
-static inline int64_t sqlite_ahead(const struct sqlite_store *st, int64_t now)
-{
-    const struct clock *c = st->opt.clock;
-    if (!st->boot)
-        return 0;
-    return st->turn_now ? st->turn_ahead : now - c->boot_ms(c->ctx);
-}
-
-/* ---- statement.c: prepared statements, result codes, rows ---- */
+extern const struct db_driver sqlite_driver;
 
 /* sqlite_fail turns a result code of db into our error and returns -1. st may be NULL, and so may
  * db. */
 int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err);
 
-/* sqlite_rows gives the statement with its arguments bound, to be passed to sqlite_step; NULL on
- * failure. It is prepared once per handle, so asking for it again starts it over. */
-sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql,
-                          const void *args);
-/* sqlite_row runs the statement up to its first row. 1: *ret is at that row, and the caller resets
- * it; 0: there is none; -1: it failed. */
-int sqlite_row(struct sqlite_store *st, sqlite3_stmt **ret, struct error *err,
-               const struct sql *sql, const void *args);
-/* sqlite_run runs the statement to its end; returns 0 or -1. */
-int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args);
-/* sqlite_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
-int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql,
-                 const void *args);
 /* sqlite_step returns 1 for a row, 0 at the end, -1 on failure; the last two reset the statement.
- * For q == NULL, which sqlite_rows gave with an error, it returns -1 and leaves err alone. */
+ * For q == NULL it returns -1 and leaves err alone. */
 int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err);
 /* sqlite_bind binds the arguments to a statement that was prepared elsewhere from sql. */
 void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args);
 
-/* sqlite_plain is sqlite_rows for a string literal without parameters: a pragma, a BEGIN.
- * sqlite_exec runs it to its end; returns 0 or -1. */
+/* sqlite_plain prepares a string literal without parameters, once per handle: a pragma, a BEGIN. It
+ * is reset, to be passed to sqlite_step; NULL on failure. sqlite_exec runs it to its end. */
 sqlite3_stmt *sqlite_plain(struct sqlite_store *st, const char *sql, struct error *err);
 int sqlite_exec(struct sqlite_store *st, const char *sql, struct error *err);
 
@@ -162,17 +119,6 @@ static inline struct str sqlite_text(sqlite3_stmt *q, int col)
     const char *p = (const char *)sqlite3_column_text(q, col);
     return (struct str){p, p ? (size_t)sqlite3_column_bytes(q, col) : 0};
 }
-
-/* sqlite_copy is sqlite_text, copied into the arena with a NUL behind it. *ok becomes false if
- * there is no memory, and is left alone otherwise. */
-struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok);
-
-/* sqlite_event_row is db_event_row. */
-bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);
-
-/* ---- driver.c ---- */
-
-extern const struct db_driver sqlite_driver;
 
 /* ---- open.c: connecting ---- */
 
@@ -209,118 +155,70 @@ int sqlite_tx_prepare(struct sqlite_store *st, struct error *err);
 int sqlite_unstick(struct sqlite_store *st, struct error *err);
 /* sqlite_tx_gone fails if SQLite has rolled back, by itself, the transaction that sqlite_begin
  * opened, as it does when the disk is full: each further statement would commit on its own. */
-int sqlite_tx_gone(struct sqlite_store *st, struct error *err);
-/* sqlite_snapshot_begin opens a read transaction, so that several statements see the same state;
- * inside an open transaction it does nothing. *ret_own goes to sqlite_snapshot_end. */
-int sqlite_snapshot_begin(struct sqlite_store *st, bool *ret_own, struct error *err);
-void sqlite_snapshot_end(struct sqlite_store *st, bool own);
-
-/* ---- bell.c ---- */
-
-int sqlite_bell_fd(struct store *st);
-void sqlite_bell_clear(struct store *st);
-
-/* ---- look.c ---- */
-
-int sqlite_look(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
-                struct watch_result *ret, struct error *err);
-
-/* ---- home.c: is the file at our path still the one we have open? ---- */
-
-/* sqlite_home_settle notes which file was opened; sqlite_home_leave forgets it. */
-void sqlite_home_settle(struct sqlite_store *st);
-void sqlite_home_leave(struct sqlite_store *st);
-/* sqlite_home_check looks, outside of a transaction, whether our file is still at the path. If not,
- * it connects to what is there now and fails even so, with ERR_UNAVAILABLE and a fate of retry, so
- * that the caller learns that what it had begun is gone. */
-int sqlite_home_check(struct sqlite_store *st, struct error *err);
-/* sqlite_home_adopt registers our consumer in an outbox that was restored into the file, if it is
- * missing there. */
-int sqlite_home_adopt(struct sqlite_store *st, struct error *err);
-/* sqlite_home_paired refuses a file beside which another process still uses the write-ahead log of
- * the file that was there before. */
-int sqlite_home_paired(struct sqlite_store *st, struct error *err);
-
-/* ---- durable.c ---- */
-
-/* sqlite_durable makes sure, after the commit of a claim, that the events it hands out are on disk,
- * whatever their producers set PRAGMA synchronous to. */
-int sqlite_durable(struct sqlite_store *st, struct error *err);
-
-/* ---- numbers.c, inside a transaction ---- */
-
-/* sqlite_numbers_broken says whether event numbers began again below what this consumer, or any if
- * NULL, was handed. */
-int sqlite_numbers_broken(struct sqlite_store *st, const char *consumer, bool *ret,
-                          struct error *err);
-/* sqlite_numbers_repair gives all events new numbers: *ret_events of them, from *ret_from on. */
-int sqlite_numbers_repair(struct sqlite_store *st, int64_t *ret_events, int64_t *ret_from,
-                          struct error *err);
-/* sqlite_numbers_keep repairs them if they are broken. */
-int sqlite_numbers_keep(struct sqlite_store *st, struct error *err);
-
-/* ---- emit.c ---- */
-
-int sqlite_emit(struct store *st, void *foreign, const struct new_event *ev,
-                char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err);
-int sqlite_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
-                       struct str payload, bool *ret_first, struct error *err);
-
-/* ---- turn.c, claim.c ---- */
-
-int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost,
-                const struct claim_request *req, struct arena *a, struct batch *ret_batch,
-                struct claim_hint *ret_hint, struct error *err);
-int sqlite_turns(struct store *st, struct batched_turn *t, size_t n, struct error *err);
-int sqlite_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
-
-/* ---- settle.c, inside a transaction ---- */
-
-/* sqlite_settle records s. *ret_lost: the claim was no longer ours, and only the marks were. */
-int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost,
-                  struct error *err);
-
-/* How to park one event. */
-struct held_keys;
-struct parking {
-    const char *consumer;
-    enum order order;
-    const struct event *ev;
-    int attempts;
-    int64_t due_at;  /* 0: at once; ignored if something of its key is parked before it */
-    int64_t wait_ms; /* the wait that due_at is the end of; 0: none */
-    int crashes;
-    bool delayed;
-    bool proven;       /* see struct outcome */
-    const char *error; /* NULL: keep what is known of the last failure */
-};
-int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err);
-/* sqlite_bury makes a dead letter of an event. Afterwards the event is no longer parked. */
-int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts,
-                const char *error, struct error *err);
-/* sqlite_promote makes the first parked event of a key due, if it waits behind one that is gone. */
-int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err);
-
-/* ---- effects.c ---- */
-
+int sqlite_tx_gone(struct store *st, struct error *err);
+int sqlite_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
+void sqlite_snapshot_end(struct store *st, bool own);
 int sqlite_lend(struct store *st, int64_t idle_ms, struct error *err);
 int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state sqlite_tx_state(struct store *st);
-int sqlite_settle_here(struct store *st, const struct settlement *s, bool *ret_lost,
-                       struct error *err);
-int sqlite_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
-                   struct error *err);
-int sqlite_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
-                       bool *ret_all, struct error *err);
 
-/* ---- members.c ---- */
+/* ---- watch.c ---- */
 
-/* sqlite_member finds a consumer that was registered through this handle; NULL: it was not.
- * sqlite_members_forget forgets them all; sqlite_members_moved forgets their claims only: those
- * were made in another file. */
-struct sqlite_member *sqlite_member(const struct sqlite_store *st, const char *name);
-void sqlite_members_forget(struct sqlite_store *st);
-void sqlite_members_moved(struct sqlite_store *st);
+int sqlite_wake_fd(struct store *st);
+void sqlite_wake_clear(struct store *st);
+int sqlite_poll_new(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
+                    struct watch_result *ret, struct error *err);
+
+/* ---- file_identity.c: is the file at our path still the one we have open? ---- */
+
+/* sqlite_file_settle notes which file was opened; sqlite_file_leave forgets it. */
+void sqlite_file_settle(struct sqlite_store *st);
+void sqlite_file_leave(struct sqlite_store *st);
+/* sqlite_file_check looks, outside of a transaction, whether our file is still at the path. If not,
+ * it connects to what is there now and fails even so, with ERR_UNAVAILABLE and a fate of retry, so
+ * that the caller learns that what it had begun is gone. */
+int sqlite_file_check(struct sqlite_store *st, struct error *err);
+/* sqlite_file_adopt registers our consumer in an outbox that was restored into the file, if it is
+ * missing there. */
+int sqlite_file_adopt(struct sqlite_store *st, struct error *err);
+/* sqlite_file_paired refuses a file beside which another process still uses the write-ahead log of
+ * the file that was there before. */
+int sqlite_file_paired(struct sqlite_store *st, struct error *err);
+
+/* ---- turn.c, lanes.c, window.c: the driver's part of a turn, see db.h ---- */
+
+int sqlite_before_turns(struct turn *t, size_t n, struct error *err);
+int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t last,
+                        struct error *err);
+int sqlite_check_numbers(struct turn *t, struct error *err);
+int sqlite_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret,
+                      struct error *err);
+int sqlite_claim_all_lanes(struct turn *t, bool *ret_done, struct error *err);
+int sqlite_claimed(struct turn *t, struct error *err);
+int sqlite_after_turns(struct turn *t, size_t n, struct error *err);
+/* sqlite_numbers_keep gives all events new numbers if numbers began again, inside a transaction. */
+int sqlite_numbers_keep(struct store *st, struct error *err);
+/* sqlite_lanes_together finds where all lanes of the consumer stand, if this worker may claim from
+ * them as from one; -1 if not. Another worker may have one of them all the same. */
+int sqlite_lanes_together(struct turn *t, int64_t *ret, struct error *err);
+
+/* ---- emit.c ---- */
+
+int sqlite_target(struct store *st, void *foreign, struct db_target *ret, struct error *err);
+struct db_rows sqlite_target_rows(const struct db_target *t, const struct sql *sql,
+                                  const void *args, struct error *err);
+int64_t sqlite_target_changed(const struct db_target *t);
+int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
+                  bool *ret_duplicate, struct error *err);
+
+/* ---- registrations.c ---- */
+
+/* sqlite_registration finds a consumer that was registered through this handle; NULL: it was not.
+ * sqlite_registrations_forget forgets them all; sqlite_registrations_moved forgets their claims
+ * only: those were made in another file. */
+struct sqlite_registration *sqlite_registration(struct store *st, const char *name);
+void sqlite_registrations_forget(struct sqlite_store *st);
+void sqlite_registrations_moved(struct sqlite_store *st);
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
                         struct error *err);
 void sqlite_consumer_forget(struct store *st, const char *name);
@@ -335,6 +233,7 @@ int sqlite_adopt(struct store *st, const struct adopt_request *req, struct adopt
                  struct error *err);
 /* sqlite_adopt_mark marks the rows whose events s delivered, inside the settlement's
  * transaction. */
-int sqlite_adopt_mark(struct sqlite_store *st, const struct settlement *s, struct error *err);
+int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,
+                      struct error *err);
 
 #endif

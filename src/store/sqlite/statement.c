@@ -1,10 +1,7 @@
-/* statement.c: prepared statements, result codes, and rows as events. */
-#include <stdio.h>
-
+/* statement.c: prepared statements, result codes, and the driver that store/db works with. */
 #include "store/sqlite/sqlite.h"
 
-/* code_of maps a result code, extended or not. A missing table is an error in SQL to SQLite; to us
- * it means that there is no outbox. */
+/* A missing table is an error in SQL to SQLite; to us it means that there is no outbox. */
 static enum err_code code_of(int rc, const char *message)
 {
     static const struct {
@@ -38,7 +35,7 @@ static enum err_code code_of(int rc, const char *message)
 int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err)
 {
     const char *message = db ? sqlite3_errmsg(db) : sqlite3_errstr(rc);
-    const char *where = st ? st->shown : "sqlite";
+    const char *where = st ? st->base.shown : "sqlite";
     enum err_code code = code_of(rc, message);
     enum retry_class fate = code == ERR_INTERNAL ? CLASS_FATAL : CLASS_RETRY;
     bool no_table = code == ERR_NOTOURS && (rc & 0xff) == SQLITE_ERROR;
@@ -87,28 +84,12 @@ sqlite3_stmt *sqlite_plain(struct sqlite_store *st, const char *sql, struct erro
 {
     if (sqlite_unstick(st, err) != 0)
         return NULL;
-    if (sqlite_home_check(st, err) != 0)
+    if (sqlite_file_check(st, err) != 0)
         return NULL;
     sqlite3_stmt *q = prepare(st, sql, err);
     if (q)
         sqlite3_reset(q);
     return q;
-}
-
-static void bind_str(sqlite3_stmt *q, int i, struct str s)
-{
-    if (s.p)
-        sqlite3_bind_text64(q, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8);
-    else
-        sqlite3_bind_null(q, i);
-}
-
-static void bind_optional(sqlite3_stmt *q, int i, const int64_t *number)
-{
-    if (number)
-        sqlite3_bind_int64(q, i, *number);
-    else
-        sqlite3_bind_null(q, i);
 }
 
 void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args)
@@ -117,26 +98,28 @@ void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args)
     for (size_t i = 0; i < own->n; i++) {
         const struct sql_parameter *p = &own->parameter[i];
         const void *arg = (const char *)args + p->at;
-        int at = (int)i + 1;
+        const int64_t *number = NULL;
+        struct str text = {0};
         switch (p->type) {
-        case 'i': sqlite3_bind_int64(q, at, *(const int64_t *)arg); break;
-        case 'o': bind_optional(q, at, *(const int64_t *const *)arg); break;
-        case 's': sqlite3_bind_text(q, at, *(const char *const *)arg, -1, SQLITE_STATIC); break;
-        case 't': bind_str(q, at, *(const struct str *)arg); break;
+        case 'i': number = arg; break;
+        case 'o': number = *(const int64_t *const *)arg; break;
+        case 't': text = *(const struct str *)arg; break;
+        case 's':
+            text.p = *(const char *const *)arg;
+            text.n = text.p ? strlen(text.p) : 0;
+            break;
         }
+        int at = (int)i + 1;
+        if (number)
+            sqlite3_bind_int64(q, at, *number);
+        else if (text.p)
+            sqlite3_bind_text64(q, at, text.p, text.n, SQLITE_STATIC, SQLITE_UTF8);
+        else
+            sqlite3_bind_null(q, at);
     }
 }
 
 /* ---- running ---- */
-
-sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql,
-                          const void *args)
-{
-    sqlite3_stmt *q = sqlite_plain(st, sql->in[SQL_SQLITE].text, err);
-    if (q)
-        sqlite_bind(q, sql, args);
-    return q;
-}
 
 int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
 {
@@ -145,21 +128,15 @@ int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW)
         return 1;
-    if (rc != SQLITE_DONE)
-        sqlite_fail(st, st->db, rc, err); /* before the reset: that forgets the message */
+    if (rc != SQLITE_DONE) /* before the reset: that forgets the message */
+        sqlite_fail(st, sqlite3_db_handle(q), rc, err);
     sqlite3_reset(q);
     return rc == SQLITE_DONE ? 0 : -1;
 }
 
-int sqlite_row(struct sqlite_store *st, sqlite3_stmt **ret, struct error *err,
-               const struct sql *sql, const void *args)
+int sqlite_exec(struct sqlite_store *st, const char *sql, struct error *err)
 {
-    *ret = sqlite_rows(st, err, sql, args);
-    return sqlite_step(st, *ret, err);
-}
-
-static int finish(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
-{
+    sqlite3_stmt *q = sqlite_plain(st, sql, err);
     int r;
     do
         r = sqlite_step(st, q, err);
@@ -167,58 +144,97 @@ static int finish(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
     return r;
 }
 
-int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args)
+/* ---- the driver ---- */
+
+static void *driver_rows(struct store *st, const struct sql *sql, const void *args,
+                         struct error *err)
 {
-    return finish(st, sqlite_rows(st, err, sql, args), err);
+    sqlite3_stmt *q = sqlite_plain(sqlite_of(st), sql->in[SQL_SQLITE].text, err);
+    if (q)
+        sqlite_bind(q, sql, args);
+    return q;
 }
 
-int sqlite_exec(struct sqlite_store *st, const char *sql, struct error *err)
+static void driver_done(struct db_rows *q)
 {
-    return finish(st, sqlite_plain(st, sql, err), err);
+    if (q->foreign)
+        sqlite3_finalize(q->at);
+    else
+        sqlite3_reset(q->at);
 }
 
-int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql,
-                 const void *args)
+static int driver_step(struct db_rows *q, struct error *err)
 {
-    sqlite3_stmt *q;
-    int r = sqlite_row(st, &q, err, sql, args);
-    if (r <= 0)
-        return r;
-    if (sqlite3_column_type(q, 0) != SQLITE_NULL)
-        *ret = sqlite3_column_int64(q, 0);
-    sqlite3_reset(q);
-    return 0;
+    int r = sqlite_step(sqlite_of(q->st), q->at, err);
+    if (r != 1 && q->foreign)
+        sqlite3_finalize(q->at);
+    return r;
 }
 
-/* ---- rows ---- */
-
-struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok)
+static bool driver_null(const struct db_rows *q, int col)
 {
-    struct str s = sqlite_text(q, col);
-    if (!s.p)
-        return s;
-    s.p = arena_bytes(a, s.p, s.n);
-    if (!s.p)
-        *ok = false;
-    return s;
+    return sqlite3_column_type(q->at, col) == SQLITE_NULL;
 }
 
-bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
+static int64_t driver_integer(const struct db_rows *q, int col)
 {
-    *ev = (struct event){
-        .seq = sqlite3_column_int64(q, 0),
-        .id = sqlite_text(q, 1),
-        .type = sqlite_text(q, 2),
-        .aggregate_type = sqlite_text(q, 3),
-        .aggregate_id = sqlite_text(q, 4),
-        .has_version = sqlite3_column_type(q, 5) != SQLITE_NULL,
-        .version = sqlite3_column_int64(q, 5),
-        .payload = sqlite_text(q, 6),
-        .headers = sqlite_text(q, 7),
-        .tenant = sqlite_text(q, 8),
-        .created_at = sqlite3_column_int64(q, 9),
-        .not_before = sqlite3_column_int64(q, 10),
-        .idempotency_key = sqlite_text(q, 11),
-    };
-    return db_event_keep(ev, a);
+    return sqlite3_column_int64(q->at, col);
 }
+
+static struct str driver_text(const struct db_rows *q, int col)
+{
+    return sqlite_text(q->at, col);
+}
+
+static int64_t driver_changed(struct store *st)
+{
+    return sqlite3_changes64(sqlite_of(st)->db);
+}
+
+static bool driver_wrote(struct store *base)
+{
+    const struct sqlite_store *st = sqlite_of(base);
+    return sqlite3_total_changes64(st->db) != st->changes_before;
+}
+
+static int64_t driver_now(struct store *base)
+{
+    const struct db_store *st = db_of(base);
+    return st->turn_now ? st->turn_now : clock_wall(st->opt.clock);
+}
+
+const struct db_driver sqlite_driver = {
+    .dialect = SQL_SQLITE,
+    .schema_version = SQLITE_SCHEMA_VERSION,
+    .streams = true,
+    .commit_wakes = true,
+    .together = 1,
+    .rows = driver_rows,
+    .step = driver_step,
+    .done = driver_done,
+    .null = driver_null,
+    .integer = driver_integer,
+    .text = driver_text,
+    .changed = driver_changed,
+    .wrote = driver_wrote,
+    .begin = sqlite_begin,
+    .commit = sqlite_commit,
+    .rollback = sqlite_rollback,
+    .now = driver_now,
+    .snapshot_begin = sqlite_snapshot_begin,
+    .snapshot_end = sqlite_snapshot_end,
+    .keep_numbers = sqlite_numbers_keep,
+    .tx_gone = sqlite_tx_gone,
+    .target = sqlite_target,
+    .target_rows = sqlite_target_rows,
+    .target_changed = sqlite_target_changed,
+    .insert = sqlite_insert,
+    .before_turns = sqlite_before_turns,
+    .check_outbox = sqlite_check_outbox,
+    .check_numbers = sqlite_check_numbers,
+    .read_fresh = sqlite_read_fresh,
+    .claim_all_lanes = sqlite_claim_all_lanes,
+    .claimed = sqlite_claimed,
+    .mark_rows = sqlite_adopt_mark,
+    .after_turns = sqlite_after_turns,
+};

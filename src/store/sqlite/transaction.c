@@ -1,4 +1,5 @@
-/* transaction.c: beginning and ending transactions, also where memory or the disk gives out. */
+/* transaction.c: beginning and ending transactions, also where memory or the disk gives out, or
+ * where handlers of the application work in them. */
 #include "store/sqlite/sqlite.h"
 
 /* The cache compares addresses, so each text stands here once. */
@@ -29,11 +30,12 @@ int sqlite_unstick(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-int sqlite_tx_gone(struct sqlite_store *st, struct error *err)
+int sqlite_tx_gone(struct store *base, struct error *err)
 {
+    struct sqlite_store *st = sqlite_of(base);
     if (sqlite_unstick(st, err) != 0)
         return -1;
-    bool gone = st->in_tx && sqlite3_get_autocommit(st->db);
+    bool gone = st->base.in_tx && sqlite3_get_autocommit(st->db);
     if (!gone)
         return 0;
     return err_set(
@@ -44,21 +46,21 @@ int sqlite_tx_gone(struct sqlite_store *st, struct error *err)
 int sqlite_begin(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    if (st->in_tx)
+    if (st->base.in_tx)
         return err_set(err, ERR_MISUSE, "a transaction is open already");
     if (sqlite_exec(st, begin_sql, err) != 0)
         return -1;
-    st->in_tx = true;
-    st->quiet = false;
-    st->began = clock_wall(st->opt.clock);
+    st->base.in_tx = true;
+    st->base.own_commit = false;
+    st->base.began = clock_wall(st->base.opt.clock);
+    st->changes_before = sqlite3_total_changes64(st->db);
     return 0;
 }
 
-/* commit is the COMMIT itself. The commit hook of effects.c lets it pass while committing is
- * set. */
+/* The commit hook lets it pass while `committing` is set. */
 static int commit(struct sqlite_store *st, struct error *err)
 {
-    if (sqlite_tx_gone(st, err) != 0)
+    if (sqlite_tx_gone(&st->base.store, err) != 0)
         return -1;
     st->committing = true;
     int r = sqlite_exec(st, commit_sql, err);
@@ -66,30 +68,23 @@ static int commit(struct sqlite_store *st, struct error *err)
     return r;
 }
 
-/* commit_counted counts the commit if it is no news to our relay. The counter is set back before
- * the write lock is let go, if it can be. If not, somebody is woken for nothing. */
-static int commit_counted(struct sqlite_store *st, struct error *err)
-{
-    if (!st->quiet)
-        return commit(st, err);
-    atomic_fetch_add(&st->family->quiet_commits, 1);
-    if (commit(st, err) == 0)
-        return 0;
-    atomic_fetch_sub(&st->family->quiet_commits, 1);
-    return -1;
-}
-
 int sqlite_commit(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    if (!st->in_tx)
+    if (!st->base.in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open");
-    if (commit_counted(st, err) != 0) {
+    /* The counter is set back before the write lock is let go, if it can be. If not, a relay is
+     * woken for nothing. */
+    if (st->base.own_commit)
+        atomic_fetch_add(&st->family->quiet_commits, 1);
+    if (commit(st, err) != 0) {
+        if (st->base.own_commit)
+            atomic_fetch_sub(&st->family->quiet_commits, 1);
         sqlite_rollback(base);
         return -1;
     }
-    st->in_tx = false;
-    return sqlite_home_check(st, err); /* a commit into a file that is gone did not happen */
+    st->base.in_tx = false;
+    return sqlite_file_check(st, err); /* a commit into a file that is gone did not happen */
 }
 
 void sqlite_rollback(struct store *base)
@@ -100,19 +95,74 @@ void sqlite_rollback(struct store *base)
     if (!sqlite3_get_autocommit(st->db))
         sqlite_exec(st, rollback_sql, NULL);
     st->stuck = !sqlite3_get_autocommit(st->db);
-    st->in_tx = false;
+    st->base.in_tx = false;
 }
 
-int sqlite_snapshot_begin(struct sqlite_store *st, bool *ret_own, struct error *err)
+int sqlite_snapshot_begin(struct store *base, bool *ret_own, struct error *err)
 {
+    struct sqlite_store *st = sqlite_of(base);
     *ret_own = sqlite3_get_autocommit(st->db) != 0;
     if (!*ret_own)
         return 0;
     return sqlite_exec(st, read_sql, err);
 }
 
-void sqlite_snapshot_end(struct sqlite_store *st, bool own)
+void sqlite_snapshot_end(struct store *base, bool own)
 {
     if (own)
-        sqlite_exec(st, rollback_sql, NULL);
+        sqlite_exec(sqlite_of(base), rollback_sql, NULL);
+}
+
+/* ---- handlers ---- */
+
+/* The commit hook. Only we may end a transaction that we opened: a handler's COMMIT becomes a
+ * rollback, so that no effect is kept without the record of it. */
+static int refuse_commit(void *ctx)
+{
+    const struct sqlite_store *st = ctx;
+    return st->base.in_tx && !st->committing;
+}
+
+int sqlite_lend(struct store *base, int64_t idle_ms, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    (void)idle_ms; /* no server could end the transaction of a process that stands still */
+    (void)err;
+    st->base.lent = true;
+    sqlite3_commit_hook(st->db, refuse_commit, st);
+    return 0;
+}
+
+static int not_ours(struct error *err)
+{
+    return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
+}
+
+int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct error why;
+    if (sqlite_tx_state(base) == TX_GONE)
+        return not_ours(err);
+    if (what == SAVEPOINT_SET)
+        return sqlite_exec(st, "SAVEPOINT outbox_handler", err);
+
+    st->base.own_commit = false;
+    if (what == SAVEPOINT_UNDO)
+        sqlite_exec(st, "ROLLBACK TO outbox_handler", &why);
+    if (sqlite_exec(st, "RELEASE outbox_handler", &why) == 0)
+        return 0;
+    bool no_such_savepoint = why.native == SQLITE_ERROR;
+    if (no_such_savepoint)
+        return not_ours(err);
+    if (err)
+        *err = why;
+    return -1;
+}
+
+enum tx_state sqlite_tx_state(struct store *base)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    bool open = st->base.in_tx && !sqlite3_get_autocommit(st->db);
+    return open ? TX_OPEN : TX_GONE;
 }

@@ -9,7 +9,7 @@
 #define LANE_BYTES ((size_t)256 * 1024) /* more for each lane, so that each gets a batch */
 #define WINDOW_SCAN 50000               /* rows that one claim reads at most */
 #define PIECE_ROWS 1000
-#define WINDOW_FROM 16 /* events that a lane finds: near their end, reading by itself is cheaper */
+#define WINDOW_FROM 16 /* events that a lane finds: near their end, reading separately is cheaper */
 #define PIECE_BYTES ((size_t)512 * 1024)
 #define LANES_MAX 64
 
@@ -17,7 +17,7 @@
 struct row {
     struct event ev;
     struct row *next; /* of its lane, in the same piece */
-    size_t rank;      /* rows of the piece up to this one, those that nobody wants included */
+    size_t rank;      /* rows of the piece up to this one, unwanted ones included */
 };
 
 /* Rows that were read together. (1) They are those of (from, to] that the filter and one of `lanes`
@@ -61,108 +61,91 @@ static void piece_free(struct piece *p)
     free(p);
 }
 
-static void drop_first(struct sqlite_window *w)
-{
-    struct piece *p = w->first;
-    w->first = p->next;
-    if (!w->first)
-        w->last = NULL;
-    w->bytes -= p->bytes;
-    piece_free(p);
-}
-
-/* drop_past drops pieces that nothing after `seq` is in, as long as there are more than `most`
- * bytes. */
+/* Drops pieces that nothing after `seq` is in, as long as there are more than `most` bytes. */
 static void drop_past(struct sqlite_window *w, int64_t seq, size_t most)
 {
-    while (w->bytes >= most && w->first && w->first->to <= seq)
-        drop_first(w);
+    while (w->bytes >= most && w->first && w->first->to <= seq) {
+        struct piece *p = w->first;
+        w->first = p->next;
+        if (!w->first)
+            w->last = NULL;
+        w->bytes -= p->bytes;
+        piece_free(p);
+    }
 }
 
 static void drop_all(struct sqlite_window *w)
 {
-    while (w->first)
-        drop_first(w);
+    drop_past(w, INT64_MAX, 0);
 }
 
-/* chain appends a row to those of its lane. */
-static void chain(struct piece *p, int lane, struct row *row)
+/* Adds the row of q to a piece, if it is wanted. */
+static bool piece_row(struct piece *p, const struct claim_request *req, const struct db_rows *q)
 {
+    int64_t seq = db_int(q, EVENT_SEQ);
+    uint64_t key = event_key(db_text(q, EVENT_AGGREGATE_TYPE), db_text(q, EVENT_AGGREGATE_ID));
+    int lane = event_lane(key, seq, req->lanes);
+    p->to = seq;
+    p->scanned++;
+    bool ours = (p->lanes & bit(lane)) != 0;
+    if (!ours || !db_fresh_wants(q, req->filter))
+        return true;
+
+    struct row *row = &p->rows[p->n];
+    if (!db_event_row(q, &p->a, &row->ev))
+        return false;
     row->next = NULL;
+    row->rank = p->scanned;
     if (p->last[lane])
         p->last[lane]->next = row;
     else
         p->first[lane] = row;
     p->last[lane] = row;
-}
-
-/* piece_row adds the row of q to a piece, if anybody wants it. */
-static bool piece_row(struct piece *p, const struct claim_request *req, sqlite3_stmt *q)
-{
-    int64_t seq = sqlite3_column_int64(q, 0);
-    uint64_t key = event_key(sqlite_text(q, 3), sqlite_text(q, 4));
-    int lane = event_lane(key, seq, req->lanes);
-    p->to = seq;
-    p->scanned++;
-    bool ours = (p->lanes & bit(lane)) != 0;
-    if (!ours || !sqlite_fresh_wanted(q, req->filter))
-        return true;
-
-    struct row *row = &p->rows[p->n];
-    if (!sqlite_event_row(q, &p->a, &row->ev))
-        return false;
-    chain(p, lane, row);
-    row->rank = p->scanned;
     p->bytes += event_bytes(&row->ev);
     p->n++;
     return true;
 }
 
-/* keep_id keeps the id of a row; "" if it is none. */
-static void keep_id(char out[UUID_TEXT + 1], sqlite3_stmt *q)
+/* Keeps the id of a row; "" if it is none. */
+static void keep_id(char out[UUID_TEXT + 1], const struct db_rows *q)
 {
-    struct str id = sqlite_text(q, 1);
+    struct str id = db_text(q, EVENT_ID);
     size_t n = id.n == UUID_TEXT ? UUID_TEXT : 0;
     if (n > 0)
         memcpy(out, id.p, n);
     out[n] = '\0';
 }
 
-/* goes_on says whether the row of q is the end of the piece before. */
-static bool goes_on(const struct piece *before, sqlite3_stmt *q)
-{
-    return sqlite3_column_int64(q, 0) == before->to && str_is(sqlite_text(q, 1), before->to_id);
-}
-
-/* piece_fill reads rows into a piece until it is full or there are no more. `before` is the piece
- * before it, NULL if there is none; p->astray says that its end is not there any more. */
-static int piece_fill(struct claiming *k, struct piece *p, const struct piece *before,
+/* Reads rows into a piece until it is full or there are no more. `before` is the piece before it,
+ * NULL if there is none; p->astray says that its end is not there any more. */
+static int piece_fill(struct turn *t, struct piece *p, const struct piece *before,
                       struct error *err)
 {
     int overlap = before ? 1 : 0;
-    sqlite3_stmt *q = sqlite_rows(
-        k->st, err, SQL(fresh_events, .position = p->from - overlap, .max = PIECE_ROWS + overlap));
+    struct db_rows q = db_rows(
+        t->st, err, SQL(fresh_events, .position = p->from - overlap, .max = PIECE_ROWS + overlap));
     int r = 1;
     if (before) {
-        r = sqlite_step(k->st, q, err);
-        p->astray = r == 0 || (r == 1 && !goes_on(before, q));
+        r = db_step(&q, err);
+        bool same_end = r == 1 && db_int(&q, EVENT_SEQ) == before->to &&
+                        str_is(db_text(&q, EVENT_ID), before->to_id);
+        p->astray = r >= 0 && !same_end;
     }
     while (r == 1 && !p->astray && p->bytes < PIECE_BYTES) {
-        r = sqlite_step(k->st, q, err);
+        r = db_step(&q, err);
         if (r != 1)
             break;
-        if (!piece_row(p, k->req, q)) {
-            sqlite3_reset(q);
-            return err_nomem(err);
-        }
-        keep_id(p->to_id, q);
+        if (!piece_row(p, t->req, &q))
+            r = err_nomem(err);
+        else
+            keep_id(p->to_id, &q);
     }
-    sqlite3_reset(q);
+    db_done(&q);
     return r < 0 ? -1 : 0;
 }
 
-/* read_piece appends what comes after `from` to the window. *ret is NULL if there is nothing. */
-static int read_piece(struct claiming *k, struct sqlite_window *w, int64_t from, struct piece **ret,
+/* Appends what comes after `from` to the window. *ret is NULL if there is nothing. */
+static int read_piece(struct turn *t, struct sqlite_window *w, int64_t from, struct piece **ret,
                       struct error *err)
 {
     struct piece *p = calloc(1, sizeof *p);
@@ -172,7 +155,7 @@ static int read_piece(struct claiming *k, struct sqlite_window *w, int64_t from,
     *p = (struct piece){.lanes = w->lanes, .from = from, .to = from};
     arena_init(&p->a, 0);
     p->rows = arena_alloc(&p->a, PIECE_ROWS * sizeof *p->rows);
-    int r = p->rows ? piece_fill(k, p, w->last, err) : err_nomem(err);
+    int r = p->rows ? piece_fill(t, p, w->last, err) : err_nomem(err);
     w->astray = p->astray;
     if (r != 0 || p->scanned == 0) {
         piece_free(p);
@@ -195,7 +178,6 @@ static bool same(const char *a, const char *b)
     return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
-/* is_for says whether the window was read for such a request. */
 static bool is_for(const struct sqlite_window *w, const struct claim_request *req)
 {
     return w->n_lanes == req->lanes && same(w->consumer, req->consumer) &&
@@ -218,7 +200,6 @@ void sqlite_window_forget(struct sqlite_store *st)
     st->window = NULL;
 }
 
-/* window_new makes an empty window for such requests; NULL: there is no memory. */
 static struct sqlite_window *window_new(const struct claim_request *req)
 {
     struct sqlite_window *w = calloc(1, sizeof *w);
@@ -235,82 +216,54 @@ static struct sqlite_window *window_new(const struct claim_request *req)
     return NULL;
 }
 
-/* window_of gives the handle's window if it is for this request, or a new one. NULL: there is none
- * for such a request, or no memory. */
-static struct sqlite_window *window_of(const struct claiming *k)
+/* Gives the handle's window if it is for this request, or a new one. NULL: there is none for such a
+ * request, or no memory. */
+static struct sqlite_window *window_of(const struct turn *t)
 {
-    struct sqlite_store *st = k->st;
-    bool of_use = k->req->lanes > 1 && k->req->lanes <= LANES_MAX;
+    struct sqlite_store *st = sqlite_of(t->st);
+    bool of_use = t->req->lanes > 1 && t->req->lanes <= LANES_MAX;
     if (!of_use)
         return NULL;
-    if (st->window && !is_for(st->window, k->req))
+    if (st->window && !is_for(st->window, t->req))
         sqlite_window_forget(st);
     if (!st->window)
-        st->window = window_new(k->req);
+        st->window = window_new(t->req);
     return st->window;
 }
 
-void sqlite_window_lane(struct claiming *k, int lane, bool ours)
+/* Notes which lanes the worker may claim from. */
+static void note_lanes(struct turn *t)
 {
-    struct sqlite_window *w = window_of(k);
-    if (!w)
+    struct sqlite_window *w = window_of(t);
+    if (!w || t->req->order == ORDER_NONE)
         return;
-    if (ours)
-        w->lanes |= bit(lane);
-    else
-        w->lanes &= ~bit(lane);
-}
-
-void sqlite_window_note(struct claiming *k, const struct chunk *c)
-{
-    struct sqlite_window *w = window_of(k);
-    if (w)
-        w->behind = c->scanned >= WINDOW_FROM;
+    w->lanes = ~UINT64_C(0);
+    for (size_t i = 0; i < t->n_claims; i++)
+        for (int lane = 0; lane < w->n_lanes; lane++)
+            if (db_claim_blocks(&t->claims[i], lane))
+                w->lanes &= ~bit(lane);
 }
 
 /* ---- taking events out of it ---- */
 
 /* What is taken for one claim. */
 struct taking {
-    struct claiming *k;
+    struct turn *t;
     struct sqlite_window *w;
     struct chunk *c;
-    int lane;
-    size_t bytes;
     size_t read; /* rows read from the database */
     bool full;
 };
 
-/* copy copies s to *at, with a NUL behind it, and moves *at past both. */
-static void copy(struct str *s, char **at)
+static bool take_event(struct taking *k, const struct event *from)
 {
-    if (!s->p)
-        return;
-    memcpy(*at, s->p, s->n);
-    (*at)[s->n] = '\0';
-    s->p = *at;
-    *at += s->n + 1;
-}
-
-/* take_event copies an event for the batch. */
-static bool take_event(struct taking *t, const struct event *from)
-{
-    struct event *ev = &t->c->ev[t->c->n];
+    struct event *ev = &k->c->ev[k->c->n];
     *ev = *from;
-    struct str *texts[] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,
-                           &ev->payload, &ev->headers, &ev->tenant,         &ev->idempotency_key};
-    size_t n = sizeof texts / sizeof *texts, size = 0;
-    for (size_t i = 0; i < n; i++)
-        size += texts[i]->n + 1;
-    char *at = arena_raw(t->k->a, size);
-    if (!at)
+    if (!db_event_copy(ev, k->t->a))
         return false;
-    for (size_t i = 0; i < n; i++)
-        copy(texts[i], &at);
-
-    t->c->n++;
-    t->bytes += event_bytes(ev);
-    t->full = t->c->n >= t->k->req->max_events || t->bytes >= t->k->req->max_bytes;
+    k->c->n++;
+    k->c->bytes += event_bytes(ev);
+    k->full = k->c->n >= k->t->req->max_events || k->c->bytes >= k->t->req->max_bytes;
     return true;
 }
 
@@ -320,8 +273,8 @@ static void ends_at(struct chunk *c, int64_t seq, const char *id)
     snprintf(c->to_id, sizeof c->to_id, "%s", id);
 }
 
-/* rank_at returns how many rows of a piece there are up to `seq`, as far as is known: up to the
- * last one that somebody wants. */
+/* How many rows of a piece there are up to `seq`, as far as is known: up to the last one that is
+ * wanted. */
 static size_t rank_at(const struct piece *p, int64_t seq)
 {
     size_t low = 0, high = p->n;
@@ -335,28 +288,28 @@ static size_t rank_at(const struct piece *p, int64_t seq)
     return low > 0 ? p->rows[low - 1].rank : 0;
 }
 
-/* take_piece takes the lane's events of a piece that are after the chunk's end so far. */
-static int take_piece(struct taking *t, const struct piece *p, struct error *err)
+/* Takes the lane's events of a piece that are after the chunk's end so far. */
+static int take_piece(struct taking *k, const struct piece *p, struct error *err)
 {
-    size_t begun = t->c->from > p->from ? rank_at(p, t->c->from) : 0;
-    for (const struct row *row = p->first[t->lane]; row; row = row->next) {
-        bool before = row->ev.seq <= t->c->from;
+    size_t begun = k->c->from > p->from ? rank_at(p, k->c->from) : 0;
+    for (const struct row *row = p->first[k->c->lane]; row; row = row->next) {
+        bool before = row->ev.seq <= k->c->from;
         if (before)
             continue;
-        if (!take_event(t, &row->ev))
+        if (!take_event(k, &row->ev))
             return err_nomem(err);
-        if (t->full) {
-            t->c->scanned += row->rank - begun;
-            ends_at(t->c, row->ev.seq, row->ev.id.p);
+        if (k->full) {
+            k->c->scanned += row->rank - begun;
+            ends_at(k->c, row->ev.seq, row->ev.id.p);
             return 0;
         }
     }
-    t->c->scanned += p->scanned - begun;
-    ends_at(t->c, p->to, p->to_id);
+    k->c->scanned += p->scanned - begun;
+    ends_at(k->c, p->to, p->to_id);
     return 0;
 }
 
-/* lowest returns where the last of the lanes is that the window is for. */
+/* Where the last of the lanes is that the window is for. */
 static int64_t lowest(const struct sqlite_window *w)
 {
     int64_t low = INT64_MAX;
@@ -368,53 +321,57 @@ static int64_t lowest(const struct sqlite_window *w)
     return low;
 }
 
-/* read_on reads another piece, if there is room for one. What all lanes are past may go. If others
- * are behind, a lane that is at the end reads on all the same, up to twice as far; then what it is
- * past may go. *ret is NULL if there is no room, or no more. */
-static int read_on(struct taking *t, struct piece **ret, struct error *err)
+/* Reads another piece, if there is room for one. What all lanes are past may go. If others are
+ * behind, a lane that is at the end reads on all the same, up to twice as far; then what it is past
+ * may go. *ret is NULL if there is no room, or no more. */
+static int read_on(struct taking *k, struct piece **ret, struct error *err)
 {
-    struct sqlite_window *w = t->w;
+    struct sqlite_window *w = k->w;
     *ret = NULL;
     size_t most = WINDOW_BYTES + (size_t)w->n_lanes * LANE_BYTES;
     drop_past(w, lowest(w), most);
-    drop_past(w, t->c->from, 2 * most);
-    bool has_some = t->c->n > 0;
-    bool enough = t->read >= WINDOW_SCAN || w->bytes >= 2 * most;
+    drop_past(w, k->c->from, 2 * most);
+    bool has_some = k->c->n > 0;
+    bool enough = k->read >= WINDOW_SCAN || w->bytes >= 2 * most;
     if (enough || (has_some && w->bytes >= most))
         return 0;
-    int64_t end = w->last ? w->last->to : t->c->from;
-    if (read_piece(t->k, w, end, ret, err) != 0)
+    int64_t end = w->last ? w->last->to : k->c->from;
+    if (read_piece(k->t, w, end, ret, err) != 0)
         return -1;
     if (*ret)
-        t->read += (*ret)->scanned;
+        k->read += (*ret)->scanned;
     else
         w->behind = false;
     return 0;
 }
 
-/* take takes what the window has for the lane, and reads on until there is enough. */
-static int take(struct taking *t, struct error *err)
+/* Takes what the window has for the lane, and reads on until there is enough. */
+static int take(struct taking *k, struct error *err)
 {
-    struct piece *p = t->w->first;
-    while (p && p->to <= t->c->from)
+    struct piece *p = k->w->first;
+    while (p && p->to <= k->c->from)
         p = p->next;
-    while (!t->full) {
-        if (!p && read_on(t, &p, err) != 0)
+    while (!k->full) {
+        if (!p && read_on(k, &p, err) != 0)
             return -1;
-        bool not_for_it = p && (p->lanes & bit(t->lane)) == 0;
+        bool not_for_it = p && (p->lanes & bit(k->c->lane)) == 0;
         if (!p || not_for_it)
             return 0;
-        if (take_piece(t, p, err) != 0)
+        if (take_piece(k, p, err) != 0)
             return -1;
         p = p->next;
     }
     return 0;
 }
 
-int sqlite_window_read(struct claiming *k, int lane, int64_t from, struct chunk *ret,
-                       bool *ret_read, struct error *err)
+/* Reads events of one lane after `from` out of the window, or through it. *ret_read is false, and
+ * nothing is read, if the window is not for this lane or this place. What was read is true only if
+ * the event with the number ret->to still has the id ret->to_id: the numbers may have been given
+ * anew since the window was read. */
+static int window_read(struct turn *t, int lane, int64_t from, struct chunk *ret, bool *ret_read,
+                       struct error *err)
 {
-    struct sqlite_window *w = window_of(k);
+    struct sqlite_window *w = window_of(t);
     *ret_read = false;
     bool of_use = w && (w->behind || w->first);
     if (!of_use || (w->lanes & bit(lane)) == 0)
@@ -427,16 +384,16 @@ int sqlite_window_read(struct claiming *k, int lane, int64_t from, struct chunk 
         drop_all(w);
 
     *ret = (struct chunk){.lane = lane, .from = from, .to = from};
-    ret->ev = arena_alloc(k->a, k->req->max_events * sizeof *ret->ev);
+    ret->ev = arena_alloc(t->a, t->req->max_events * sizeof *ret->ev);
     if (!ret->ev)
         return err_nomem(err);
-    struct taking t = {.k = k, .w = w, .c = ret, .lane = lane};
-    if (take(&t, err) != 0) {
-        sqlite_window_forget(k->st);
+    struct taking k = {.t = t, .w = w, .c = ret};
+    if (take(&k, err) != 0) {
+        sqlite_window_forget(sqlite_of(t->st));
         return -1;
     }
     if (w->astray) {
-        sqlite_window_forget(k->st);
+        sqlite_window_forget(sqlite_of(t->st));
         return 0;
     }
     w->at[lane] = ret->to;
@@ -444,4 +401,87 @@ int sqlite_window_read(struct claiming *k, int lane, int64_t from, struct chunk 
     if (!w->behind)
         drop_past(w, lowest(w), 0);
     return 0;
+}
+
+/* ---- reading for a claim ---- */
+
+static int read_after(struct turn *t, int lane, int64_t from, struct chunk *ret, struct error *err)
+{
+    size_t most = t->req->max_events;
+    size_t scan = most > FRESH_SCAN_MIN ? most : FRESH_SCAN_MIN;
+    *ret = (struct chunk){.lane = lane, .from = from, .to = from};
+    ret->ev = arena_alloc(t->a, most * sizeof *ret->ev);
+    if (!ret->ev)
+        return err_nomem(err);
+    struct db_rows q = db_rows(t->st, err,
+                               SQL(fresh_events, .position = from, .max = (int64_t)scan));
+    return db_fresh_add(t, &q, lane, most, ret, err);
+}
+
+int sqlite_prefetch(struct turn *t, struct error *err)
+{
+    struct chunk *c = &t->prefetched;
+    int64_t position;
+    int lane = t->req->lane_hint;
+    bool read;
+    if (sqlite_lanes_together(t, &position, err) != 0)
+        return -1;
+    if (position >= 0)
+        return read_after(t, STORE_ALL_LANES, position, c, err);
+    if (db_value(t->st, err, &position, SQL(lane_found, .consumer = t->consumer, .lane = lane)) !=
+        0)
+        return -1;
+    if (position < 0)
+        return 0;
+
+    if (window_read(t, lane, position, c, &read, err) != 0)
+        return -1;
+    if (read)
+        return 0;
+    if (read_after(t, lane, position, c, err) != 0)
+        return -1;
+    struct sqlite_window *w = window_of(t);
+    if (w)
+        w->behind = c->scanned >= WINDOW_FROM;
+    return 0;
+}
+
+/* Says whether a chunk that was read before the lock was taken is what a read would give now: the
+ * position is the same, and if it was read long before, its numbers are. */
+static int is_right(struct turn *t, const struct chunk *ahead, int64_t position, bool *ret,
+                    struct error *err)
+{
+    *ret = ahead->scanned && ahead->from == position;
+    if (!*ret || !ahead->to_id[0])
+        return 0;
+    struct db_rows q;
+    int r = db_row(t->st, &q, err, SQL(event_id, .seq = ahead->to));
+    if (r < 0)
+        return -1;
+    *ret = r == 1 && str_is(db_text(&q, 0), ahead->to_id);
+    db_done(&q);
+    if (!*ret)
+        sqlite_window_forget(sqlite_of(t->st));
+    return 0;
+}
+
+/* Gives what was prefetched, or what the window has, if that is right, or what there is. */
+int sqlite_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret,
+                      struct error *err)
+{
+    bool right = false, read = false;
+    note_lanes(t);
+    if (t->prefetched.lane == lane && is_right(t, &t->prefetched, position, &right, err) != 0)
+        return -1;
+    if (right) {
+        *ret = t->prefetched;
+        return 0;
+    }
+    if (lane == STORE_ALL_LANES)
+        return read_after(t, lane, position, ret, err);
+    if (window_read(t, lane, position, ret, &read, err) != 0)
+        return -1;
+    if (read && is_right(t, ret, position, &right, err) != 0)
+        return -1;
+    return right ? 0 : read_after(t, lane, position, ret, err);
 }

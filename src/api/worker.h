@@ -1,0 +1,87 @@
+/* worker.h: a pipeline with everything it needs, run in a thread of its own or in the caller's. No
+ * other file starts threads that deliver. */
+#ifndef API_WORKER_H
+#define API_WORKER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "api/supervisor.h"
+#include "base/owner.h"
+#include "engine/pipeline.h"
+#include "sink/handlers.h"
+
+/* What others may see of a worker: a copy, see supervisor_views. */
+struct worker_view {
+    char consumer[STORE_NAME_MAX + 1];
+    enum pipeline_state state;
+    struct pipeline_stats stats;
+    bool leased; /* the sink takes turns with others: lease is valid */
+    struct sink_lease lease;
+    struct sink_broker broker; /* kind == NULL: the sink has no broker */
+    int64_t held;              /* see pipeline_held */
+    int64_t timeout_ms;        /* of one delivery */
+    int64_t step_since;        /* when the current step began, monotonic ns; 0: it sleeps */
+    char error[sizeof((struct error *)0)->text]; /* why it stopped or stands by; "": neither */
+};
+
+/* (1) p == NULL: it is not open. */
+struct worker {
+    struct supervisor *sv;
+    struct consumer *consumer;
+    const struct handler *handlers; /* for a consumer without a sink URL */
+    size_t n_handlers;
+    bool named;  /* the handlers have names, and work in transactions */
+    bool sole;   /* the consumer has no other worker here */
+    int wake_fd; /* see wake_fd.h */
+
+    struct worker *next; /* in supervisor.first */
+    atomic_bool stop;    /* stops this worker alone */
+    _Atomic int64_t step_since;
+    int64_t shown_at; /* when worker_show was last called, monotonic ns */
+
+    struct store *st;
+    struct store *tx_st;       /* what named handlers work on; NULL: they share connections */
+    struct pool_conn *tx_conn; /* one of those, during a step */
+    struct call_progress call;
+    int64_t overdue_since;    /* when the call began that was reported last; lease_renewer.c only */
+    _Atomic int64_t given_up; /* calls whose claims are no longer extended */
+    struct pipeline *p;
+    struct sink *sk;
+    struct rng rng;
+    char owner[OWNER_TEXT];
+    pthread_t thread;
+    int64_t failures; /* of all steps before the current one; see supervisor_step */
+
+    /* Under sv->lock: what the thread last published. */
+    bool through, ended;
+    uint64_t round_seen;
+    int64_t claims;
+    struct error error;
+    struct worker_view view;
+};
+
+/* worker_open opens the stores, the pipeline and the sink. It does not register the consumer. For
+ * stand_by see pipeline_config. On failure everything is closed again. worker_close closes them; it
+ * is safe on a worker that is not open. */
+int worker_open(struct worker *w, bool stand_by, struct error *err);
+void worker_close(struct worker *w);
+
+/* worker_begin opens a worker for supervisor_run, with everything reset; one that supervisor_step
+ * left open is closed first. worker_start starts its thread, once the consumer is registered. */
+int worker_begin(struct worker *w, bool stand_by, struct error *err);
+int worker_start(struct worker *w, struct error *err);
+
+/* worker_wake makes the worker look for work. Any thread. */
+void worker_wake(struct worker *w);
+/* worker_show updates the view that others may see. The caller holds sv->lock. */
+void worker_show(struct worker *w);
+
+/* worker_finish delivers everything that is due now, in the caller's thread. */
+int worker_finish(struct worker *w, struct error *err);
+/* worker_leave ends such a step: unless the worker is healthy and holds no claim, it is drained and
+ * closed, so that nothing stays claimed that no worker delivers. What went wrong becomes *err, and
+ * *result -1, if *result is still 0. */
+void worker_leave(struct worker *w, struct error *err, int *result);
+
+#endif

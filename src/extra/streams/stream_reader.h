@@ -1,0 +1,45 @@
+/* stream_reader.h: the reading end of Redis streams: a member of a consumer group that passes each
+ * event to a function.
+ *
+ * An entry is acknowledged (XACK) only after it has taken effect. After a crash entries come again,
+ * so the function must remember event ids in its own transaction (handle_once). Entries are handled
+ * in the order of the stream, and one that fails is tried again before the next. With one member at
+ * work, the order of a key is kept from end to end. */
+#ifndef EXTRA_STREAMS_STREAM_READER_H
+#define EXTRA_STREAMS_STREAM_READER_H
+
+#include "base/log.h"
+#include "event/event.h"
+
+struct stream_reader_config {
+    const char *url;    /* like the sink's; stream=NAME, or several names with commas in between */
+    const char *group;  /* created if it does not exist */
+    const char *name;   /* of this member, the same after a restart; NULL: the host's name */
+    const char *from;   /* where a new group starts: "$" the end, an id: after it; NULL: "0" */
+    int64_t claim_ms;   /* entries idle at another member for this long are taken over; 0: 60 s */
+    bool until_through; /* end when nothing is left to read */
+    int wake;           /* a descriptor that is readable when it is time to stop; -1: none */
+    const struct log *log;
+    /* handle makes one event take effect and commits. 0: it has taken effect, now or before. -1: it
+     * failed, and will be tried again. */
+    int (*handle)(void *ctx, const struct event *ev, struct error *err);
+    /* snapshot is called before a new group is created; NULL: not. What it reads from the source's
+     * rows includes everything in the stream up to `hwm`, and the group starts after that. -1 ends
+     * the run. */
+    int (*snapshot)(void *ctx, const char *stream, const char *hwm, struct error *err);
+    void *ctx;
+};
+
+struct stream_reader_stats {
+    int64_t handled, failed;
+    int64_t skipped; /* entries that hold no event */
+    int64_t claimed; /* entries taken over from other members */
+};
+
+/* stream_reader_run reads until it is told to stop or, with until_through, until nothing is left.
+ * While Redis is down, it waits. Returns -1 if it cannot go on, for example with ERR_CONFIG. *stats
+ * (may be NULL) is filled in either way. */
+int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,
+                      struct error *err);
+
+#endif

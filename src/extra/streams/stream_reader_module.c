@@ -1,0 +1,14 @@
+/* stream_reader_module.c: stream_reader_run of liboutbox, which leaves it to liboutbox-sinks. */
+#include "extra/streams/stream_reader.h"
+#include "sink/sink_module.h"
+
+int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,
+                      struct error *err)
+{
+    if (stats)
+        *stats = (struct stream_reader_stats){0};
+    const struct sink_module *m = sink_module_load(err);
+    if (!m)
+        return -1;
+    return m->read_streams(cfg, stats, err);
+}

@@ -1,0 +1,56 @@
+/* human.c: times, ages and numbers as people read them. */
+#include "listing/human.h"
+
+#include <stdio.h>
+
+const char *human_age(int64_t ms, char out[HUMAN_AGE])
+{
+    static const struct {
+        int64_t ms;
+        const char *unit;
+    } units[] = {{86400000, "d"}, {3600000, "h"}, {60000, "m"}, {1000, "s"}};
+    size_t last = sizeof(units) / sizeof(*units) - 1, i = 0;
+    if (ms < 0)
+        ms = 0;
+    if (ms < units[last].ms) {
+        snprintf(out, HUMAN_AGE, "%lldms", (long long)ms);
+        return out;
+    }
+
+    while (ms < units[i].ms)
+        i++;
+    int n = snprintf(out, HUMAN_AGE, "%lld%s", (long long)(ms / units[i].ms), units[i].unit);
+    if (i == last)
+        return out;
+    int64_t rest = ms % units[i].ms / units[i + 1].ms;
+    if (rest)
+        snprintf(out + n, (size_t)(HUMAN_AGE - n), "%lld%s", (long long)rest, units[i + 1].unit);
+    return out;
+}
+
+const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
+{
+    out[0] = 0;
+    if (wall_ms)
+        clock_rfc3339(wall_ms, out);
+    return out;
+}
+
+const char *human_int(int64_t n, char out[HUMAN_INT])
+{
+    snprintf(out, HUMAN_INT, "%lld", (long long)n);
+    return out;
+}
+
+const char *human_count(int64_t n, const char *noun, char out[HUMAN_COUNT])
+{
+    snprintf(out, HUMAN_COUNT, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
+    return out;
+}
+
+const char *human_events_wait(int64_t n, bool exact, char out[HUMAN_COUNT])
+{
+    snprintf(out, HUMAN_COUNT, "%s%lld %s", exact ? "" : "about ", (long long)n,
+             n == 1 ? "event waits" : "events wait");
+    return out;
+}

@@ -1,0 +1,485 @@
+/* listing.c: rows as tables and as JSON. */
+#include "listing/listing.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <libsmartcols/libsmartcols.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "listing/human.h"
+#include "listing/member.h"
+
+/* ---- values ---- */
+
+static const void *at_offset(const void *row, size_t at)
+{
+    return (const char *)row + at;
+}
+
+static int64_t int_at(const void *row, size_t at)
+{
+    return *(const int64_t *)at_offset(row, at);
+}
+
+/* value_of reads the value of a field. False: it has none. */
+static bool value_of(const struct listing_field *f, const void *row, struct listing_value *ret)
+{
+    *ret = (struct listing_value){.n = 0};
+    if (f->get)
+        return f->get(row, ret);
+
+    const void *p = at_offset(row, f->at);
+    switch (f->type) {
+    case LISTING_TEXT: ret->text = str_of(*(const char *const *)p); return ret->text.p;
+    case LISTING_STR:
+    case LISTING_JSON: ret->text = *(const struct str *)p; return ret->text.p;
+    case LISTING_SMALL: ret->n = *(const int *)p; return true;
+    case LISTING_BOOL: ret->n = *(const bool *)p; return true;
+    case LISTING_INT:
+    case LISTING_ABOUT: ret->n = int_at(row, f->at); return true;
+    case LISTING_TIME: ret->n = int_at(row, f->at); return ret->n != 0;
+    case LISTING_AGE: {
+        int64_t at = int_at(row, f->at), now = int_at(row, f->also);
+        if (at && now > at)
+            ret->n = clock_since(now, at);
+        return at != 0;
+    }
+    default: return false;
+    }
+}
+
+static const void *part_of(const struct listing_field *f, const void *row)
+{
+    return f->nth ? f->nth(row, 0) : at_offset(row, f->at);
+}
+
+/* find_field looks a field up by name, also among the parts of a row, and moves *row to the part it
+ * is in. With row == NULL it only looks it up. */
+static const struct listing_field *find_field(const struct listing_field *fields, struct str name,
+                                              const void **row)
+{
+    for (const struct listing_field *f = fields; f->name; f++) {
+        if (f->type != LISTING_PART) {
+            if (str_eq(str_of(f->name), name))
+                return f;
+            continue;
+        }
+        const void *part = row ? part_of(f, *row) : NULL;
+        const struct listing_field *found = find_field(f->sub, name, row ? &part : NULL);
+        if (found && row)
+            *row = part;
+        if (found)
+            return found;
+    }
+    return NULL;
+}
+
+/* ---- JSON ---- */
+
+static void add_list(struct buf *b, const struct listing_field *f, const void *row)
+{
+    const void *one;
+    buf_addc(b, '[');
+    for (size_t i = 0; (one = f->nth(row, i)); i++) {
+        if (i)
+            buf_addc(b, ',');
+        listing_object(b, f->sub, one);
+    }
+    buf_addc(b, ']');
+}
+
+static void add_nested(struct buf *b, const struct listing_field *f, const void *row)
+{
+    const void *one;
+    if (f->type == LISTING_LIST)
+        add_list(b, f, row);
+    else if ((one = f->nth(row, 0)))
+        listing_object(b, f->sub, one);
+    else
+        buf_adds(b, "null");
+}
+
+static void add_json_value(struct buf *b, const struct listing_field *f, const void *row)
+{
+    char time[CLOCK_RFC3339_SIZE];
+    struct listing_value v;
+    bool some = value_of(f, row, &v);
+    if (!some && f->type != LISTING_AGE) {
+        buf_adds(b, "null");
+        return;
+    }
+    switch (f->type) {
+    case LISTING_BOOL: buf_adds(b, v.n ? "true" : "false"); break;
+    case LISTING_TIME: member_value(b, str_of(human_time(v.n, time))); break;
+    case LISTING_JSON: member_json(b, v.text); break;
+    case LISTING_TEXT:
+    case LISTING_STR: member_value(b, v.text); break;
+    default: buf_addi64(b, v.n);
+    }
+}
+
+static bool is_left_out(const struct listing_field *f, const void *row)
+{
+    struct listing_value v;
+    if (f->people_only)
+        return true;
+    if (f->only && !f->only(row))
+        return true;
+    if (!f->optional)
+        return false;
+    return !value_of(f, row, &v) || (f->type == LISTING_BOOL && !v.n);
+}
+
+void listing_members(struct buf *b, const struct listing_field *fields, const void *row)
+{
+    for (const struct listing_field *f = fields; f->name; f++) {
+        if (is_left_out(f, row))
+            continue;
+        if (f->type == LISTING_PART) {
+            listing_members(b, f->sub, part_of(f, row));
+            continue;
+        }
+
+        member_start(b, f->name);
+        if (f->json)
+            f->json(b, row);
+        else if (f->sub)
+            add_nested(b, f, row);
+        else
+            add_json_value(b, f, row);
+    }
+}
+
+void listing_object(struct buf *b, const struct listing_field *fields, const void *row)
+{
+    buf_addc(b, '{');
+    listing_members(b, fields, row);
+    buf_addc(b, '}');
+}
+
+int listing_flush(struct buf *b, FILE *out, struct error *err)
+{
+    struct str all = {b->p, b->n};
+    struct buf shown;
+    buf_init(&shown, 6 * LISTING_MAX);
+    bool safe = text_shown(all, "\n");
+    if (!safe) {
+        text_show(&shown, all, "\n");
+        all = (struct str){shown.p, shown.n};
+    }
+
+    int r = 0;
+    if (b->failed || shown.failed)
+        r = err_nomem(err);
+    else if (all.n && fwrite(all.p, 1, all.n, out) != all.n)
+        r = err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
+    else
+        buf_clear(b);
+    buf_release(&shown);
+    return r;
+}
+
+/* ---- tables ---- */
+
+static int table_error(int r, struct error *err)
+{
+    if (r == -ENOMEM)
+        return err_nomem(err);
+    if (r != 0)
+        return err_errno(err, ERR_UNAVAILABLE, -r, "could not print the table");
+    return 0;
+}
+
+static struct libscols_table *table_new(FILE *out, bool headings, bool color)
+{
+    struct libscols_table *tb = scols_new_table();
+    if (!tb)
+        return NULL;
+    scols_table_enable_colors(tb, color);
+    scols_table_enable_noheadings(tb, !headings);
+    scols_table_enable_noencoding(tb, true); /* set_cell has done so */
+    scols_table_set_stream(tb, out);
+    return tb;
+}
+
+/* set_cell fills a cell with text that is safe to show. */
+static int set_cell(struct libscols_line *ln, size_t column, const struct buf *text)
+{
+    struct buf shown;
+    buf_init(&shown, 6 * LISTING_MAX); /* a character becomes six at most */
+    text_show(&shown, (struct str){text->p, text->n}, "");
+    int r = -1;
+    if (!text->failed && buf_cstr(&shown))
+        r = scols_line_set_data(ln, column, shown.p);
+    buf_release(&shown);
+    return r;
+}
+
+/* add_text appends the value of a field as people read it; nothing if there is none. */
+static void add_text(struct buf *b, const struct listing_field *f, const void *row)
+{
+    char age[HUMAN_AGE], time[CLOCK_RFC3339_SIZE];
+    struct listing_value v;
+    if (f->text) {
+        f->text(b, row);
+        return;
+    }
+    if (!value_of(f, row, &v))
+        return;
+
+    switch (f->type) {
+    case LISTING_BOOL: buf_adds(b, v.n ? "yes" : "no"); break;
+    case LISTING_TIME: buf_adds(b, human_time(v.n, time)); break;
+    case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
+    case LISTING_JSON: member_flat(b, v.text); break;
+    case LISTING_TEXT:
+    case LISTING_STR: buf_addstr(b, v.text); break;
+    default:
+        if (f->type == LISTING_ABOUT && !*(const bool *)at_offset(row, f->also))
+            buf_addc(b, '~');
+        buf_addi64(b, v.n);
+    }
+}
+
+/* next_word cuts the next word off a list of names. p == NULL: there is none. */
+static struct str next_word(const char **list)
+{
+    *list += strspn(*list, " ");
+    struct str word = {*list, strcspn(*list, " ")};
+    *list += word.n;
+    return word.n ? word : (struct str){NULL, 0};
+}
+
+static bool is_right(const struct listing_field *f)
+{
+    bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
+    return number || f->type == LISTING_AGE;
+}
+
+static int add_column(struct listing *l, struct str word, struct error *err)
+{
+    bool cut = word.p[word.n - 1] == '~';
+    word.n -= cut;
+    bool dash = word.p[word.n - 1] == '-';
+    word.n -= dash;
+    const struct listing_field *f = find_field(l->form.fields, word, NULL);
+
+    char heading[32];
+    snprintf(heading, sizeof heading, "%s", f->heading ? f->heading : f->name);
+    for (char *c = heading; *c && !f->heading; c++)
+        *c = *c == '_' ? '-' : (char)toupper((unsigned char)*c);
+
+    int flags = (is_right(f) ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
+    if (!scols_table_new_column(l->tb, heading, 0, flags))
+        return err_nomem(err);
+    l->column[l->n_columns].field = f;
+    l->column[l->n_columns].name = word;
+    l->column[l->n_columns].cut = cut;
+    l->column[l->n_columns++].dash = dash;
+    return 0;
+}
+
+static int start_table(struct listing *l, struct error *err)
+{
+    const char *list = l->form.columns;
+    l->tb = table_new(l->form.out, true, l->form.color);
+    if (!l->tb)
+        return err_nomem(err);
+
+    struct str word;
+    int r = 0;
+    while (r == 0 && (word = next_word(&list)).p)
+        r = add_column(l, word, err);
+    if (r != 0)
+        scols_unref_table(l->tb);
+    return r;
+}
+
+#define PAGE_LINES 1000 /* of a table held in memory: a listing may have any number */
+
+/* print_page prints the lines so far and forgets them. The pages that follow have no headings, and
+ * no column of theirs is narrower. */
+static int print_page(struct libscols_table *tb, struct error *err)
+{
+    int r = scols_print_table(tb);
+    scols_table_enable_noheadings(tb, 1);
+    for (size_t i = 0; i < scols_table_get_ncols(tb); i++) {
+        struct libscols_column *column = scols_table_get_column(tb, i);
+        scols_column_set_whint(column, (double)scols_column_get_width(column));
+    }
+    scols_table_remove_lines(tb);
+    return table_error(r, err);
+}
+
+static int add_cell(struct listing *l, struct libscols_line *ln, size_t i, const void *row)
+{
+    const struct listing_field *f = find_field(l->form.fields, l->column[i].name, &row);
+    struct buf text;
+    buf_init(&text, LISTING_MAX);
+    add_text(&text, f, row);
+    if (text.n == 0 && l->column[i].dash)
+        buf_addc(&text, '-');
+    int r = set_cell(ln, i, &text);
+    buf_release(&text);
+
+    const char *color = f->color ? f->color(row) : NULL;
+    struct libscols_cell *cell = scols_line_get_cell(ln, i);
+    if (r == 0 && color && cell)
+        r = scols_cell_set_color(cell, color);
+    return r;
+}
+
+static int add_line(struct listing *l, const void *row, struct error *err)
+{
+    if (scols_table_get_nlines(l->tb) >= PAGE_LINES && print_page(l->tb, err) != 0)
+        return -1;
+
+    struct libscols_line *ln = scols_table_new_line(l->tb, NULL);
+    if (!ln)
+        return err_nomem(err);
+    for (size_t i = 0; i < l->n_columns; i++) {
+        if (add_cell(l, ln, i, row) != 0)
+            return err_nomem(err);
+    }
+    return 0;
+}
+
+/* ---- listings ---- */
+
+int listing_start(struct listing *l, const struct listing_form *form, struct error *err)
+{
+    *l = (struct listing){.form = *form};
+    if (!form->json)
+        return start_table(l, err);
+    buf_init(&l->b, LISTING_MAX);
+    if (!form->lines)
+        buf_addc(&l->b, '[');
+    return 0;
+}
+
+int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
+                   struct error *err)
+{
+    if (!l->form.lines)
+        buf_adds(&l->b, l->n ? ",\n" : "\n");
+    listing_object(&l->b, fields, row);
+    if (l->form.lines)
+        buf_addc(&l->b, '\n');
+    l->n++;
+    return listing_flush(&l->b, l->form.out, err);
+}
+
+int listing_add(struct listing *l, const void *row, struct error *err)
+{
+    if (l->form.json)
+        return listing_remark(l, l->form.fields, row, err);
+    l->n++;
+    return add_line(l, row, err);
+}
+
+int listing_end(struct listing *l, int r, struct error *err)
+{
+    if (r == 0 && l->tb && !scols_table_is_empty(l->tb))
+        r = table_error(scols_print_table(l->tb), err);
+    if (r == 0 && !l->tb) {
+        if (!l->form.lines)
+            buf_adds(&l->b, l->n ? "\n]\n" : "]\n");
+        r = listing_flush(&l->b, l->form.out, err);
+    }
+    if (l->tb)
+        scols_unref_table(l->tb);
+    buf_release(&l->b);
+    return r;
+}
+
+/* add_pair adds a line with a name and a value, unless the value is empty. */
+static int add_pair(struct libscols_table *tb, const struct listing_field *f, const void *row)
+{
+    struct buf label, value;
+    buf_init(&label, 256);
+    buf_init(&value, LISTING_MAX);
+    buf_adds(&label, f->label ? f->label : f->name);
+    for (size_t i = 0; i < label.n; i++) {
+        if (label.p[i] == '_')
+            label.p[i] = ' ';
+    }
+    add_text(&value, f, row);
+
+    int r = value.failed ? -1 : 0;
+    struct libscols_line *ln = NULL;
+    if (r == 0 && value.n) {
+        ln = scols_table_new_line(tb, NULL);
+        r = ln && set_cell(ln, 0, &label) == 0 ? set_cell(ln, 1, &value) : -1;
+    }
+    buf_release(&label);
+    buf_release(&value);
+    return r;
+}
+
+int listing_pairs(FILE *out, const struct listing_field *fields, const char *names, const void *row,
+                  struct error *err)
+{
+    struct libscols_table *tb = table_new(out, false, false);
+    if (!tb)
+        return err_nomem(err);
+    bool made = scols_table_new_column(tb, "NAME", 0, 0) &&
+                scols_table_new_column(tb, "VALUE", 0, 0);
+    int r = made ? 0 : err_nomem(err);
+
+    struct str word;
+    while (r == 0 && (word = next_word(&names)).p) {
+        const void *part = row;
+        const struct listing_field *f = find_field(fields, word, &part);
+        if (add_pair(tb, f, part) != 0)
+            r = err_nomem(err);
+    }
+    if (r == 0)
+        r = table_error(scols_print_table(tb), err);
+    scols_unref_table(tb);
+    return r;
+}
+
+/* ---- documentation ---- */
+
+static const char *type_name(const struct listing_field *f)
+{
+    switch (f->type) {
+    case LISTING_TEXT:
+    case LISTING_STR: return "string";
+    case LISTING_BOOL: return "boolean";
+    case LISTING_TIME: return "time";
+    case LISTING_AGE: return "milliseconds";
+    case LISTING_JSON: return "JSON";
+    case LISTING_OBJECT: return "object";
+    case LISTING_LIST: return "array";
+    case LISTING_OWN: return f->kind;
+    default: return "integer";
+    }
+}
+
+static void document_fields(const struct listing_field *fields, const char *before,
+                            listing_visit *visit, void *ctx)
+{
+    for (const struct listing_field *f = fields; f->name; f++) {
+        char path[96];
+        if (f->people_only)
+            continue;
+        if (f->type == LISTING_PART) {
+            document_fields(f->sub, before, visit, ctx);
+            continue;
+        }
+        snprintf(path, sizeof path, "%s%s", before, f->name);
+        visit(ctx, path, type_name(f), f->help);
+        if (!f->sub)
+            continue;
+        snprintf(path, sizeof path, "%s%s%s.", before, f->name,
+                 f->type == LISTING_LIST ? "[]" : "");
+        document_fields(f->sub, path, visit, ctx);
+    }
+}
+
+void listing_document(const struct listing_field *fields, listing_visit *visit, void *ctx)
+{
+    document_fields(fields, "", visit, ctx);
+}

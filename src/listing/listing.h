@@ -1,0 +1,124 @@
+/* listing.h: rows as a table for people or as JSON, from one table of fields.
+ *
+ * A struct listing_field says everything about one field of a row: its names, where its value is,
+ * how it is shown, and what it means. From an array of them come the columns of a table, the list
+ * of names and values of a single row, the JSON object, and its documentation. Where rows come from
+ * and who asked for them is unknown here. */
+#ifndef LISTING_LISTING_H
+#define LISTING_LISTING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
+
+#define LISTING_MAX ((size_t)256 << 20) /* ceiling of a buffer: an event with every byte escaped */
+
+/* How the value of a field is kept in its row, and what it is in JSON. */
+enum listing_type {
+    LISTING_TEXT,  /* const char *, NULL: none; a string */
+    LISTING_STR,   /* struct str, p == NULL: none; a string */
+    LISTING_INT,   /* int64_t */
+    LISTING_SMALL, /* int; an integer */
+    LISTING_ABOUT, /* int64_t, and at `also` a bool: whether it is exact; for people 30 or ~30 */
+    LISTING_BOOL,
+    LISTING_TIME,   /* int64_t, wall clock in ms, 0: none; a string in RFC 3339 */
+    LISTING_AGE,    /* int64_t, the same, and at `also` the time now; milliseconds, 0 for none */
+    LISTING_JSON,   /* struct str with JSON; that value itself */
+    LISTING_OBJECT, /* an object of the fields in `sub`, from nth(row, 0); null if that is NULL */
+    LISTING_LIST,   /* an array of such objects, from nth(row, 0) on up to the first NULL */
+    LISTING_PART,   /* the fields in `sub` are members of the row itself: of nth(row, 0), or `at` */
+    LISTING_OWN,    /* `json` appends it; `kind` says what it is */
+};
+
+/* What get returns: text for strings and JSON, n for all others. */
+struct listing_value {
+    struct str text;
+    int64_t n;
+};
+
+/* A field of a row. An array of them ends with name == NULL. */
+struct listing_field {
+    const char *name; /* of the JSON member; also names the column */
+    enum listing_type type;
+    size_t at;           /* where in the row the value is */
+    const char *help;    /* one line of documentation */
+    const char *heading; /* over the column; NULL: the name in capitals */
+    const char *label;   /* in a list of names and values; NULL: the name */
+    size_t also;
+    bool (*get)(const void *row, struct listing_value *ret); /* instead of `at`; false: no value */
+    void (*text)(struct buf *b, const void *row);            /* for people, if that differs */
+    void (*json)(struct buf *b, const void *row);
+    const char *kind;
+    bool optional; /* the JSON member is left out without a value, or if it is false */
+    bool (*only)(const void *row);         /* the JSON member is left out if this is false */
+    const char *(*color)(const void *row); /* of the cell; NULL: none */
+    const struct listing_field *sub;
+    const void *(*nth)(const void *row, size_t i);
+    bool people_only; /* no JSON member */
+};
+
+/* ---- one row ---- */
+
+/* listing_members appends the members of a row, listing_object with its braces. */
+void listing_members(struct buf *b, const struct listing_field *fields, const void *row);
+void listing_object(struct buf *b, const struct listing_field *fields, const void *row);
+/* listing_pairs prints the named fields of a row, a line each, without those that are empty. */
+int listing_pairs(FILE *out, const struct listing_field *fields, const char *names, const void *row,
+                  struct error *err);
+/* listing_flush writes the buffer and empties it. Whatever in it is not safe to show is shown as
+ * text_show does, but for line feeds. */
+int listing_flush(struct buf *b, FILE *out, struct error *err);
+
+/* ---- rows ---- */
+
+/* How to list rows. `columns` are names of fields, separated by spaces, in the order of the table;
+ * "name~" may be cut to fit the terminal, and "name-" shows a dash if it is empty. */
+struct listing_form {
+    const struct listing_field *fields;
+    const char *columns;
+    FILE *out;
+    bool json;
+    bool lines; /* with json: an object a line, not an array of them */
+    bool color;
+};
+
+#define LISTING_COLUMNS 16
+
+/* A listing on its way out. It holds a bounded number of rows, however many come. (1) tb is NULL
+ * with form.json. */
+struct listing {
+    struct listing_form form;
+    struct {
+        const struct listing_field *field;
+        struct str name;
+        bool cut, dash;
+    } column[LISTING_COLUMNS];
+    size_t n_columns;
+    struct libscols_table *tb;
+    struct buf b;
+    int64_t n; /* rows so far */
+};
+
+/* After listing_start has succeeded, the caller ends the listing with listing_end. */
+int listing_start(struct listing *l, const struct listing_form *form, struct error *err);
+int listing_add(struct listing *l, const void *row, struct error *err);
+/* listing_remark adds an object of other fields behind the rows. Only in JSON. */
+int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
+                   struct error *err);
+/* listing_end prints what is left and releases the listing. With a failure so far (r != 0) it only
+ * releases it. It returns -1 if either failed. */
+int listing_end(struct listing *l, int r, struct error *err);
+
+/* ---- documentation ---- */
+
+/* listing_visit is called with a member's path ("deliveries[].state"), its type and its help. */
+typedef void listing_visit(void *ctx, const char *path, const char *type, const char *help);
+/* listing_document visits every JSON member that an object of these fields may have. */
+void listing_document(const struct listing_field *fields, listing_visit *visit, void *ctx);
+
+#endif

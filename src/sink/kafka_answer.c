@@ -1,0 +1,437 @@
+/* kafka_answer.c: what the producer's reports, or their absence, mean for the events.
+ *
+ * The producer is fail-stop: once a message of a partition has failed, it sends none behind it. So
+ * whatever fails breaks it, everything it still has comes back, and it is replaced. If a broker has
+ * refused a batch, only one event of it need be at fault: what came back is sent again, one by one,
+ * until the guilty one has been refused alone. For any other reason the events go back to the
+ * engine, which waits. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/num.h"
+#include "base/text.h"
+#include "sink/kafka_impl.h"
+
+#define BREAK_NS (2000 * MS_NS) /* how long to wait for what a broken producer still has */
+#define BATCH_MIN 4096
+#define HEARD_MAX 20000 /* reports at a time: then others have their turn */
+
+/* The table of answers. docs/brokers.md has it for people, and a test compares them. */
+
+/* The name of a code, its meaning, and what to do about it. */
+#define ROW(name, meaning, advice) \
+    { \
+        RD_KAFKA_RESP_ERR_##name, meaning, advice \
+    }
+
+#define LOG_IN "look at USER@, password-file and sasl"
+#define RIGHTS "the user needs the rights WRITE and DESCRIBE on the topic"
+#define REPLICAS_AWAY "too few replicas are in sync: see min.insync.replicas"
+
+const struct kafka_answer kafka_answers[] = {
+    /* Of the server: the brokers, the network, or the state of a partition, which will pass. */
+    ROW(_TRANSPORT, KAFKA_AWAY, NULL),
+    ROW(_ALL_BROKERS_DOWN, KAFKA_AWAY, NULL),
+    ROW(_RESOLVE, KAFKA_AWAY, NULL),
+    ROW(_TIMED_OUT, KAFKA_AWAY, NULL),
+    ROW(_TIMED_OUT_QUEUE, KAFKA_AWAY, NULL),
+    ROW(_MSG_TIMED_OUT, KAFKA_AWAY, NULL),
+    ROW(_WAIT_COORD, KAFKA_AWAY, NULL),
+    ROW(LEADER_NOT_AVAILABLE, KAFKA_AWAY, NULL),
+    ROW(NOT_LEADER_FOR_PARTITION, KAFKA_AWAY, NULL),
+    ROW(REQUEST_TIMED_OUT, KAFKA_AWAY, NULL),
+    ROW(BROKER_NOT_AVAILABLE, KAFKA_AWAY, NULL),
+    ROW(NETWORK_EXCEPTION, KAFKA_AWAY, NULL),
+    ROW(COORDINATOR_LOAD_IN_PROGRESS, KAFKA_AWAY, NULL),
+    ROW(COORDINATOR_NOT_AVAILABLE, KAFKA_AWAY, NULL),
+    ROW(NOT_COORDINATOR, KAFKA_AWAY, NULL),
+    ROW(KAFKA_STORAGE_ERROR, KAFKA_AWAY, "the broker's disk is full or broken"),
+    ROW(THROTTLING_QUOTA_EXCEEDED, KAFKA_AWAY, NULL),
+    ROW(NOT_ENOUGH_REPLICAS, KAFKA_AWAY, REPLICAS_AWAY),
+    ROW(NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_AWAY, REPLICAS_AWAY),
+    ROW(_ISR_INSUFF, KAFKA_AWAY, REPLICAS_AWAY),
+
+    /* Of the server: who we are to it. As with a password that is being rotated, waiting may
+     * help. */
+    ROW(_AUTHENTICATION, KAFKA_AWAY, LOG_IN),
+    ROW(SASL_AUTHENTICATION_FAILED, KAFKA_AWAY, LOG_IN),
+    ROW(UNSUPPORTED_SASL_MECHANISM, KAFKA_AWAY, LOG_IN),
+    ROW(ILLEGAL_SASL_STATE, KAFKA_AWAY, LOG_IN),
+    ROW(_SSL, KAFKA_AWAY, "look at ca, cert and key"),
+    ROW(CLUSTER_AUTHORIZATION_FAILED, KAFKA_AWAY,
+        "the user needs the right IDEMPOTENT_WRITE on the cluster, or WRITE on a topic"),
+    ROW(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KAFKA_AWAY,
+        "the user needs the rights WRITE and DESCRIBE on the transactional id"),
+    ROW(GROUP_AUTHORIZATION_FAILED, KAFKA_AWAY, NULL),
+
+    /* Of the topic. A right that is missing for it is one of these. */
+    ROW(TOPIC_AUTHORIZATION_FAILED, KAFKA_TOPIC, RIGHTS),
+    ROW(UNKNOWN_TOPIC_OR_PART, KAFKA_TOPIC, "make the topic, or set create=on"),
+    ROW(_UNKNOWN_TOPIC, KAFKA_TOPIC, "make the topic, or set create=on"),
+    ROW(_UNKNOWN_PARTITION, KAFKA_TOPIC, "the topic has lost partitions"),
+    ROW(TOPIC_EXCEPTION, KAFKA_TOPIC, "the topic's name is not valid, or it is internal"),
+    ROW(POLICY_VIOLATION, KAFKA_TOPIC, "a policy of the cluster forbids it"),
+    ROW(UNSUPPORTED_FOR_MESSAGE_FORMAT, KAFKA_TOPIC,
+        "the topic keeps messages in a format older than 0.11, which has no headers"),
+    ROW(INVALID_REQUIRED_ACKS, KAFKA_TOPIC, NULL),
+
+    /* Of the event, or one that travelled with it. */
+    ROW(MSG_SIZE_TOO_LARGE, KAFKA_REFUSED, "see max.message.bytes of the topic"),
+    ROW(INVALID_MSG_SIZE, KAFKA_REFUSED, NULL),
+    ROW(RECORD_LIST_TOO_LARGE, KAFKA_REFUSED, "see segment.bytes of the topic"),
+    ROW(INVALID_RECORD, KAFKA_REFUSED, "a compacted topic takes only events with a key"),
+    ROW(INVALID_TIMESTAMP, KAFKA_REFUSED, "see message.timestamp.after.max.ms of the topic"),
+
+    /* What follows from another one's end, or from the end of a producer. */
+    ROW(_GAPLESS_GUARANTEE, KAFKA_WITH, NULL),
+    ROW(_FATAL, KAFKA_WITH, NULL),
+    ROW(_PURGE_QUEUE, KAFKA_WITH, NULL),
+    ROW(_PURGE_INFLIGHT, KAFKA_WITH, NULL),
+    ROW(_DESTROY, KAFKA_WITH, NULL),
+    ROW(_STATE, KAFKA_WITH, NULL),
+    ROW(_INCONSISTENT, KAFKA_WITH, NULL),
+    ROW(OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_WITH, NULL),
+    ROW(DUPLICATE_SEQUENCE_NUMBER, KAFKA_WITH, NULL),
+    ROW(UNKNOWN_PRODUCER_ID, KAFKA_WITH, NULL),
+    ROW(INVALID_PRODUCER_EPOCH, KAFKA_WITH, NULL),
+    ROW(INVALID_PRODUCER_ID_MAPPING, KAFKA_WITH, NULL),
+    ROW(INVALID_TXN_STATE, KAFKA_WITH, NULL),
+    ROW(CONCURRENT_TRANSACTIONS, KAFKA_WITH, NULL),
+    ROW(_FENCED, KAFKA_WITH, "another relay has taken over"),
+    ROW(PRODUCER_FENCED, KAFKA_WITH, "another relay has taken over"),
+    ROW(TRANSACTION_COORDINATOR_FENCED, KAFKA_WITH, NULL),
+
+    /* Of the set-up. */
+    ROW(_UNSUPPORTED_FEATURE, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
+    ROW(UNSUPPORTED_VERSION, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
+    ROW(UNSUPPORTED_COMPRESSION_TYPE, KAFKA_SETUP, "the brokers do not know this compression"),
+    ROW(SECURITY_DISABLED, KAFKA_SETUP, NULL),
+};
+
+const size_t kafka_answer_rows = sizeof kafka_answers / sizeof kafka_answers[0];
+
+const struct kafka_answer *kafka_answer_of(rd_kafka_resp_err_t code)
+{
+    static const struct kafka_answer other = {RD_KAFKA_RESP_ERR_UNKNOWN, KAFKA_AWAY, NULL};
+    static const struct kafka_answer none = {RD_KAFKA_RESP_ERR_NO_ERROR, KAFKA_STORED, NULL};
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
+        return &none;
+    for (size_t i = 0; i < kafka_answer_rows; i++) {
+        if (kafka_answers[i].code == code)
+            return &kafka_answers[i];
+    }
+    return &other;
+}
+
+void kafka_answer_text(rd_kafka_resp_err_t code, char out[KAFKA_TEXT])
+{
+    const char *advice = kafka_answer_of(code)->advice;
+    if (advice)
+        snprintf(out, KAFKA_TEXT, "%s: %s (%s)", rd_kafka_err2name(code), rd_kafka_err2str(code),
+                 advice);
+    else
+        snprintf(out, KAFKA_TEXT, "%s: %s", rd_kafka_err2name(code), rd_kafka_err2str(code));
+    text_clean(out, KAFKA_TEXT, out, strlen(out));
+}
+
+/* Ending events */
+
+static enum kafka_meaning meaning_of(rd_kafka_resp_err_t code)
+{
+    return kafka_answer_of(code)->meaning;
+}
+
+static bool is_known(const struct kafka_item *it)
+{
+    return it->state >= ITEM_STORED;
+}
+
+/* end_item answers for an event, and frees what it owns. */
+static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct sink_result *res)
+{
+    char *why = it->why, *topic = it->topic;
+    if (k->waiting == it)
+        k->waiting = kafka_next(it);
+    it->why = it->topic = NULL;
+    window_end(&k->window, &it->f, res);
+    free(why);
+    free(topic);
+}
+
+/* end_stored notes how far the partition has been written: the offset behind the last message,
+ * where a reader would go on, as in all of Kafka. */
+static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *topic)
+{
+    char name[KAFKA_TOPIC_MAX + 16], receipt[KAFKA_TOPIC_MAX + 48];
+    int n = snprintf(name, sizeof name, "%s/%d", topic, it->partition);
+    snprintf(receipt, sizeof receipt, "%s/%lld", name, (long long)it->offset);
+    struct stream *st = streams_get(&k->b.marks, (struct str){name, (size_t)n});
+    if (st && it->offset >= 0)
+        streams_note(&k->b.marks, st, it->offset + 1, 0);
+    end_item(k, it, &(struct sink_result){.status = SINK_DELIVERED, .receipt = receipt});
+}
+
+/* end_known answers for an event of which it is known what became. */
+static void end_known(struct kafka_sink *k, struct kafka_item *it)
+{
+    char said[KAFKA_TEXT], text[2 * KAFKA_TEXT];
+    const char *topic = it->topic ? it->topic : k->topic;
+    if (it->state == ITEM_STORED) {
+        end_stored(k, it, topic);
+        return;
+    }
+    kafka_answer_text(it->err, said);
+    snprintf(text, sizeof text, "%s, topic %s: %s", k->url.label, topic, said);
+    struct sink_result res = {.status = SINK_CANCELLED, .native = it->err, .text = text};
+    if (it->state == ITEM_UNFIT) {
+        res.status = SINK_REJECT;
+        res.unasked = it->unasked;
+        if (it->why)
+            snprintf(text, sizeof text, "%s", it->why);
+    } else if (it->state == ITEM_NO_TOPIC && !it->chained) {
+        res.status = SINK_REFUSED; /* of a chain, only the first is */
+    } else if (it->state == ITEM_CUT) {
+        snprintf(text, sizeof text, "one before it of its key was not delivered");
+    }
+    end_item(k, it, &res);
+}
+
+/* kafka_answer_known answers in order where the sink is fail-stop, as far as everything before is
+ * known, too. Otherwise in any order: the engine has one event, or one chain, of a key with us, and
+ * chains come back in order. */
+void kafka_answer_known(struct kafka_sink *k)
+{
+    struct flight *next;
+    for (struct flight *f = k->window.first; f; f = next) {
+        struct kafka_item *it = (struct kafka_item *)f;
+        next = f->next;
+        if (is_known(it))
+            end_known(k, it);
+        else if (k->fixed)
+            return;
+    }
+}
+
+/* Reports */
+
+/* break_off stops sending: everything behind what failed has to come back first. */
+static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
+{
+    bool has_reason = k->breaking && meaning_of(k->broken_by) != KAFKA_WITH;
+    if (!has_reason)
+        k->broken_by = code;
+    if (k->breaking)
+        return;
+    k->breaking = true;
+    k->break_by = broker_now(&k->b) + BREAK_NS;
+    /* What waits for a topic that takes nothing would not come back in that time. */
+    bool nothing_goes_out = k->fixed && k->p && meaning_of(code) == KAFKA_TOPIC;
+    if (nothing_goes_out)
+        rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
+}
+
+/* cut_chain ends the rest of a chain whose event `it` is not delivered. If a part of the rest is
+ * with the producer, it must not be sent any more. */
+static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
+{
+    if (k->fixed)
+        return;
+    for (struct kafka_item *rest = kafka_next(it); rest && rest->chained; rest = kafka_next(rest)) {
+        if (rest->state == ITEM_SENT)
+            break_off(k, RD_KAFKA_RESP_ERR__PURGE_QUEUE);
+        else if (rest->state != ITEM_STORED)
+            rest->state = ITEM_CUT;
+    }
+}
+
+void kafka_answer_unfit(struct kafka_sink *k, struct kafka_item *it, const char *why)
+{
+    it->state = ITEM_UNFIT;
+    it->unasked = true;
+    it->why = strdup(why);
+    cut_chain(k, it);
+}
+
+void kafka_answer_back(struct kafka_sink *k, struct kafka_item *it, rd_kafka_resp_err_t code)
+{
+    bool breaks = true;
+    it->err = code;
+    switch (meaning_of(code)) {
+    case KAFKA_REFUSED: it->state = ITEM_REFUSED; break;
+    case KAFKA_TOPIC:
+        it->state = ITEM_NO_TOPIC;
+        breaks = k->fixed; /* nothing of its key behind it may be stored */
+        break;
+    case KAFKA_STORED:
+    case KAFKA_AWAY:
+    case KAFKA_WITH:
+    case KAFKA_SETUP: it->state = ITEM_BACK; break;
+    }
+    if (breaks)
+        break_off(k, code);
+}
+
+static void take_report(struct kafka_sink *k, const rd_kafka_message_t *m)
+{
+    struct kafka_item *it = m->_private;
+    if (it->state != ITEM_SENT)
+        return;
+    k->out--;
+    if (m->err) {
+        kafka_answer_back(k, it, m->err);
+        return;
+    }
+    it->state = ITEM_STORED;
+    it->partition = m->partition;
+    it->offset = m->offset;
+    k->away_since = 0;
+    k->answered = true;
+    k->trouble[0] = '\0';
+    if (k->fixed)
+        kafka_topic_led(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
+}
+
+/* take_trouble notes what the library says about its connections, and whether it has any. */
+static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
+{
+    char said[KAFKA_TEXT];
+    const char *text = rd_kafka_event_error_string(ev);
+    rd_kafka_resp_err_t code = rd_kafka_event_error(ev);
+    if (code == RD_KAFKA_RESP_ERR__FATAL)
+        break_off(k, rd_kafka_fatal_error(k->p->rk, said, sizeof said));
+    else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
+        k->away_since = k->away_since ? k->away_since : broker_now(&k->b);
+    else if (text)
+        text_clean(k->trouble, sizeof k->trouble, text, strlen(text));
+}
+
+/* take_facts notes what the check of the topic has found. */
+static void take_facts(struct kafka_sink *k)
+{
+    char text[BROKER_CAUTION];
+    if (k->told_facts || !atomic_load(&k->p->checked))
+        return;
+    k->told_facts = true;
+    const struct kafka_topic_facts *f = &k->p->facts;
+    if (meaning_of(f->err) == KAFKA_TOPIC && k->window.count > 0)
+        break_off(k, f->err);
+    if (f->err != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;
+    k->leaders = f->leaders;
+    k->answered = true;
+    kafka_topic_caution(k->topic, f, text);
+    broker_set_caution(&k->b, "%s", text);
+}
+
+void kafka_answer_hear(struct kafka_sink *k)
+{
+    uint64_t rings;
+    size_t heard = 0;
+    rd_kafka_event_t *ev;
+    const rd_kafka_message_t *m;
+    if (!k->p)
+        return;
+    (void)!read(k->p->fd, &rings, sizeof rings);
+    while (heard < HEARD_MAX && (ev = rd_kafka_queue_poll(k->p->queue, 0))) {
+        if (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_ERROR) {
+            take_trouble(k, ev);
+            heard++;
+        }
+        while ((m = rd_kafka_event_message_next(ev))) {
+            take_report(k, m);
+            heard++;
+        }
+        rd_kafka_event_destroy(ev);
+    }
+    if (heard >= HEARD_MAX)
+        kafka_producer_wake(k->p);
+
+    for (struct flight *f = k->window.first; f && !k->fixed; f = f->next)
+        if (((struct kafka_item *)f)->state == ITEM_NO_TOPIC)
+            cut_chain(k, (struct kafka_item *)f);
+    take_facts(k);
+}
+
+/* The end of a producer */
+
+void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char *why)
+{
+    kafka_producer_retire(k);
+    k->breaking = false;
+    k->out = 0;
+    k->away_since = 0;
+    k->singly_to = 0;
+    while (k->window.first) {
+        struct kafka_item *it = (struct kafka_item *)k->window.first;
+        struct sink_result res = {.status = status, .native = it->err, .text = why};
+        bool later_of_chain = it->chained && status != SINK_DOWN && status != SINK_FATAL;
+        if (later_of_chain)
+            res.status = SINK_CANCELLED;
+        if (is_known(it))
+            end_known(k, it);
+        else
+            end_item(k, it, &res);
+    }
+}
+
+/* convict decides about the `n` events of so many bytes that were refused. One that was alone is
+ * guilty. Of several, the guilty one is looked for; if the request as a whole was too large, the
+ * next will be smaller. Everything that is not decided is sent again, by another producer. */
+static void convict(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
+{
+    bool alone = n == 1 && last->number < k->singly_to;
+    if (alone) {
+        last->state = ITEM_UNFIT;
+        cut_chain(k, last);
+    } else {
+        k->singly_to = last->number + 1;
+        if (n > 1 && k->broken_by == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
+            k->batch_bytes = (int64_t)max_size(bytes / 2, BATCH_MIN);
+    }
+
+    kafka_producer_retire(k);
+    k->breaking = false;
+    k->out = 0;
+    k->waiting = (struct kafka_item *)k->window.first;
+    for (struct kafka_item *it = k->waiting; it; it = kafka_next(it))
+        if (!is_known(it))
+            it->state = ITEM_WAITING;
+}
+
+/* give_up ends what came back. If the one topic there is takes nothing, all of it is refused. */
+static void give_up(struct kafka_sink *k)
+{
+    char said[KAFKA_TEXT], text[2 * KAFKA_TEXT + 300];
+    enum sink_status status = SINK_DOWN;
+    kafka_answer_text(k->broken_by, said);
+    snprintf(text, sizeof text, "%s: %s", k->url.label, said);
+    if (meaning_of(k->broken_by) == KAFKA_SETUP)
+        status = SINK_FATAL;
+    if (meaning_of(k->broken_by) == KAFKA_TOPIC) {
+        status = SINK_REFUSED;
+        snprintf(text, sizeof text, "%s, topic %s: %s", k->url.label, k->topic, said);
+    }
+    kafka_answer_down(k, status, text);
+}
+
+void kafka_answer_broken(struct kafka_sink *k)
+{
+    bool all_back = k->out == 0 || broker_now(&k->b) >= k->break_by;
+    if (!k->breaking || !all_back)
+        return;
+    struct kafka_item *last = NULL;
+    size_t n = 0, bytes = 0;
+    for (struct flight *f = k->window.first; f; f = f->next) {
+        struct kafka_item *it = (struct kafka_item *)f;
+        if (it->state != ITEM_REFUSED)
+            continue;
+        n++;
+        last = it;
+        bytes += f->bytes;
+    }
+    if (n > 0)
+        convict(k, n, last, bytes);
+    else
+        give_up(k);
+}

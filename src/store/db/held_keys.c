@@ -1,0 +1,191 @@
+#include "store/db/held_keys.h"
+
+#include <stdlib.h>
+
+#include "store_sql.h"
+
+#define PLACES 512             /* at first */
+#define MOST ((size_t)1 << 16) /* keys that are kept */
+#define FEW 3                  /* events that are asked for one by one */
+#define PER_EVENT 2            /* parked keys that may be read for each event */
+
+/* ---- a set of keys ---- */
+
+/* place_of finds the key's place, or the empty one where it belongs. */
+static size_t place_of(const struct held_keys *h, int64_t key)
+{
+    size_t mask = h->places - 1;
+    size_t i = ((uint64_t)key * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & mask;
+    while (h->slot[i] != 0 && h->slot[i] != key)
+        i = (i + 1) & mask;
+    return i;
+}
+
+bool held_keys_may(const struct held_keys *h, int64_t key)
+{
+    if (!h || !h->whole)
+        return true;
+    return key != 0 && h->slot[place_of(h, key)] == key;
+}
+
+static void forget(struct held_keys *h)
+{
+    free(h->slot);
+    h->slot = NULL;
+    h->whole = false;
+    h->n = 0;
+}
+
+/* Doubles the places. Without memory, or with too many keys, nothing is known any more. */
+static void grow(struct held_keys *h)
+{
+    struct held_keys more = {.places = 2 * h->places};
+    if (h->n < MOST)
+        more.slot = calloc(more.places, sizeof *more.slot);
+    if (!more.slot) {
+        forget(h);
+        return;
+    }
+    for (size_t i = 0; i < h->places; i++)
+        if (h->slot[i] != 0)
+            more.slot[place_of(&more, h->slot[i])] = h->slot[i];
+    free(h->slot);
+    h->slot = more.slot;
+    h->places = more.places;
+}
+
+static void add(struct held_keys *h, int64_t key)
+{
+    if (!h || !h->whole || key == 0)
+        return;
+    size_t i = place_of(h, key);
+    if (h->slot[i] == key)
+        return;
+    h->slot[i] = key;
+    h->n++;
+    if (2 * h->n > h->places)
+        grow(h);
+}
+
+/* ---- one of each consumer ---- */
+
+static struct held_keys *find(struct store *st, const char *consumer)
+{
+    struct held_keys *h = db_of(st)->held;
+    while (h && strcmp(h->consumer, consumer) != 0)
+        h = h->next;
+    return h;
+}
+
+static struct held_keys *find_or_make(struct store *st, const char *consumer)
+{
+    struct held_keys *h = find(st, consumer);
+    if (h)
+        return h;
+    h = calloc(1, sizeof *h);
+    if (!h)
+        return NULL;
+    h->consumer = strdup(consumer);
+    if (!h->consumer) {
+        free(h);
+        return NULL;
+    }
+    h->next = db_of(st)->held;
+    db_of(st)->held = h;
+    return h;
+}
+
+void held_keys_add(struct store *st, const char *consumer, int64_t key)
+{
+    add(find(st, consumer), key);
+}
+
+void held_keys_forget(struct store *st, const char *consumer)
+{
+    struct held_keys *h = find(st, consumer);
+    if (h)
+        forget(h);
+}
+
+void held_keys_release(struct store *st)
+{
+    while (db_of(st)->held) {
+        struct held_keys *h = db_of(st)->held;
+        db_of(st)->held = h->next;
+        free(h->slot);
+        free(h->consumer);
+        free(h);
+    }
+}
+
+/* ---- what is parked ---- */
+
+void held_keys_check(struct store *st, const char *consumer, int64_t stamp)
+{
+    bool never_parked = stamp == 0;
+    struct held_keys *h = never_parked ? find(st, consumer) : find_or_make(st, consumer);
+    if (!h)
+        return;
+    if (stamp != h->stamp)
+        forget(h);
+    h->stamp = stamp;
+}
+
+/* A random stamp does not come again, not even in a database that was set back. */
+int held_keys_change(struct store *st, const char *consumer, struct error *err)
+{
+    struct held_keys *h = find(st, consumer);
+    int64_t stamp = (int64_t)rng_next(&db_of(st)->rng);
+    if (h)
+        h->stamp = stamp;
+    return db_later(st, err, SQL(note_parked, .consumer = consumer, .stamp = stamp));
+}
+
+/* Reads the keys, unless there are more than `most`. */
+static int read_all(struct store *st, struct held_keys *h, size_t most, struct error *err)
+{
+    size_t rows = 0;
+    int r;
+    h->places = PLACES;
+    h->slot = calloc(h->places, sizeof *h->slot);
+    if (!h->slot)
+        return 0;
+
+    h->whole = true;
+    struct db_rows q = db_rows(st, err,
+                               SQL(parked_keys, .consumer = h->consumer, .max = (int64_t)most + 1));
+    while ((r = db_step(&q, err)) == 1) {
+        add(h, db_int(&q, 0));
+        rows++;
+        if (!h->whole)
+            break;
+    }
+    db_done(&q);
+    if (r < 0 || rows > most)
+        forget(h);
+    return r < 0 ? -1 : 0;
+}
+
+int held_keys_read(struct store *st, const char *consumer, size_t events, struct held_keys **ret,
+                   struct error *err)
+{
+    struct held_keys *h = find(st, consumer);
+    *ret = h;
+    if (!h || h->whole || events < FEW)
+        return 0;
+
+    /* Each event that is asked for separately makes it worth to read a few more keys some time. */
+    size_t most = PER_EVENT * events;
+    h->asked += events;
+    if (h->asked >= h->read_at) {
+        h->read_at = 2 * h->asked;
+        most = PER_EVENT * h->asked;
+    }
+    if (read_all(st, h, most, err) != 0)
+        return -1;
+    if (h->whole) {
+        h->asked = 0;
+        h->read_at = 0;
+    }
+    return 0;
+}

@@ -1,0 +1,392 @@
+#include "store/postgres/wakeup.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/num.h"
+#include "store/postgres/postgres.h"
+
+/* Events were found this recently: more may be coming, so producers need not notify yet. */
+#define SLEEP_AFTER (2 * MS_NS)
+/* Up to this many events at once, a worker keeps the lock, and producers notify: that costs less
+ * than to give it up, find nothing else, and ask for it again. */
+#define FEW_EVENTS 8
+#define BACKOFF_MAX 50 /* ms, while a transaction that has emitted stays open */
+/* ms; an unrelated session may hold the lock indefinitely, and no notifications come until it
+ * releases it */
+#define FOREIGN_WAIT 1000
+#define LISTENER_WAIT 10000 /* ms; if the holder's process dies, no notification says so */
+
+void pg_wakeup_init(struct pg_wakeup *w)
+{
+    w->readable_fd = -1;
+}
+
+void pg_wakeup_release(struct pg_wakeup *w)
+{
+    if (w->readable_fd >= 0)
+        close(w->readable_fd);
+    free(w->snapshot);
+}
+
+void pg_wakeup_disconnected(struct pg_wakeup *w)
+{
+    if (w->state == WAKEUP_HOLDER)
+        w->lock_lost = true;
+    w->state = WAKEUP_AWAKE;
+    w->listening = false;
+    w->holder_moved = false;
+    w->pending = (struct pg_notices){0};
+}
+
+const char *pg_wakeup_blocker(const struct pg_store *st)
+{
+    const char *holder = st->wakeup.foreign_lock_holder;
+    return *holder ? holder : NULL;
+}
+
+/* ---- notifications ---- */
+
+/* take_notices takes notifications out of libpq's hands. It may have read one along with an answer;
+ * then the socket does not become readable. */
+static void take_notices(struct pg_store *st)
+{
+    struct pg_wakeup *w = &st->wakeup;
+    for (PGnotify *n; (n = PQnotifies(st->db));) {
+        w->pending.n++;
+        if (*n->extra)
+            w->pending.for_all = true;
+        if (w->state == WAKEUP_LISTENER)
+            w->holder_moved = true;
+        PQfreemem(n);
+    }
+}
+
+int pg_wake_fd(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    struct pg_wakeup *w = &st->wakeup;
+    if (!st->db || !w->listening || !w->possible)
+        return -1;
+    take_notices(st);
+    if (w->pending.n > 0 && w->readable_fd < 0)
+        w->readable_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (w->pending.n > 0 && w->readable_fd >= 0)
+        return w->readable_fd;
+    return PQsocket(st->db);
+}
+
+void pg_wake_clear(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    struct pg_wakeup *w = &st->wakeup;
+    if (st->db && PQconsumeInput(st->db))
+        take_notices(st);
+    w->taken = w->pending;
+    w->pending = (struct pg_notices){0};
+}
+
+/* listen_once begins to listen, once per connection. If the former connection broke while it held
+ * the lock, its listeners are told now. */
+static int listen_once(struct pg_store *st, struct error *err)
+{
+    struct pg_wakeup *w = &st->wakeup;
+    if (w->listening || st->pooled)
+        return 0;
+    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_works(), @schema@.bell_channel()", "");
+    if (!r)
+        return -1;
+    char text[128];
+    const char *channel = PQgetvalue(r, 0, 1); /* outbox_ and hexadecimal digits */
+    w->possible = pg_true(r, 0, 0);
+    if (w->lock_lost)
+        snprintf(text, sizeof text, "LISTEN %s; NOTIFY %s", channel, channel);
+    else
+        snprintf(text, sizeof text, "LISTEN %s", channel);
+    PQclear(r);
+    if (w->possible && pg_simple(st, text, err) != 0)
+        return -1;
+    w->listening = true;
+    w->lock_lost = false;
+    return 0;
+}
+
+/* ---- going to sleep and getting up ---- */
+
+static int find_foreign_lock_holder(struct pg_store *st, struct error *err)
+{
+    PGresult *r = pg_query(st, err, "SELECT @schema@._bell_squatters()", "");
+    if (!r)
+        return -1;
+    struct pg_wakeup *w = &st->wakeup;
+    snprintf(w->foreign_lock_holder, sizeof w->foreign_lock_holder, "%s", PQgetvalue(r, 0, 0));
+    PQclear(r);
+    return 0;
+}
+
+/* asleep notes that notifications will come. Returns whether to look once more: the lock is new to
+ * this session, so an emit that committed just before did not notify; or the holder got up, which
+ * may have found by its sweep what no producer notified of. */
+static bool asleep(struct pg_wakeup *w, bool state_is_new)
+{
+    bool again = state_is_new || w->holder_moved;
+    w->backoff_ms = 0;
+    w->holder_moved = false;
+    return again;
+}
+
+/* pg_wakeup_sleep asks for the lock. A relay with a long sweep looks once more when it starts, when
+ * it reconnects, and whenever the holder beside it gets up. A listener that was notified, or has
+ * waited for its time, asks again: the former holder may have got up. */
+int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, struct error *err)
+{
+    struct pg_wakeup *w = &st->wakeup;
+    *ret_again = false;
+    if (listen_once(st, err) != 0)
+        return -1;
+    if (!w->possible || st->pooled)
+        return 0;
+    *poll_in_ms = 0;
+    if (w->state == WAKEUP_HOLDER)
+        return 0;
+    bool just_found = clock_mono(st->opt.clock) - w->found_at < SLEEP_AFTER;
+    if (w->state == WAKEUP_AWAKE && just_found) {
+        *poll_in_ms = 1;
+        return 0;
+    }
+
+    bool listener = w->state == WAKEUP_LISTENER;
+    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_sleep($1)", "b", listener);
+    if (!r)
+        return -1;
+    char answer = *PQgetvalue(r, 0, 0); /* holder, listener, busy, squatted */
+    PQclear(r);
+
+    w->state = WAKEUP_AWAKE;
+    if (answer == 's') {
+        *poll_in_ms = FOREIGN_WAIT;
+        return find_foreign_lock_holder(st, err);
+    }
+    w->foreign_lock_holder[0] = '\0';
+    if (answer == 'h') {
+        w->state = WAKEUP_HOLDER;
+        *ret_again = asleep(w, true);
+        return 0;
+    }
+    if (answer == 'l') {
+        w->state = WAKEUP_LISTENER;
+        *ret_again = asleep(w, !listener);
+        *poll_in_ms = LISTENER_WAIT;
+        return 0;
+    }
+    /* A transaction has emitted and not committed yet: back off. */
+    w->backoff_ms = min_i64(max_i64(2 * w->backoff_ms, 1), BACKOFF_MAX);
+    *poll_in_ms = w->backoff_ms;
+    return 0;
+}
+
+/* pg_wakeup_found keeps the lock only if it has had it since before it looked, and was notified:
+ * then producers notify for whatever they have committed since. What no producer notified of, the
+ * listeners do not know of either: they are told by giving up the lock. */
+int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err)
+{
+    struct pg_wakeup *w = &st->wakeup;
+    bool few = all && n <= FEW_EVENTS;
+    *ret_quiet = w->state == WAKEUP_HOLDER && w->taken.n > 0 && few;
+    w->found_at = clock_mono(st->opt.clock);
+    w->backoff_ms = 0;
+    if (*ret_quiet || w->state == WAKEUP_AWAKE)
+        return 0;
+
+    bool holder = w->state == WAKEUP_HOLDER;
+    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_wake($1)", "b", holder);
+    w->state = WAKEUP_AWAKE;
+    if (!r)
+        return -1;
+    PQclear(r);
+    return 0;
+}
+
+/* ---- polling for new events, on behalf of many consumers ----
+ *
+ * One poll tells which consumers a commit concerns; only those make a turn. It writes nothing and
+ * takes no lock. It covers what its snapshot shows and that of the poll before did not, so each
+ * commit is in exactly one. That needs neither numbers nor positions: it holds whatever becomes of
+ * those. */
+
+#define POLL_EVENTS 64 /* if more are new at once, all consumers are woken */
+/* ms between polls while producers need not notify: polling is cheaper than waiting for a
+ * notification at this rate */
+#define POLL_AWAKE 2
+/* the same while more than so many events come in a millisecond: each poll leads to a turn, and
+ * both take time of the server that producers need */
+#define POLL_BUSY 6
+#define BUSY_PER_MS 4
+/* Where producers need not notify, and a poll finds nothing, they may just be waiting for the disk.
+ * To ask for the lock in vain, because one of them shares it, costs more than a few polls. */
+#define STAY_AWAKE (10 * MS_NS)
+/* Notifications within this time are many if there are more than a worker gives up the lock for. */
+#define COUNT_TOGETHER (10 * MS_NS)
+/* ms between polls where producers cannot notify. Half of it is what a commit waits on average. The
+ * longer time is for when nothing has come for a while */
+#define POLL_ALONE 12
+#define POLL_ALONE_IDLE 40
+#define IDLE_AFTER (1000 * MS_NS)
+
+/* The events of transactions that had not begun when the last poll was made, and of those that were
+ * running then. A payload that is left out counts as one that every consumer may want. Its size is
+ * compared twice, because a small one may be compressed. */
+#define POLL_COLUMNS \
+    "e.type, CASE WHEN $2 AND pg_column_size(e.payload) < 2000 " \
+    "THEN CASE WHEN octet_length(e.payload::text) < 8192 THEN e.payload END END AS payload"
+static const char poll_sql[] =
+    "SELECT pg_current_snapshot()::text, n.type, n.payload "
+    "FROM (SELECT 1) AS one LEFT JOIN LATERAL ("
+    "(SELECT " POLL_COLUMNS " FROM @schema@.event e "
+    "WHERE e.xid >= pg_snapshot_xmax($1::pg_snapshot) ORDER BY e.xid, e.seq LIMIT $3) "
+    "UNION ALL "
+    "(SELECT " POLL_COLUMNS " FROM pg_snapshot_xip($1::pg_snapshot) AS late (xid), "
+    "LATERAL (SELECT i.type, i.payload FROM @schema@.event i WHERE i.xid = late.xid "
+    "ORDER BY i.seq LIMIT $3) AS e LIMIT $3)) AS n ON true";
+
+/* While the snapshot stays the same, no transaction has ended that wrote anything. */
+static const char snapshot_sql[] = PG_NAMED
+    "SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text";
+
+static void visit_rows(const PGresult *r, new_event_visit *visit, void *ctx,
+                       struct watch_result *ret)
+{
+    int rows = PQntuples(r);
+    if (PQgetisnull(r, 0, 1))
+        rows = 0; /* there is always one row, for the snapshot */
+    ret->n = (size_t)rows;
+    if (rows > POLL_EVENTS) {
+        ret->all = true;
+        return;
+    }
+    for (int i = 0; i < rows; i++) {
+        struct event ev = {.type = str_of(PQgetvalue(r, i, 1))};
+        if (!PQgetisnull(r, i, 2))
+            ev.payload = str_of(PQgetvalue(r, i, 2));
+        visit(ctx, &ev);
+    }
+}
+
+/* poll_events remembers where it ended. */
+static int poll_events(struct pg_store *st, bool payloads, new_event_visit *visit, void *ctx,
+                       struct watch_result *ret, struct error *err)
+{
+    struct pg_wakeup *w = &st->wakeup;
+    bool first = w->snapshot == NULL;
+    PGresult *r = pg_query(st, err, poll_sql, "sbi", w->snapshot, (int)payloads,
+                           (int64_t)POLL_EVENTS + 1);
+    if (!r)
+        return -1;
+    char *now = strdup(PQgetvalue(r, 0, 0));
+    if (now) {
+        visit_rows(r, visit, ctx, ret);
+        w->unchanged = !first && strcmp(now, w->snapshot) == 0;
+        free(w->snapshot);
+        w->snapshot = now;
+    }
+    PQclear(r);
+    ret->all = ret->all || first;
+    return now ? 0 : err_nomem(err);
+}
+
+/* check_snapshot finds out whether anything was written since the last poll, which takes the server
+ * a fraction of a poll. */
+static int check_snapshot(struct pg_store *st, struct error *err)
+{
+    PGresult *r = pg_query(st, err, snapshot_sql, "");
+    if (!r)
+        return -1;
+    st->wakeup.unchanged = strcmp(PQgetvalue(r, 0, 0), st->wakeup.snapshot) == 0;
+    PQclear(r);
+    return 0;
+}
+
+/* count_notices takes notifications for news, without a query. Those that come within a moment are
+ * counted together: producers that are so busy should not have to notify. */
+static void count_notices(struct pg_store *st, struct watch_result *ret)
+{
+    struct pg_wakeup *w = &st->wakeup;
+    int64_t now = clock_mono(st->opt.clock);
+    if (now - w->counted_from > COUNT_TOGETHER) {
+        w->counted_from = now;
+        w->counted = 0;
+    }
+    w->counted += w->taken.n;
+    ret->all = true;
+    if (w->taken.n > 0)
+        ret->n = w->counted;
+}
+
+/* plan_next decides when the next poll is due, after one that found ret->n events. */
+static int plan_next(struct pg_store *st, struct watch_result *ret, struct error *err)
+{
+    struct pg_wakeup *w = &st->wakeup;
+    int64_t since_found = clock_mono(st->opt.clock) - w->found_at;
+    if (ret->n > 0) {
+        /* What came together after a pause is not many. */
+        bool busy = (int64_t)ret->n * MS_NS > BUSY_PER_MS * since_found;
+        bool quiet;
+        if (pg_wakeup_found(st, ret->n, true, &quiet, err) != 0)
+            return -1;
+        ret->wait_ms = busy ? POLL_BUSY : POLL_AWAKE;
+        if (quiet)
+            ret->wait_ms = -1;
+        return 0;
+    }
+
+    bool can_sleep = w->listening && w->possible && !st->pooled;
+    if (can_sleep && w->state == WAKEUP_AWAKE && since_found < STAY_AWAKE) {
+        ret->wait_ms = POLL_AWAKE;
+        return 0;
+    }
+    int64_t poll_in_ms = since_found > IDLE_AFTER ? POLL_ALONE_IDLE : POLL_ALONE;
+    if (pg_wakeup_sleep(st, &ret->again, &poll_in_ms, err) != 0)
+        return -1;
+    ret->wait_ms = poll_in_ms > 0 ? poll_in_ms : -1;
+    ret->wake_blocker = pg_wakeup_blocker(st);
+    return 0;
+}
+
+int pg_poll_new(struct store *base, bool skip_query, bool payloads, new_event_visit *visit,
+                void *ctx, struct watch_result *ret, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct pg_wakeup *w = &st->wakeup;
+    struct watch_result found = {.wait_ms = -1};
+    if (pg_ready(st, err) != 0)
+        return -1;
+    if (w->generation != st->generation[PG_MAIN]) {
+        /* This may be another server, to which the snapshot means nothing. */
+        free(w->snapshot);
+        w->snapshot = NULL;
+        w->unchanged = false;
+        w->generation = st->generation[PG_MAIN];
+    }
+
+    bool all_notify = w->possible && w->state != WAKEUP_AWAKE;
+    if (skip_query && all_notify) {
+        count_notices(st, &found);
+    } else {
+        /* While nothing is written, the snapshot is all that an idle relay asks for. */
+        bool may_be_unchanged = w->unchanged && w->taken.n == 0;
+        if (may_be_unchanged && check_snapshot(st, err) != 0)
+            return -1;
+        bool nothing_new = may_be_unchanged && w->unchanged;
+        if (!nothing_new && poll_events(st, payloads, visit, ctx, &found, err) != 0)
+            return -1;
+    }
+    found.all = found.all || w->taken.for_all;
+    if (plan_next(st, &found, err) != 0)
+        return -1;
+    *ret = found;
+    return 0;
+}

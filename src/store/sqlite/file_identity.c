@@ -1,0 +1,520 @@
+/* file_identity.c: is the file at our path still the one we have open? When a backup is moved onto
+ * the path, a folder is swapped or the file is deleted, SQLite goes on with a file that nobody else
+ * can see. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "store/sqlite/sqlite.h"
+#include "store_sql.h"
+
+#define PATH_SIZE 4200
+#define LOCKS_MAX 32 /* processes looked at */
+#define SECOND 1000000000LL
+/* File systems keep the time of a change in ticks of the kernel, 10 ms at most, in seconds, or in
+ * steps of two seconds. */
+#define FINE (SECOND / 10)
+#define COARSE (3 * SECOND)
+
+static const char *db_file(const struct sqlite_store *st)
+{
+    return sqlite3_db_filename(st->db, "main");
+}
+
+/* beside names a file that SQLite keeps beside the database: "-wal" or "-shm". */
+static bool beside(const char *db, const char *suffix, char out[PATH_SIZE])
+{
+    int n = snprintf(out, PATH_SIZE, "%s%s", db, suffix);
+    return n > 0 && n < PATH_SIZE;
+}
+
+/* look_beside looks at such a file; false if it is not there. */
+static bool look_beside(const char *db, const char *suffix, struct stat *ret)
+{
+    char path[PATH_SIZE];
+    return beside(db, suffix, path) && stat(path, ret) == 0;
+}
+
+/* ---- who else has a file open ---- */
+
+/* locker reads a line of /proc/locks: the process that holds a lock on the file; 0: it is about
+ * another file, or our own lock. */
+static pid_t locker(const char *line, const struct stat *file)
+{
+    unsigned long long ino;
+    unsigned major_of, minor_of;
+    long pid;
+    /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit. */
+    if (sscanf(line, "%*d: %*s %*s %*s %ld %x:%x:%llu", &pid, &major_of, &minor_of, &ino) != 4)
+        return 0;
+    bool same = ino == file->st_ino && makedev(major_of, minor_of) == file->st_dev;
+    bool somebody = pid > 0 && pid != getpid();
+    if (!same || !somebody)
+        return 0;
+    return (pid_t)pid;
+}
+
+/* add_lockers goes through /proc/locks once; false if it cannot be read. */
+static bool add_lockers(const struct stat *file, pid_t out[LOCKS_MAX], size_t *n)
+{
+    char line[256];
+    FILE *f = fopen("/proc/locks", "re");
+    if (!f)
+        return false;
+    while (*n < LOCKS_MAX && fgets(line, sizeof line, f)) {
+        pid_t pid = locker(line, file);
+        if (pid)
+            out[(*n)++] = pid;
+    }
+    fclose(f);
+    return true;
+}
+
+/* lockers lists the processes that hold a lock on a file. It asks /proc/locks, because closing a
+ * descriptor of our own would release our locks. A pass may miss a line while others lock and
+ * unlock, so there are several; where the list cannot be read, it is empty. */
+static size_t lockers(const struct stat *file, pid_t out[LOCKS_MAX])
+{
+    size_t n = 0;
+    for (int pass = 0; pass < 4 && n == 0; pass++)
+        if (!add_lockers(file, out, &n))
+            return 0;
+    return n;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+/* lacks says whether a process certainly does not have a file open. */
+static bool lacks(pid_t pid, const struct stat *file)
+{
+    char path[64];
+    struct stat s;
+    const struct dirent *e;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    if (!dir)
+        return false;
+    while (!found && (e = readdir(dir)))
+        found = fstatat(dirfd(dir), e->d_name, &s, 0) == 0 && same_file(&s, file);
+    closedir(dir);
+    return !found;
+}
+
+/* former_user gives a process that uses the log beside this database but does not have the database
+ * open: it has the one that was there before, and would mix the two up. 0: there is none. */
+static pid_t former_user(const char *db)
+{
+    struct stat file, index;
+    pid_t pid[LOCKS_MAX];
+    if (!look_beside(db, "-shm", &index))
+        return 0;
+    if (stat(db, &file) != 0)
+        return 0;
+    size_t n = lockers(&index, pid);
+    for (size_t i = 0; i < n; i++)
+        if (lacks(pid[i], &file))
+            return pid[i];
+    return 0;
+}
+
+int sqlite_file_paired(struct sqlite_store *st, struct error *err)
+{
+    static const struct timespec little = {0, 10000000};
+    const char *db = db_file(st);
+    pid_t pid = 0;
+    if (st->memory || !db)
+        return 0;
+    for (int64_t waited = 0; waited <= st->base.opt.busy_ms; waited += 10) {
+        pid = former_user(db);
+        if (pid == 0)
+            return 0;
+        nanosleep(&little, NULL); /* a relay notices at once, and makes way */
+    }
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_CANTOPEN,
+                     "%s: process %d still uses the file that was here before, and its write-ahead "
+                     "log is in the way; end that process, delete %s-wal and %s-shm, and try again",
+                     st->base.shown, (int)pid, st->base.shown, st->base.shown);
+}
+
+/* ---- where we are ---- */
+
+/* note_folder notes the folder that holds the database and its log. Behind a link they are in
+ * another folder, and the link can be changed: then each file is looked at by itself. */
+static void note_folder(struct sqlite_store *st)
+{
+    struct stat s;
+    const char *slash = strrchr(st->path, '/');
+    bool link = lstat(st->path, &s) != 0 || S_ISLNK(s.st_mode);
+    if (st->file.folder || link || !slash)
+        return;
+    char *folder = strdup(st->path);
+    if (!folder)
+        return; /* each file is looked at by itself then */
+    folder[slash - st->path + 1] = '\0';
+    st->file.folder = folder;
+}
+
+/* note_file pins the database file. Closing a descriptor with O_PATH releases no lock. */
+static void note_file(struct sqlite_store *st)
+{
+    struct stat s;
+    st->file.pin = fd_above_stdio(open(st->path, O_PATH | O_CLOEXEC));
+    if (st->file.pin < 0 || fstat(st->file.pin, &s) != 0)
+        return;
+    st->file.dev = s.st_dev;
+    st->file.ino = s.st_ino;
+}
+
+/* note_log notes the log and its index. We have read from the database, so they are open, and stay
+ * the same for as long as we are connected. */
+static void note_log(struct sqlite_store *st, const char *db)
+{
+    struct stat s;
+    if (look_beside(db, "-wal", &s))
+        st->file.log = s.st_ino;
+    if (look_beside(db, "-shm", &s))
+        st->file.index = s.st_ino;
+}
+
+void sqlite_file_settle(struct sqlite_store *st)
+{
+    const char *db = db_file(st);
+    if (st->memory)
+        return;
+    if (st->file.pin < 0) {
+        note_file(st);
+        note_folder(st);
+    }
+    if (db && !st->file.log)
+        note_log(st, db);
+}
+
+void sqlite_file_leave(struct sqlite_store *st)
+{
+    if (st->file.pin >= 0)
+        close(st->file.pin);
+    st->file.pin = -1;
+    free(st->file.folder);
+    st->file.folder = NULL;
+    st->file.quiet.ino = 0;
+    st->file.noisy = 0;
+}
+
+/* ---- whether we are still there ---- */
+
+/* is_our_file says whether our database is at a path. */
+static bool is_our_file(const struct sqlite_store *st, const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && s.st_ino == st->file.ino && s.st_dev == st->file.dev;
+}
+
+static bool file_at_home(const struct sqlite_store *st)
+{
+    return is_our_file(st, st->path);
+}
+
+/* log_at_home says whether the log and its index are still ours. Only people and their scripts
+ * delete those of a database in use. Whoever opens the database then begins new ones, and neither
+ * side sees what the other commits. */
+static bool log_at_home(const struct sqlite_store *st)
+{
+    struct stat s;
+    const char *db = db_file(st);
+    if (!st->file.log || !st->file.index || !db)
+        return true;
+    if (!look_beside(db, "-wal", &s) || s.st_ino != st->file.log)
+        return false;
+    return look_beside(db, "-shm", &s) && s.st_ino == st->file.index;
+}
+
+static int64_t in_ns(const struct timespec *t)
+{
+    return (int64_t)t->tv_sec * SECOND + t->tv_nsec;
+}
+
+/* file_clock is the clock that file systems take the time of a change from. */
+static int64_t file_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return in_ns(&now);
+}
+
+/* folder_look looks at the folder; false if that is not possible. */
+static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret)
+{
+    struct stat s;
+    if (!st->file.folder || stat(st->file.folder, &s) != 0)
+        return false;
+    *ret = (struct sqlite_folder){s.st_dev, s.st_ino, in_ns(&s.st_ctim)};
+    return true;
+}
+
+/* folder_unchanged says whether nothing was made, deleted or renamed in the folder: each of these
+ * changes its time, which nobody can set back. So if the folder has the time that it had when all
+ * our files were there, they still are. */
+static bool folder_unchanged(const struct sqlite_file *h, const struct sqlite_folder *now)
+{
+    bool same = now->ino == h->quiet.ino && now->dev == h->quiet.dev;
+    return h->quiet.ino && same && now->changed == h->quiet.changed;
+}
+
+/* folder_note notes that all files were there after the folder was looked at. That is relied on
+ * only if the folder's last change is so long ago that the next one will have another time. */
+static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folder, int64_t now)
+{
+    bool fine = folder->changed % SECOND != 0;
+    h->quiet.ino = 0;
+    h->noisy = folder->changed + (fine ? FINE : COARSE);
+    if (h->noisy <= now)
+        h->quiet = *folder;
+}
+
+/* at_home is what every transaction pays for: one system call as long as nothing changes in the
+ * folder, otherwise three, and now and then four. The folder is looked at before the files, so a
+ * change in between is seen the next time. */
+static bool at_home(struct sqlite_store *st)
+{
+    struct sqlite_file *h = &st->file;
+    struct sqlite_folder folder;
+    if (st->memory || h->pin < 0)
+        return true;
+
+    int64_t now = file_clock();
+    bool wait = now < h->noisy && h->noisy <= now + COARSE;
+    bool seen = !wait && folder_look(st, &folder);
+    if (seen && folder_unchanged(h, &folder))
+        return true;
+
+    bool here = file_at_home(st) && log_at_home(st);
+    bool all_known = h->log && h->index;
+    if (here && all_known && seen)
+        folder_note(h, &folder, now);
+    else
+        h->quiet.ino = 0;
+    return here;
+}
+
+/* ---- moving ---- */
+
+static int say_gone(const struct sqlite_store *st, int why, struct error *err)
+{
+    bool missing = why == ENOENT || why == ENOTDIR;
+    if (missing)
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_RETRY, why,
+            "%s: the file was deleted or moved away, and nothing is there now; put the "
+            "outbox back: until then nothing is emitted or delivered",
+            st->base.shown);
+    err_errno(err, ERR_UNAVAILABLE, why, "%s: cannot be looked at", st->base.shown);
+    if (err)
+        err->retry_class = CLASS_RETRY;
+    return -1;
+}
+
+/* log_is_former says whether the log beside the path is that of the file we have open, which is no
+ * longer at this path. */
+static bool log_is_former(const struct sqlite_store *st, const char *db)
+{
+    struct stat log;
+    if (!st->file.log || !look_beside(db, "-wal", &log))
+        return false;
+    bool ours = log.st_ino == st->file.log && log.st_dev == st->file.dev;
+    return ours && !is_our_file(st, db);
+}
+
+static bool checkpoint(struct sqlite_store *st)
+{
+    return sqlite3_wal_checkpoint_v2(st->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) ==
+           SQLITE_OK;
+}
+
+/* save_former copies what is in the log into the former file, if that still has a name. */
+static int save_former(struct sqlite_store *st, struct error *err)
+{
+    struct stat former;
+    bool kept = fstat(st->file.pin, &former) == 0 && former.st_nlink > 0;
+    if (!kept || checkpoint(st))
+        return 0;
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, sqlite3_extended_errcode(st->db),
+                     "%s was replaced, and another process is at work in the former file, whose "
+                     "write-ahead log is in the way: end that process",
+                     st->base.shown);
+}
+
+/* clear_log takes the former file's log out of the way of the new file: SQLite would take it for
+ * the new one's and mix the two. */
+static int clear_log(struct sqlite_store *st, struct error *err)
+{
+    char wal[PATH_SIZE], shm[PATH_SIZE];
+    struct stat now;
+    pid_t pid[LOCKS_MAX];
+    const char *db = db_file(st);
+    if (!db || !log_is_former(st, db))
+        return 0;
+    if (!beside(db, "-wal", wal) || !beside(db, "-shm", shm))
+        return 0;
+
+    if (stat(db, &now) == 0 && lockers(&now, pid) > 0)
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+            "%s was replaced, and process %d has taken the write-ahead log of the "
+            "former file for that of the new one: stop what uses it, restore it again, "
+            "and delete %s-wal and %s-shm before anything starts",
+            st->base.shown, (int)pid[0], st->base.shown, st->base.shown);
+    if (save_former(st, err) != 0)
+        return -1;
+    unlink(shm);
+    unlink(wal);
+    return 0;
+}
+
+/* may_exist says whether a file beside the database exists, or cannot be ruled out. */
+static bool may_exist(const char *db, const char *suffix)
+{
+    char path[PATH_SIZE];
+    return !db || !beside(db, suffix, path) || access(path, F_OK) == 0;
+}
+
+/* log_gone handles a log that was deleted under us. Connections of this process share its index, so
+ * none can be made beside the others: the process has to end. If nobody has begun a new log
+ * yet, what is in ours is copied into the file first; otherwise not a byte more is written, not
+ * even when we close. */
+static int log_gone(struct sqlite_store *st, struct error *err)
+{
+    static const char saved_text[] = "all that was committed is in the file";
+    static const char lost_text[] = "what was committed to the deleted log only may be lost: look "
+                                    "at the file with PRAGMA integrity_check";
+    const char *db = db_file(st);
+    bool begun = may_exist(db, "-wal") || may_exist(db, "-shm");
+    bool saved = !begun && checkpoint(st);
+    if (!saved)
+        sqlite3_db_config(st->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
+                     "%s: its write-ahead log (%s-wal) or the log's index (-shm) was deleted while "
+                     "in use; %s; restart this process",
+                     st->base.shown, st->base.shown, saved ? saved_text : lost_text);
+}
+
+/* go_over connects to what is at the path now. If that fails, the former connection stays. */
+static int go_over(struct sqlite_store *st, struct error *err)
+{
+    struct sqlite_store former = *st;
+    st->db = NULL;
+    st->n_cached = 0;
+    st->file = (struct sqlite_file){.pin = -1};
+    st->wake = -1;
+    if (sqlite_connect(st, err) != 0) {
+        sqlite_disconnect(st);
+        *st = former;
+        if (err)
+            err->retry_class = CLASS_RETRY; /* the right file may still come */
+        return err_prefix(err, "the file was replaced");
+    }
+    sqlite_disconnect(&former);
+    st->base.repair.at = 0;
+    sqlite_registrations_moved(st);
+    st->watch.known = false;
+    st->synced = false;
+    return 0;
+}
+
+/* register_one registers a consumer of ours in a copy from before it was registered, as a relay
+ * that is started again would. */
+static int register_one(struct sqlite_store *st, const struct sqlite_registration *m,
+                        struct error *err)
+{
+    int64_t there = 0;
+    if (db_value(&st->base.store, err, &there, SQL(is_registered, .consumer = m->spec.name)) != 0)
+        return -1;
+    if (there)
+        return 0;
+    struct consumer_spec spec = m->spec;
+    spec.how = PUT_START;
+    return sqlite_consumer_put(&st->base.store, &spec, NULL, err);
+}
+
+static int register_again(struct sqlite_store *st, struct error *err)
+{
+    for (const struct sqlite_registration *m = st->registrations; m; m = m->next) {
+        if (register_one(st, m, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* move goes over to the file that is at the path now, and always fails. */
+static int move(struct sqlite_store *st, struct error *err)
+{
+    struct stat s;
+    char before[SQLITE_IDENTITY];
+    memcpy(before, st->identity, sizeof before);
+    if (stat(st->path, &s) != 0)
+        return say_gone(st, errno, err);
+    if (file_at_home(st))
+        return log_gone(st, err);
+
+    if (clear_log(st, err) != 0)
+        return -1;
+    if (go_over(st, err) != 0)
+        return -1;
+    if (register_again(st, err) != 0)
+        return -1;
+    bool same = strcmp(before, st->identity) == 0;
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "%s was replaced by %s: connected to the file that is there now; what was "
+                     "claimed or begun in the former one is dropped, and may come again",
+                     st->base.shown, same ? "a copy of the same outbox" : "another outbox");
+}
+
+/* Handles of this process go over one after the other: while one takes the former file's log out of
+ * the way, another must not have begun the new file's log under the same name. */
+static pthread_mutex_t one_moves = PTHREAD_MUTEX_INITIALIZER;
+
+/* reading says whether a statement is in the middle of its rows: it would lose the connection. */
+static bool reading(const struct sqlite_store *st)
+{
+    for (size_t i = 0; i < st->n_cached; i++)
+        if (sqlite3_stmt_busy(st->cached[i].stmt))
+            return true;
+    return false;
+}
+
+int sqlite_file_check(struct sqlite_store *st, struct error *err)
+{
+    if (st->file.moving || st->base.in_tx)
+        return 0;
+    if (at_home(st) || reading(st))
+        return 0;
+    st->file.moving = true;
+    pthread_mutex_lock(&one_moves);
+    int r = move(st, err);
+    pthread_mutex_unlock(&one_moves);
+    st->file.moving = false;
+    return r;
+}
+
+int sqlite_file_adopt(struct sqlite_store *st, struct error *err)
+{
+    if (!st->file.unknown)
+        return 0;
+    st->file.moving = true;
+    int r = register_again(st, err);
+    st->file.moving = false;
+    if (r == 0)
+        st->file.unknown = false;
+    return r;
+}

@@ -1,0 +1,233 @@
+/* look.c: what is new, for a relay of many consumers. One look tells which of them a commit
+ * concerns; only those make a turn.
+ *
+ * The bell rings before a commit is visible, so a look takes the write lock, which the committer
+ * holds until it is done. seq is commit order: whatever is past the number of the last look is new.
+ * A commit without an event may be anything, a consumer that was resumed or a letter that was sent
+ * back, and concerns everybody; except what the relay does for its own consumers. To tell them
+ * apart, commits are counted: SQLite counts all, at the beginning of the log's index (see
+ * "WAL-index file format" in its manual), and the family its quiet ones, those of turns and of
+ * handlers' transactions. */
+#include <stdio.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "store/sqlite/sqlite.h"
+#include "store_sql.h"
+
+#define PATH_SIZE 4096
+
+#define LOOK_EVENTS 64    /* more than that at once are everybody's business */
+#define LOOK_PAYLOAD 8192 /* bytes: larger payloads are not read */
+#define LOOK_UNRUNG 100   /* ms between looks where nobody can ring */
+/* ms from one time that all are told of a doubt to the next, at least, and for each consumer */
+#define DOUBT_WAIT 250
+#define DOUBT_WAIT_EACH 1
+#define INDEX_PART 32768 /* bytes: the log's index is mapped in parts of this size */
+#define INDEX_COMMITS 2  /* in words of 32 bits: the counter of commits */
+
+/* ---- being woken ---- */
+
+/* watch_log watches the write-ahead log and its index. IN_ATTRIB tells that a file we have open was
+ * deleted. */
+static int watch_log(const struct sqlite_store *st, const char *db)
+{
+    char path[PATH_SIZE];
+    int n = snprintf(path, sizeof path, "%s-wal", db);
+    bool fits = n >= 0 && (size_t)n < sizeof path;
+    if (!fits)
+        return -1;
+    if (inotify_add_watch(st->wake, path, IN_MODIFY | IN_ATTRIB) < 0)
+        return -1;
+    memcpy(path + n - 3, "shm", 3);
+    inotify_add_watch(st->wake, path, IN_ATTRIB);
+    return 0;
+}
+
+/* watch_place rings when the file is deleted, or when another file or folder takes its place. */
+static void watch_place(const struct sqlite_store *st, const char *db)
+{
+    char folder[PATH_SIZE];
+    struct stat s;
+    inotify_add_watch(st->wake, db, IN_ATTRIB | IN_MOVE_SELF);
+
+    snprintf(folder, sizeof folder, "%s", st->path);
+    char *slash = strrchr(folder, '/');
+    if (!slash)
+        return;
+    slash[slash == folder] = '\0'; /* "/" itself keeps its slash */
+
+    uint32_t mask = IN_MOVE_SELF | IN_DELETE_SELF | IN_ONLYDIR;
+    bool link = lstat(st->path, &s) == 0 && S_ISLNK(s.st_mode);
+    if (link)
+        mask |= IN_MOVED_TO | IN_CREATE;
+    inotify_add_watch(st->wake, folder, mask);
+}
+
+/* sqlite_wake_fd watches the write-ahead log. A write to it comes before the commit is visible, so
+ * whoever is woken must look under the write lock, which the committer holds until it is done.
+ * sqlite_turn does. */
+int sqlite_wake_fd(struct store *base)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (st->memory)
+        return -1;
+    if (st->wake >= 0)
+        return st->wake;
+
+    int64_t ignored = 0; /* once we have read, nobody deletes the log while we are connected */
+    db_value(&st->base.store, NULL, &ignored, SQL(touch_log));
+    const char *db = sqlite3_db_filename(st->db, "main");
+    st->wake = fd_above_stdio(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+    if (st->wake < 0)
+        return -1;
+    if (watch_log(st, db) != 0) {
+        close(st->wake);
+        st->wake = -1;
+        return -1;
+    }
+    watch_place(st, db);
+    sqlite_file_settle(st);
+    return st->wake;
+}
+
+void sqlite_wake_clear(struct store *base)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    char events[4096];
+    if (st->wake < 0)
+        return;
+    while (read(st->wake, events, sizeof events) > 0)
+        continue;
+}
+
+/* ---- what is new ---- */
+
+/* count_commits reads how often anybody has committed. Under the write lock. False: that is not
+ * known, because there is no log. */
+static bool count_commits(struct sqlite_store *st, uint32_t *ret)
+{
+    sqlite3_file *f = NULL;
+    void volatile *part = NULL;
+    if (sqlite_wake_fd(&st->base.store) < 0)
+        return false; /* it watches the log */
+    int rc = sqlite3_file_control(st->db, "main", SQLITE_FCNTL_FILE_POINTER, &f);
+    bool mapped = rc == SQLITE_OK && f && f->pMethods && f->pMethods->iVersion >= 2;
+    if (!mapped || f->pMethods->xShmMap(f, 0, INDEX_PART, 0, &part) != SQLITE_OK || !part)
+        return false;
+    *ret = ((const uint32_t volatile *)part)[INDEX_COMMITS];
+    return true;
+}
+
+/* show_new shows the events after the last look, up to LOOK_EVENTS of them. *ret_n counts them, and
+ * is greater than that if there are more. *seq becomes that of the last one. */
+static int show_new(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
+                    int64_t *seq, size_t *ret_n, struct error *err)
+{
+    int r;
+    int64_t most = payloads ? LOOK_PAYLOAD : -1;
+    struct db_rows q = db_rows(&st->base.store, err,
+                               SQL(new_events, .seq = *seq, .most = most, .max = LOOK_EVENTS + 1));
+    *ret_n = 0;
+    while ((r = db_step(&q, err)) == 1) {
+        struct event ev = {.type = db_text(&q, 1), .payload = db_text(&q, 2)};
+        *seq = db_int(&q, 0);
+        if (++*ret_n <= LOOK_EVENTS)
+            visit(ctx, &ev);
+    }
+    return r;
+}
+
+/* is_other says whether another outbox was restored into the file since this handle last looked. */
+static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
+{
+    struct db_rows q;
+    int r = db_row(&st->base.store, &q, err, SQL(identity));
+    if (r < 0)
+        return -1;
+    *ret = r == 0 || !str_is(db_text(&q, 0), st->identity);
+    db_done(&q);
+    if (*ret)
+        sqlite_identity_read(st);
+    return 0;
+}
+
+/* doubt_wait gives the time from one telling to the next, in ms. The more there are to tell, the
+ * longer it is: a turn takes about a tenth of a millisecond. */
+static int64_t doubt_wait(const struct sqlite_store *st)
+{
+    int64_t ms = (int64_t)atomic_load(&st->family->registrations) * DOUBT_WAIT_EACH;
+    return ms > DOUBT_WAIT ? ms : DOUBT_WAIT;
+}
+
+/* tell_doubt has all told that a commit may have been anything, but not every time: where producers
+ * are busy, nearly every look finds several commits, and a thousand turns take longer than the next
+ * ones do to come. */
+static void tell_doubt(const struct sqlite_store *st, struct sqlite_watch *now,
+                       struct watch_result *ret)
+{
+    int64_t at = clock_mono(st->base.opt.clock);
+    int64_t due = now->rung_at + doubt_wait(st) * MS_NS;
+    bool early = now->rung_at > 0 && at < due;
+    now->doubt = early;
+    if (early) {
+        ret->wait_ms = (due - at) / MS_NS + 1;
+        return;
+    }
+    now->rung_at = at;
+    ret->all = true;
+}
+
+/* look_here makes the look, under the write lock. */
+static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
+                     struct watch_result *ret, struct error *err)
+{
+    struct sqlite_watch was = st->watch, now = {.seq = was.seq, .rung_at = was.rung_at};
+    bool other;
+    if (is_other(st, &other, err) != 0)
+        return -1;
+    now.known = count_commits(st, &now.commits);
+    now.quiet_commits = atomic_load(&st->family->quiet_commits);
+
+    bool from_here = !was.known || other;
+    if (!from_here && show_new(st, payloads, visit, ctx, &now.seq, &ret->n, err) != 0)
+        return -1;
+    bool many = from_here || ret->n > LOOK_EVENTS;
+    if (many && db_value(&st->base.store, err, &now.seq, SQL(last_event)) != 0)
+        return -1;
+
+    /* One commit with an event is that of a producer. Of several, one may be anything, and of more
+     * than there are events one is. */
+    uint32_t others = (now.commits - was.commits) - (now.quiet_commits - was.quiet_commits);
+    ret->all = many || !now.known || others > ret->n;
+    bool doubt = was.doubt || others > 1;
+    if (doubt && !ret->all)
+        tell_doubt(st, &now, ret);
+    st->watch = now;
+    return 0;
+}
+
+int sqlite_poll_new(struct store *base, bool blind, bool payloads, new_event_visit *visit,
+                    void *ctx, struct watch_result *ret, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct watch_result found = {.wait_ms = -1};
+    bool rings = sqlite_wake_fd(base) >= 0;
+    if (!rings)
+        found.wait_ms = LOOK_UNRUNG;
+    if (blind && rings) {
+        found.all = true;
+        *ret = found;
+        return sqlite_file_check(st, err);
+    }
+
+    if (sqlite_begin(base, err) != 0)
+        return -1;
+    int r = look_here(st, payloads, visit, ctx, &found, err);
+    sqlite_rollback(base);
+    if (r == 0)
+        *ret = found;
+    return r;
+}

@@ -1,0 +1,288 @@
+"""The brokers as the suites of faults see them: each an adapter with one server, on which every test makes a destination of its own.
+
+An adapter says in what words a relay reports each fault (AWAY, SILENT, ...), and how much may come again after one: `repeats` gives
+that for the events sent so far."""
+import json
+import re
+
+import broker_kafka
+from broker_nats import Nats
+from broker_rabbitmq import Rabbit
+from broker_redis import Node
+from net import Net
+from scenario import CLAIMS
+
+OLD, NEW = "geheim-1", "geheim-2"  # passwords
+
+
+class Broker:
+    """(1) make() comes first. (2) What a destination had when it was deleted is no longer in got()."""
+
+    SILENT = "has not confirmed for {}"  # in what time
+    TIMEOUT = "300ms"          # of a relay whose broker stands still
+    FUSES = (0, 1, 3, 7, 30, 60, 200, 560)  # bytes of answers after which a connection breaks
+    CUT_FIRST = False          # whether the login is to be among these bytes
+    ZOMBIE = 1                 # in repeats(): what a relay that was stopped for longer than its lease may bring again
+    LOGIN = DELETED = 0        # the same for a login that is withdrawn, and for a destination that is deleted
+    GONE = ()                  # what a relay reports of such a destination, as patterns
+    LOSES_ANSWERS = True       # whether an event is sent again because its answer got lost
+    BLAMES_DELETED = False     # whether events use up attempts while their destination is deleted
+    CUTS_TO_HEAL = False       # whether connections through which bytes were lost are given up too late to wait for it
+    LARGE_WINDOW = ""          # the option for as many events in flight as there may be
+
+    def __init__(self, server):
+        self.server = server.start()
+
+    def close(self):
+        self.server.close()
+
+    def network(self):
+        """network stands between the broker and whoever is given its port."""
+        return Net(("127.0.0.1", self.server.port))
+
+    def repeats(self, sent):
+        """repeats gives what may come again after one fault: all that was on its way."""
+        return sent
+
+    def restore(self):
+        """restore undoes what a test changed for all destinations, where a server serves several tests."""
+
+    def seen(self, relay, faults):
+        """seen gives how many of these cuts the relay could not bridge."""
+        return faults
+
+
+class RedisBroker(Broker):
+    AWAY, SILENT, FULL, TOO_LARGE = "redis at", "has not answered for {}", "OOM", "proto-max-bulk-len"
+    LOGGED_OUT = "WRONGPASS"
+
+    def __init__(self):
+        super().__init__(Node({"key-load-delay": 0}))
+
+    def make(self, name):
+        return name
+
+    def url(self, name, query="", net=None):
+        if net: return f"redis://127.0.0.1:{net.port}?stream={name}&{query}"
+        return self.server.url(f"stream={name}&{query}")
+
+    def got(self, name):
+        return [(event["payload"], event["event_id"]) for _, event in self.server.entries(name)]
+
+    def is_answer(self, data):
+        """is_answer: an answer with ids in it. It may come in one piece with the answer to something else."""
+        return re.search(rb"^[$*]", data, re.MULTILINE)
+
+    def let_in(self, name, secret):
+        self.server("ACL", "SETUSER", "courier", "on", f">{OLD}", "~*", "+@all")
+        secret.write_text(f"{OLD}\n")
+        return self.url(name, f"user=courier&password-file={secret}&")
+
+    def lock_out(self):
+        self.server("ACL", "SETUSER", "courier", "resetpass", f">{NEW}")
+        self.server("CLIENT", "KILL", "USER", "courier")
+
+    def let_in_again(self, secret):
+        secret.write_text(f"{NEW}\n")
+
+    def fill(self, name):
+        """fill leaves no room at a destination, and gives what the URL of a sink has to say for that to be an outage."""
+        self.server("CONFIG", "SET", "maxmemory", 1)
+        return ""
+
+    def make_room(self, name):
+        self.server("CONFIG", "SET", "maxmemory", 0)
+
+    def limit_size(self, name):
+        self.server("CONFIG", "SET", "proto-max-bulk-len", "1mb")
+
+    def delete(self, name):
+        self.server("DEL", name)
+
+
+class NatsBroker(Broker):
+    """A stream that knows an id again for as long as `window`, which is why nothing comes twice."""
+
+    AWAY, SILENT, TIMEOUT = "nats at", "has not answered for {}", "500ms"
+    FULL, TOO_LARGE = "maximum messages exceeded (10077)", "max_payload is 1048576"
+    LOGGED_OUT, GONE = "Authorization Violation", ("sink is down", "no leader, or is gone")
+    FUSES = (0, 1, 7, 40, 100, 350, 900, 2000)
+    ZOMBIE, LOSES_ANSWERS, LARGE_WINDOW = 0, False, "window=4096&"
+    SECOND = 1_000_000_000
+    USERS = "accounts {{ A {{ jetstream: enabled, users: [ {{ user: admin, password: admin }}{} ] }} }}\nno_auth_user: admin\n"
+    WITH_US = USERS.format(f", {{ user: relay, password: {OLD} }}")
+
+    def __init__(self, window=120 * SECOND):
+        super().__init__(Nats())
+        self.window = window
+
+    def make(self, name):
+        self.server.stream(name.upper(), subjects=[name], duplicate_window=self.window)
+        return name
+
+    def url(self, name, query="", net=None):
+        return self.server.url(name, f"stream={name.upper()}&{query}", net and net.port)
+
+    def got(self, name):
+        return [(json.loads(m.data), m.headers["id"]) for m in self.server.messages(name.upper())]
+
+    def is_answer(self, data):
+        return re.search(rb'\{"stream":"[A-Z0-9]+", ?"seq":\d+\}', data)
+
+    def repeats(self, sent):
+        return 0
+
+    def let_in(self, name, secret):
+        self.server.kill()
+        self.server.config = self.WITH_US
+        self.server.start()
+        self.make(name)  # the account is another one
+        secret.write_text(f"{OLD}\n")
+        return self.url(name, f"user=relay&password-file={secret}&")
+
+    def lock_out(self):
+        self.server.reload(self.USERS.format(""))
+
+    def let_in_again(self, secret):
+        self.server.reload(self.WITH_US)
+
+    def update(self, name, **config):
+        self.server.update(name.upper(), subjects=[name], duplicate_window=self.window, discard="new", **config)
+
+    def fill(self, name):
+        self.update(name, max_msgs=100)
+        return ""
+
+    def make_room(self, name):
+        self.update(name, max_msgs=-1)
+
+    def limit_size(self, name):
+        pass  # its own limit is a megabyte
+
+    def delete(self, name):
+        self.server.delete(name.upper())
+
+
+class RabbitmqBroker(Broker):
+    """An exchange and a queue, which got() empties. The node serves all tests of a file.
+
+    The queue is a classic one: RabbitMQ 3.10 may lose all of a quorum queue's log if a node that is alone is killed within moments
+    of its making, and then has no leader ever after. Quorum queues are for tests that do not kill."""
+
+    AWAY, FULL, TOO_LARGE = "rabbitmq at", "basic.nack", "larger than configured max size"
+    LOGGED_OUT, GONE = "refused the login", ("no queue is bound",)
+    FUSES, CUT_FIRST = (3, 100, 480, 530, 560, 600, 700), True
+    LOGIN, BLAMES_DELETED = 1, True
+
+    def __init__(self):
+        super().__init__(Rabbit())
+        self.taken = {}
+
+    def make(self, name, **arguments):
+        self.server.delete(name)
+        self.server.declare(name, name, **{"x_queue_type": "classic", **arguments})
+        self.taken.setdefault(name, [])
+        return name
+
+    def url(self, name, query="", net=None):
+        return f"amqp://127.0.0.1:{net.port if net else self.server.port}/%2F/{name}?{query}"
+
+    def got(self, name):
+        self.taken[name] += [(json.loads(body), properties.message_id) for _, properties, body in self.server.take(name)]
+        return self.taken[name]
+
+    def is_answer(self, data):
+        return b"\x00\x3c\x00\x50" in data  # basic.ack: it has been stored
+
+    def let_in(self, name, secret):
+        self.server.eval(f'rabbit_auth_backend_internal:add_user(<<"courier">>, <<"{OLD}">>, <<"t">>), '
+                         'rabbit_auth_backend_internal:set_permissions(<<"courier">>, <<"/">>, <<"">>, <<".*">>, <<"">>, <<"t">>).')
+        secret.write_text(f"{OLD}\n")
+        return self.url(name, f"user=courier&password-file={secret}&")
+
+    def lock_out(self):
+        self.server.eval(f'rabbit_auth_backend_internal:change_password(<<"courier">>, <<"{NEW}">>, <<"t">>), '
+                         '[rabbit_networking:close_connection(C, "t") || C <- rabbit_networking:connections()].')
+
+    def let_in_again(self, secret):
+        secret.write_text(f"{NEW}\n")
+
+    def fill(self, name):
+        self.make(name, x_queue_type="quorum", x_max_length=20, x_overflow="reject-publish")
+        return "routing-key=k&"  # all events go the same way
+
+    def make_room(self, name):
+        pass  # got() does
+
+    def limit_size(self, name):
+        self.server.eval("application:set_env(rabbit, max_message_size, 100000).")
+
+    def restore(self):
+        self.server.eval("application:set_env(rabbit, max_message_size, 134217728).")
+
+    def delete(self, name):
+        with self.server.channel() as ch: ch.queue_delete(name)
+        self.taken[name] = []
+
+
+class Detour(Net):
+    """A network in front of a broker's listener that says it is here."""
+
+    def __init__(self, broker):
+        super().__init__(("127.0.0.1", broker.inner_port), broker.proxy_port)
+
+
+class KafkaBroker(Broker):
+    """A topic with three partitions. The broker serves all tests of a file. Its producer is idempotent: it sends again what was not
+    confirmed, and the broker knows what it has. What our own time limit ended, or a second without any broker, may come again."""
+
+    AWAY, TIMEOUT, TOO_LARGE, LOGGED_OUT = "kafka at", "2s", "too large", "uthentication"
+    FUSES = (0, 1, 3, 7, 30, 60, 200)
+    ZOMBIE, DELETED, BLAMES_DELETED, CUTS_TO_HEAL = 2, 1, True, True
+    PARTITIONS, BATCH = 3, 100
+    # A login is good for a moment, as it is where tokens or passwords expire; quotas hold after two seconds.
+    SETTINGS = {**broker_kafka.RULES, "connections.max.reauth.ms": 2000, "quota.window.num": 2}
+
+    def __init__(self, settings=SETTINGS):
+        super().__init__(broker_kafka.Kafka(settings))
+
+    def make(self, name):
+        self.GONE = (rf"failed, attempt 1 of .*topic {name}: ",)
+        return self.server.create(name, self.PARTITIONS)
+
+    def url(self, name, query="", net=None):
+        return f"kafka://{self.server.proxy_hosts if net else self.server.hosts}/{name}?{query}"
+
+    def network(self):
+        return Detour(self.server)
+
+    def got(self, name):
+        try:
+            return [(m.json, m.headers["id"]) for m in self.server.read(name)]
+        except RuntimeError:  # it is away
+            return []
+
+    def repeats(self, sent):
+        return CLAIMS * self.BATCH
+
+    def seen(self, relay, faults):
+        return relay.output().count("sink is down")
+
+    def let_in(self, name, secret):
+        secret.write_text(broker_kafka.PASSWORD + "\n")
+        return f"kafka://{broker_kafka.USER}@{self.server.sasl_hosts}/{name}?password-file={secret}&"
+
+    def lock_out(self):
+        self.server.set_for("users", broker_kafka.USER, add=f"SCRAM-SHA-512=[password={NEW}]")
+
+    def let_in_again(self, secret):
+        secret.write_text(f"{NEW}\n")
+
+    def restore(self):
+        self.server.set_for("users", broker_kafka.USER, add=f"SCRAM-SHA-512=[password={broker_kafka.PASSWORD}]")
+
+    def limit_size(self, name):
+        self.server.configure(name, max_message_bytes=100000)
+
+    def delete(self, name):
+        self.server.delete(name)

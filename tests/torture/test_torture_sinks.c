@@ -1,0 +1,177 @@
+/* Sinks without a peer, with every allocation failing in turn: no event is rejected, refused or
+ * counted as tried for a lack of memory, and each is answered for once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../lib/rounds.h"
+#include "../unit/full_event.h"
+#include "fail.h"
+#include "sink/sink.h"
+#ifdef OUTBOX_NATS
+#include "sink/nats_impl.h"
+#include "sink/nats_link_impl.h"
+#endif
+
+#define EVENTS 3
+
+struct answers {
+    size_t n[EVENTS];
+    enum sink_status status[EVENTS];
+    char text[300];
+    struct delivery d[EVENTS];
+};
+
+static void take_answer(void *ctx, struct delivery *d, const struct sink_result *r)
+{
+    struct answers *a = ctx;
+    size_t i = (size_t)(d - a->d);
+    a->n[i]++;
+    a->status[i] = r->status;
+    snprintf(a->text, sizeof a->text, "%s", r->text ? r->text : "");
+}
+
+/* deliver offers events to a sink, and ends what it took. Returns whether an allocation failed. */
+static bool deliver(const char *url, long at)
+{
+    struct answers a = {0};
+    struct delivery *d[EVENTS];
+    struct event ev[EVENTS];
+    struct sink *sk;
+    struct error err;
+    const struct sink_ops *ops;
+    struct sink_config cfg = {.url = url,
+                              .consumer = "c",
+                              .timeout_ms = 60000,
+                              .concurrency = 4,
+                              .lanes = 1,
+                              .clock = &clock_system,
+                              .done = take_answer,
+                              .done_ctx = &a};
+    assert_int_equal(sink_find(url, &ops, &err), 0);
+    if (ops->open(&cfg, &sk, &err) != 0)
+        fail_msg("%s: %s", url, err.text);
+    for (size_t i = 0; i < EVENTS; i++) {
+        ev[i] = full;
+        ev[i].seq = (int64_t)i + 1;
+        a.d[i] = (struct delivery){.ev = &ev[i], .attempt = 1, .again = true};
+        d[i] = &a.d[i];
+    }
+
+    fail_arm(FAIL_OURS, at, FAIL_ONCE);
+    size_t took = ops->submit(sk, d, EVENTS);
+    ops->drive(sk);
+    bool hit = fail_disarm();
+    ops->cancel(sk);
+    for (size_t i = 0; i < took; i++) {
+        bool fair = a.status[i] == SINK_DELIVERED || a.status[i] == SINK_DOWN ||
+                    a.status[i] == SINK_CANCELLED;
+        if (a.n[i] != 1 || !fair)
+            fail_msg("%s, allocation %ld: event %zu has %zu answers, the last %d: %s", url, at, i,
+                     a.n[i], a.status[i], a.text);
+    }
+    ops->close(sk);
+    return hit;
+}
+
+static void torture(const char *url)
+{
+    deliver(url, 0); /* what libraries allocate once, and keep */
+    long before = fail_blocks(), at = 0;
+    do
+        at++;
+    while (deliver(url, at));
+    assert_true(at > 1);
+    for (int i = 0; i < 500 && fail_blocks() > before; i++)
+        usleep(10000); /* threads that are connecting end a moment later */
+    if (fail_blocks() > before)
+        fail_msg("%s: %ld blocks left", url, fail_blocks() - before);
+}
+
+static void no_event_is_rejected_for_a_lack_of_memory(void **state)
+{
+    (void)state;
+    /* Nothing listens at port 1. */
+    static const char *const urls[] = {
+#ifdef OUTBOX_RABBITMQ
+        "amqp://127.0.0.1:1/%2F/orders?routing-key={tenant}.{type}",
+        "amqp://127.0.0.1:1/%2F/?routing-key={tenant}.{type}",
+#endif
+#ifdef OUTBOX_REDIS
+        "redis://127.0.0.1:1?stream=s.{tenant}",
+        "redis://127.0.0.1:1?stream=s.{tenant}&dedupe=on&format=cloudevents",
+        "redis-cluster://127.0.0.1:1/?stream=s.{tenant}",
+#endif
+#ifdef OUTBOX_KAFKA
+        "kafka://127.0.0.1:1/t.{tenant}",
+        "kafka://127.0.0.1:1/t?dedupe=on",
+#endif
+#ifdef OUTBOX_NATS
+        "nats://127.0.0.1:1/s.{tenant}?stream=S",
+#endif
+#ifdef OUTBOX_HTTP
+        "http://127.0.0.1:1/x",
+#endif
+        "exec:true",
+    };
+    for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++)
+        torture(urls[i]);
+}
+
+#ifdef OUTBOX_NATS
+/* A message is made only once there is a connection, so it gets one that goes nowhere. */
+static void no_nats_message_is_unfit_for_a_lack_of_memory(void **state)
+{
+    (void)state;
+    const struct sink_ops *ops;
+    struct sink *sk;
+    struct error err;
+    struct nats_link nowhere = {.inbox = "_INBOX.x"};
+    struct nats_stream stream = {.last_seq = 1};
+    struct sink_config cfg = {.url = "nats://127.0.0.1:1/s.{tenant}?stream=S&format=cloudevents",
+                              .consumer = "c",
+                              .clock = &clock_system};
+    const struct delivery d = {.ev = &full, .attempt = 1};
+    bool hit = true;
+    assert_int_equal(nats_Open(-1), NATS_OK);
+    assert_int_equal(sink_find(cfg.url, &ops, &err), 0);
+    for (long at = 1; hit; at++) {
+        natsMsg *msg = NULL;
+        assert_int_equal(ops->open(&cfg, &sk, &err), 0);
+        struct nats_sink *n = (struct nats_sink *)sk;
+        n->link = &nowhere;
+        n->stream = &stream;
+        fail_arm(FAIL_OURS, at, FAIL_ONCE);
+        int rc = nats_message_make(n, &d, 1, &msg, &err);
+        hit = fail_disarm();
+        if (rc != 0 && err.code != ERR_NOMEM)
+            fail_msg("allocation %ld: %d: %s", at, err.code, err.text);
+        const char *id = NULL;
+        if (rc == 0)
+            assert_int_equal(natsMsgHeader_Get(msg, "Nats-Msg-Id", &id), NATS_OK);
+        if (rc == 0)
+            assert_true(strlen(id) > 30);
+        natsMsg_Destroy(msg);
+        n->link = NULL;
+        ops->close(sk);
+    }
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_event_is_rejected_for_a_lack_of_memory),
+#ifdef OUTBOX_NATS
+        cmocka_unit_test(no_nats_message_is_unfit_for_a_lack_of_memory),
+#endif
+    };
+    fail_setup();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
