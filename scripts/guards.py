@@ -3,7 +3,7 @@
 keeps them; otherwise one line per breach on the standard error output, `file:line: what is wrong; what to do`, and 1.
 
     includes   an #include in src goes to a layer below, never above or beside
-    width      C, SQL and shell scripts have at most 100 columns
+    width      C, SQL and shell scripts have at most 100 columns, and documents outside of tables and fenced blocks
     exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
     named      a file that src or sql names, in a comment or a message, exists
     printed    only output.c prints text that is not a literal: it shows what comes from outside; help is our own text
@@ -85,10 +85,26 @@ def narrow():
     yield from (path for path in sorted(scripts) + files(["scripts", "bench", "examples", "packaging"], "*") if is_shell(path))
 
 
+def pages():
+    """pages gives the documents. A folder that begins with a dot, or that is built, has none of ours."""
+    found = list(pathlib.Path(".").glob("*.md")) + files(["docs", "bench", "tests", "examples", ".ci"], "*.md")
+    yield from sorted(found)
+
+
+def page_lines(path):
+    """page_lines gives the numbered lines of a document that can be broken: not those of tables, headings and fenced blocks, nor an
+    item that is one word."""
+    fenced = False
+    for number, line in enumerate(lines(path), 1):
+        if line.startswith("```"): fenced = not fenced
+        elif not fenced and not line.startswith(("|", "#", "![", "    ")) and len(line.split()) > 2: yield number, line
+
+
 def width():
-    for path in narrow():
-        for number, line in enumerate(lines(path), 1):
-            if len(line) > COLUMNS: yield path, number, f"{len(line)} columns; break it at {COLUMNS}"
+    wide = [(path, number, line) for path in narrow() for number, line in enumerate(lines(path), 1)]
+    wide += [(path, number, line) for path in pages() for number, line in page_lines(path)]
+    for path, number, line in wide:
+        if len(line) > COLUMNS: yield path, number, f"{len(line)} columns; break it at {COLUMNS}"
 
 
 # ---- functions ----

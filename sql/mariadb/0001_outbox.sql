@@ -148,12 +148,12 @@ CREATE TABLE IF NOT EXISTS outbox_claim (
 CREATE TABLE IF NOT EXISTS outbox_parked (
     consumer      VARCHAR(63) NOT NULL,
     seq           BIGINT NOT NULL,
-    key_hash      BIGINT NOT NULL,              -- what order goes by; 0: nothing
+    `key`         BIGINT NOT NULL,              -- what order goes by; 0: nothing
     attempts      INT NOT NULL,
     due_at        BIGINT,
     wait          BIGINT NOT NULL DEFAULT 0,    -- what it was told to wait: due_at is never further ahead
     crashes       INT NOT NULL DEFAULT 0,       -- how many workers vanished that had it in flight, since it last came back
-    is_delayed    TINYINT NOT NULL DEFAULT 0,   -- waits for its not_before
+    `delayed`     TINYINT NOT NULL DEFAULT 0,   -- waits for its not_before
     claim         BIGINT,                       -- epoch of the claim that holds it
     error         TEXT,
     failed_at     BIGINT,
@@ -161,7 +161,7 @@ CREATE TABLE IF NOT EXISTS outbox_parked (
     proven        TINYINT NOT NULL DEFAULT 0,   -- the failure is known to be the event's own
     PRIMARY KEY (consumer, seq),
     KEY due (consumer, claim, due_at, seq),
-    KEY by_key (consumer, key_hash, seq)
+    KEY by_key (consumer, `key`, seq)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
 -- Dead letters: the whole event, so that trimming takes nothing away from it.

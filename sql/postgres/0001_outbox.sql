@@ -34,7 +34,7 @@ CREATE FUNCTION @schema@._acting_for(who name) RETURNS text LANGUAGE sql STABLE 
 CREATE FUNCTION @schema@._sees(who name) RETURNS text[] LANGUAGE sql STABLE AS 'SELECT ''{}''::text[]';
 CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE sql STABLE AS 'SELECT false';
 
--- ---- limits: what an event may be, on every way in (docs/limits.md) ----
+-- ---- limits: what an event may be, on every way in (docs/reference.md) ----
 
 -- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
 -- costs more than the row itself. Preparing takes as long as a call for each call in a check. What is seldom given is checked

@@ -69,8 +69,8 @@ static void add_text(struct buf *b, const char *stamp, int level, const char *co
     buf_adds(b, text);
 }
 
-/* put writes a line that is complete. If stderr is gone, there is nobody left to tell. */
-static void put(const char *line, size_t n)
+/* write_line writes a line that is complete. A failure has no other place to be reported. */
+static void write_line(const char *line, size_t n)
 {
     ssize_t written = write(STDERR_FILENO, line, n);
     (void)written;
@@ -100,7 +100,7 @@ static void put_short(enum log_format format, const char *stamp, const struct li
                      stamp, level, said);
     else
         n = snprintf(text, sizeof text, "%s %s %s\n", stamp, level, said);
-    put(text, (size_t)n);
+    write_line(text, (size_t)n);
 }
 
 /* put_line formats a line and writes it. Without memory for that it writes a short one. The message
@@ -126,7 +126,7 @@ static void put_line(enum log_format format, const struct line *l)
     if (message.failed || line.failed || shown.failed)
         put_short(format, stamp, l);
     else
-        put(shown.p, shown.n);
+        write_line(shown.p, shown.n);
     buf_release(&message);
     buf_release(&line);
     buf_release(&shown);
@@ -160,9 +160,9 @@ static uint64_t shape_of(int level, const char *consumer, const char *text)
     return hash_end(h);
 }
 
-/* tell ends the span of a shape: it logs how often the last line was repeated, if it was, and frees
- * the slot. */
-static void tell(struct logger *l, struct logger_shape *s, int64_t now)
+/* end_span ends the span of a shape: it logs how often the last line was repeated, if it was, and
+ * frees the slot. */
+static void end_span(struct logger *l, struct logger_shape *s, int64_t now)
 {
     char text[sizeof s->text + 64];
     if (s->held) {
@@ -188,20 +188,20 @@ static struct logger_shape *slot_of(struct logger *l, uint64_t hash, int64_t now
     for (size_t i = 0; i < LOGGER_SHAPES; i++) {
         struct logger_shape *s = &l->shape[i];
         if (is_over(l, s, now))
-            tell(l, s, now);
+            end_span(l, s, now);
         if (s->since && s->hash == hash)
             return s;
         if (s->since < oldest->since)
             oldest = s;
     }
     if (oldest->since)
-        tell(l, oldest, now);
+        end_span(l, oldest, now);
     *oldest = (struct logger_shape){.hash = hash, .since = now};
     return oldest;
 }
 
-/* wake makes the watching thread call logger_tell. */
-static void wake(const struct logger *l)
+/* wake_watcher makes the watching thread call logger_tell. */
+static void wake_watcher(const struct logger *l)
 {
     uint64_t one = 1;
     if (l->wake_fd < 0)
@@ -210,14 +210,15 @@ static void wake(const struct logger *l)
     (void)written; /* it only fails if the thread is awake already */
 }
 
-/* hold counts a line instead of logging it. The first one held starts the wait for logger_tell. */
-static void hold(struct logger *l, struct logger_shape *s, const struct line *line)
+/* hold_line counts a line instead of logging it. The first one held starts the wait for
+ * logger_tell. */
+static void hold_line(struct logger *l, struct logger_shape *s, const struct line *line)
 {
     s->level = line->level;
     snprintf(s->consumer, sizeof s->consumer, "%s", line->consumer ? line->consumer : "");
     snprintf(s->text, sizeof s->text, "%s", line->text);
     if (s->held == 0)
-        wake(l);
+        wake_watcher(l);
     s->held++;
 }
 
@@ -247,7 +248,7 @@ void logger_write_about(void *logger, int level, const char *consumer, const cha
     if (!s || may_show(s))
         put_line(l->format, &line);
     else
-        hold(l, s, &line);
+        hold_line(l, s, &line);
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -258,7 +259,7 @@ int64_t logger_tell(struct logger *l, int64_t now)
     for (size_t i = 0; i < LOGGER_SHAPES; i++) {
         struct logger_shape *s = &l->shape[i];
         if (is_over(l, s, now))
-            tell(l, s, now);
+            end_span(l, s, now);
         if (s->held && s->since + l->hold_ns < next)
             next = s->since + l->hold_ns;
     }
@@ -278,7 +279,7 @@ void logger_flush(struct logger *l)
     pthread_mutex_lock(&l->lock);
     for (size_t i = 0; i < LOGGER_SHAPES; i++)
         if (l->shape[i].since)
-            tell(l, &l->shape[i], now);
+            end_span(l, &l->shape[i], now);
     pthread_mutex_unlock(&l->lock);
 }
 

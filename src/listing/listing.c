@@ -119,10 +119,22 @@ static void add_json_value(struct buf *b, const struct listing_field *f, const v
     }
 }
 
+static bool is_left_out(const struct listing_field *f, const void *row)
+{
+    struct listing_value v;
+    if (f->people_only)
+        return true;
+    if (f->only && !f->only(row))
+        return true;
+    if (!f->optional)
+        return false;
+    return !value_of(f, row, &v) || (f->type == LISTING_BOOL && !v.n);
+}
+
 void listing_members(struct buf *b, const struct listing_field *fields, const void *row)
 {
     for (const struct listing_field *f = fields; f->name; f++) {
-        if (f->people_only || (f->only && !f->only(row)))
+        if (is_left_out(f, row))
             continue;
         if (f->type == LISTING_PART) {
             listing_members(b, f->sub, part_of(f, row));
@@ -446,15 +458,15 @@ static const char *type_name(const struct listing_field *f)
     }
 }
 
-static void document(const struct listing_field *fields, const char *before, listing_visit *visit,
-                     void *ctx)
+static void document_fields(const struct listing_field *fields, const char *before,
+                            listing_visit *visit, void *ctx)
 {
     for (const struct listing_field *f = fields; f->name; f++) {
         char path[96];
         if (f->people_only)
             continue;
         if (f->type == LISTING_PART) {
-            document(f->sub, before, visit, ctx);
+            document_fields(f->sub, before, visit, ctx);
             continue;
         }
         snprintf(path, sizeof path, "%s%s", before, f->name);
@@ -463,11 +475,11 @@ static void document(const struct listing_field *fields, const char *before, lis
             continue;
         snprintf(path, sizeof path, "%s%s%s.", before, f->name,
                  f->type == LISTING_LIST ? "[]" : "");
-        document(f->sub, path, visit, ctx);
+        document_fields(f->sub, path, visit, ctx);
     }
 }
 
 void listing_document(const struct listing_field *fields, listing_visit *visit, void *ctx)
 {
-    document(fields, "", visit, ctx);
+    document_fields(fields, "", visit, ctx);
 }

@@ -17,7 +17,7 @@
 #define BATCH_MIN 4096
 #define HEARD_MAX 20000 /* reports at a time: then others have their turn */
 
-/* The table of answers. docs/kafka.md has it for people, and a test compares them. */
+/* The table of answers. docs/brokers.md has it for people, and a test compares them. */
 
 /* The name of a code, its meaning, and what to do about it. */
 #define ROW(name, meaning, advice) \

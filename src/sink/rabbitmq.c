@@ -318,7 +318,7 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
 const struct sink_ops rabbitmq_ops = {
     .scheme = "amqp",
     .synopsis = "amqp://USER@HOST/VHOST/EXCHANGE",
-    .help = "publish to RabbitMQ; see docs/rabbitmq.md",
+    .help = "publish to RabbitMQ; see docs/brokers.md",
     .attended = rabbitmq_attended,
     BROKER_OPS(rabbitmq),
 };

@@ -1,4 +1,4 @@
-/* sink.h: the contract of a sink, the place a consumer delivers to. docs/adding-a-sink.md is the
+/* sink.h: the contract of a sink, the place a consumer delivers to. docs/extending.md is the
  * tutorial.
  *
  * A sink belongs to one pipeline and is called from its thread only. It knows nothing about

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "redis/fate.h"
+#include "redis/reply.h"
 #include "redis/url.h"
 #include "redis_peer.h"
 #include "redis_scripted.h"
@@ -101,10 +101,10 @@ static void every_row_of_the_table_has_its_fate(void **state)
     snprintf(path, sizeof path, "%s/s", dir);
     struct redis_scripted *scripted = redis_scripted_new(path);
     snprintf(p->url, sizeof p->url, "unix:%s?stream=s", path);
-    for (size_t i = 0; i < redis_fates_n; i++) {
-        const struct redis_fate *f = &redis_fates[i];
+    for (size_t i = 0; i < redis_errors_n; i++) {
+        const struct redis_error *f = &redis_errors[i];
         snprintf(said, sizeof said, "%s and so on", f->words);
-        assert_ptr_equal(redis_fate_of(said), f);
+        assert_ptr_equal(redis_error_of(said), f);
         sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
         redis_scripted_say(scripted, said);
         struct sink_item *it = run_one(p, "1");

@@ -264,7 +264,7 @@ static void reader_stalled_past_the_time_limit_is_an_outage(void **state)
     sink_rig_check(&p->rig);
     assert_int_equal(p->rig.items[0]->status, SINK_DELIVERED);
     assert_int_equal(p->rig.items[99]->status, SINK_DOWN);
-    assert_string_equal(p->rig.items[99]->text, "nobody has read standard output for 30s");
+    assert_string_equal(p->rig.items[99]->text, "standard output was not read for 30s");
 
     /* Then somebody reads again. The line that was half out is ended, and comes once more. */
     char *first = read_all(p, &n);

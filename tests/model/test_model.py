@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "sim"))
 import bugs
 
 MODEL = pathlib.Path(__file__).with_name("protocol.pml")
-DOCUMENT = ROOT / "docs" / "proof.md"
+DOCUMENT = ROOT / "tests" / "model" / "README.md"
 ASSERTION, END, CYCLE = "assertion violated", "invalid end state", "acceptance cycle"
 
 # Mistake: its counterpart among the bugs of the code (tests/sim/bugs), "" if there is none; and how spin

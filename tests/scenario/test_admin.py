@@ -169,7 +169,7 @@ class Tokens(AdminCase):
         self.assertIn("only /livez and /readyz are served", check("--listen", "0.0.0.0:1"))
         self.assertEqual(check("--listen", "0.0.0.0:1", "--listen-token-file", self.token_file), "")
         self.token_file.chmod(0o604)
-        self.assertIn("everybody on this machine can read", check("--listen-token-file", self.token_file))
+        self.assertIn("any user of this machine can read", check("--listen-token-file", self.token_file))
 
 
 class Names(AdminCase):
@@ -361,7 +361,7 @@ class UnixSocket(AdminCase):
         folder = self.path("open")
         folder.mkdir()
         folder.chmod(0o777)
-        self.assertIn("everybody can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
+        self.assertIn("every user of this machine can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
         folder.chmod(0o1777)
         with self.serve(listen=f"unix:{folder}/sock"): pass
         self.assertIn("No such file or directory", self.refused(UNAVAILABLE, f"unix:{self.dir}/nothing/sock"))

@@ -159,6 +159,9 @@ WORDS = {
         handleEvent listenerId batchSize maxRetries baseBackoffMs claimListener updateCursor recordError fetchAfterId
         OutboxListenerConfig OutboxListenerRepository OutboxRepository""",
     "Debezium": "aggregatetype aggregateid type payload table.field.event.id route.by.field route.topic.replacement",
+    "Sequin": "message_grouping group_column_names max_retry_count",
+    "PgQue": "subscribe send insert_event ticker receive ack nack pgque_reader pgque_writer pgque_admin",
+    "Svix": "whsec_ whsk_",
     "River": "river_job kind args InsertTx available running retryable completed discarded max_attempts scheduled_at UniqueOpts",
     "pg-boss": "send publish subscribe work fetch complete fail created active retry failed retryLimit retryBackoff deadLetter singletonKey",
     "Watermill": "watermill_<topic> watermill_offsets_<topic> offset_acked consumer_group ConsumerGroup NewSubscriber Ack Nack",

@@ -145,7 +145,7 @@ webhook-ca-file = neither
         args = "--consumer", "a", "--sink", "https://example.com/", "--webhook-secret-file", secret
         got = self.json("config", "check", *args)
         self.assertTrue(got["ok"])
-        self.assertIn("everybody", got["warnings"][0]["text"])
+        self.assertIn("any user of this machine", got["warnings"][0]["text"])
         secret.chmod(0o640)
         self.assertEqual(self.json("config", "check", *args)["warnings"], [])
 
@@ -219,6 +219,16 @@ class Environment(ConfigCase):
                 self.assertIn(f"outbox: {where}: ", said)
                 self.assertIn(says, said)
                 self.assertIn(where, [w for w, _ in self.problems(env={**base, **more})])
+
+    def test_a_misspelled_setting_variable_is_refused(self):
+        self.init()
+        for name, meant in (("LAESE", "LEASE"), ("LEAS", "LEASE"), ("LEASEE", "LEASE"), ("LEESE", "LEASE"), ("DRAIN_DEADLIN", "DRAIN_DEADLINE"),
+                            ("LIMITS", "LIMIT"), ("STORES", "STORE")):
+            done = self.outbox("status", status=78, env={f"OUTBOX_{name}": "1"})
+            self.assertIn(f"OUTBOX_{name}: there is no such setting; did you mean OUTBOX_{meant}?", done.stderr)
+            self.assertIn(f"OUTBOX_{meant}?", self.outbox("config", "check", status=78, env={f"OUTBOX_{name}": "1"}).stderr)
+        for name in ("LAESE", "WORKER", "TOPIC", "HOST", "SINKS", "SEED", "TEST_PG", "PORT", "TYPE", "CONSUMER", "REDIS_PASSWORD"):
+            self.outbox("status", env={f"OUTBOX_{name}": "" if name == "LAESE" else "1"})
 
     def test_what_is_not_for_us_is_passed_over(self):
         self.outbox("status", env={"OUTBOX_CONSUMER_SEARCH_EVENTS": "a.*"})  # a relay's business

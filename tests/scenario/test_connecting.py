@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL: what docs/running-on-postgres.md says is so, and a server that is too old is refused."""
+"""Connecting to PostgreSQL: what docs/stores.md says is so, and a server that is too old is refused."""
 # build: plain
 import contextlib
 import re
@@ -12,7 +12,7 @@ import servers
 from support import ROOT, TIMEOUT, Case, clean_env
 from test_docs import BUILD, plain, shell_blocks
 
-PAGE = ROOT / "docs" / "running-on-postgres.md"
+PAGE = ROOT / "docs" / "stores.md"
 CONFIG = 78
 
 

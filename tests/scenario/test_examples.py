@@ -14,6 +14,7 @@ import urllib.parse
 
 import psycopg2
 import servers
+from pages import section
 from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, thorough, wait_until
 
 EXAMPLES = ROOT / "examples"
@@ -430,9 +431,9 @@ class Worker:
         self.assertEqual(self.work(), [])
 
     def test_the_middle_of_it_stands_in_the_documents(self):
-        page = (ROOT / "docs" / "claiming.md").read_text()
-        for quote in re.findall(r"^```c\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-            self.assertIn(quote, (EXAMPLES / "worker.c").read_text())
+        part = section(ROOT / "docs" / "c.md", "## Claiming events yourself")
+        quote, = re.findall(r"^```c\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
+        self.assertIn(quote, (EXAMPLES / "worker.c").read_text())
 
 
 class WorkerOnSqlite(Worker, Case):

@@ -151,7 +151,7 @@ class Shared(Case):
         self.assertIn(f"belongs to uid {STRANGER}", self.outbox("status", "--store", f"sqlite:{link}", status=69).stderr)
 
     def test_a_folder_writable_by_others_is_warned_about(self):
-        for prepare, says in ((lambda: self.tmp.chmod(0o777), "everybody on this machine can delete files"),
+        for prepare, says in ((lambda: self.tmp.chmod(0o777), "any user of this machine can delete files"),
                               (lambda: (self.tmp.chmod(0o755), os.chown(self.tmp, STRANGER, -1)), f"belongs to uid {STRANGER}")):
             prepare()
             with self.relay("--consumer", "a", "--sink", f"file:{self.tmp / 'out'}") as relay:
@@ -188,7 +188,7 @@ class Seen(Case):
         secret.write_text(SECRET)
         secret.chmod(0o644)
         with self.relay("--consumer", "a", "--sink", "http://127.0.0.1:9/", "--webhook-secret-file", secret) as relay:
-            self.assertIn(f'warning --webhook-secret-file: consumer "a": {secret}: everybody', relay.output())
+            self.assertIn(f'warning --webhook-secret-file: consumer "a": {secret}: any user', relay.output())
             self.assertEqual("running as root" in relay.output(), os.geteuid() == 0)
             self.assertLessEqual(relay.output().count("running as root"), 1)
 
@@ -248,6 +248,6 @@ class Seen(Case):
             path = self.path(f"secret{bits:o}")
             with open(os.open(path, os.O_CREAT | os.O_WRONLY, bits), "wb") as out:
                 done = subprocess.run([BIN, "webhook", "secret"], stdout=out, stderr=subprocess.PIPE, text=True, env=self.env())
-            self.assertEqual("everybody on this machine can read" in done.stderr, warned, done.stderr)
+            self.assertEqual("any user of this machine can read" in done.stderr, warned, done.stderr)
             self.assertRegex(path.read_text(), r"\Awhsec_\S+\n\Z")
             self.assertNotIn("whsec_", done.stderr)

@@ -66,6 +66,13 @@ class Guards(unittest.TestCase):
                 (self.tree / path.replace("__", "/")).unlink()
         self.finds("width", "scripts/build:4", "101 columns", scripts__build="#!/bin/sh\n" + wide)
 
+    def test_documents_keep_to_a_hundred_columns(self):
+        wide = " ".join(["word"] * 21)
+        fine = f"# {wide}\n\n| {wide} |\n\n```sh\n{wide}\n```\n\n    {wide}\n\n* `{'x' * 120}`\n"
+        self.assertEqual(self.complaints("width", docs__page=fine, **{"docs__page.md": fine, "README.md": fine}), [])
+        self.finds("width", "docs/page.md:13", "104 columns; break it at 100", **{"docs__page.md": fine + f"\n{wide}\n"})
+        self.finds("width", "tests/list.md:1", "106 columns", **{"docs__page.md": fine, "tests__list.md": f"* {wide}\n"})
+
     def test_python_migrations_have_a_width_of_their_own(self):
         wide = "x" * 200
         self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "scripts__a.py": wide,
@@ -90,7 +97,7 @@ class Guards(unittest.TestCase):
 
     def test_a_file_that_is_named_is_there(self):
         there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__limits.md": ""}
-        good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/limits.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
+        good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/reference.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])
         self.finds("named", "src/store/postgres/a.c:2", "names functions/turn.sql", **{"src__store__postgres__a.c": good + "/* functions/turn.sql */\n"})
         (self.tree / "src/store/postgres/a.c").unlink()

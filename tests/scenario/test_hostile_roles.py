@@ -1,8 +1,7 @@
 """Roles of the database that are hostile: each tries what it was not given. One outbox for all of it, with a row of everything in it;
 what a role does is undone.
 
-Everything in the schema is tried by every role, and what was found to be allowed is the table of rights in docs/security.md. To write
-that anew:
+Everything in the schema is tried by every role, and what was found to be allowed is tests/rights.md. To write that anew:
 
     python3 tests/scenario/test_hostile_roles.py --write
 """
@@ -12,6 +11,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import textwrap
 import unittest
 import uuid
 
@@ -21,7 +21,7 @@ import servers
 from support import BIN, ROOT, postgres_server
 
 REFUSED = "42501"
-BEGIN, END = "<!-- rights: written by tests/scenario/test_hostile_roles.py --write -->\n", "<!-- rights: end -->\n"
+RIGHTS = ROOT / "tests" / "rights.md"
 
 
 class Lair:
@@ -321,42 +321,48 @@ def in_table(head, rows):
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows]) + "\n"
 
 
-def written(matrix):
-    """written is the part of docs/security.md that the finding makes."""
-    roles = list(matrix.roles)
-    tables = matrix.tables()
-    rows = [[f"`{name}`", *(cells[role] or "-" for role in roles[2:])] for name, cells in tables.items()]
-    outside = [name for name, cells in tables.items() if cells[roles[0]] or cells[roles[1]]]
+def alike(cells_of):
+    """alike gives {cells: names}: what the same roles may do the same with."""
     groups = {}
-    for name, cells in matrix.calls().items(): groups.setdefault(tuple(cells[role] for role in roles), []).append(name)
-    grouped = sorted(groups.items(), key=lambda item: (sum(map(bool, item[0])), item[1]))
-    of_functions = [[", ".join(f"`{n}`" for n in names), *(cell or "-" for cell in cells[2:])] for cells, names in grouped if any(cells)]
+    for name, cells in cells_of.items(): groups.setdefault(tuple(cells.values()), []).append(name)
+    return groups
+
+
+def rows(groups):
+    """rows gives rows of a table, those that the fewest may use first."""
+    ordered = sorted(groups.items(), key=lambda item: (sum(map(bool, item[0])), item[1]))
+    return [[", ".join(f"`{name}`" for name in names), *(cell or "-" for cell in cells[2:])] for cells, names in ordered if any(cells)]
+
+
+def written(matrix):
+    """written is tests/rights.md."""
+    tables, calls, roles = matrix.tables(), matrix.calls(), list(matrix.roles)
     rung = {}
     for role, acts in matrix.doorbell().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
-    of_functions.append(["all others", *("-" for _ in roles[2:])])
-    outside += [n for cells, names in grouped for n in names if cells[0] or cells[1]]
-    return (f"A {roles[0].replace('without a part', 'role without a part')}, and the owner of an adopted table, could use: "
-            f"{', '.join(outside) or 'nothing'}.\n\n" +
-            in_table(["table", *roles[2:]], rows) + "\n" +
-            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others, or alter it.\n\n" +
-            in_table(["function", *roles[2:]], of_functions) + "\n" +
-            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its own*: it changed something only\n"
-            "for the role's own consumers or tenant. *changes*: it did so for any consumer that was named; for the inbox (`handle`), within the\n"
-            "role's tenant. *-*: refused.\n\n" +
-            "The doorbell's locks and its channel are not objects, so PostgreSQL has no rights for them; [above](#who-may-be-hostile) says what\n"
-            "can be done with them. Who could do what: " +
-            "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".\n")
+    outside = [name for name, cells in {**tables, **calls}.items() if cells[roles[0]] or cells[roles[1]]]
+    return ("# What each role may do\n\n"
+            "Written by `tests/scenario/test_hostile_roles.py --write`, which tries everything with a role of\n"
+            "each kind. `docs/operations.md` says what each part is for. `consumer of audit` was granted one\n"
+            "consumer; roles `of a` are bound to tenant `a`.\n\n"
+            f"A {roles[0].replace('without a part', 'role without a part')}, and the owner of an adopted table, could use: {', '.join(outside) or 'nothing'}.\n\n" +
+            in_table(["table", *roles[2:]], [[f"`{name}`", *(cells[role] or "-" for role in roles[2:])] for name, cells in tables.items()]) + "\n" +
+            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others,\n"
+            "or alter it.\n\n" +
+            in_table(["function", *roles[2:]], rows(alike(calls)) + [["all others", *("-" for _ in roles[2:])]]) + "\n" +
+            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its\n"
+            "own*: it changed something only for the role's own consumers or tenant. *changes*: it did so for any\n"
+            "consumer that was named; for the inbox (`handle`), within the role's tenant. *-*: refused.\n\n" +
+            textwrap.fill("The locks for wake-ups, and their channel: " +
+                          "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".", 100) + "\n")
 
 
 class Everything(unittest.TestCase):
     maxDiff = None
 
     def test_the_docs_say_what_was_found_to_be_allowed(self):
-        text = (ROOT / "docs" / "security.md").read_text()
-        self.assertIn(BEGIN, text)
         untouched = Lair()
         self.addCleanup(untouched.close)
-        self.assertEqual(written(Matrix(untouched)).splitlines(), text.split(BEGIN)[1].split(END)[0].splitlines(),
+        self.assertEqual(written(Matrix(untouched)).splitlines(), RIGHTS.read_text().splitlines(),
                          "run tests/scenario/test_hostile_roles.py --write, and look whether the difference is meant")
 
 
@@ -720,9 +726,7 @@ def write():
     global lair
     lair = Lair()
     try:
-        path = ROOT / "docs" / "security.md"
-        text = path.read_text()
-        path.write_text(text.split(BEGIN)[0] + BEGIN + written(Matrix(lair)) + END + text.split(END)[1])
+        RIGHTS.write_text(written(Matrix(lair)))
     finally:
         lair.close()
 

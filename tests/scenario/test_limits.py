@@ -1,4 +1,4 @@
-"""Every limit of docs/limits.md on every way in, of both stores: what breaks one is refused with a text that names it, and leaves
+"""Every limit of docs/reference.md on every way in, of each store: what breaks one is refused with a text that names it, and leaves
 nothing behind; what just keeps to it comes out byte for byte.
 
 # build: plain

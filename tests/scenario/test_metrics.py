@@ -337,7 +337,7 @@ class Undelivered(Outside):
         for _ in range(doublings): self.ask("INSERT INTO @event (type, payload) SELECT type, payload FROM @event")
         n = self.ask("SELECT count(*) FROM @event")[0][0]
         if maria: wait_until(lambda: self.json("status") and self.ask("SELECT count(*) FROM @order")[0][0] == n)  # a look gives them numbers
-        self.ask(f"INSERT INTO @parked (consumer, seq, {'key_hash' if maria else 'key'}, attempts, due_at, error) "
+        self.ask(f"INSERT INTO @parked (consumer, seq, {'`key`' if maria else 'key'}, attempts, due_at, error) "
                  f"SELECT 'mail', e.seq, 0, 1, {self.time_of(int((time.time() + self.HOURS) * 1000))}, 'no' FROM @{'order' if maria else 'event'} e "
                  "WHERE e.seq NOT IN (SELECT p.seq FROM @parked p)")
         return n

@@ -13,6 +13,7 @@ import ed25519
 from broker_nats import Nats
 from broker_metrics import BrokerView
 from broker_refusals import Refusals
+from pages import BROKERS, items, section
 from support import Case, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).parent
@@ -155,8 +156,8 @@ class Settings(Own, Case):
     def test_table_of_answers_is_the_one_in_the_documents(self):
         source = (ROOT / "src" / "sink" / "nats_answer.c").read_text()
         rows = re.findall(r'\{(\d+), (?:NULL|"[^"]*"), SINK_(\w+), "(.*?)"\},', source)
-        table = [(code.replace("-", "0"), status.upper(), meaning)
-                 for code, status, meaning in re.findall(r"^\| (\d{5}|-) \| (\w+) \| (.*) \|$", (ROOT / "docs" / "nats.md").read_text(), re.M)]
+        table = [(code.replace("-", "0"), status.upper(), meaning) for code, status, meaning in
+                 (re.match(r"(\d{5}|-), (\w+): (.*)$", item).groups() for item in items(section(BROKERS, "### NATS")))]
         self.assertEqual(table, rows)
 
 

@@ -13,9 +13,11 @@ import unittest
 import psycopg2
 import servers
 from http_endpoint import certificates
+from pages import items, section
 from support import BIN, ROOT, TIMEOUT, Case, clean_env, wait_until
 
 DOCUMENT = ROOT / "docs" / "security.md"
+THREATS = ROOT / "tests" / "threats.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -146,23 +148,20 @@ class Document(unittest.TestCase):
            "somebody who saw a webhook", "whoever writes the Redis stream we read", "a Redis server", "a RabbitMQ broker", "a command of `exec:`", "a local user",
            "somebody who reaches the admin port", "a web page", "whoever finds an overflow", "somebody on the network path"]
 
-    def rows(self):
-        lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
-        start = lines.index("| who | what they can try | what stops them | shown by |")
-        rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines[start + 1:]]
-        return [row for row in rows if len(row) == 4]
+    def stated(self):
+        """stated gives {who: {what they can try: what stops them}} as docs/security.md says it."""
+        parts = re.split(r"^\*\*(.*?)\*\*.*:$", section(DOCUMENT, "## Who may be hostile"), flags=re.MULTILINE)
+        return {who: dict(re.match(r"(.*): \*(.*)\*$", item).groups() for item in items(text)) for who, text in zip(parts[1::2], parts[2::2])}
 
-    def test_every_possibly_hostile_party_is_in_the_table(self):
-        names = [re.match(r"\*\*(.*?)\*\*", who)[1] for who, *_ in self.rows() if who]
-        self.assertEqual(names, self.WHO)
+    def test_every_possibly_hostile_party_is_in_the_document(self):
+        self.assertEqual(list(self.stated()), self.WHO)
 
     def test_every_threat_has_what_stops_it_and_a_test(self):
-        rows = self.rows()
-        self.assertGreater(len(rows), len(self.WHO))
-        for _, can, stops, tests in rows:
-            with self.subTest(can):
-                self.assertTrue(can and stops)
-                self.assertRegex(tests, r"^`\w+/\w+\.(c|py):\w+`( `\w+/\w+\.(c|py):\w+`)*$")
+        line = re.compile(r"(.*?): (`\w+/\w+\.(?:c|py):\w+`(?: `\w+/\w+\.(?:c|py):\w+`)*)$")
+        listed = {who: dict(line.match(item).groups() for item in items(section(THREATS, f"## {who}"))) for who in self.WHO}
+        self.assertEqual({who: list(threats) for who, threats in listed.items()}, {who: list(threats) for who, threats in self.stated().items()})
+        self.assertGreater(sum(map(len, listed.values())), 2 * len(self.WHO))
+        self.assertEqual(re.findall(r"^## (.*)$", THREATS.read_text(), re.MULTILINE), self.WHO)
 
     def test_how_to_report_is_said_where_it_is_looked_for(self):
         text = (ROOT / "SECURITY.md").read_text()

@@ -49,6 +49,28 @@ class Statements(unittest.TestCase):
         self.assertEqual(self.make_both(DROP, "-- drop_claim (consumer text, epoch int): they go by themselves.\nNONE;\n").returncode, 0)
         self.assertIn('[SQL_MARIADB] = {"", NULL, 0}', self.source.read_text())
 
+    def make_shared(self, shared, sqlite, mariadb):
+        files = [self.sql.with_name(name) for name in ("shared.sql", "sqlite.sql", "mariadb.sql")]
+        for file, text in zip(files, (shared, sqlite, mariadb)): file.write_text(text)
+        return self.statements(*(word for name, file in zip(("shared", "sqlite", "mariadb"), files) for word in (name, file)))
+
+    def test_a_shared_statement_uses_the_words_of_each_store(self):
+        text = "-- top (n int): one.\nINSERT INTO t (a) SELECT greatest(@a@, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a;\n"
+        self.assertEqual(self.make_shared(text, "-- @a@: its own.\nx;\n", "-- @a@: its own.\ny;\n").returncode, 0)
+        self.assertIn('"INSERT INTO t (a) SELECT max(x, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a"', self.source.read_text())
+        self.assertIn('"INSERT INTO t (a) SELECT greatest(y, ?) WHERE 1 ON DUPLICATE KEY UPDATE a = VALUES(a)"', self.source.read_text())
+
+    def test_a_store_can_override_a_shared_statement(self):
+        self.assertEqual(self.make_shared(DROP, "", "-- drop_claim (epoch int): another.\nDELETE FROM d WHERE e = :epoch;\n").returncode, 0)
+        self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
+        self.assertIn('[SQL_MARIADB] = {"DELETE FROM d WHERE e = ?"', self.source.read_text())
+
+    def test_a_shared_parameter_may_be_used_by_one_store_only(self):
+        text = "-- read (most int): some.\nSELECT @payload@;\n"
+        self.assertEqual(self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: part.\nleft(p, :most);\n").returncode, 0)
+        done = self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: all.\np;\n")
+        self.assertIn("read: no store uses most", done.stderr)
+
     def test_one_parameter_cannot_be_of_two_types(self):
         done = self.make_both(DROP, "-- drop_claim (consumer str): it is over.\nDELETE FROM c WHERE consumer = :consumer;\n")
         self.assertEqual(done.returncode, 1)
@@ -57,7 +79,7 @@ class Statements(unittest.TestCase):
     def test_what_several_have_in_common_is_put_in(self):
         self.assertEqual(self.make("-- @pair@: two.\na, b;\n\n-- both (): all.\nSELECT @pair@ FROM t WHERE c = ':no';\n").returncode, 0)
         self.assertIn('"SELECT a, b FROM t WHERE c = \':no\'"', self.source.read_text())
-        self.assertIn('#define PAIR "a, b"', self.header.read_text())
+        self.assertIn('#define SQL_PAIR "a, b"', self.header.read_text())
 
     def test_inconsistent_statements_are_refused_naming_the_file(self):
         for text, why in ((DROP.replace(", epoch int", ""), "drop_claim: declared are ['consumer'], used are ['consumer', 'epoch']"),

@@ -83,9 +83,6 @@ UPDATE outbox_marking SET mark = '' WHERE source = :source;
 -- forget_mark (source text): rows are no longer marked.
 DELETE FROM outbox_marking WHERE source = :source;
 
--- forget_rows (source text): without a mark nobody needs to know which row became which event.
-DELETE FROM outbox_adopted_row WHERE source = :source;
-
 -- note_had (consumer text, ids text): the consumer has had these events. ids is a JSON array.
 UPDATE JSON_TABLE(:ids, '$[*]'
                   COLUMNS (id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin PATH '$')) had

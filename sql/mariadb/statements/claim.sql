@@ -1,10 +1,5 @@
--- claim.sql: claims. A claim is a row with a lease and an epoch. The epoch is the fence: a worker
--- that comes with another one changes nothing.
-
--- put_progress (consumer text, epoch int, n int): remembers the newest epoch, so that the next one
--- is higher; 0: there is none. And counts deliveries, for operators: nothing depends on it.
-UPDATE outbox_consumer SET epoch = greatest(epoch, :epoch), delivered = delivered + :n
- WHERE name = :consumer;
+-- claim.sql: turns, as far as MariaDB has its own text, and giving events their place in the order
+-- of commits.
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int, blamed int): grants the lease. A fresh claim holds the events of its lane
@@ -15,11 +10,6 @@ INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner
 VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease, :lease,
         :blamed);
 
--- is_claimed (consumer text, epoch int, owner text): an owner may settle late, as long as nobody
--- has taken the claim over.
-SELECT 1 FROM outbox_claim
- WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner FOR UPDATE;
-
 -- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int): keeps the
 -- claim for another lease, unless another worker has taken it over. absolve: its event is no longer
 -- to blame if the worker vanishes.
@@ -28,12 +18,158 @@ UPDATE outbox_claim
        blamed = IF(:absolve, 0, blamed)
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- drop_claim (consumer text, epoch int): the claim was settled or taken over.
-DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
-
 -- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, 0, 0
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
--- claim_owners (consumer text): who has each claim.
-SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
+-- places (position int, max int): where the events after a position are.
+SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
+
+-- events_between (first int, last int, most int): events as they lie in the table, in the columns
+-- of fresh_events, but with nr for seq.
+SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
+ WHERE e.nr BETWEEN :first AND :last ORDER BY e.nr;
+
+-- move_position (consumer text, lane int, position int): records how far events are handed out.
+UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
+
+-- move_others (consumer text, position int): no claim is of all lanes.
+NONE;
+
+-- list_taken (consumer text, epoch int, seqs text): the rows that a claim has name its epoch.
+NONE;
+
+-- take_listed (consumer text, epoch int, seqs text): makes rows part of a claim. seqs is a JSON
+-- array of their numbers.
+UPDATE JSON_TABLE(:seqs, '$[*]' COLUMNS (seq BIGINT PATH '$')) taken
+       STRAIGHT_JOIN outbox_parked p ON p.consumer = :consumer AND p.seq = taken.seq
+   SET p.claim = :epoch;
+
+-- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int,
+-- error text, failed_at int, wait int, proven int): an event that waits behind another of its key
+-- has no time of its own, whatever the reason for parking it; failed_at 0 means that it did not
+-- fail now. Without an error, what is known of the last failure stays.
+INSERT INTO outbox_parked (consumer, seq, `key`, attempts, due_at, crashes, `delayed`, error,
+                           failed_at, failing_since, wait, proven)
+SELECT :consumer, :seq, :key, :attempts,
+       IF(:key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b FORCE INDEX (by_key)
+                                 WHERE b.consumer = :consumer AND b.`key` = :key
+                                   AND b.seq < :seq), NULL, :due_at),
+       :crashes, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven
+    ON DUPLICATE KEY UPDATE
+       attempts = VALUES(attempts), due_at = VALUES(due_at), wait = VALUES(wait),
+       crashes = VALUES(crashes), `delayed` = VALUES(`delayed`), claim = NULL,
+       error = coalesce(VALUES(error), error), failed_at = coalesce(VALUES(failed_at), failed_at),
+       failing_since = coalesce(failing_since, VALUES(failing_since)),
+       proven = greatest(proven, VALUES(proven));
+
+-- promote (consumer text, key int, now int): makes the first event of a key due, now that nothing
+-- is before it. If it failed earlier, it still waits for its own retry time.
+UPDATE outbox_parked p
+  JOIN (SELECT min(seq) AS seq FROM outbox_parked
+         WHERE consumer = :consumer AND `key` = :key) first ON p.seq = first.seq
+   SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
+ WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
+
+-- probe (): what a turn asks first: the state of the sequencer, and whether any marker waits.
+SELECT next, news, EXISTS (SELECT 1 FROM outbox_fresh) FROM outbox_sequencer WHERE one = 1;
+
+-- lock_sequencer (): whoever has this row sequences, until it commits.
+SELECT next, news FROM outbox_sequencer WHERE one = 1 FOR UPDATE;
+
+-- give_seq (next int, max int): one statement with a read view of its own, after the lock. Under
+-- READ COMMITTED it locks no marker, so it waits for nobody.
+INSERT INTO outbox_order (seq, nr, marker)
+SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY marker), nr, marker
+  FROM (SELECT marker, nr FROM outbox_fresh ORDER BY marker LIMIT :max) fresh;
+
+-- runs (next int, after int): which markers got these seq, as runs without a gap. Within one
+-- give_seq both grow, so what has the same difference is one run. Markers that a signed number
+-- cannot have are left out: nobody counts so far, but who may write there can choose one.
+SELECT MIN(marker), COUNT(*) FROM outbox_order
+ WHERE seq >= :next AND seq < :after AND marker <= 9223372036854775807
+ GROUP BY CAST(marker AS SIGNED) - seq;
+
+-- drop_run (first int, last int, n int): the markers of a run: all n of them from first to last are
+-- ours, so nobody else's is among them. It stops with the last of them: without LIMIT the server
+-- would lock the one behind it, too, and wait if that is not committed.
+DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY marker LIMIT :n;
+
+-- drop_markers (next int, after int): exactly those that got a seq, one by one. A range with gaps
+-- would wait for a marker in it that is not committed, and then swallow it.
+DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
+ WHERE o.seq >= :next AND o.seq < :after;
+
+-- set_next (next int): the seq that the next event gets.
+UPDATE outbox_sequencer SET next = :next WHERE one = 1;
+
+-- forget_reused (): if somebody emptied outbox_event, its numbers began again. What an earlier
+-- event had under such a number is gone.
+DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
+
+-- doubled (max int): further markers of events that have one, which only a hand can have written.
+SELECT marker
+  FROM (SELECT marker, ROW_NUMBER() OVER (PARTITION BY nr ORDER BY marker) AS n FROM outbox_fresh) m
+ WHERE n > 1 LIMIT :max;
+
+-- ring (): tells relays that something changed that is no event.
+UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
+
+-- wait (next int, news int, patience int, idle int): see outbox_wait in sql/mariadb/functions.sql.
+CALL outbox_wait(:next, :news, :patience, :idle);
+
+-- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
+-- this range. The position may have moved on over events that were only skipped; where order
+-- matters, nobody else can have claimed from the lane meanwhile.
+SELECT position = :to_seq
+       OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
+                                     WHERE consumer = :consumer AND lane = :lane AND parked = 0
+                                       AND from_seq >= :to_seq))
+  FROM outbox_lane
+ WHERE consumer = :consumer AND lane = :lane;
+
+-- release (consumer text, lane int, position int): gives back the end of the last range.
+UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
+
+-- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
+DELETE d FROM outbox_parked p STRAIGHT_JOIN outbox_dead d
+          ON d.consumer = p.consumer AND d.seq = p.seq
+ WHERE p.consumer = :consumer AND p.claim = :epoch AND d.retrying = 1;
+
+-- promote_behind (consumer text, epoch int, now int): promotes the first event behind each of those
+-- that this claim delivered, and that are still there.
+UPDATE outbox_parked p
+  JOIN (SELECT min(f.seq) AS seq
+          FROM (SELECT DISTINCT `key` FROM outbox_parked
+                 WHERE consumer = :consumer AND claim = :epoch AND `key` <> 0) k
+          STRAIGHT_JOIN outbox_parked f FORCE INDEX (by_key)
+             ON f.consumer = :consumer AND f.`key` = k.`key`
+         WHERE f.claim IS NULL OR f.claim <> :epoch
+         GROUP BY f.`key`) first ON p.seq = first.seq
+   SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
+ WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
+
+-- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
+-- goes back. MariaDB sets columns one after the other, so what decides comes last.
+INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
+VALUES (:stream, :consumer, :hi, :lo, :now)
+    ON DUPLICATE KEY UPDATE
+       at = IF((VALUES(hi), VALUES(lo)) > (hi, lo), VALUES(at), at),
+       lo = IF(VALUES(hi) > hi OR (VALUES(hi) = hi AND VALUES(lo) > lo), VALUES(lo), lo),
+       hi = greatest(hi, VALUES(hi));
+
+-- shorten_lease (consumer text, epoch int, until int): when a lease ends by the clock of now.
+UPDATE outbox_claim SET locked_until = :until WHERE consumer = :consumer AND epoch = :epoch;
+
+-- consumer_state (consumer text): what an operator may have changed since the last turn, the
+-- version, whether rows of a table are marked once this consumer has had them, and the time by the
+-- server's clock. Nobody else changes what belongs to the consumer until the commit.
+SELECT paused, epoch, ordering, lanes, events, predicate,
+       (SELECT CAST(value AS SIGNED) FROM outbox_meta WHERE name = 'schema_version'),
+       EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer), parked_stamp,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, NULL
+  FROM outbox_consumer
+ WHERE name = :consumer FOR UPDATE;
+
+-- clock (): the time by the server's clock.
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;

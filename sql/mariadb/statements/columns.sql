@@ -1,16 +1,39 @@
--- columns.sql: column lists and joins that several statements share. It comes first in the list of
--- sql/mariadb/meson.build because the other files name what stands here.
+-- columns.sql: what shared statements name, and MariaDB says in its own way.
 
 -- @events@: events with their seq. Both tables are read by their primary keys.
 outbox_order o STRAIGHT_JOIN outbox_event e ON e.nr = o.nr;
 
--- @event_columns@: a whole event, in the order in which mdb_event_row reads it.
+-- @numbered@: what has a seq.
+outbox_order;
+
+-- @event_of_p@: the event of a row p that has a seq.
+outbox_order o ON o.seq = p.seq LEFT JOIN outbox_event e ON e.nr = o.nr;
+
+-- @event_columns@: a whole event, in the order of enum event_column.
 o.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant,
 e.created_at, e.not_before, e.idempotency_key;
+
+-- @chunk_columns_of_e@: what follows the seq. A payload of more than :most bytes is left out, and
+-- read separately if its event is wanted: so the size of an answer has a bound.
+e.id, e.type, e.aggregate_type, e.aggregate_id, e.version,
+IF(OCTET_LENGTH(e.payload) <= :most, e.payload, NULL), e.headers, e.tenant, e.created_at,
+e.not_before, e.idempotency_key;
+
+-- @chunk_columns@: an event that is handed out.
+o.seq, @chunk_columns_of_e@;
 
 -- @letter_columns@: the same of a dead letter.
 seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
 not_before, idempotency_key;
 
--- @parked_columns@: what an event that is handed out inherits from its parked row; see read_parked.
-failing_since, proven, attempts, key_hash, seq, crashes > 0;
+-- @payload_bytes@: the size of a payload.
+OCTET_LENGTH(e.payload);
+
+-- @by_key@: the index that has the parked events of a key.
+FORCE INDEX (by_key);
+
+-- @and_taken@: the parked events of a claim name its epoch.
+;
+
+-- @claimed_parked@: claims and the parked events they have.
+outbox_claim c JOIN outbox_parked x ON x.consumer = c.consumer AND x.claim = c.epoch;

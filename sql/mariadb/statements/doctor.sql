@@ -64,12 +64,6 @@ SELECT source, consumer, error FROM outbox_marking WHERE error IS NOT NULL ORDER
 -- ahead_of_head (): a position beyond the head was told so, or the sequencer was set back.
 SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);
 
--- lost_places (): a consumer without the row of a lane does not know where it is.
-SELECT name FROM outbox_consumer c
- WHERE lanes > (SELECT count(*) FROM outbox_lane l
-                 WHERE l.consumer = c.name AND l.lane < c.lanes)
- ORDER BY name;
-
 -- lost_ordered (max int): places of events that nobody has had, without their event: trim deletes
 -- both, and only what every consumer has had.
 SELECT count(*)
@@ -80,15 +74,6 @@ SELECT count(*)
 -- lost_fresh (max int): markers of events that are gone.
 SELECT count(*) FROM (SELECT nr FROM outbox_fresh LIMIT :max) f
  WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.nr = f.nr);
-
--- lost_parked (max int): events that wait for a retry and are gone: trim never deletes those, and a
--- dead letter that was sent back has its own copy.
-SELECT p.consumer, count(*), min(p.seq)
-  FROM (SELECT consumer, seq FROM outbox_parked LIMIT :max) p
-  LEFT JOIN outbox_order o ON o.seq = p.seq LEFT JOIN outbox_event e ON e.nr = o.nr
- WHERE e.nr IS NULL
-   AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = p.consumer AND d.seq = p.seq)
- GROUP BY p.consumer ORDER BY p.consumer;
 
 -- count_guards (schema text): what keeps TRUNCATE from events.
 SELECT count(*) FROM information_schema.tables
@@ -103,3 +88,39 @@ SELECT consumer, count(*), min(owner) FROM outbox_claim
 SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())
   FROM information_schema.innodb_trx
  WHERE trx_started < NOW() - INTERVAL :seconds SECOND ORDER BY trx_started LIMIT 5;
+
+-- parts_of (schema text, user text, host text): whether an account, or a role, which has no host,
+-- is a producer, a consumer and an operator. Each part is known by one right that the others lack.
+-- Takes the right to read the server's own tables. A name of ours would get the database's before
+-- it here, hence CONCAT.
+SELECT EXISTS (SELECT 1 FROM mysql.procs_priv
+                WHERE Db = :schema AND User = :user AND Host IN ('', :host)
+                  AND Routine_name = CONCAT('outbox', '_emit')),
+       EXISTS (SELECT 1 FROM mysql.procs_priv
+                WHERE Db = :schema AND User = :user AND Host IN ('', :host)
+                  AND Routine_name = CONCAT('outbox', '_wait')),
+       EXISTS (SELECT 1 FROM mysql.tables_priv
+                WHERE Db = :schema AND User = :user AND Host IN ('', :host)
+                  AND Table_name = CONCAT('outbox', '_meta')
+                  AND FIND_IN_SET('Insert', Table_priv));
+
+-- has_table (schema text, name text): whether the database has a table of this name.
+SELECT count(*) FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name;
+
+-- server (): what has to be right about the server.
+SELECT @@version, @@log_bin, @@binlog_format,
+       (SELECT variable_value FROM information_schema.global_variables
+         WHERE variable_name = 'WSREP_ON'), @@max_allowed_packet;
+
+-- put_meta (name text, value text): remembers which version is there.
+INSERT INTO outbox_meta (name, value) VALUES (:name, :value)
+    ON DUPLICATE KEY UPDATE value = VALUES(value);
+
+-- meta (name text): what is remembered under a name.
+SELECT value FROM outbox_meta WHERE name = :name;
+
+-- lock_init (name text, patience int): one makes or changes the tables at a time.
+SELECT GET_LOCK(:name, :patience);
+
+-- unlock_init (name text): lets the next one.
+SELECT RELEASE_LOCK(:name);

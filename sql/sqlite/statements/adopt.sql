@@ -51,9 +51,6 @@ SELECT mark IS NOT NULL FROM outbox_adopted WHERE source = :source;
 -- forget_mark (source text): rows are no longer marked.
 UPDATE outbox_adopted SET mark = NULL, consumer = NULL, stamp = NULL WHERE source = :source;
 
--- forget_rows (source text): without a mark nobody needs to know which row became which event.
-DELETE FROM outbox_adopted_row WHERE source = :source;
-
 -- event_known (id str): a row whose event exists already is not copied again.
 SELECT 1 FROM outbox_event WHERE id = :id;
 

@@ -1,10 +1,5 @@
--- claim.sql: claims. A claim is a row with a lease and an epoch. The epoch is the fence: a worker
--- that comes with another one changes nothing.
-
--- put_progress (consumer text, epoch int, n int): remembers the newest epoch, so that the next one
--- is higher; 0: there is none. And counts deliveries, for operators: nothing depends on it.
-UPDATE outbox_consumer SET epoch = max(epoch, :epoch), delivered = delivered + :n
- WHERE name = :consumer;
+-- claim.sql: turns, as far as SQLite has its own text: leases by the clock of this machine, claims
+-- that list their parked events, lanes that stand together, and event numbers that began again.
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int, blamed int, boot int, ahead int): grants the lease. A fresh claim holds the
@@ -16,10 +11,6 @@ INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner
 VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease,
         :lease, :blamed, nullif(:boot, 0), :ahead);
 
--- is_claimed (consumer text, epoch int, owner text): an owner may settle late, as long as nobody
--- has taken the claim over.
-SELECT 1 FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
-
 -- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int, boot int,
 -- ahead int): keeps the claim for another lease, unless another worker has taken it over. absolve:
 -- its event is no longer to blame if the worker vanishes.
@@ -28,12 +19,198 @@ UPDATE outbox_claim
        boot = nullif(:boot, 0), ahead = :ahead
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- drop_claim (consumer text, epoch int): the claim was settled or taken over.
-DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
-
 -- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
--- claim_owners (consumer text): who has each claim.
-SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
+-- event_id (seq int): whether a number is still that of the event that was read under it.
+SELECT id FROM outbox_event WHERE seq = :seq;
+
+-- lanes_together (consumer text, lanes int): where all lanes stand, if that is one place.
+SELECT min(position) FROM outbox_lane WHERE consumer = :consumer
+HAVING min(position) = max(position) AND count(*) = :lanes;
+
+-- set_aside (consumer text, epoch int, owner text, now int, lease int, boot int, ahead int): a
+-- claim without events keeps a lane for its owner, if another worker has claimed from all lanes at
+-- once, and there is more to claim.
+INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
+                          lease, boot, ahead)
+SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :lease,
+       nullif(:boot, 0), :ahead
+  FROM outbox_lane l
+ WHERE consumer = :consumer AND position < (SELECT max(seq) FROM outbox_event)
+   AND EXISTS (SELECT 1 FROM outbox_claim
+                WHERE consumer = :consumer AND parked = 0 AND lane < 0 AND owner <> :owner)
+   AND NOT EXISTS (SELECT 1 FROM outbox_claim k
+                    WHERE k.consumer = :consumer AND k.parked = 0
+                      AND (k.owner = :owner OR k.lane = l.lane))
+ ORDER BY lane LIMIT 1;
+
+-- drop_aside (consumer text, owner text): the owner has found something else, or nobody is in its
+-- way.
+DELETE FROM outbox_claim
+ WHERE consumer = :consumer AND owner = :owner AND parked = 0 AND from_seq = to_seq;
+
+-- move_position (consumer text, lane int, position int): records how far events are handed out. The
+-- highest position ever is kept together with the id of its event: they reveal a file whose numbers
+-- began again.
+UPDATE outbox_lane
+   SET position = :position,
+       high = max(high, :position),
+       high_id = CASE WHEN :position > high THEN (SELECT id FROM outbox_event WHERE seq = :position)
+                      ELSE high_id END
+ WHERE consumer = :consumer AND lane = :lane;
+
+-- move_others (consumer text, position int): the lanes after the first follow it. The highest
+-- position is known by the first.
+UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane > 0;
+
+-- list_taken (consumer text, epoch int, seqs text): which parked events a claim has, as a JSON
+-- array.
+UPDATE outbox_claim SET seqs = :seqs WHERE consumer = :consumer AND epoch = :epoch;
+
+-- take_listed (consumer text, epoch int, seqs text): the rows it lists become part of a claim.
+UPDATE outbox_parked SET claim = :epoch
+ WHERE consumer = :consumer AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- @began_again@: a lane remembers the highest number it was handed and the id of that event. If no
+-- number that high was ever given, or if it belongs to another event now, numbers began again. An
+-- event that is gone proves nothing: it was trimmed.
+(e.id <> l.high_id
+ OR l.high > max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'), 0),
+                 coalesce((SELECT max(seq) FROM outbox_event), 0)));
+
+-- numbers_broken_for (consumer text): runs at every turn, so it asks only the lane that is furthest
+-- ahead.
+SELECT 1
+  FROM (SELECT high, high_id FROM outbox_lane
+         WHERE consumer = :consumer ORDER BY high DESC LIMIT 1) l
+  LEFT JOIN outbox_event e ON e.seq = l.high
+ WHERE @began_again@;
+
+-- numbers_broken (): the same for all consumers.
+SELECT 1 FROM outbox_lane l LEFT JOIN outbox_event e ON e.seq = l.high WHERE @began_again@ LIMIT 1;
+
+-- highest_number (): the highest number under which anything knows an event. Positions do not
+-- count: a consumer may be told to start beyond the last event.
+SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
+                    UNION ALL SELECT max(to_seq) FROM outbox_claim
+                    UNION ALL SELECT max(seq) FROM outbox_parked
+                    UNION ALL SELECT max(seq) FROM outbox_dead
+                    UNION ALL SELECT max(seq) FROM outbox_receipt
+                    UNION ALL SELECT max(seq) FROM outbox_ended
+                    UNION ALL SELECT max(seq) FROM outbox_event
+                    UNION ALL SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox_event');
+
+-- renumber (base int): nobody can tell which of the events are new, so all of them get numbers
+-- beyond every known one, in the same order.
+UPDATE outbox_event SET seq = seq + :base;
+
+-- head (): the highest number ever given; its event may be gone.
+SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event';
+
+-- forget_sequence (): sqlite_sequence has no unique index, so setting a number takes two
+-- statements.
+DELETE FROM sqlite_sequence WHERE name = 'outbox_event';
+
+-- set_sequence (top int): the next event gets the number after this one.
+INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox_event', :top);
+
+-- unpark_nowhere (): parked numbers no longer lead to their events. Rows in a claim are left to its
+-- worker, and a dead letter that was sent back carries its own copy.
+DELETE FROM outbox_parked
+ WHERE claim IS NULL
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead d
+                    WHERE d.consumer = outbox_parked.consumer AND d.seq = outbox_parked.seq
+                      AND d.retrying = 1);
+
+-- promote_all (now int): after unpark_nowhere nothing is left to wait behind.
+UPDATE outbox_parked SET due_at = :now WHERE claim IS NULL AND due_at IS NULL;
+
+-- note_renumbered (now int): lets doctor say that it happened.
+INSERT OR REPLACE INTO outbox_meta (name, value) VALUES ('renumbered_at', :now);
+
+-- renumbered_at (): when events last got new numbers.
+SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'renumbered_at';
+
+-- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int,
+-- error text, failed_at int, wait int, proven int): an event that waits behind another of its key
+-- has no time of its own, whatever the reason for parking it; failed_at 0 means that it did not
+-- fail now. Without an error, what is known of the last failure stays.
+INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, crashes, delayed, error, failed_at,
+                           failing_since, wait, proven)
+VALUES (:consumer, :seq, :key, :attempts,
+        CASE WHEN :key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b INDEXED BY outbox_parked_key
+                                         WHERE b.consumer = :consumer AND b.key = :key
+                                           AND b.seq < :seq) THEN NULL ELSE :due_at END,
+        :crashes, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven)
+    ON CONFLICT (consumer, seq) DO UPDATE
+   SET attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
+       crashes = excluded.crashes, delayed = excluded.delayed, claim = NULL,
+       error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at),
+       failing_since = coalesce(failing_since, excluded.failing_since),
+       proven = max(proven, excluded.proven);
+
+-- promote (consumer text, key int, now int): makes the first event of a key due, now that nothing
+-- is before it. If it failed earlier, it still waits for its own retry time.
+UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
+   AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = :consumer AND key = :key);
+
+-- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
+-- this range. The position may have moved on over events that were only skipped; where order
+-- matters, nobody else can have claimed from the lane meanwhile. All lanes (-1) must still stand
+-- together.
+SELECT min(position) = max(position)
+       AND (min(position) = :to_seq
+            OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
+                                          WHERE consumer = :consumer AND parked = 0
+                                            AND (lane = :lane OR lane < 0 OR :lane < 0)
+                                            AND from_seq >= :to_seq AND to_seq > from_seq)))
+  FROM outbox_lane
+ WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
+
+-- release (consumer text, lane int, position int): gives back the end of the last range.
+UPDATE outbox_lane SET position = :position
+ WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
+
+-- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
+DELETE FROM outbox_dead
+ WHERE EXISTS (SELECT 1 FROM outbox_dead WHERE consumer = :consumer)
+   AND consumer = :consumer AND retrying = 1 AND seq IN (@taken@)
+   AND EXISTS (SELECT 1 FROM outbox_parked p
+                WHERE p.consumer = :consumer AND p.seq = outbox_dead.seq AND p.claim = :epoch);
+
+-- promote_behind (consumer text, epoch int, now int): promotes the first event behind each of those
+-- that this claim delivered, and that are still there.
+UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
+   AND seq IN (SELECT (SELECT min(f.seq) FROM outbox_parked f INDEXED BY outbox_parked_key
+                        WHERE f.consumer = :consumer AND f.key = p.key AND f.claim IS NOT :epoch)
+                 FROM outbox_parked p
+                WHERE p.consumer = :consumer AND p.claim = :epoch AND p.key <> 0
+                  AND p.seq IN (@taken@));
+
+-- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
+-- goes back.
+INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
+VALUES (:stream, :consumer, :hi, :lo, :now)
+    ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now
+ WHERE (:hi, :lo) > (hi, lo);
+
+-- shorten_lease (consumer text, epoch int, until int, ahead int): when a lease ends by our clock.
+UPDATE outbox_claim SET locked_until = :until, ahead = :ahead
+ WHERE consumer = :consumer AND epoch = :epoch;
+
+-- identity (): distinguishes this outbox from any other that could be restored into the same file.
+SELECT value FROM outbox_meta WHERE name = 'identity';
+
+-- consumer_state (consumer text): what an operator or a restore may have changed since the last
+-- turn: also the version, whether rows of a table are marked once this consumer has had them, and
+-- which outbox it is. This machine's clock counts.
+SELECT paused, epoch, ordering, lanes, events, predicate,
+       (SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'),
+       EXISTS (SELECT 1 FROM outbox_adopted WHERE consumer = :consumer AND mark IS NOT NULL),
+       parked_stamp, 0, (SELECT value FROM outbox_meta WHERE name = 'identity')
+  FROM outbox_consumer
+ WHERE name = :consumer;

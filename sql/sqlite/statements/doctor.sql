@@ -1,19 +1,5 @@
 -- doctor.sql: what can be wrong with an outbox.
 
--- lost_places (): a consumer without the row of a lane does not know where it is.
-SELECT name FROM outbox_consumer c
- WHERE lanes > (SELECT count(*) FROM outbox_lane l
-                 WHERE l.consumer = c.name AND l.lane < c.lanes)
- ORDER BY name;
-
--- lost_parked (max int): events that wait for a retry and are gone: trim never deletes those, and a
--- dead letter that was sent back has its own copy.
-SELECT p.consumer, count(*), min(p.seq)
-  FROM (SELECT consumer, seq FROM outbox_parked LIMIT :max) p
- WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = p.seq)
-   AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = p.consumer AND d.seq = p.seq)
- GROUP BY p.consumer ORDER BY p.consumer;
-
 -- lost_keyed (max int): of the newest idempotency keys, those whose event is gone: trim deletes a
 -- key before its event.
 SELECT count(*) FROM (SELECT event_id FROM outbox_idempotency ORDER BY at DESC LIMIT :max) k
@@ -30,3 +16,9 @@ SELECT count(*) FROM outbox_meta WHERE name = 'change_events';
 -- vanished_claims (before int): claims that ran out long ago, and that no relay has taken over.
 SELECT consumer, count(*), min(locked_until), owner FROM outbox_claim
  WHERE locked_until <= :before GROUP BY consumer ORDER BY consumer;
+
+-- has_table (name text): whether the database has anything of this name.
+SELECT count(*) FROM sqlite_master WHERE name = :name;
+
+-- touch_log (): a first read makes SQLite create the write-ahead log.
+SELECT 1 FROM outbox_meta LIMIT 1;

@@ -28,5 +28,7 @@ INSERT INTO main.outbox_idempotency (key, event_id, hash, at) VALUES (:key, :id,
 -- handled_hash (handler str, key str): what the handler was given when it handled this key.
 SELECT hash FROM main.outbox_handled WHERE handler = :handler AND key = :key;
 
--- put_handled_once (handler str, key str, hash int, now int): commits together with the effect.
-INSERT INTO main.outbox_handled (handler, key, hash, at) VALUES (:handler, :key, :hash, :now);
+-- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It
+-- commits together with the effect.
+INSERT INTO main.outbox_handled (handler, key, hash, at) VALUES (:handler, :key, :hash, :now)
+    ON CONFLICT DO NOTHING;

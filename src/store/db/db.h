@@ -5,7 +5,6 @@
 #define STORE_DB_DB_H
 
 #include "base/rng.h"
-#include "store/clock_repair.h"
 #include "store/store.h"
 
 struct held_keys;
@@ -75,6 +74,15 @@ extern const struct sql *const sql_all[]; /* ends with NULL */
 struct db_rows {
     struct store *st;
     void *at;
+    bool foreign; /* on a connection of the caller's, where nothing may be left behind */
+};
+
+/* A connection to write to: ours, or the caller's. */
+struct db_target {
+    struct store *st;
+    void *db;
+    bool foreign;
+    const char *schema; /* SQLite's name of the database that has the outbox */
 };
 
 /* A statement to be asked together with others. */
@@ -143,6 +151,21 @@ struct db_driver {
     /* tx_gone fails if the database ended, after an earlier failure, the transaction that is
      * open. */
     int (*tx_gone)(struct store *, struct error *);
+
+    /* ---- writing to a target ---- */
+
+    /* target picks the connection: ours if foreign is NULL. On the caller's a transaction must be
+     * open. */
+    int (*target)(struct store *, void *foreign, struct db_target *ret, struct error *);
+    /* target_rows is rows on a target, target_changed is changed. */
+    struct db_rows (*target_rows)(const struct db_target *, const struct sql *, const void *args,
+                                  struct error *);
+    int64_t (*target_changed)(const struct db_target *);
+    /* insert inserts a checked event. If its idempotency key was used before, id becomes that of
+     * the first event, and *ret_duplicate says whether that has the same content; if not, it fails
+     * by db_emit_conflict. */
+    int (*insert)(const struct db_target *, const struct new_event *, char id[UUID_TEXT + 1],
+                  bool *ret_duplicate, struct error *);
 
     /* ---- turns, see turn.h; where it says NULL, there is nothing to do ---- */
 
@@ -301,7 +324,19 @@ int db_bury(struct store *st, const char *consumer, int64_t seq, int attempts, c
 /* db_promote makes the first parked event of a key due, if it waits behind one that is gone. */
 int db_promote(struct store *st, const char *consumer, int64_t key, struct error *err);
 
-/* ---- inbox.c ---- */
+/* ---- emit.c ---- */
+
+int db_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+            bool *ret_duplicate, struct error *err);
+int db_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
+                   struct str payload, bool *ret_first, struct error *err);
+/* db_target_row is db_row on a target. */
+int db_target_row(const struct db_target *t, struct db_rows *ret, struct error *err,
+                  const struct sql *sql, const void *args);
+/* db_emit_payload is what is stored of a payload. */
+struct str db_emit_payload(const struct new_event *ev);
+/* db_emit_conflict fails: the event `id` has the key, with other content. */
+int db_emit_conflict(const struct new_event *ev, const char *id, struct error *err);
 
 int db_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
 int db_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,

@@ -12,7 +12,7 @@ static bool nothing_to_do(const struct store *st, const struct sql *sql)
 
 struct db_rows db_rows(struct store *st, struct error *err, const struct sql *sql, const void *args)
 {
-    return (struct db_rows){st, st->ops->driver->rows(st, sql, args, err)};
+    return (struct db_rows){.st = st, .at = st->ops->driver->rows(st, sql, args, err)};
 }
 
 int db_step(struct db_rows *q, struct error *err)

@@ -1,26 +1,20 @@
-/* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction. */
+/* emit.c: inserting events, on our connection or inside the caller's transaction. */
+#include <errmsg.h>
 #include <mysqld_error.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define SHOWN 100               /* bytes of a key that a message shows */
 #define STATEMENT_MAX (1 << 28) /* a payload of 64 MiB in hexadecimal digits, and the rest */
 #define TRIES 3
+#define PARAMETERS_MAX 16
+#define BOUND_MAX (64 * 1024) /* bytes of a text: a larger one is sent in the statement */
 
-/* A connection to work on: ours, or the caller's, on which nothing is left behind. */
-struct target {
-    struct mdb_store *st;
-    MYSQL *db;
-    enum mdb_literals how;
-};
-
-/* target_init picks the connection. On the caller's a transaction must be open. */
-static int target_init(struct target *t, struct mdb_store *st, void *foreign, struct error *err)
+int mdb_target(struct store *base, void *foreign, struct db_target *t, struct error *err)
 {
-    *t = (struct target){.st = st, .db = foreign, .how = MDB_HEX};
+    struct mdb_store *st = mdb_of(base);
+    *t = (struct db_target){.st = base, .db = foreign, .foreign = foreign != NULL};
     if (foreign) {
         if (mdb_is_open(foreign))
             return 0;
@@ -30,71 +24,185 @@ static int target_init(struct target *t, struct mdb_store *st, void *foreign, st
     }
     if (mdb_connect(st, err) != 0)
         return -1;
-    if (!st->base.lent)
-        t->how = MDB_QUOTED;
     t->db = st->db;
-    return mdb_tx_gone(&st->base.store, err);
+    return mdb_tx_gone(base, err);
 }
 
-/* target_failed hands on why a statement failed, and forgets our connection if it broke. */
-static int target_failed(const struct target *t, const struct error *why, struct error *err)
+/* The application works on this connection, and may have set its character set. */
+static bool is_shared(const struct db_target *t)
 {
-    bool ours = t->db == t->st->db && !t->st->base.in_tx;
+    return t->foreign || db_of(t->st)->lent;
+}
+
+/* Hands on why a statement failed, and forgets our connection if it broke. */
+static int target_failed(const struct db_target *t, const struct error *why, struct error *err)
+{
+    bool ours = !t->foreign && !db_of(t->st)->in_tx;
     if (ours && mdb_is_lost((unsigned)why->native))
-        mdb_disconnect(t->st);
+        mdb_disconnect(mdb_of(t->st));
     if (err)
         *err = *why;
     return -1;
 }
 
-/* target_rows runs a statement on a target. It touches nothing of the handle if the connection is
- * the caller's: that may be another thread. */
-static int target_rows(const struct target *t, struct db_rows *ret, struct error *err,
-                       const struct sql *sql, const void *args)
+/* Touches nothing of the handle if the connection is the caller's: that may be another thread. */
+struct db_rows mdb_target_rows(const struct db_target *t, const struct sql *sql, const void *args,
+                               struct error *err)
 {
+    const struct mdb_store *st = mdb_of(t->st);
+    struct db_rows q = {0};
     struct buf b;
     struct error why;
     buf_init(&b, STATEMENT_MAX);
-    mdb_write(t->st, t->how, sql, args, &b);
+    mdb_write(st, is_shared(t) ? MDB_HEX : MDB_QUOTED, sql, args, &b);
     int r;
     if (b.failed)
         r = err_nomem(&why);
     else
-        r = mdb_ask(t->st, t->db, b.p, b.n, ret, &why);
+        r = mdb_ask(st, t->db, b.p, b.n, &q, &why);
     buf_release(&b);
-    if (r == 0)
-        return 0;
-
-    return target_failed(t, &why, err);
+    if (r != 0)
+        target_failed(t, &why, err);
+    return q;
 }
 
-/* target_row is target_rows up to the first row; it returns as mdb_row does. */
-static int target_row(const struct target *t, struct db_rows *ret, struct error *err,
-                      const struct sql *sql, const void *args)
+int64_t mdb_target_changed(const struct db_target *t)
 {
-    if (target_rows(t, ret, err, sql, args) != 0)
+    return (int64_t)mysql_affected_rows(t->db);
+}
+
+/* ---- prepared statements ---- */
+
+/* Room for a text and the NUL behind it. */
+struct room {
+    char *p;
+    size_t size;
+};
+
+void mdb_prepared_release(struct mdb_prepared *p)
+{
+    if (p->q)
+        mysql_stmt_close(p->q);
+    *p = (struct mdb_prepared){0};
+}
+
+/* prepare prepares the statement, with the places for its values left open. */
+static bool prepare(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql)
+{
+    struct buf b;
+    buf_init(&b, 4096);
+    mdb_write(st, MDB_OPEN, sql, NULL, &b);
+    p->q = mysql_stmt_init(st->db);
+    bool done = !b.failed && p->q && mysql_stmt_prepare(p->q, b.p, b.n) == 0;
+    buf_release(&b);
+    if (done)
+        return true;
+    mdb_prepared_release(p);
+    p->refused = true;
+    return false;
+}
+
+static void bind_text(MYSQL_BIND *to, struct str s)
+{
+    to->buffer_type = MYSQL_TYPE_STRING;
+    if (!s.p)
+        to->buffer_type = MYSQL_TYPE_NULL;
+    to->buffer = (void *)s.p;
+    to->buffer_length = s.n;
+}
+
+static void bind_number(MYSQL_BIND *to, const int64_t *number)
+{
+    to->buffer_type = MYSQL_TYPE_LONGLONG;
+    if (!number)
+        to->buffer_type = MYSQL_TYPE_NULL;
+    to->buffer = (void *)number;
+}
+
+/* bind_values binds the arguments; false if one is of a size or kind that is not meant to be. */
+static bool bind_values(MYSQL_BIND *to, const struct sql_text *sql, const void *args)
+{
+    for (size_t i = 0; i < sql->n; i++) {
+        const char *arg = (const char *)args + sql->parameter[i].at;
+        switch (sql->parameter[i].type) {
+        case 'i': bind_number(&to[i], (const int64_t *)arg); break;
+        case 'o': bind_number(&to[i], *(const int64_t *const *)arg); break;
+        case 't': bind_text(&to[i], *(const struct str *)arg); break;
+        default: return false;
+        }
+        if (to[i].buffer_length > BOUND_MAX)
+            return false;
+    }
+    return true;
+}
+
+/* take_text reads the text of the row, which is empty if there is no row. */
+static int take_text(MYSQL_STMT *q, struct room *ret)
+{
+    unsigned long size = 0;
+    MYSQL_BIND to = {
+        .buffer_type = MYSQL_TYPE_STRING,
+        .buffer = ret->p,
+        .buffer_length = ret->size - 1,
+        .length = &size,
+    };
+    ret->p[0] = '\0';
+    if (mysql_stmt_bind_result(q, &to) != 0 || mysql_stmt_store_result(q) != 0)
         return -1;
-    return db_step(ret, err);
+    bool got = mysql_stmt_fetch(q) == 0 && size < ret->size;
+    if (got)
+        ret->p[size] = '\0';
+    mysql_stmt_free_result(q);
+    return 0;
+}
+
+/* release_closed forgets a statement that is gone since somebody has reset the connection. */
+static void release_closed(struct mdb_prepared *p)
+{
+    if (p->q && mysql_stmt_errno(p->q) == CR_STMT_CLOSED)
+        mdb_prepared_release(p);
+}
+
+/* Runs a statement that gives one text, prepared, on our own connection. A program that emits sends
+ * the same statement over and over, and its text takes the server longer to read than to carry out.
+ * Only on a connection that nobody else works on: what is prepared stays behind, and its values are
+ * in the session's character set. 1: it ran; 0: it cannot be prepared, and is to be sent as a text;
+ * -1: it failed. */
+static int run_prepared(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql,
+                        const void *args, struct room *ret, struct error *err)
+{
+    const struct sql_text *text = &sql->in[SQL_MARIADB];
+    MYSQL_BIND values[PARAMETERS_MAX] = {0};
+    release_closed(p);
+    if (p->refused || text->n > PARAMETERS_MAX || !bind_values(values, text, args))
+        return 0;
+    if (!p->q && !prepare(st, p, sql))
+        return 0;
+
+    int64_t since = clock_mono(&clock_system);
+    bool ran = mysql_stmt_bind_param(p->q, values) == 0 && mysql_stmt_execute(p->q) == 0;
+    if (!ran && mysql_stmt_errno(p->q) == ER_UNKNOWN_STMT_HANDLER) {
+        mdb_prepared_release(p);
+        return 0;
+    }
+    if (!ran || take_text(p->q, ret) != 0)
+        return mdb_fail_since(st, st->db, since, err);
+    return 1;
 }
 
 /* ---- the event ---- */
 
-static struct str payload_of(const struct new_event *ev)
+static int say_not_stored(const struct db_target *t, struct error *err)
 {
-    return ev->payload.p ? ev->payload : STR("null");
-}
-
-static int say_not_stored(const struct target *t, struct error *err)
-{
-    return err_set(err, ERR_CONFLICT, "%s: the event was not stored", t->st->base.shown);
+    return err_set(err, ERR_CONFLICT, "%s: the event was not stored", db_of(t->st)->shown);
 }
 
 /* run_text sends an INSERT as a text, and gives the id of the event. */
-static int run_text(const struct target *t, char id[UUID_TEXT + 1], struct error *err,
+static int run_text(const struct db_target *t, char id[UUID_TEXT + 1], struct error *err,
                     const struct sql *sql, const void *args)
 {
     struct db_rows q;
-    int r = target_row(t, &q, err, sql, args);
+    int r = db_target_row(t, &q, err, sql, args);
     if (r < 0)
         return -1;
     if (r == 0)
@@ -107,14 +215,14 @@ static int run_text(const struct target *t, char id[UUID_TEXT + 1], struct error
 }
 
 /* run_insert runs an INSERT. On a connection that nobody else works on, it is prepared. */
-static int run_insert(const struct target *t, struct mdb_prepared *p, char id[UUID_TEXT + 1],
+static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id[UUID_TEXT + 1],
                       struct error *err, const struct sql *sql, const void *args)
 {
-    struct mdb_room room = {id, UUID_TEXT + 1};
+    struct room room = {id, UUID_TEXT + 1};
     struct error why;
     int r = 0;
-    if (t->how == MDB_QUOTED)
-        r = mdb_run_prepared(t->st, p, sql, args, &room, &why);
+    if (!is_shared(t))
+        r = run_prepared(mdb_of(t->st), p, sql, args, &room, &why);
     if (r < 0)
         return target_failed(t, &why, err);
     if (r > 0)
@@ -129,23 +237,23 @@ static bool is_plain(const struct new_event *ev)
     return !more && !ev->idempotency_key.p;
 }
 
-static int insert_plain(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
-                        struct error *err)
+static int insert_plain(const struct db_target *t, const struct new_event *ev,
+                        char id[UUID_TEXT + 1], struct error *err)
 {
     struct sql_insert_plain row = {
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
         .aggregate_id = ev->aggregate_id,
-        .payload = payload_of(ev),
+        .payload = db_emit_payload(ev),
     };
-    return run_insert(t, &t->st->insert_plain, id, err, &sql_insert_plain, &row);
+    return run_insert(t, &mdb_of(t->st)->insert_plain, id, err, &sql_insert_plain, &row);
 }
 
 /* insert_event inserts the event and gives its id. A clock that is not the server's is a test's. */
-static int insert_event(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
-                        struct error *err)
+static int insert_event(const struct db_target *t, const struct new_event *ev,
+                        char id[UUID_TEXT + 1], struct error *err)
 {
-    bool by_server = mdb_by_server(t->st);
+    bool by_server = mdb_by_server(mdb_of(t->st));
     if (by_server && is_plain(ev))
         return insert_plain(t, ev, id, err);
 
@@ -154,18 +262,18 @@ static int insert_event(const struct target *t, const struct new_event *ev, char
         .aggregate_type = ev->aggregate_type,
         .aggregate_id = ev->aggregate_id,
         .version = ev->has_version ? &ev->version : NULL,
-        .payload = payload_of(ev),
+        .payload = db_emit_payload(ev),
         .headers = ev->headers,
         .tenant = ev->tenant,
         .not_before = ev->not_before ? &ev->not_before : NULL,
         .idempotency_key = ev->idempotency_key,
     };
     if (by_server)
-        return run_insert(t, &t->st->insert, id, err, &sql_insert_event, &row);
+        return run_insert(t, &mdb_of(t->st)->insert, id, err, &sql_insert_event, &row);
     struct sql_insert_event_at timed = {
         row.type,    row.aggregate_type, row.aggregate_id, row.version,         row.payload,
         row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
-    timed.now = clock_wall(t->st->base.opt.clock);
+    timed.now = clock_wall(db_of(t->st)->opt.clock);
     return run_text(t, id, err, &sql_insert_event_at, &timed);
 }
 
@@ -173,7 +281,7 @@ static int insert_event(const struct target *t, const struct new_event *ev, char
 
 /* find_key returns 1 with the id of the event that has the key, and whether its content is the
  * same; 0 if there is none. */
-static int find_key(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
+static int find_key(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                     bool *ret_same, struct error *err)
 {
     struct sql_find_key args = {
@@ -181,10 +289,10 @@ static int find_key(const struct target *t, const struct new_event *ev, char id[
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
         .aggregate_id = ev->aggregate_id,
-        .payload = payload_of(ev),
+        .payload = db_emit_payload(ev),
     };
     struct db_rows q;
-    int r = target_row(t, &q, err, &sql_find_key, &args);
+    int r = db_target_row(t, &q, err, &sql_find_key, &args);
     if (r != 1)
         return r;
     struct str found = db_text(&q, 0);
@@ -195,20 +303,10 @@ static int find_key(const struct target *t, const struct new_event *ev, char id[
     return 1;
 }
 
-static int say_used(const struct new_event *ev, const char *id, struct error *err)
-{
-    struct str key = ev->idempotency_key;
-    int shown = key.n < SHOWN ? (int)key.n : SHOWN;
-    return err_set(err, ERR_CONFLICT,
-                   "idempotency key \"%.*s\" was used before with another type, aggregate or "
-                   "payload (event %s)",
-                   shown, key.p, id);
-}
-
 /* insert inserts the event, or finds the one that has its key. The server undoes a statement that
  * fails, and nothing else of the transaction. */
-static int insert(const struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
-                  bool *ret_duplicate, struct error *err)
+int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
+               bool *ret_duplicate, struct error *err)
 {
     struct error why;
     for (int i = 0; i < TRIES; i++) {
@@ -223,99 +321,11 @@ static int insert(const struct target *t, const struct new_event *ev, char id[UU
             return -1;
         if (found == 1) {
             *ret_duplicate = same;
-            return same ? 0 : say_used(ev, id, err);
+            return same ? 0 : db_emit_conflict(ev, id, err);
         }
         /* It was trimmed in between, or its transaction was rolled back. */
     }
     if (err)
         *err = why;
     return -1;
-}
-
-int mdb_emit(struct store *base, void *foreign, const struct new_event *ev,
-             char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
-{
-    struct mdb_store *st = mdb_of(base);
-    struct target t;
-    char id[UUID_TEXT + 1] = "";
-    bool duplicate = false;
-    struct event_limits limits = {st->base.opt.payload_max, clock_wall(st->base.opt.clock)};
-    if (event_check(ev, &limits, err) != 0)
-        return -1;
-    if (target_init(&t, st, foreign, err) != 0)
-        return -1;
-    if (insert(&t, ev, id, &duplicate, err) != 0)
-        return -1;
-    memcpy(ret_id, id, sizeof id);
-    *ret_duplicate = duplicate;
-    return 0;
-}
-
-/* ---- the inbox ---- */
-
-static int say_other_payload(struct str handler, struct str key, struct error *err)
-{
-    int shown = key.n < SHOWN ? (int)key.n : SHOWN;
-    return err_set(err, ERR_CONFLICT,
-                   "handler \"%.*s\" has handled key \"%.*s\" before with another payload",
-                   (int)handler.n, handler.p, shown, key.p);
-}
-
-/* put_handled records the key; *ret_first is false if it was there. */
-static int put_handled(const struct target *t, const struct sql_put_handled *row, bool *ret_first,
-                       struct error *err)
-{
-    struct db_rows q;
-    struct error why;
-    *ret_first = true;
-    if (target_rows(t, &q, &why, &sql_put_handled, row) == 0) {
-        db_done(&q);
-        return 0;
-    }
-    *ret_first = false;
-    if (why.native == ER_DUP_ENTRY)
-        return 0;
-    if (err)
-        *err = why;
-    return -1;
-}
-
-int mdb_handle_once(struct store *base, void *foreign, struct str handler, struct str key,
-                    struct str payload, bool *ret_first, struct error *err)
-{
-    struct mdb_store *st = mdb_of(base);
-    struct target t;
-    bool first;
-    if (!foreign && !st->base.in_tx)
-        return err_set(err, ERR_MISUSE,
-                       "no transaction is open: the record must commit together with the effect");
-    if (event_check_inbox(handler, key, err) != 0)
-        return -1;
-    if (target_init(&t, st, foreign, err) != 0)
-        return -1;
-
-    struct sql_put_handled row = {
-        .handler = handler,
-        .key = key,
-        .hash = (int64_t)hash_end(hash_add(HASH_INIT, payload)),
-        .now = foreign ? clock_wall(st->base.opt.clock) : mdb_now(base),
-    };
-    if (put_handled(&t, &row, &first, err) != 0)
-        return -1;
-    if (first) {
-        *ret_first = true;
-        return 0;
-    }
-
-    struct db_rows q;
-    int r = target_row(&t, &q, err, SQL(handled_hash, .handler = handler, .key = key));
-    if (r < 0)
-        return -1;
-    bool same = r == 1 && db_int(&q, 0) == row.hash;
-    if (r == 1)
-        db_done(&q);
-    if (!same)
-        return say_other_payload(handler, key, err);
-    *ret_first = false;
-    return 0;
 }

@@ -43,7 +43,7 @@ struct right {
 /* A producer does not choose the number or the time of an event: with the highest number there
  * would be none left for others (trigger outbox_event_numbered: nor by insert_id). It reads events,
  * since the server asks for that of an INSERT that returns something. A worker writes to every
- * table but events, which it only trims. statements/grant.sql knows a producer by outbox_emit, a
+ * table but events, which it only trims. statements/doctor.sql knows a producer by outbox_emit, a
  * consumer by outbox_wait, and an operator by the right to write to outbox_meta, as removing a
  * consumer does. */
 static const struct right rights[] = {

@@ -108,7 +108,7 @@ struct mdb_store {
     int64_t changed;    /* rows that the last statement changed, or would have */
     struct buf text;    /* what is to be sent */
     struct mdb_later later;
-    struct mdb_prepared insert, insert_plain; /* see mdb_emit */
+    struct mdb_prepared insert, insert_plain; /* see mdb_insert */
     struct mdb_clock clock;
     struct mdb_bell bell;
     struct mdb_ahead ahead;
@@ -178,19 +178,6 @@ void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct s
 /* mdb_ask sends a text on a connection and gives its rows, if any. */
 int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n, struct db_rows *ret,
             struct error *err);
-
-/* ---- prepare.c ---- */
-
-/* Room for a text and the NUL behind it. */
-struct mdb_room {
-    char *p;
-    size_t size;
-};
-/* mdb_run_prepared runs a statement that gives one text, prepared, on our own connection. 1: it
- * ran; 0: it cannot be prepared, and is to be sent as a text; -1: it failed. */
-int mdb_run_prepared(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql,
-                     const void *args, struct mdb_room *ret, struct error *err);
-void mdb_prepared_release(struct mdb_prepared *p);
 
 /* ---- connect.c ---- */
 
@@ -269,10 +256,13 @@ int mdb_look(struct store *st, bool blind, bool payloads, new_event_visit *visit
 
 /* ---- emit.c ---- */
 
-int mdb_emit(struct store *st, void *foreign, const struct new_event *ev,
-             char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err);
-int mdb_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
-                    struct str payload, bool *ret_first, struct error *err);
+int mdb_target(struct store *st, void *foreign, struct db_target *ret, struct error *err);
+struct db_rows mdb_target_rows(const struct db_target *t, const struct sql *sql, const void *args,
+                               struct error *err);
+int64_t mdb_target_changed(const struct db_target *t);
+int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
+               bool *ret_duplicate, struct error *err);
+void mdb_prepared_release(struct mdb_prepared *p);
 
 /* ---- adopt.c ---- */
 

@@ -243,7 +243,7 @@ static int read_chunk(struct mdb_store *st, const struct mdb_after *after, struc
     size_t n = 0;
     int64_t left = st->bell.next - 1 - after->position;
     struct mdb_rows *ahead = ahead_take(st, after);
-    *ret = (struct db_rows){base, ahead};
+    *ret = (struct db_rows){.st = base, .at = ahead};
     if (ahead)
         return 0;
     bool many = left > FEW && after->max > FEW;

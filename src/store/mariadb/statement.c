@@ -216,7 +216,7 @@ static int take_answer(const struct mdb_store *st, MYSQL *db, struct db_rows *re
         free(q);
         return -1;
     }
-    *ret = (struct db_rows){(struct store *)&st->base.store, q};
+    *ret = (struct db_rows){.st = (struct store *)&st->base.store, .at = q};
     return 0;
 }
 
@@ -538,6 +538,10 @@ const struct db_driver mdb_driver = {
     .news = mdb_news,
     .again = driver_again,
     .tx_gone = mdb_tx_gone,
+    .target = mdb_target,
+    .target_rows = mdb_target_rows,
+    .target_changed = mdb_target_changed,
+    .insert = mdb_insert,
     .before_turns = mdb_before_turns,
     .heard = mdb_heard,
     .read_fresh = mdb_read_fresh,

@@ -138,13 +138,13 @@ static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
                         s->name, s->name);
     sqlite_adopt_add_open(q, s->of[F_PROCESSED], "NEW");
 
-    sqlite3_str_appendall(q, " BEGIN\n    INSERT INTO outbox_event (id, " COPIED_COLUMNS
-                             ") SELECT uuid, " COPIED_COLUMNS " FROM (");
+    sqlite3_str_appendall(q, " BEGIN\n    INSERT INTO outbox_event (id, " SQL_COPIED_COLUMNS
+                             ") SELECT uuid, " SQL_COPIED_COLUMNS " FROM (");
     add_row(q, s, "NEW", "");
     sqlite3_str_appendall(q, ") n WHERE uuid IS NOT NULL"
                              " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = n.uuid);"
-                             "\n    INSERT INTO outbox_event (" COPIED_COLUMNS
-                             ") SELECT " COPIED_COLUMNS " FROM (");
+                             "\n    INSERT INTO outbox_event (" SQL_COPIED_COLUMNS
+                             ") SELECT " SQL_COPIED_COLUMNS " FROM (");
     add_row(q, s, "NEW", "");
     sqlite3_str_appendall(q, ") WHERE uuid IS NULL;\n");
 

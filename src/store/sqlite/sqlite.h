@@ -204,10 +204,12 @@ int sqlite_lanes_together(struct turn *t, int64_t *ret, struct error *err);
 
 /* ---- emit.c ---- */
 
-int sqlite_emit(struct store *st, void *foreign, const struct new_event *ev,
-                char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err);
-int sqlite_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
-                       struct str payload, bool *ret_first, struct error *err);
+int sqlite_target(struct store *st, void *foreign, struct db_target *ret, struct error *err);
+struct db_rows sqlite_target_rows(const struct db_target *t, const struct sql *sql,
+                                  const void *args, struct error *err);
+int64_t sqlite_target_changed(const struct db_target *t);
+int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
+                  bool *ret_duplicate, struct error *err);
 
 /* ---- registrations.c ---- */
 

@@ -128,8 +128,8 @@ int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW)
         return 1;
-    if (rc != SQLITE_DONE)
-        sqlite_fail(st, st->db, rc, err); /* before the reset: that forgets the message */
+    if (rc != SQLITE_DONE) /* before the reset: that forgets the message */
+        sqlite_fail(st, sqlite3_db_handle(q), rc, err);
     sqlite3_reset(q);
     return rc == SQLITE_DONE ? 0 : -1;
 }
@@ -155,14 +155,20 @@ static void *driver_rows(struct store *st, const struct sql *sql, const void *ar
     return q;
 }
 
-static int driver_step(struct db_rows *q, struct error *err)
-{
-    return sqlite_step(sqlite_of(q->st), q->at, err);
-}
-
 static void driver_done(struct db_rows *q)
 {
-    sqlite3_reset(q->at);
+    if (q->foreign)
+        sqlite3_finalize(q->at);
+    else
+        sqlite3_reset(q->at);
+}
+
+static int driver_step(struct db_rows *q, struct error *err)
+{
+    int r = sqlite_step(sqlite_of(q->st), q->at, err);
+    if (r != 1 && q->foreign)
+        sqlite3_finalize(q->at);
+    return r;
 }
 
 static bool driver_null(const struct db_rows *q, int col)
@@ -219,6 +225,10 @@ const struct db_driver sqlite_driver = {
     .snapshot_end = sqlite_snapshot_end,
     .keep_numbers = sqlite_numbers_keep,
     .tx_gone = sqlite_tx_gone,
+    .target = sqlite_target,
+    .target_rows = sqlite_target_rows,
+    .target_changed = sqlite_target_changed,
+    .insert = sqlite_insert,
     .before_turns = sqlite_before_turns,
     .check_outbox = sqlite_check_outbox,
     .check_numbers = sqlite_check_numbers,

@@ -1,0 +1,127 @@
+-- claim.sql: what a turn reads under the lock of its consumer, and handing out events. A claim is a
+-- row with a lease and an epoch. The epoch is the fence: a worker that comes with another one
+-- changes nothing.
+
+-- @parked_columns@: what an event that is handed out inherits from its parked row; see read_parked.
+failing_since, proven, attempts, `key`, seq, crashes > 0;
+
+-- @apart@: a time of its own for each event, see unpark_claim.
+(seq % 1000003 * 7919 + :salt) % (1000 << least(crashes - 2, 6));
+
+-- schema_version (): a migration may have run since the relay started.
+SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version';
+
+-- anything_parked (consumer text, now int): tells a drain whether the consumer is through. An event
+-- that its producer delayed does not count before its time has come.
+SELECT EXISTS (SELECT 1 FROM outbox_parked
+                WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL
+                  AND (`delayed` = 0 OR due_at <= :now));
+
+-- new_events (seq int, most int, max int): what a look at the outbox finds. Payloads of more than
+-- most bytes are left out.
+SELECT seq, e.type, CASE WHEN @payload_bytes@ <= :most THEN e.payload END
+  FROM @events@ WHERE seq > :seq ORDER BY seq LIMIT :max;
+
+-- put_progress (consumer text, epoch int, n int): remembers the newest epoch, so that the next one
+-- is higher; 0: there is none. And counts deliveries, for operators: nothing depends on it.
+UPDATE outbox_consumer SET epoch = greatest(epoch, :epoch), delivered = delivered + :n
+ WHERE name = :consumer;
+
+-- is_claimed (consumer text, epoch int, owner text): an owner may settle late, as long as nobody
+-- has taken the claim over.
+SELECT 1 FROM outbox_claim
+ WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner FOR UPDATE;
+
+-- drop_claim (consumer text, epoch int): the claim was settled or taken over.
+DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
+
+-- claim_owners (consumer text): who has each claim.
+SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
+
+-- lane_found (consumer text, lane int): events up to here have been handed out; and whether
+-- anything is parked. Where nothing is, a turn asks no further.
+SELECT position, EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
+  FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
+
+-- fresh_events (position int, max int, most int): seq is commit order, so nothing can appear later
+-- before what was read.
+SELECT @chunk_columns@ FROM @events@ WHERE seq > :position ORDER BY seq LIMIT :max;
+
+-- payload_of (seq int): a payload that was left out.
+SELECT e.payload FROM @events@ WHERE seq = :seq;
+
+-- key_parked (consumer text, key int): a fresh event waits for the parked events of its key.
+SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND `key` = :key LIMIT 1;
+
+-- parked_keys (consumer text, max int): the keys of which something is parked, so that fresh events
+-- can wait behind it. The index has them in order.
+SELECT `key` FROM outbox_parked @by_key@
+ WHERE consumer = :consumer AND `key` <> 0 LIMIT :max;
+
+-- next_due (consumer text, suspect int): when the first parked event falls due. With suspect = 0
+-- suspect events are left out.
+SELECT due_at FROM outbox_parked
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :suspect
+ ORDER BY due_at LIMIT 1;
+
+-- suspect_due (consumer text, now int): a caller that may not take a suspect event now is told that
+-- one waits.
+SELECT 1 FROM outbox_parked
+ WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
+
+-- pull_in (consumer text, now int): if the clock was ahead when events were parked, they still wait
+-- no longer than they were told to.
+UPDATE outbox_parked SET due_at = :now + wait
+ WHERE consumer = :consumer AND claim IS NULL AND `delayed` = 0 AND due_at > :now + wait;
+
+-- due_heads (consumer text, now int, suspect int, alone int, max int): what is due, longest
+-- overdue first, and whether others of its key are parked before and behind it. alone: suspect
+-- events go alone.
+SELECT @parked_columns@, crashes > 0 AND :alone,
+       p.`key` <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b @by_key@
+                                    WHERE b.consumer = p.consumer AND b.`key` = p.`key`
+                                      AND b.seq < p.seq),
+       p.`key` <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b @by_key@
+                                    WHERE b.consumer = p.consumer AND b.`key` = p.`key`
+                                      AND b.seq > p.seq)
+  FROM outbox_parked p
+ WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at <= :now
+   AND (p.crashes > 0) <= :suspect
+ ORDER BY p.due_at, p.seq LIMIT :max;
+
+-- followers (consumer text, key int, seq int, alone int, max int): what is parked behind an event
+-- of its key, so that the key catches up in one claim. The last column says where to stop.
+SELECT @parked_columns@, (crashes > 0 AND :alone) OR claim IS NOT NULL OR due_at IS NOT NULL,
+       0, 0
+  FROM outbox_parked @by_key@
+ WHERE consumer = :consumer AND `key` = :key AND seq > :seq ORDER BY seq LIMIT :max;
+
+-- one_event (seq int, most int): the event of a parked row.
+SELECT @chunk_columns@ FROM @events@ WHERE seq = :seq;
+
+-- one_letter (consumer text, seq int): the same after the event was trimmed. A dead letter carries
+-- the whole event.
+SELECT @letter_columns@ FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
+
+-- range_events (from_seq int, to_seq int, max int, most int): the events of a fresh claim, among
+-- those of other lanes.
+SELECT @chunk_columns@ FROM @events@
+ WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq LIMIT :max;
+
+-- poison_of (consumer text, epoch int, max_attempts int): the one event of a claim, if the attempt
+-- that ended with its worker was the last one it had.
+SELECT seq, attempts + 1, `key` FROM outbox_parked
+ WHERE consumer = :consumer AND claim = :epoch @and_taken@
+   AND attempts + 1 >= :max_attempts
+ LIMIT 1;
+
+-- unpark_claim (consumer text, epoch int, blamed int, now int, salt int): the events of a parked
+-- claim wait again, and have been through one more crash. If one is to blame, that was an attempt.
+-- If nobody knows which is, then from the fourth crash on each comes again at a time of its own,
+-- within 2 s at first and a minute in the end: sooner or later the one that kills is alone.
+UPDATE outbox_parked
+   SET due_at = CASE WHEN :blamed OR crashes < 3 OR due_at IS NULL THEN due_at
+                     ELSE :now + @apart@ END,
+       wait = CASE WHEN :blamed OR crashes < 3 THEN wait ELSE @apart@ END,
+       attempts = attempts + :blamed, crashes = crashes + 1, claim = NULL
+ WHERE consumer = :consumer AND claim = :epoch @and_taken@;

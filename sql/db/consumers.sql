@@ -1,0 +1,207 @@
+-- consumers.sql: registering, changing, listing and removing consumers, and the settings they had.
+
+-- is_registered (consumer text): whether there is a consumer of this name.
+SELECT 1 FROM outbox_consumer WHERE name = :consumer;
+
+-- lock_consumer (consumer text): the same in a transaction, which has the only lock there is.
+SELECT 1 FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
+
+-- registered (consumer text): what a worker that registers has to agree with.
+SELECT events, predicate, ordering, lanes, retry FROM outbox_consumer
+ WHERE name = :consumer FOR UPDATE;
+
+-- put_consumer (consumer text, events text, predicate text, ordering text, lanes int, retry text,
+-- now int, start int): creates the consumer. Its epochs go on where those of a removed consumer of
+-- this name ended: a worker that outlived the removal must not mistake a new claim for its own.
+INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at, start,
+                             epoch)
+VALUES (:consumer, :events, :predicate, :ordering, :lanes, :retry, :now, :start,
+        coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'epoch'), 0));
+
+-- keep_epoch (consumer text): what put_consumer goes on from.
+INSERT INTO outbox_meta (name, value)
+SELECT 'epoch', epoch FROM outbox_consumer WHERE name = :consumer
+    ON CONFLICT (name) DO UPDATE
+   SET value = greatest(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER));
+
+-- unfinished (consumer text, head int): while any event is on its way, changing order or lanes
+-- would let one overtake another. A lane that was set aside has none.
+SELECT EXISTS (SELECT 1 FROM outbox_claim
+                WHERE consumer = :consumer AND (parked OR from_seq < to_seq))
+    OR EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
+    OR EXISTS (SELECT 1 FROM outbox_lane WHERE consumer = :consumer AND position < :head)
+    OR (SELECT count(*) FROM outbox_lane WHERE consumer = :consumer)
+       < (SELECT lanes FROM outbox_consumer WHERE name = :consumer);
+
+-- furthest_position (consumer text): a consumer told to start beyond the head stays there.
+SELECT max(position) FROM outbox_lane WHERE consumer = :consumer;
+
+-- set_shape (consumer text, ordering text, lanes int): only while nothing is unfinished.
+UPDATE outbox_consumer SET ordering = :ordering, lanes = :lanes WHERE name = :consumer;
+
+-- set_filter (consumer text, events text, predicate text, retry text): what may change at any time.
+UPDATE outbox_consumer SET events = :events, predicate = :predicate, retry = :retry
+ WHERE name = :consumer;
+
+-- set_paused (consumer text, paused int): the reason for a pause goes with the pause.
+UPDATE outbox_consumer
+   SET paused = :paused,
+       report = CASE WHEN :paused OR report NOT LIKE 'paused%' THEN report END
+ WHERE name = :consumer;
+
+-- set_report (consumer text, report text, now int): a sink that is down for a new reason has still
+-- been down since the first one. The time comes first: MariaDB sets columns one after the other.
+UPDATE outbox_consumer
+   SET report_at = CASE WHEN report LIKE 'sink is down%' AND :report LIKE 'sink is down%'
+                        THEN report_at ELSE :now END,
+       report = :report
+ WHERE name = :consumer AND NOT report <=> :report;
+
+-- count_letters (consumer text): dead letters that a removal would lose.
+SELECT count(*) FROM outbox_dead WHERE consumer = :consumer;
+
+-- count_parked (consumer text): parked events that a removal would lose.
+SELECT count(*) FROM outbox_parked WHERE consumer = :consumer;
+
+-- count_live_claims (consumer text, now int): workers that are delivering right now.
+SELECT count(*) FROM outbox_claim
+ WHERE consumer = :consumer AND locked_until > :now AND (parked OR from_seq < to_seq);
+
+-- remove_lanes (consumer text): each of these forgets one kind of row that belongs to a consumer.
+DELETE FROM outbox_lane WHERE consumer = :consumer;
+
+-- remove_claims (consumer text): see remove_lanes.
+DELETE FROM outbox_claim WHERE consumer = :consumer;
+
+-- remove_parked (consumer text): see remove_lanes.
+DELETE FROM outbox_parked WHERE consumer = :consumer;
+
+-- remove_letters (consumer text): see remove_lanes.
+DELETE FROM outbox_dead WHERE consumer = :consumer;
+
+-- remove_ended (consumer text): see remove_lanes.
+DELETE FROM outbox_ended WHERE consumer = :consumer;
+
+-- remove_former_filters (consumer text): see remove_lanes.
+DELETE FROM outbox_former_filter WHERE consumer = :consumer;
+
+-- remove_receipts (consumer text): see remove_lanes.
+DELETE FROM outbox_receipt WHERE consumer = :consumer;
+
+-- remove_marks (consumer text): see remove_lanes.
+DELETE FROM outbox_mark WHERE consumer = :consumer;
+
+-- remove_passed (consumer text): see remove_lanes.
+DELETE FROM outbox_passed WHERE consumer = :consumer;
+
+-- remove_settings (consumer text): see remove_lanes.
+DELETE FROM outbox_setting WHERE consumer = :consumer;
+
+-- remove_consumer (consumer text): comes last, after everything that belongs to it.
+DELETE FROM outbox_consumer WHERE name = :consumer;
+
+-- put_first_setting (consumer text): the settings a consumer was created with are recorded when
+-- they are first replaced. Most consumers never change theirs.
+INSERT INTO outbox_setting (consumer, generation, events, predicate, ordering, lanes, since)
+SELECT name, 1, events, predicate, ordering, lanes, created_at FROM outbox_consumer
+ WHERE name = :consumer
+   AND NOT EXISTS (SELECT 1 FROM outbox_setting WHERE consumer = :consumer);
+
+-- put_setting (consumer text, generation int, events text, predicate text, ordering text,
+-- lanes int, now int, by_whom text): the highest generation is the one in force.
+INSERT INTO outbox_setting (consumer, generation, events, predicate, ordering, lanes, since,
+                            by_whom)
+VALUES (:consumer, :generation, :events, :predicate, :ordering, :lanes, :now, :by_whom);
+
+-- drop_setting (consumer text, generation int): settings brought back get a new generation.
+DELETE FROM outbox_setting WHERE consumer = :consumer AND generation = :generation;
+
+-- drop_old_settings (consumer text, generation int): keeps the history of a consumer bounded.
+DELETE FROM outbox_setting WHERE consumer = :consumer AND generation <= :generation;
+
+-- count_settings (consumer text): how much room list_settings needs.
+SELECT count(*) FROM outbox_setting WHERE consumer = :consumer;
+
+-- list_settings (consumer text): newest first.
+SELECT generation, events, predicate, ordering, lanes, since, by_whom FROM outbox_setting
+ WHERE consumer = :consumer ORDER BY generation DESC;
+
+-- last_former (consumer text): filters are numbered in the order in which they were replaced.
+SELECT max(n) FROM outbox_former_filter WHERE consumer = :consumer;
+
+-- moved_since_former (consumer text, n int): a filter that has judged nothing since the last one
+-- was kept need not be kept.
+SELECT EXISTS (SELECT 1 FROM outbox_lane l JOIN outbox_consumer c ON c.name = l.consumer
+                WHERE l.consumer = :consumer
+                  AND NOT EXISTS (SELECT 1 FROM outbox_former_filter f
+                                   WHERE f.consumer = :consumer AND f.n = :n AND f.lane = l.lane
+                                     AND f.lanes = c.lanes AND f.position = l.position));
+
+-- put_former (consumer text, n int): keeps the present filter under the next number, with how far
+-- each lane has come by it.
+INSERT INTO outbox_former_filter (consumer, n, lane, lanes, position, low, high, epoch, events,
+                                  predicate)
+SELECT c.name, :n + 1, l.lane, c.lanes, l.position,
+       (SELECT min(position) FROM outbox_lane WHERE consumer = :consumer),
+       (SELECT max(position) FROM outbox_lane WHERE consumer = :consumer),
+       c.epoch, c.events, c.predicate
+  FROM outbox_consumer c JOIN outbox_lane l ON l.consumer = c.name
+ WHERE c.name = :consumer;
+
+-- former_of_claim (consumer text, epoch int): the filter a claim was made with, if it was replaced
+-- since.
+SELECT events, predicate FROM outbox_former_filter
+ WHERE consumer = :consumer AND epoch >= :epoch ORDER BY n, lane LIMIT 1;
+
+-- taken_over_events (from_seq int, to_seq int, max int): the events of a fresh claim; not
+-- range_events, which may be in use at the same time.
+SELECT @event_columns@ FROM @events@
+ WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq LIMIT :max;
+
+-- put_ended (consumer text, seq int, state text): records the end of an event about which the
+-- former filter would say something wrong.
+INSERT IGNORE INTO outbox_ended (seq, consumer, state) VALUES (:seq, :consumer, :state);
+
+-- count_consumers (): how much room list_consumers needs.
+SELECT count(*) FROM outbox_consumer;
+
+-- list_consumers (name text): the one named, or all of them if name is NULL.
+SELECT name, events, predicate, ordering, lanes, retry, paused, created_at, delivered, report,
+       report_at
+  FROM outbox_consumer
+ WHERE :name IS NULL OR name = :name
+ ORDER BY name;
+
+-- floors (name text): what each consumer still needs, or the one named, all at one moment: its
+-- position, the events of fresh claims until they are settled, and parked events until they are
+-- over, unless a dead letter carries a copy. One that has lost the row of a lane may need every
+-- event.
+SELECT c.name, c.paused,
+       (SELECT CASE WHEN count(*) < c.lanes THEN 0 ELSE min(l.position) END FROM outbox_lane l
+         WHERE l.consumer = c.name),
+       (SELECT min(k.from_seq) FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0),
+       (SELECT p.seq - 1 FROM outbox_parked p
+         WHERE p.consumer = c.name
+           AND NOT EXISTS (SELECT 1 FROM outbox_dead d
+                            WHERE d.consumer = p.consumer AND d.seq = p.seq)
+         ORDER BY p.seq LIMIT 1)
+  FROM outbox_consumer c
+ WHERE :name IS NULL OR c.name = :name
+ ORDER BY c.name;
+
+-- count_dead (consumer text): dead letters that were not sent back.
+SELECT count(*) FROM outbox_dead WHERE consumer = :consumer AND retrying = 0;
+
+-- next_retry (consumer text): when the first parked event falls due.
+SELECT min(due_at) FROM outbox_parked
+ WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL;
+
+-- live_owner (consumer text, now int): who is delivering; the newest claim speaks for all.
+SELECT owner FROM outbox_claim
+ WHERE consumer = :consumer AND locked_until > :now ORDER BY epoch DESC LIMIT 1;
+
+-- last_failure (consumer text, max int): why the event that failed last did, of the first so many.
+SELECT error, failed_at
+  FROM (SELECT error, failed_at FROM outbox_parked
+         WHERE consumer = :consumer ORDER BY seq LIMIT :max) some
+ WHERE failed_at IS NOT NULL ORDER BY failed_at DESC LIMIT 1;

@@ -1,0 +1,16 @@
+-- doctor.sql: what can be wrong with an outbox.
+
+-- lost_places (): a consumer without the row of a lane does not know where it is.
+SELECT name FROM outbox_consumer c
+ WHERE lanes > (SELECT count(*) FROM outbox_lane l
+                 WHERE l.consumer = c.name AND l.lane < c.lanes)
+ ORDER BY name;
+
+-- lost_parked (max int): events that wait for a retry and are gone: trim never deletes those, and a
+-- dead letter that was sent back has its own copy.
+SELECT p.consumer, count(*), min(p.seq)
+  FROM (SELECT consumer, seq FROM outbox_parked LIMIT :max) p
+  LEFT JOIN @event_of_p@
+ WHERE e.id IS NULL
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = p.consumer AND d.seq = p.seq)
+ GROUP BY p.consumer ORDER BY p.consumer;

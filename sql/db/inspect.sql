@@ -1,0 +1,103 @@
+-- inspect.sql: which state an event is in for a consumer, and what the outbox holds.
+
+-- @recorded@: events that may be in a state because something is recorded about them: that they are
+-- parked, dead, ended, or in a claim.
+SELECT p.seq FROM outbox_parked p
+ WHERE (:consumer IS NULL OR p.consumer = :consumer)
+   AND CASE :state WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
+                                           OR p.due_at <= :now
+                   WHEN 'in-flight' THEN p.claim IS NOT NULL
+                   WHEN 'pending' THEN p.attempts = 0 AND p.failing_since IS NULL
+                   WHEN 'failed' THEN p.attempts > 0 OR p.failing_since IS NOT NULL
+                   ELSE 0 END
+UNION ALL
+SELECT d.seq FROM outbox_dead d
+ WHERE (:consumer IS NULL OR d.consumer = :consumer) AND :state = 'expired' AND d.retrying = 0
+UNION ALL
+SELECT x.seq FROM outbox_ended x
+ WHERE (:consumer IS NULL OR x.consumer = :consumer) AND :state = x.state
+UNION ALL
+SELECT r.seq FROM outbox_claim k JOIN @numbered@ r
+    ON r.seq > k.from_seq AND r.seq <= k.to_seq
+ WHERE (:consumer IS NULL OR k.consumer = :consumer) AND k.parked = 0
+   AND CASE WHEN k.locked_until > :now THEN :state = 'in-flight'
+            ELSE :state IN ('pending', 'unprocessed') END;
+
+-- event_by_seq (seq int): the event with this number.
+SELECT @event_columns@ FROM @events@ WHERE seq = :seq;
+
+-- events_forwards (low int, high int, max int): the events with low < seq <= high, oldest first.
+SELECT @event_columns@ FROM @events@
+ WHERE seq > :low AND seq <= :high ORDER BY seq LIMIT :max;
+
+-- events_backwards (low int, high int, max int): newest first. It is a statement of its own so that
+-- the index is walked in its own direction and nothing is sorted.
+SELECT @event_columns@ FROM @events@
+ WHERE seq > :low AND seq <= :high ORDER BY seq DESC LIMIT :max;
+
+-- consumer_start (consumer text): events up to here came before the consumer.
+SELECT start FROM outbox_consumer WHERE name = :consumer;
+
+-- former_filters (consumer text): events were judged by the filter that was in force when they were
+-- handed out.
+SELECT n, lane, lanes, position, events, predicate FROM outbox_former_filter
+ WHERE consumer = :consumer ORDER BY n, lane;
+
+-- has_receipts (consumer text): spares a query per event where there are none.
+SELECT EXISTS (SELECT 1 FROM outbox_receipt WHERE consumer = :consumer);
+
+-- count_ended (consumer text): spares a query per event where there are none.
+SELECT count(*) FROM outbox_ended WHERE consumer = :consumer;
+
+-- count_claims (): spares a query per event where nobody claims anything.
+SELECT count(*) FROM outbox_claim;
+
+-- exception_of (consumer text, seq int, now int): the parked row or the dead letter of an event.
+-- Most events have neither.
+SELECT p.attempts, p.due_at,
+       EXISTS (SELECT 1 FROM outbox_claim k
+                WHERE k.consumer = :consumer AND k.epoch = p.claim AND k.locked_until > :now),
+       p.error, 0, p.failing_since IS NOT NULL
+  FROM outbox_parked p
+ WHERE p.consumer = :consumer AND p.seq = :seq
+UNION ALL
+SELECT attempts, NULL, 0, error, 1, 0
+  FROM outbox_dead
+ WHERE consumer = :consumer AND seq = :seq AND retrying = 0;
+
+-- receipt_of (consumer text, seq int, event_id str): the id guards against a number that was given
+-- twice.
+SELECT at, sink_id FROM outbox_receipt
+ WHERE consumer = :consumer AND seq = :seq AND event_id = :event_id;
+
+-- ended_state (consumer text, seq int): the recorded end of a single event; see put_ended.
+SELECT state FROM outbox_ended WHERE seq = :seq AND consumer = :consumer;
+
+-- first_event (): the lowest seq there is.
+SELECT min(seq) FROM @numbered@;
+
+-- last_event (): the highest seq there is.
+SELECT max(seq) FROM @numbered@;
+
+-- tail_created_at (): how old the oldest event is.
+SELECT e.created_at FROM @events@ ORDER BY seq LIMIT 1;
+
+-- count_events (): exact, and slow where there are many.
+SELECT count(*) FROM @numbered@;
+
+-- count_all_dead (): dead letters of all consumers that were not sent back.
+SELECT count(*) FROM outbox_dead WHERE retrying = 0;
+
+-- passed_at (tail int): since when every consumer has been done with the oldest event. A single
+-- consumer for which that is not known makes it unknown.
+SELECT CASE WHEN count(at) = count(*) THEN max(at) ELSE -1 END
+  FROM (SELECT CASE WHEN c.start >= :tail THEN 0
+                    ELSE (SELECT min(p.at) FROM outbox_passed p
+                           WHERE p.consumer = c.name AND p.seq >= :tail) END AS at
+          FROM outbox_consumer c) passed;
+
+-- list_marks (stream text): high-water marks of one stream, or of all if stream is NULL; the
+-- furthest of each stream comes first.
+SELECT stream, consumer, hi, lo, at FROM outbox_mark
+ WHERE :stream IS NULL OR stream = :stream
+ ORDER BY stream, hi DESC, lo DESC, consumer;

@@ -1,0 +1,43 @@
+-- park.sql: recording how a claim ended, and events that were handed out and are not over: they
+-- wait for a retry, for their time, or behind another event of their key.
+
+-- note_parked (consumer text, stamp int): whoever parks events says so, in the same transaction:
+-- other handles have to read again which keys are held up.
+UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
+
+-- go_behind (consumer text, seq int): an event that was due found one of its key before it, parked
+-- later by whoever took a claim over.
+UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
+
+-- unpark (consumer text, seq int): the event is over.
+DELETE FROM outbox_parked WHERE consumer = :consumer AND seq = :seq;
+
+-- bury (consumer text, seq int, attempts int, error text, now int): a dead letter copies the whole
+-- event, because it outlives it.
+INSERT INTO outbox_dead (consumer, @letter_columns@, attempts, error, dead_at)
+SELECT :consumer, @event_columns@, :attempts, :error, :now FROM @events@ WHERE seq = :seq
+    ON CONFLICT (consumer, seq) DO UPDATE SET
+       attempts = excluded.attempts, error = excluded.error, dead_at = excluded.dead_at,
+       retrying = 0;
+
+-- bury_again (consumer text, seq int, attempts int, error text, now int): when a letter that was
+-- sent back fails after its event was trimmed, its own row is all there is.
+UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0
+ WHERE consumer = :consumer AND seq = :seq AND retrying = 1;
+
+-- put_receipt (consumer text, seq int, event_id str, sink_id text, now int): keeps the sink's own
+-- name for an event, for people who look for it there.
+INSERT INTO outbox_receipt (consumer, seq, event_id, sink_id, at)
+VALUES (:consumer, :seq, :event_id, :sink_id, :now)
+    ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = excluded.sink_id, at = excluded.at;
+
+-- put_back (consumer text, seq int, attempts int): an event of a parked claim was not tried.
+UPDATE outbox_parked SET claim = NULL, attempts = :attempts
+ WHERE consumer = :consumer AND seq = :seq;
+
+-- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
+-- delivered.
+DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
+
+-- is_handled (handler str, key str): a handler takes effect once per key.
+SELECT 1 FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;

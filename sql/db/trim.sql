@@ -1,0 +1,69 @@
+-- trim.sql: removing what every consumer is done with.
+
+-- forget_rows (source text): without a mark nobody needs to know which row became which event.
+DELETE FROM outbox_adopted_row WHERE source = :source;
+
+-- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,
+-- proves only that the consumer had come that far by now.
+UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
+
+-- passed_too_far (consumer text, floor int): a sample beyond the consumer's floor is no longer
+-- true: its position went back.
+DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
+
+-- passed_long_ago (consumer text, cutoff int): of the samples up to the cutoff only the last one
+-- matters.
+DELETE FROM outbox_passed
+ WHERE consumer = :consumer
+   AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
+
+-- passed_by_all (cutoff int): how far all consumers had come by the cutoff, and when. Samples from
+-- before it are few, those from after it may be thousands.
+SELECT seq, at FROM outbox_passed
+ WHERE consumer = '' AND at <= :cutoff
+   AND seq < coalesce((SELECT seq FROM outbox_passed WHERE consumer = '' AND at > :cutoff
+                        ORDER BY seq LIMIT 1), 9223372036854775807)
+ ORDER BY seq DESC LIMIT 1;
+
+-- passed_by (consumer text, cutoff int, floor int, all_seq int, all_at int): how far the consumer
+-- had come at the cutoff. Events before its start never concerned it. What all had come to counts
+-- for it if it had a sample by then.
+SELECT greatest(start,
+                coalesce((SELECT greatest(seq, CASE WHEN :all_at >= at AND :all_seq <= :floor
+                                      THEN :all_seq ELSE 0 END)
+                            FROM outbox_passed
+                           WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor
+                           ORDER BY seq DESC LIMIT 1), 0))
+  FROM outbox_consumer
+ WHERE name = :consumer;
+
+-- passed_events (after int, past int, max int): events that every consumer was done with, oldest
+-- first.
+SELECT seq, e.created_at FROM @events@
+ WHERE seq > :after AND seq <= :past ORDER BY seq LIMIT :max;
+
+-- last_old (past int, most int, cutoff int): the last of the events that every consumer was done
+-- with that is old enough by its own time, for a dry run.
+SELECT max(seq)
+  FROM (SELECT seq, e.created_at FROM @events@
+         WHERE seq <= :past ORDER BY seq DESC LIMIT :most) passed
+ WHERE created_at < :cutoff;
+
+-- count_kept (floor int, most int, cutoff int): tells the operator how much a slow consumer holds
+-- back.
+SELECT count(*)
+  FROM (SELECT e.created_at FROM @events@ WHERE seq > :floor ORDER BY seq LIMIT :most) kept
+ WHERE created_at < :cutoff;
+
+-- count_going (last int, cutoff int, now int): for a dry run.
+SELECT count(*) FROM @events@ WHERE @going@;
+
+-- count_old_inbox (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 FROM outbox_handled WHERE at < :cutoff LIMIT :most) old;
+
+-- count_old_receipts (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 FROM outbox_receipt WHERE at < :cutoff LIMIT :most) old;
+
+-- drop_former_filters (last int): so does a filter that judged only events that are gone.
+DELETE FROM outbox_former_filter
+ WHERE high < coalesce((SELECT min(seq) FROM @numbered@), :last + 1);

@@ -1,0 +1,103 @@
+-- operator.sql: consumers, inspections and retention, as far as SQLite has its own text.
+
+-- lock_to_settle (consumer text): whether rows of a table are marked once this consumer has had
+-- them, and which keys are held up.
+SELECT EXISTS (SELECT 1 FROM outbox_adopted WHERE consumer = :consumer AND mark IS NOT NULL),
+       parked_stamp
+  FROM outbox_consumer WHERE name = :consumer;
+
+-- put_lane (consumer text, lane int, position int, head int): a position may lie beyond the head,
+-- but the highest number that was handed out cannot; see numbers.sql.
+INSERT INTO outbox_lane (consumer, lane, position, high, high_id)
+SELECT :consumer, :lane, :position, min(:position, :head),
+       (SELECT id FROM outbox_event WHERE seq = min(:position, :head));
+
+-- event_by_id (id text): the event with this id.
+SELECT @event_columns@ FROM @events@ WHERE id = :id;
+
+-- @exceptional@: events that may be in a state, because something is recorded about them.
+seq > :low AND seq <= :high AND seq IN (@recorded@);
+
+-- exceptional_forwards (low int, high int, state text, consumer text, now int, max int): oldest
+-- first; consumer NULL: of any.
+SELECT @event_columns@ FROM @events@ WHERE @exceptional@ ORDER BY seq LIMIT :max;
+
+-- exceptional_backwards (low int, high int, state text, consumer text, now int, max int): newest
+-- first.
+SELECT @event_columns@ FROM @events@ WHERE @exceptional@ ORDER BY seq DESC LIMIT :max;
+
+-- claim_over (consumer text, lane int, seq int, now int, live int, expired int): live or expired,
+-- whichever the fresh claim over this event is; NULL if no claim spans it.
+SELECT max(CASE WHEN locked_until > :now THEN :live ELSE :expired END) FROM outbox_claim
+ WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0)
+   AND from_seq < :seq AND to_seq >= :seq;
+
+-- lock_trim (): one writes at a time.
+NONE;
+
+-- put_passed (consumer text, floor int, now int, every int): samples how far a consumer has come,
+-- unless the last sample is recent.
+INSERT INTO outbox_passed (consumer, seq, at)
+SELECT :consumer, :floor, :now
+ WHERE NOT EXISTS (SELECT 1 FROM (SELECT seq, at FROM outbox_passed
+                                   WHERE consumer = :consumer ORDER BY seq DESC LIMIT 1)
+                    WHERE seq = :floor OR at > :now - :every);
+
+-- @going@: the events that go. One whose created_at is ahead of the clock counts as old as the next
+-- event whose created_at is not.
+seq <= :last AND (created_at < :cutoff OR created_at > :now);
+
+-- drop_going_rows (last int, cutoff int, now int): nobody needs to know any more which rows of
+-- adopted tables they came from.
+DELETE FROM outbox_adopted_row
+ WHERE EXISTS (SELECT 1 FROM outbox_adopted WHERE mark IS NOT NULL)
+   AND event_id IN (SELECT id FROM outbox_event WHERE @going@);
+
+-- allow_changes (): events may be changed from here to refuse_changes (), in this transaction.
+INSERT OR IGNORE INTO outbox_meta (name, value) VALUES ('change_events', '');
+
+-- refuse_changes (): events are insert-only again.
+DELETE FROM outbox_meta WHERE name = 'change_events';
+
+-- drop_going (last int, cutoff int, now int): deletes them.
+DELETE FROM outbox_event WHERE @going@;
+
+-- drop_places (last int): an event's number is its place.
+NONE;
+
+-- @keys_of_going@: an idempotency key goes with its event.
+FROM outbox_event WHERE @going@ AND +idempotency_key IS NOT NULL;
+
+-- count_going_keys (last int, cutoff int, now int): whether there is any key to delete.
+SELECT count(*) @keys_of_going@;
+
+-- drop_going_keys (last int, cutoff int, now int): deletes them, before their events.
+DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key @keys_of_going@);
+
+-- @left_over_keys@: keys of events that somebody deleted by hand. Only keys
+-- older than the oldest event are considered: hardly any other can go.
+FROM outbox_idempotency
+ WHERE at < min(:cutoff,
+                coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))
+   AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id);
+
+-- count_left_over_keys (cutoff int, most int): for a dry run.
+SELECT count(*) FROM (SELECT 1 @left_over_keys@ LIMIT :most);
+
+-- drop_left_over_keys (cutoff int, max int): deletes the oldest of them.
+DELETE FROM outbox_idempotency WHERE key IN (SELECT key @left_over_keys@ ORDER BY at LIMIT :max);
+
+-- drop_old_inbox (cutoff int, max int): forgets what was handled longer ago than the inbox is kept.
+DELETE FROM outbox_handled
+ WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled
+                           WHERE at < :cutoff ORDER BY at LIMIT :max);
+
+-- drop_old_receipts (cutoff int, max int): deletes the oldest receipts from before the cutoff.
+DELETE FROM outbox_receipt
+ WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt
+                            WHERE at < :cutoff ORDER BY at LIMIT :max);
+
+-- drop_ended (last int): what is recorded about a single event goes with it.
+DELETE FROM outbox_ended
+ WHERE seq <= :last
+   AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);
