@@ -142,4 +142,3 @@ LANGUAGE sql STABLE AS $outbox$
     SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'
                       FROM (SELECT e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT 1000) x))
 $outbox$;
-COMMENT ON FUNCTION @schema@._key_cutoff(timestamptz) IS 'which idempotency keys may go';

@@ -92,7 +92,6 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     WHERE (r.part = _rights.part OR r.part IS NULL)
       AND (r.held = _rights.held OR r.held IS NULL)
 $outbox$;
-COMMENT ON FUNCTION @schema@._rights(text, boolean) IS 'what a role needs for its part';
 
 -- _open_to_all returns the functions that everyone may call to whom the schema is open. They run
 -- with the rights of whoever calls them, and read, compute, or hand on to a function that checks.
@@ -118,4 +117,3 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              _refuse_version, _rights, parts, _open_to_all,
              _acting_for, _sees, _inherits, _name_like, _caller}'::text[]
 $outbox$;
-COMMENT ON FUNCTION @schema@._open_to_all() IS 'functions that everyone may call';

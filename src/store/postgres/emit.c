@@ -137,7 +137,7 @@ static void fill_row(struct row *w, const struct pg_store *st, const struct new_
         w->not_before = number_text(ev->not_before, w->not_before_text);
 }
 
-/* make_id makes an id as the database does (sql/postgres/internal/uuid7.sql): 12 bits of the
+/* make_id makes an id as the database does (sql/postgres/internal/values.sql): 12 bits of the
  * millisecond's fraction follow the milliseconds, so that on one machine the ids of both are in
  * order. */
 static void make_id(struct pg_store *st, char out[UUID_TEXT + 1])

@@ -1,6 +1,7 @@
-/* outcomes.c: the outcomes of a settlement as JSON, see sql/postgres/functions/settle.sql. New
- * events that failed alike, or wait behind those, go as a set with their keys: then the server
- * looks nothing up to park them (sql/postgres/internal/settle_outcomes.sql). */
+/* outcomes.c: what a turn says, as JSON: outcomes, marks and known claims. For outcomes see
+ * sql/postgres/functions/settle.sql. New events that failed alike, or wait behind those, go as a
+ * set with their keys: then the server looks nothing up to park them
+ * (sql/postgres/internal/settle.sql). */
 #include "base/json.h"
 #include "base/text.h"
 #include "store/postgres/postgres.h"
@@ -170,4 +171,33 @@ void pg_add_outcomes(struct buf *b, const struct settlement *s)
         add_sets(b, s, &all);
     else
         add_each(b, s);
+}
+
+void pg_add_marks(struct buf *b, const struct settlement *s)
+{
+    buf_addc(b, '[');
+    for (size_t i = 0; s && i < s->n_marks; i++) {
+        const struct hwm *m = &s->marks[i];
+        if (i > 0)
+            buf_addc(b, ',');
+        buf_adds(b, "{\"stream\":");
+        json_quote(b, m->stream);
+        buf_adds(b, ",\"hi\":");
+        buf_addi64(b, m->hi);
+        buf_adds(b, ",\"lo\":");
+        buf_addi64(b, m->lo);
+        buf_addc(b, '}');
+    }
+    buf_addc(b, ']');
+}
+
+void pg_add_known(struct buf *b, const struct claim_request *req, const char brackets[2])
+{
+    buf_addc(b, brackets[0]);
+    for (size_t i = 0; i < req->n_known; i++) {
+        if (i > 0)
+            buf_addc(b, ',');
+        buf_addi64(b, req->known[i]);
+    }
+    buf_addc(b, brackets[1]);
 }

@@ -35,8 +35,8 @@ static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
                                  "coalesce(e.failing_ms, 0), e.proven::int::bigint "
                                  "FROM @schema@._claimed($1, $2::bigint) e ORDER BY e.seq";
 
-/* What an event has been through comes as a number, see sql/postgres/internal/retried.sql. A nested
- * loop, as nothing else can be made of it, gives the events in the order of the array. */
+/* What an event has been through comes as a number, see sql/postgres/internal/claim_parked.sql. A
+ * nested loop, as nothing else can be made of it, gives the events in the order of the array. */
 static const char listed_sql[] =
     "SELECT " PG_EVENT_COLUMNS ", (o.past >> 1) & 8388607, 0::bigint, o.past >> 24, o.past & 1 "
     "FROM unnest($1::bigint[], $2::bigint[]) AS o (seq, past), "

@@ -39,35 +39,6 @@ static void add_outcomes(struct buf *b, const struct turning *t, const struct se
     buf_addc(b, ']');
 }
 
-void pg_add_marks(struct buf *b, const struct settlement *s)
-{
-    buf_addc(b, '[');
-    for (size_t i = 0; s && i < s->n_marks; i++) {
-        const struct hwm *m = &s->marks[i];
-        if (i > 0)
-            buf_addc(b, ',');
-        buf_adds(b, "{\"stream\":");
-        json_quote(b, m->stream);
-        buf_adds(b, ",\"hi\":");
-        buf_addi64(b, m->hi);
-        buf_adds(b, ",\"lo\":");
-        buf_addi64(b, m->lo);
-        buf_addc(b, '}');
-    }
-    buf_addc(b, ']');
-}
-
-void pg_add_known(struct buf *b, const struct claim_request *req, const char brackets[2])
-{
-    buf_addc(b, brackets[0]);
-    for (size_t i = 0; i < req->n_known; i++) {
-        if (i > 0)
-            buf_addc(b, ',');
-        buf_addi64(b, req->known[i]);
-    }
-    buf_addc(b, brackets[1]);
-}
-
 /* tried counts the events that were not given back. The server cannot count them: it does not know
  * what the predicate excludes. */
 static int64_t tried(const struct settlement *s)
@@ -582,5 +553,48 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
         return -1;
     *ret_lost = pg_true(r, 0, A_lost);
     PQclear(r);
+    return 0;
+}
+
+/* ---- claims that are there ---- */
+
+int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
+              struct error *err)
+{
+    return pg_exec(st, err, NULL, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii", req->consumer,
+                   req->owner, epoch, last);
+}
+
+int pg_extend(struct store *base, const struct claim_lease *l, bool *ret_lost, struct error *err)
+{
+    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.extend($1, $2, $3, $4, $5)", "ssiib",
+                           l->consumer, l->owner, l->epoch, l->lease_ms, l->absolve);
+    if (!r)
+        return -1;
+    *ret_lost = !pg_true(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+int pg_claims(struct store *base, const char *consumer, struct arena *a, struct claim_info **ret,
+              size_t *ret_n, struct error *err)
+{
+    bool ok = true;
+    PGresult *r = pg_query(pg_of(base), err,
+                           "SELECT x.epoch, x.owner FROM @schema@.claim x WHERE x.consumer = $1 "
+                           "ORDER BY x.epoch",
+                           "s", consumer);
+    if (!r)
+        return -1;
+    size_t n = (size_t)PQntuples(r);
+    struct claim_info *list = arena_alloc(a, (n + 1) * sizeof *list);
+    for (size_t i = 0; list && i < n; i++)
+        list[i] = (struct claim_info){.epoch = pg_int(r, (int)i, 0),
+                                      .owner = pg_copy(r, (int)i, 1, a, &ok)};
+    PQclear(r);
+    if (!list || !ok)
+        return err_nomem(err);
+    *ret = list;
+    *ret_n = n;
     return 0;
 }
