@@ -178,7 +178,7 @@ class Readme(Runs, PgCase):
 
 
 class Quotes(unittest.TestCase):
-    def test_code_of_the_page_on_c_that_is_no_program_stands_in_an_example(self):
+    def test_snippets_of_the_page_on_c_stand_in_an_example(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
         quotes = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)
@@ -220,7 +220,7 @@ class Conformance(unittest.TestCase):
                 self.assertTrue(row.tests)
                 self.assertEqual(set(row.stores) - {store for on in row.tests.values() for store in on}, set())
 
-    def test_a_row_is_proven_only_by_tests_that_passed_on_its_stores(self):
+    def test_a_row_is_proven_only_by_tests_on_its_stores(self):
         """What ./test --rows says of a row whose test passed on one store, was skipped on the other, or is not there."""
         def said(*lines, cell="both: `scenario/test_x.py:test_y`", stores="PostgreSQL, SQLite"):
             job = types.SimpleNamespace(label="scenario/test_x.py", output="\n".join(lines))
@@ -279,7 +279,7 @@ class References(unittest.TestCase):
         heads = re.findall(r"^## (G\d+)\b", GUARANTEES.read_text(), re.MULTILINE)
         self.assertEqual(heads, [f"G{i}" for i in range(1, 14)])
 
-    def test_every_guarantee_is_attacked_under_the_words_it_is_stated_in(self):
+    def test_every_guarantee_is_attacked_in_its_own_words(self):
         stated = re.findall(r"^## (G\d+) (.*)$", GUARANTEES.read_text(), re.MULTILINE)
         self.assertEqual([(name, text) for name, text, _ in proof.guarantees()], stated)
         for name, _, tests in proof.guarantees():

@@ -102,7 +102,7 @@ class OutsideCase(Outside, Case):
 
 
 class Measured(OutsideCase):
-    def test_every_metric_is_documented_and_every_documented_one_is_served(self):
+    def test_metrics_and_their_documentation_agree(self):
         rows = [re.match(r"`(\w+)`, (\w+)((?:,? `\w+`)*)", item).groups() for item in items(section(METRICS, "## Metrics")) if item.startswith("`")]
         documented = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows}
         self.emit("order.paid", "order/1", 1)
@@ -162,7 +162,7 @@ class OnBothStores(Outside):
         super().setUp()
         self.init()
 
-    def test_depth_and_lag_are_by_topic_and_leave_out_what_the_filter_does(self):
+    def test_depth_and_lag_by_topic_leave_out_filtered_events(self):
         self.paused_relay("--events", "order.*")
         self.emit_many([{"type": "order.paid", "payload": n} for n in range(3)])
         self.emit_many([{"type": "order.made", "payload": n} for n in range(2)])
@@ -346,7 +346,7 @@ class Undelivered(Outside):
         return n
 
     def test_a_look_costs_the_same_however_much_is_parked(self):
-        """On SQLite, MariaDB and PostgreSQL; exact/test_plans.py counts the pages that PostgreSQL reads."""
+        """On SQLite, MariaDB and PostgreSQL; isolation/test_plans.py counts the pages that PostgreSQL reads."""
         self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked, and do not wait as well
         self.outbox("consumers", "pause", "mail")
         for type in "abcd": self.emit(type)
@@ -418,7 +418,7 @@ class Waiting(OutsideCase):
 
 
 class Ready(OutsideCase):
-    def test_a_stuck_consumer_makes_it_not_ready_until_it_gets_on(self):
+    def test_a_stuck_consumer_makes_it_not_ready_until_it_moves_on(self):
         folder = self.path("later")
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "300ms", *self.file_sink(), "--consumer", "stuck", "--sink",
@@ -450,7 +450,7 @@ class Ready(OutsideCase):
             self.outbox("consumers", "pause", "mail")
             self.wait_ready(relay, 200)
 
-    def test_a_sink_that_does_not_answer_makes_it_not_ready_but_alive_within_its_timeout(self):
+    def test_a_silent_sink_makes_it_not_ready_but_alive_in_time(self):
         hold = self.path("hold")
         hold.touch()
         self.emit("a", payload=1)
