@@ -150,7 +150,7 @@ def exports():
 # ---- named ----
 
 # By its path from the top, or by its folder below sql/STORE.
-FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
+FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:docs|(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
 FIRST_MIGRATION = re.compile(r"sql/\w+/0001_\w+\.sql$")  # it is released: nobody edits it when a file moves
 
 
@@ -184,7 +184,21 @@ def printed():
                 yield path, number, "prints what output.c has not shown; use output_addf and output_flush, or output_note"
 
 
-GUARDS = {guard.__name__: guard for guard in (includes, width, exports, named, printed)}
+# ---- claims ----
+
+TEST = re.compile(r"\s+def (test_\w+)\(self\b|(?:static )?void (\w+)\(void \*\*")
+CLAIM = 60  # a name that is longer tells a story
+
+
+def claims():
+    for path in files(["tests"], "*.py") + files(["tests"], "*.[ch]"):
+        for number, line in enumerate(lines(path), 1):
+            found = TEST.match(line)
+            name = found and (found[1] or found[2])
+            if name and len(name) >= CLAIM: yield path, number, f"{name} has {len(name)} characters; say the claim in less than {CLAIM}"
+
+
+GUARDS = {guard.__name__: guard for guard in (includes, width, exports, named, printed, claims)}
 
 
 def main(parts):

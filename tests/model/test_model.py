@@ -146,7 +146,7 @@ class Model(Checked):
                 self.assertRegex(said, rf"pan:1: {BUGS[name][1]}")
                 self.assertIn("proc ", trace, "no trace")
 
-    def test_each_bug_of_the_code_has_its_counterpart_or_a_reason_to_have_none(self):
+    def test_each_bug_has_its_counterpart_or_a_reason(self):
         here = [of for of, _ in BUGS.values() if of]
         self.assertEqual(sorted([*here, *NOT_IN_THE_MODEL]), sorted(bugs.all_bugs()))
         rows = re.findall(r"^\| `?(\w+|-)`? \| `(BUG_\w+)` \|", DOCUMENT.read_text(), re.M)

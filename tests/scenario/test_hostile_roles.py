@@ -163,7 +163,8 @@ BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean
            "bytea": "'x'", "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
            "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0, NULL, NULL)",
            "outbox._request": "ROW(1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, '', '')",
-           "outbox._simple": "ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '')"}
+           "outbox._simple": "ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '', true)",
+           "outbox._simple[]": "ARRAY[ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '', false)::outbox._simple]"}
 
 
 class Matrix:
@@ -459,7 +460,7 @@ class Consumers(Hostile):
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
-    def test_cannot_use_up_the_numbers_of_claims_by_what_it_says_it_knows(self):
+    def test_cannot_exhaust_claim_numbers_by_false_statements(self):
         """Epochs are everybody's, and setval is not undone: past their end nobody could claim or settle any more."""
         db, name = self.as_role(lair.role("consumer {} --consumer known")), "known"
         lair.do("SELECT outbox.emit('t', NULL, NULL, '1') FROM generate_series(1, 4)")
@@ -528,7 +529,7 @@ class Consumers(Hostile):
 class Readers(Hostile):
     """Roles that were given the tables to read, by hand, as for reports and backups."""
 
-    def test_who_may_read_everything_becomes_no_operator_with_the_next_init(self):
+    def test_a_read_all_role_does_not_become_operator_by_init(self):
         reader = lair.role()
         lair.do(f"GRANT USAGE ON SCHEMA outbox TO {reader}; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO {reader}")
         lair.do(f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA outbox TO {reader}; DELETE FROM outbox.meta WHERE name = 'functions'")
@@ -559,7 +560,7 @@ class Schemas(Hostile):
         self.addCleanup(lair.do, f"DROP SCHEMA {name} CASCADE")
         return name, stranger
 
-    def test_an_outbox_is_made_in_no_schema_where_others_create_functions(self):
+    def test_no_outbox_is_made_in_a_schema_others_can_change(self):
         for more, who in (("CREATE SCHEMA {name} AUTHORIZATION {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO PUBLIC", "everybody")):
@@ -569,7 +570,7 @@ class Schemas(Hostile):
             self.assertIn(who or stranger, done.stderr)
             self.assertIn("REVOKE CREATE", done.stderr)
 
-    def test_doctor_says_who_may_create_functions_beside_ours(self):
+    def test_doctor_names_roles_that_may_create_functions_here(self):
         name, stranger = self.schema("CREATE SCHEMA {name}")
         self.assertEqual(self.init(name).returncode, 0)
         for level, more in ("ok", ""), ("problem", f"GRANT CREATE ON SCHEMA {name} TO {stranger}"):
@@ -665,7 +666,7 @@ class Tenants(Hostile):
         self.assertEqual(lair.outbox("hwm", "orders"), "5-0\n")
         self.assertEqual(lair.outbox("hwm", "--consumer", "b.mail", "--json").count("6-0"), 1)
 
-    def test_writes_nothing_on_the_terminal_of_who_lists_marks(self):
+    def test_writes_nothing_on_the_terminal_that_lists_marks(self):
         db = self.as_role(self.consumer)
         self.run_on(db, "SELECT outbox._worker_turn('a.mail', 'w', NULL, ROW(0, 0, '[]', 0, %s), "
                         "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
@@ -711,7 +712,7 @@ class Tenants(Hostile):
             self.run_on(db, "SELECT 1 FROM outbox.works_here WHERE pg_temp.leak(consumer)")
             self.assertEqual([said.split()[-1] for said in db.notices], own)
 
-    def test_is_who_it_is_in_a_function_of_somebody_elses(self):
+    def test_keeps_its_identity_in_a_foreign_function(self):
         """An application's function that runs as its owner emits for its owner's tenant, whoever calls it."""
         schema = f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.producer}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")

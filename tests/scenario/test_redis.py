@@ -162,7 +162,7 @@ class RefusedBySeveral(Refusals, Case):
                 self.check(cluster.url("stream={type}"), cluster.owner, good)
             self.sql("DELETE FROM outbox_dead")
 
-    def test_stream_of_a_master_that_sentinels_name_is_refused_alone(self):
+    def test_one_refused_stream_behind_sentinels_fails_alone(self):
         with broker_redis.Sentinels(1, 1) as group: self.check(group.url("stream={type}"), lambda _: group.master(), "good")
 
 
@@ -382,7 +382,7 @@ class OnSqlite(Redis, Case):
         old.stop()
         new.stop()
 
-    def test_relay_that_lost_its_lease_gives_back_what_it_had_not_sent(self):
+    def test_relay_that_lost_its_lease_releases_unsent_events(self):
         relay = self.relay("--consumer", "out", "--sink", self.redis.url("stream=s&lease=lock&lease-ttl=1s"), "--timeout",
                            "500ms")
         self.emit("t", "k/1", 0)
@@ -433,7 +433,7 @@ class OnPostgres(Redis, PgCase):
         self.assertEqual(len(self.redis.entries("s")), 1)
         self.assertIsNotNone(self.sql("SELECT outbox.hwm('s')")[0][0])
 
-    def test_a_reader_that_dies_before_its_commit_or_before_its_acknowledgement_takes_effect_once(self):
+    def test_a_reader_dying_before_commit_or_ack_acts_once(self):
         """The inbox in the reader's own transaction: whatever dies, and however often an entry comes again."""
         self.sql("CREATE TABLE effect (n serial, id text)")
         ids = [self.emit("t", "k/1", i) for i in range(3)]

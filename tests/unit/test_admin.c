@@ -279,7 +279,7 @@ static void odd_requests_are_not_answered(void **state)
     assert_int_equal(checked(r), 403);
 }
 
-static void who_may_know_more(void **state)
+static void clients_with_the_token_learn_more(void **state)
 {
     struct tokens *t = tokens_of(TOKEN);
     struct access_rules local = {.local = true}, remote = {.local = false},
@@ -423,7 +423,7 @@ int main(void)
         cmocka_unit_test(hosts_that_are_none_are_refused_in_the_settings),
         cmocka_unit_test(pages_of_other_origins_are_not_answered),
         cmocka_unit_test(odd_requests_are_not_answered),
-        cmocka_unit_test(who_may_know_more),
+        cmocka_unit_test(clients_with_the_token_learn_more),
         cmocka_unit_test(what_only_this_machine_reaches_is_known),
         cmocka_unit_test(request_and_answer_have_their_time),
         cmocka_unit_test(client_without_request_is_disconnected_first),
