@@ -152,7 +152,7 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
     }
 
     size_t k = 0;
-    while (k < n && h->window.free && take_event(h, d[k], now))
+    while (k < n && h->window.count < h->window.max && take_event(h, d[k], now))
         k++;
     return k;
 }

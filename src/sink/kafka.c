@@ -21,12 +21,12 @@
 
 #define SCRAM_MENDED 0x020601ff /* the version of the library */
 #define PROBE_SLICE_MS 200
-#define CLOSING_NS (50 * MS_NS) /* between looks whether former producers are gone */
+#define CLOSING_NS (50 * MS_NS) /* between checks whether former producers are gone */
 
 /* Looking for an event, with dedupe=on, that may have been written before: one that is tried again,
  * because a relay vanished with it or its end was not heard of. */
 
-static int begin_look(struct kafka_sink *k, struct kafka_item *it, struct error *err)
+static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     if (k->tail_fd < 0)
         k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -41,22 +41,22 @@ static int begin_look(struct kafka_sink *k, struct kafka_item *it, struct error 
         if (kafka_tail_new(conf, k->topic, k->b.base.cfg.consumer, k->tail_fd, &k->tail, err) != 0)
             return -1;
     }
-    it->state = ITEM_LOOKING;
-    it->look = kafka_tail_ask(k->tail, it->f.d->ev->created_at);
+    it->state = ITEM_LOOKUP;
+    it->lookup = kafka_tail_ask(k->tail, it->f.d->ev->created_at);
     return 0;
 }
 
-/* end_looks takes the results of looks that are over. */
-static void end_looks(struct kafka_sink *k)
+/* end_lookups takes the results of lookups that are done. */
+static void end_lookups(struct kafka_sink *k)
 {
-    uint64_t rings;
+    uint64_t wakes;
     if (!k->tail)
         return;
-    (void)!read(k->tail_fd, &rings, sizeof rings);
+    (void)!read(k->tail_fd, &wakes, sizeof wakes);
     for (struct flight *f = k->window.first; f; f = f->next) {
         struct kafka_item *it = (struct kafka_item *)f;
         struct kafka_place at;
-        if (it->state != ITEM_LOOKING || !kafka_tail_ready(k->tail, it->look))
+        if (it->state != ITEM_LOOKUP || !kafka_tail_ready(k->tail, it->lookup))
             continue;
         it->doubtful = false;
         it->state = ITEM_WAITING;
@@ -122,14 +122,14 @@ static void send_waiting(struct kafka_sink *k)
                 return;
             kafka_producer_retire(k); /* the guilty one is found: several are sent together again */
         }
-        if (it->state == ITEM_LOOKING)
+        if (it->state == ITEM_LOOKUP)
             return;
         if (it->state != ITEM_WAITING) {
             k->waiting = kafka_next(it);
             continue;
         }
         if (k->set.dedupe && it->doubtful) {
-            if (begin_look(k, it, &err) != 0)
+            if (begin_lookup(k, it, &err) != 0)
                 kafka_answer_down(k, SINK_DOWN, err.text);
             return; /* nothing overtakes it meanwhile */
         }
@@ -270,7 +270,7 @@ static void kafka_drive(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     kafka_answer_hear(k);
-    end_looks(k);
+    end_lookups(k);
     kafka_answer_broken(k);
     send_waiting(k);
     kafka_answer_known(k);

@@ -326,13 +326,13 @@ static void take_facts(struct kafka_sink *k)
 
 void kafka_answer_hear(struct kafka_sink *k)
 {
-    uint64_t rings;
+    uint64_t wakes;
     size_t heard = 0;
     rd_kafka_event_t *ev;
     const rd_kafka_message_t *m;
     if (!k->p)
         return;
-    (void)!read(k->p->fd, &rings, sizeof rings);
+    (void)!read(k->p->fd, &wakes, sizeof wakes);
     while (heard < HEARD_MAX && (ev = rd_kafka_queue_poll(k->p->queue, 0))) {
         if (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_ERROR) {
             take_trouble(k, ev);

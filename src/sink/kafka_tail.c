@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "base/uuid7.h"
 
@@ -120,11 +121,10 @@ static int count_partitions(struct kafka_tail *t)
  * partition that has none is read from its end. */
 static bool assign_from(struct kafka_tail *t, int n, int64_t since)
 {
+    int64_t from = max_i64(0, since - SKEW_MS);
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(n);
     for (int i = 0; i < n; i++)
-        rd_kafka_topic_partition_list_add(list, t->topic, i)->offset = since > SKEW_MS
-                                                                           ? since - SKEW_MS
-                                                                           : 0;
+        rd_kafka_topic_partition_list_add(list, t->topic, i)->offset = from;
     bool known = rd_kafka_offsets_for_times(t->rk, list, 10 * SLICE_MS) == 0;
     for (int i = 0; known && i < n; i++) {
         if (list->elems[i].err)

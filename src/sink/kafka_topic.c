@@ -9,7 +9,7 @@
 
 #define SLICE_MS 100 /* of waiting: then it may be time to end */
 
-/* is_over says whether a look is to end: its producer is, or it took too long. */
+/* is_over says whether the check is to end: its producer ends, or it took too long. */
 static bool is_over(const struct kafka_producer *p, int64_t began)
 {
     int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;

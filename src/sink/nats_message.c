@@ -77,18 +77,6 @@ static int add_header(struct nats_making *m, const struct message_header *h, str
     return set_header(m, b->p, b->p + at, err);
 }
 
-static int add_content_type(struct nats_making *m, struct str type, struct error *err)
-{
-    char text[80];
-    if (!type.p)
-        return 0;
-    snprintf(text, sizeof text, "%.*s", (int)type.n, type.p);
-    bool attribute = m->n->style.format == MESSAGE_CLOUDEVENTS;
-    if (attribute && set_header(m, "ce-datacontenttype", text, err) != 0)
-        return -1;
-    return set_header(m, "content-type", text, err);
-}
-
 struct str nats_message_id(struct nats_sink *n, const struct event *ev)
 {
     struct buf *b = &n->header;
@@ -129,8 +117,15 @@ static int add_headers(struct nats_making *m, const struct event *ev, const stru
     for (size_t i = 0; i < msg->n; i++)
         if (add_header(m, &msg->headers[i], err) != 0)
             return -1;
-    if (add_content_type(m, msg->content_type, err) != 0)
-        return -1;
+    if (msg->content_type.p) {
+        char type[80];
+        snprintf(type, sizeof type, "%.*s", (int)msg->content_type.n, msg->content_type.p);
+        bool attribute = m->n->style.format == MESSAGE_CLOUDEVENTS;
+        if (attribute && set_header(m, "ce-datacontenttype", type, err) != 0)
+            return -1;
+        if (set_header(m, "content-type", type, err) != 0)
+            return -1;
+    }
     if (set_header(m, "Nats-Expected-Stream", m->n->set.stream, err) != 0)
         return -1;
 

@@ -140,16 +140,6 @@ static void read_state(struct json o, struct nats_stream *st)
         text_of(cluster, STR("leader"), st->leader, sizeof st->leader);
 }
 
-/* not_taken says that the stream does not take the one subject that all events go to. */
-static int not_taken(const struct nats_wanted *want, const struct nats_stream *st,
-                     struct error *err)
-{
-    char takes[200];
-    text_clean(takes, sizeof takes, st->subjects, strlen(st->subjects));
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it takes %s; the events go to %s",
-                     takes[0] ? takes : "no subjects", want->subject);
-}
-
 int nats_stream_read(struct str text, const struct nats_wanted *want, struct nats_stream *ret,
                      struct error *err)
 {
@@ -170,9 +160,12 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                          "it is sealed, and takes nothing any more");
     bool takes_ours = !want->fixed || nats_stream_takes(ret, str_of(want->subject));
-    if (!takes_ours)
-        return not_taken(want, ret, err);
-    return 0;
+    if (takes_ours)
+        return 0;
+    char takes[200];
+    text_clean(takes, sizeof takes, ret->subjects, strlen(ret->subjects));
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it takes %s; the events go to %s",
+                     takes[0] ? takes : "no subjects", want->subject);
 }
 
 void nats_stream_release(struct nats_stream *st)
@@ -218,15 +211,6 @@ static const char *old_limit(const struct nats_stream *st)
     return NULL;
 }
 
-static void add_retention(struct buf *b, const struct nats_stream *st)
-{
-    if (strcmp(st->retention, "interest") == 0)
-        add_risk(b, "retention=interest drops an event that no consumer is there for");
-    if (strcmp(st->retention, "workqueue") == 0)
-        add_risk(b, "retention=workqueue drops an event once it is read, so one that was settled "
-                    "late cannot be found again");
-}
-
 static void add_window(struct buf *b, const struct nats_stream *st, int64_t resend_ms)
 {
     char window[32], resend[32];
@@ -255,7 +239,11 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
         add_risk(&b, limit);
         buf_adds(&b, " drops events whether they were read or not");
     }
-    add_retention(&b, st);
+    if (strcmp(st->retention, "interest") == 0)
+        add_risk(&b, "retention=interest drops an event that no consumer is there for");
+    if (strcmp(st->retention, "workqueue") == 0)
+        add_risk(&b, "retention=workqueue drops an event once it is read, so one that was settled "
+                     "late cannot be found again");
     if (!want->exclusive)
         add_window(&b, st, resend_ms);
     if (st->blind[0] != '\0') {

@@ -347,8 +347,8 @@ bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_
     struct redis_sink *r = n->sink;
     struct redis_redirect how;
     struct error err;
-    bool tired = first->hops >= HOPS_MAX;
-    if (tired || !redis_cluster_redirect(said, n->url.host, &how))
+    bool in_circles = first->hops >= HOPS_MAX;
+    if (in_circles || !redis_cluster_redirect(said, n->url.host, &how))
         return false;
     size_t to = node_at(r, &how.to, &err);
     bool elsewhere = to > 0 && r->node[to - 1] != n;
