@@ -98,6 +98,9 @@ struct db_question {
 struct db_driver {
     enum sql_dialect dialect;
     int schema_version;
+    /* schema gives the database that the tables are in; NULL: there is only one. */
+    const char *(*schema)(struct store *);
+    const char *not_ours; /* what is said of another's table outbox_event, and to do about it */
     /* Rows come one at a time, so that an answer may have any number of them. */
     bool streams;
     /* A commit wakes every worker that listens, also on this handle. */
@@ -283,6 +286,20 @@ int db_keep_numbers(struct store *st, struct error *err);
 void db_news(struct store *st);
 /* db_page is how many rows to ask for at once, where `rows` are what fits into memory. */
 int64_t db_page(const struct store *st, int64_t rows);
+
+/* ---- schema.c, doctor.c ---- */
+
+/* db_schema_version reads the version; 0: the database has no outbox, or half of one.
+ * db_schema_known refuses one made by a newer program, db_schema_check any but ours. */
+int db_schema_version(struct store *st, int64_t *ret, struct error *err);
+int db_schema_known(struct store *st, int64_t *ret, struct error *err);
+int db_schema_check(struct store *st, struct error *err);
+void db_doctor_say(const struct doctor_request *req, enum finding_level level, const char *name,
+                   const char *text, const char *advice);
+/* db_doctor_lost reports events that consumers wait for and that are gone; db_doctor_consumers what
+ * is wrong with their places and claims. */
+int db_doctor_lost(struct store *st, const struct doctor_request *req, struct error *err);
+int db_doctor_consumers(struct store *st, const struct doctor_request *req, struct error *err);
 
 /* ---- turn.c, claim.c ---- */
 

@@ -1,7 +1,7 @@
 /* statement.c: statements by name, their rows, and rows as events. */
 #include "store/db/db.h"
 
-/* nothing_to_do says whether the store has nothing to do where another runs this statement. */
+/* Says whether the store has nothing to do where another runs this statement. */
 static bool nothing_to_do(const struct store *st, const struct sql *sql)
 {
     const char *text = sql->in[st->ops->driver->dialect].text;

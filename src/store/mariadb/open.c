@@ -31,7 +31,7 @@ static struct mdb_store *store_new(const struct store_options *opt)
 static void mdb_close_store(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
-    mdb_bell_release(st);
+    mdb_wakeup_release(st);
     mdb_ahead_release(st);
     mdb_disconnect(st);
     mdb_url_release(&st->url);
@@ -45,7 +45,7 @@ static void mdb_close_store(struct store *base)
     free(st);
 }
 
-/* name_store makes the name that messages give this database, and the one that statements do. */
+/* Makes the name that messages give this database, and the one that statements do. */
 static int name_store(struct mdb_store *st, struct error *err)
 {
     const char *host = st->url.host ? st->url.host : "";
@@ -78,7 +78,7 @@ static int open_there(struct mdb_store *st, const char *url, struct error *err)
         return -1;
     if (mdb_connect(st, err) != 0)
         return -1;
-    return as_it_is ? 0 : mdb_schema_check(st, err);
+    return as_it_is ? 0 : db_schema_check(&st->base.store, err);
 }
 
 static int mdb_open(const char *url, const struct store_options *opt, struct store **ret,
@@ -126,7 +126,7 @@ const struct store_ops store_mariadb = {
     .consumer_remove = db_consumer_remove,
     .consumer_report = db_consumer_report,
     .turn = db_turn,
-    .poll_new = mdb_look,
+    .poll_new = mdb_poll_new,
     .extend = db_extend,
     .claims = db_claims,
     .expose_connection = mdb_lend,
@@ -135,8 +135,8 @@ const struct store_ops store_mariadb = {
     .settle = db_settle_open,
     .handled = db_handled,
     .handled_put = db_handled_put,
-    .wake_fd = mdb_bell_fd,
-    .wake_clear = mdb_bell_clear,
+    .wake_fd = mdb_wake_fd,
+    .wake_clear = mdb_wake_clear,
     .handle_once = db_handle_once,
     .info = db_info,
     .events = db_events,

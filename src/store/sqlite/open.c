@@ -29,7 +29,7 @@ static const char set_up[] = "PRAGMA synchronous = FULL;"
                              "PRAGMA trusted_schema = ON;"
                              "PRAGMA count_changes = OFF";
 
-/* on_busy waits a little longer each time. The first steps are short enough for a commit on a fast
+/* Waits a little longer each time. The first steps are short enough for a commit on a fast
  * disk: a relay that a commit's first write has woken waits here for that commit to finish. */
 static int on_busy(void *ctx, int count)
 {
@@ -70,7 +70,7 @@ int sqlite_url_check(const char *url, struct error *err)
     return 0;
 }
 
-/* make_file creates the file before SQLite does, which would make it readable for everybody and
+/* Creates the file before SQLite does, which would make it readable for everybody and
  * follow a link wherever it leads. What SQLite keeps beside it (-wal, -shm) gets its
  * permissions. */
 static int make_file(const struct sqlite_store *st, const struct place *at, struct error *err)
@@ -94,7 +94,7 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
                    st->base.shown);
 }
 
-/* check_place refuses a file that somebody else has put into a folder where everybody may put one.
+/* Refuses a file that somebody else has put into a folder where everybody may put one.
  * If the folder does not exist, SQLite says so. */
 static int check_place(const struct sqlite_store *st, bool create, struct error *err)
 {
@@ -143,7 +143,7 @@ static int open_db(struct sqlite_store *st, bool create, struct error *err)
     return sqlite_fail(st, st->db, rc, err);
 }
 
-/* connect_db opens the database and sets the connection up, whatever is in it. */
+/* Opens the database and sets the connection up, whatever is in it. */
 static int connect_db(struct sqlite_store *st, bool create, struct error *err)
 {
     if (check_place(st, create, err) != 0)
@@ -168,7 +168,7 @@ int sqlite_connect(struct sqlite_store *st, struct error *err)
     if (connect_db(st, false, err) != 0)
         return -1;
     if (!as_it_is) {
-        if (sqlite_schema_check(st, err) != 0)
+        if (db_schema_check(&st->base.store, err) != 0)
             return -1;
         sqlite_script(st, "PRAGMA journal_mode = WAL", NULL); /* fails if we may only read */
     }
@@ -177,7 +177,7 @@ int sqlite_connect(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* connect_new connects to a database that may have to be created. One in memory gets its tables at
+/* Connects to a database that may have to be created. One in memory gets its tables at
  * once: nobody else could make them. */
 static int connect_new(struct sqlite_store *st, struct error *err)
 {
@@ -226,7 +226,7 @@ static struct sqlite_store *store_new(const struct store_options *opt)
     return st;
 }
 
-/* join_family makes st a relative of `from`, or the first of a family if that is NULL. */
+/* Makes st a relative of `from`, or the first of a family if that is NULL. */
 static int join_family(struct sqlite_store *st, const struct sqlite_store *from, struct error *err)
 {
     if (from)
@@ -268,7 +268,7 @@ static int connect_handle(struct sqlite_store *st, struct error *err)
     return sqlite_connect(st, err);
 }
 
-/* finish_open connects st, a duplicate of `from` unless that is NULL, and hands it out. On failure
+/* Connects st, a duplicate of `from` unless that is NULL, and hands it out. On failure
  * it closes st. */
 static int finish_open(struct sqlite_store *st, const struct sqlite_store *from, struct store **ret,
                        struct error *err)
@@ -281,7 +281,7 @@ static int finish_open(struct sqlite_store *st, const struct sqlite_store *from,
     return 0;
 }
 
-/* absolute makes sure that a relative path leads to the same file after a chdir. The caller frees
+/* Makes sure that a relative path leads to the same file after a chdir. The caller frees
  * the result; NULL: no memory, or the working directory is gone. */
 static char *absolute(const char *path)
 {
