@@ -37,6 +37,10 @@ static inline struct db_store *db_of(struct store *st)
     return (struct db_store *)st;
 }
 
+/* db_store_init fills in a store of these operations, with defaults for what opt leaves out. */
+void db_store_init(struct db_store *st, const struct store_ops *ops,
+                   const struct store_options *opt);
+
 /* ---- statements ---- */
 
 /* Whose text a statement is. */
@@ -443,5 +447,16 @@ int db_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_
                  struct error *err);
 int db_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
             struct error *err);
+
+/* The operations of a store that are the same in every one with a db_driver. */
+#define DB_STORE_OPS \
+    .emit = db_emit, .handle_once = db_handle_once, .consumer_list = db_consumer_list, \
+    .consumer_history = db_consumer_history, .consumer_gauge = db_consumer_gauge, \
+    .consumer_specs = db_consumer_specs, .consumer_pause = db_consumer_pause, \
+    .consumer_remove = db_consumer_remove, .consumer_report = db_consumer_report, .turn = db_turn, \
+    .extend = db_extend, .claims = db_claims, .settle = db_settle_open, .handled = db_handled, \
+    .handled_put = db_handled_put, .info = db_info, .events = db_events, .dead = db_dead, \
+    .dead_retry = db_dead_retry, .retry_now = db_retry_now, .dead_drop = db_dead_drop, \
+    .trim = db_trim, .marks = db_marks, .adopt = db_adopt
 
 #endif

@@ -85,29 +85,21 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->base.shown);
 }
 
-/* Runs the migrations that are missing, inside a transaction. */
-static int migrate(struct sqlite_store *st, int64_t version, struct error *err)
+/* Runs the migrations that are missing. It reads the version again under the write lock: another
+ * process may have been first. */
+static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
-    for (; version < SQLITE_SCHEMA_VERSION; version++)
-        if (sqlite_script(st, sqlite_schema[version], err) != 0)
-            return -1;
-    return 0;
-}
-
-/* Reads the version again under the write lock: another process may have been
- * first. */
-static int migrate_locked(struct store *base, bool *ret_created, struct error *err)
-{
-    struct sqlite_store *st = sqlite_of(base);
     int64_t version;
     if (sqlite_begin(base, err) != 0)
         return -1;
-    if (db_schema_known(base, &version, err) != 0 || migrate(st, version, err) != 0) {
-        sqlite_rollback(base);
-        return -1;
-    }
-    *ret_created = version < SQLITE_SCHEMA_VERSION;
-    return sqlite_commit(base, err);
+    int r = db_schema_known(base, &version, err);
+    *ret_created = r == 0 && version < SQLITE_SCHEMA_VERSION;
+    for (; r == 0 && version < SQLITE_SCHEMA_VERSION; version++)
+        r = sqlite_script(sqlite_of(base), sqlite_schema[version], err);
+    if (r == 0)
+        return sqlite_commit(base, err);
+    sqlite_rollback(base);
+    return -1;
 }
 
 /* Makes the tables, or brings them up to our version. */
@@ -123,21 +115,11 @@ static int init_once(struct store *base, bool *ret_created, struct error *err)
             return -1;
         if (!st->memory && sqlite_script(st, "PRAGMA journal_mode = WAL", err) != 0)
             return -1;
-        if (migrate_locked(base, ret_created, err) != 0)
+        if (migrate(base, ret_created, err) != 0)
             return -1;
     }
     sqlite_identity_read(st);
     return 0;
-}
-
-/* Reports progress, but not more often than INIT_TELL. */
-static void tell_waiting(const struct store_options *opt, int64_t now, int64_t *told)
-{
-    if (!opt->progress || now - *told < INIT_TELL)
-        return;
-    opt->progress(opt->progress_ctx,
-                  "the database is written to all the time; nothing is changed yet, trying again");
-    *told = now;
 }
 
 /* sqlite_init tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch
@@ -158,7 +140,12 @@ int sqlite_init(struct store *base, bool *ret_created, struct error *err)
                 *err = why;
             return -1;
         }
-        tell_waiting(opt, now, &told);
+        bool tell = opt->progress && now - told >= INIT_TELL;
+        if (tell) {
+            opt->progress(opt->progress_ctx, "the database is written to all the time; nothing is "
+                                             "changed yet, trying again");
+            told = now;
+        }
         nanosleep(&(struct timespec){.tv_nsec = 20 * MS_NS}, NULL);
     }
 }
