@@ -2,14 +2,16 @@
 some sections replaces those, and leaves the others as they were."""
 import json
 import pathlib
+import textwrap
 
 import plot
 from harness import shown
 
 HEAD = """# Figures
 
-Written by `bench/run --plot docs/performance`; [performance.md](../performance.md) says what they mean, and
-[bench/README.md](../../bench/README.md) how each is measured. `quick` is a short run: it shows magnitudes, not percents.
+Written by `bench/run --plot bench/figures`; [performance.md](../../docs/performance.md) says what
+they mean, and [bench/README.md](../README.md) how each is measured. `quick` is a short run: it
+shows magnitudes, not percents.
 """
 
 
@@ -38,7 +40,7 @@ def tables(sections):
         store, _, title = name.partition(" ")
         where = section["where"]
         yield f"\n## {title}, {plot.STORES[store]}\n"
-        yield f"{where['date']}; {where['machine']}{'; quick' if where['quick'] else ''}.\n"
+        yield textwrap.fill(f"{where['date']}; {where['machine']}{'; quick' if where['quick'] else ''}.", 100) + "\n"
         yield "| | measured | compared | target | |\n|---|---|---|---|---|"
         yield from map(table_row, section["rows"])
 

@@ -157,7 +157,7 @@ OUTBOX_API void outbox_close(outbox *ob);
 /*
 ** CAPI: Messages
 **
-** What a producer emits. Only type is required. docs/limits.md has the limits of each field. A
+** What a producer emits. Only type is required. docs/reference.md has the limits of each field. A
 ** message that exceeds one is refused with OUTBOX_INVALID and a text that names the field and the
 ** limit.
 **
@@ -333,7 +333,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** works in its transaction, and its event cannot go to another worker, so handlers should be quick
 ** there.
 **
-** docs/handlers.md says what happens when the process dies at each step.
+** docs/c.md says what happens when the process dies at each step.
 **
 ** The settings with which a consumer was last registered are in force for all processes, at once. A
 ** process that runs it with another order, number of lanes or filter, such as the older one in a
@@ -519,7 +519,7 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** CAPI: Claiming events, to deliver them yourself
 **
 ** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver
-** them in whatever way, and settle the claim. This works on every store; docs/claiming.md has an
+** them in whatever way, and settle the claim. This works on every store; docs/c.md has an
 ** example.
 **
 **     outbox_claim c = OUTBOX_CLAIM_INIT;
@@ -641,7 +641,7 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 */
 typedef struct outbox_stream {
     size_t size; /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */
-    /* redis://HOST:PORT/DB?stream=NAME, or several names with commas between; see docs/redis.md */
+    /* redis://HOST:PORT/DB?stream=NAME, or several names, comma-separated; see docs/brokers.md */
     const char *url;
     /* the consumer group, and the name under which events are remembered as handled */
     const char *group;

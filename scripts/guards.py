@@ -3,7 +3,7 @@
 keeps them; otherwise one line per breach on the standard error output, `file:line: what is wrong; what to do`, and 1.
 
     includes   an #include in src goes to a layer below, never above or beside
-    width      C, SQL and shell scripts have at most 100 columns
+    width      C, SQL and shell scripts have at most 100 columns, and documents outside of tables and fenced blocks
     exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
     named      a file that src or sql names, in a comment or a message, exists
     printed    only output.c prints text that is not a literal: it shows what comes from outside; help is our own text
@@ -85,10 +85,26 @@ def narrow():
     yield from (path for path in sorted(scripts) + files(["scripts", "bench", "examples", "packaging"], "*") if is_shell(path))
 
 
+def pages():
+    """pages gives the documents. A folder that begins with a dot, or that is built, has none of ours."""
+    found = list(pathlib.Path(".").glob("*.md")) + files(["docs", "bench", "tests", "examples", ".ci"], "*.md")
+    yield from sorted(found)
+
+
+def page_lines(path):
+    """page_lines gives the numbered lines of a document that can be broken: not those of tables, headings and fenced blocks, nor an
+    item that is one word."""
+    fenced = False
+    for number, line in enumerate(lines(path), 1):
+        if line.startswith("```"): fenced = not fenced
+        elif not fenced and not line.startswith(("|", "#", "![", "    ")) and len(line.split()) > 2: yield number, line
+
+
 def width():
-    for path in narrow():
-        for number, line in enumerate(lines(path), 1):
-            if len(line) > COLUMNS: yield path, number, f"{len(line)} columns; break it at {COLUMNS}"
+    wide = [(path, number, line) for path in narrow() for number, line in enumerate(lines(path), 1)]
+    wide += [(path, number, line) for path in pages() for number, line in page_lines(path)]
+    for path, number, line in wide:
+        if len(line) > COLUMNS: yield path, number, f"{len(line)} columns; break it at {COLUMNS}"
 
 
 # ---- functions ----
@@ -134,7 +150,7 @@ def exports():
 # ---- named ----
 
 # By its path from the top, or by its folder below sql/STORE.
-FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
+FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:docs|(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
 FIRST_MIGRATION = re.compile(r"sql/\w+/0001_\w+\.sql$")  # it is released: nobody edits it when a file moves
 
 
@@ -168,7 +184,21 @@ def printed():
                 yield path, number, "prints what output.c has not shown; use output_addf and output_flush, or output_note"
 
 
-GUARDS = {guard.__name__: guard for guard in (includes, width, exports, named, printed)}
+# ---- claims ----
+
+TEST = re.compile(r"\s+def (test_\w+)\(self\b|(?:static )?void (\w+)\(void \*\*")
+CLAIM = 60  # a name that is longer tells a story
+
+
+def claims():
+    for path in files(["tests"], "*.py") + files(["tests"], "*.[ch]"):
+        for number, line in enumerate(lines(path), 1):
+            found = TEST.match(line)
+            name = found and (found[1] or found[2])
+            if name and len(name) >= CLAIM: yield path, number, f"{name} has {len(name)} characters; say the claim in less than {CLAIM}"
+
+
+GUARDS = {guard.__name__: guard for guard in (includes, width, exports, named, printed, claims)}
 
 
 def main(parts):

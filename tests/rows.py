@@ -3,7 +3,7 @@
 A row of the table is `| C0.1 | what | stores | tests |`. The stores are those that the row speaks of; one that is `not yet` there
 is a gap that is known. The tests stand behind the stores that they are said to run on:
 
-    all: `contract/store_lease.c:live_claim_is_never_stolen` PostgreSQL: `exact/test_claims.py:test_late` no store: `unit/test_x.c:y`
+    all: `contract/store_lease.c:live_claim_is_never_stolen` PostgreSQL: `isolation/test_claims.py:test_late` no store: `unit/test_x.c:y`
 
 Nothing of that is believed. On which stores a test ran is seen in the run: a C program says it by its name or by that of the
 group (store_of), a Python test by the stores it used (cases.py). A test that was skipped has not run."""

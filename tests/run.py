@@ -57,7 +57,7 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan.supp",
 }
-GUARDS = ["includes", "width", "exports", "named", "printed"]  # of scripts/guards.py
+GUARDS = ["includes", "width", "exports", "named", "printed", "claims"]  # of scripts/guards.py
 LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]
 QUICK_LINTS = ["format", "words", *GUARDS]
 SOAK_LINTS = ["tidy"]

@@ -28,13 +28,13 @@ COMMENT ON TABLE @schema@.meta IS 'what the outbox knows of itself: schema versi
 
 -- ---- functions that a default or a policy is bound to ----
 
--- Their bodies are put in place by init: internal/clock.sql, acting_for.sql, sees.sql, inherits.sql.
+-- Their bodies are put in place by init: internal/values.sql, roles.sql, roles.sql, roles.sql.
 CREATE FUNCTION @schema@._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT now()';
 CREATE FUNCTION @schema@._acting_for(who name) RETURNS text LANGUAGE sql STABLE AS 'SELECT NULL::text';
 CREATE FUNCTION @schema@._sees(who name) RETURNS text[] LANGUAGE sql STABLE AS 'SELECT ''{}''::text[]';
 CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE sql STABLE AS 'SELECT false';
 
--- ---- limits: what an event may be, on every way in (docs/limits.md) ----
+-- ---- limits: what an event may be, on every way in (docs/reference.md) ----
 
 -- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
 -- costs more than the row itself. Preparing takes as long as a call for each call in a check. What is seldom given is checked
@@ -139,11 +139,11 @@ ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to 
 -- Events are only ever inserted, and trimmed from the old end. Any language may produce with a plain
 --     INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) VALUES (...)
 -- xid stands before seq, so that a transaction has it before it takes its first seq: the reader relies on that (see
--- internal/window_events.sql).
+-- internal/window.sql).
 -- id is a UUIDv7: the clock in parts of 1/4096 ms, of which a microsecond has four, so that ids grow within a millisecond, too:
 -- 12 digits of milliseconds and 3 of their fraction, with the version between them (RFC 9562, 6.2, method 3), in place of the
--- first 15 of a random UUID. See internal/uuid7.sql.
--- A trigger takes the idempotency key, and leaves the row out if it is known (internal/take_key.sql). It checks the key as well:
+-- first 15 of a random UUID. See internal/values.sql.
+-- A trigger takes the idempotency key, and leaves the row out if it is known (internal/triggers.sql). It checks the key as well:
 -- a constraint would be prepared for every INSERT.
 CREATE TABLE @schema@.event (
     xid             xid8 NOT NULL DEFAULT pg_current_xact_id(), -- by which a reader tells from snapshots what it has seen
@@ -164,7 +164,7 @@ CREATE TABLE @schema@.event (
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
-COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by nobody';
+COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by no consumer';
 COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a key that is known stores no second event; NULL: none';
 
 -- Keys under which events were emitted, so that emitting again gives no second event. Each tenant has its own keys.
@@ -182,7 +182,7 @@ COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 -- ---- consumers, and how far they have got ----
 
 -- start_seen, start_floor: where it started; what these show came before it, and was never its own. start_also: seqs besides,
--- named one by one where a snapshot no longer can (see internal/rebase_shown.sql).
+-- named one by one where a snapshot no longer can (see internal/rebase.sql).
 CREATE TABLE @schema@.consumer (
     name        text PRIMARY KEY,
     events      text NOT NULL,                 -- type patterns, '' for all
@@ -214,14 +214,14 @@ CREATE TABLE @schema@.setting (
     ordering   text NOT NULL,
     lanes      int NOT NULL,
     since      timestamptz NOT NULL,
-    by_whom    text,                          -- NULL: nobody wrote it down
+    by_whom    text,                          -- NULL: not recorded
     PRIMARY KEY (consumer, generation)
 );
 COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
 
 -- Filters that a consumer had, each with how far its lanes had got when it was replaced: what was handed out by then was judged
 -- by it. n grows; of those that cover an event the first counts. epoch: claims up to it were made under this filter. No event
--- past head was handed out under it, so trimming knows when nobody can ask any more.
+-- past head was handed out under it, so trimming knows when it is no longer needed.
 CREATE TABLE @schema@.former_filter (
     consumer  text NOT NULL,
     n         bigint NOT NULL,
@@ -246,7 +246,7 @@ COMMENT ON TABLE @schema@.former_filter IS 'filters that consumers had, and how 
 -- `target` shows is past window_end. Lane -1 stands for the parked events.
 -- Each change is a new row with the next version, and the old one is deleted: the newest is found at the end of the index
 -- however many dead rows a long transaction keeps alive. No live claim of the consumer has an epoch below claims_from.
--- Lanes that stand at the same place share a row (leader, members; see internal/group.sql). home: the cluster, the sequence of
+-- Lanes that stand at the same place share a row (leader, members; see internal/groups.sql). home: the cluster, the sequence of
 -- event numbers, and the file that is in (see internal/home.sql). due_from only grows, as epochs do: what was tried again and is
 -- gone lies before those that wait.
 CREATE TABLE @schema@.lane (
@@ -272,7 +272,7 @@ CREATE TABLE @schema@.lane (
 COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has got; the highest version counts';
 COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
 COMMENT ON COLUMN @schema@.lane.due_from IS
-    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: nobody knows';
+    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
 COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row says where';
 COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for lane n; NULL: only this one';
 COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
@@ -332,7 +332,7 @@ CREATE INDEX parked_key ON @schema@.parked (consumer, key, seq);
 COMMENT ON TABLE @schema@.parked IS 'events that failed and wait, or wait behind one that did';
 
 -- Dead letters: the whole event, so that trimming takes nothing away from it. A trigger records those that are deleted
--- (internal/note_drop.sql).
+-- (internal/triggers.sql).
 CREATE TABLE @schema@.dead (
     consumer        text NOT NULL,
     seq             bigint NOT NULL,
@@ -366,7 +366,7 @@ CREATE TABLE @schema@.ended (
 COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not tell';
 
 -- When a consumer got past an event is told by samples: at that time it was done with every event up to seq that `seen` shows,
--- and with all before it. trim takes one now and then (internal/note_passed.sql), and forgets those nobody asks for any more, so
+-- and with all before it. trim takes one now and then (internal/trim.sql), and forgets those that are no longer needed, so
 -- there are about 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet:
 -- to lose samples keeps events longer, and deletes none too early. The samples of the consumer '' are of all consumers.
 CREATE TABLE @schema@.passed (
@@ -440,11 +440,11 @@ CREATE TABLE @schema@.adopted_row (
 );
 COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became which event, until it is marked';
 
--- ---- roles and tenants: nobody but the owner writes to the tables; workers and operators go through functions that check ----
+-- ---- roles and tenants: only the owner writes to the tables; workers and operators go through functions that check ----
 
 -- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; one that ends in * stands for all
 -- that begin so. Roles go by their names, which are what a dump has; that a role has the part is told by its rights, so one that is
--- made anew under an old name has nothing. See internal/admit.sql.
+-- made anew under an old name has nothing. See internal/roles.sql.
 CREATE TABLE @schema@.worker (
     role     text NOT NULL,
     consumer text NOT NULL,
@@ -522,7 +522,7 @@ CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@._acting_for(curren
 -- ---- what a turn of a worker takes and gives, see internal/turn.sql ----
 
 -- How a claim ended. epoch 0: there is nothing to settle. tried is the number of its events that
--- were not given back. For outcomes and release_from see settle, for marks internal/put_marks.sql.
+-- were not given back. For outcomes and release_from see settle, for marks internal/settle.sql.
 CREATE TYPE @schema@._settlement AS (
     epoch        bigint,
     tried        bigint,

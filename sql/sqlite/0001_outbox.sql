@@ -23,7 +23,7 @@ CREATE TABLE outbox_meta (
 -- IGNORE stores nothing then, changes 0 rows, and RETURNING gives none. A key is known for as long as its event is kept: for
 -- retention after its delivery at least.
 --
--- The limits are those of docs/limits.md. A constraint's name is what a producer reads when it is refused: which column, and what
+-- The limits are those of docs/reference.md. A constraint's name is what a producer reads when it is refused: which column, and what
 -- the limit is. SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no
 -- UTF-8: those no CHECK can find, and a relay makes dead letters of them. The checks are compiled with every INSERT that is
 -- prepared, which takes longer than to run them, and goes by the number of terms. So there are few, and each does much:

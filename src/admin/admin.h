@@ -48,7 +48,7 @@ struct admin_config {
     int64_t patience_ms;         /* how long a consumer may make no progress */
     const atomic_llong *reloads; /* two: ok, failed */
     int wake_fd;                 /* eventfd, written when admin_tick has to be called; -1: none */
-    const char *hosts;           /* further hosts to accept (gate.h); NULL: none */
+    const char *hosts;           /* further hosts to accept (access.h); NULL: none */
     mode_t socket_mode;          /* of a unix socket */
 };
 
@@ -56,7 +56,7 @@ struct admin;
 struct tokens;
 
 /* Where to listen, and which tokens to require. (1) admin_start takes over the tokens, even if it
- * fails; NULL: none are required. See token.h. */
+ * fails; NULL: none are required. See access.h. */
 struct admin_door {
     struct admin_address address;
     struct tokens *tokens;

@@ -1,15 +1,19 @@
-/* health.c: judges a consumer by the figures of its pipeline. */
+/* health.c: judges a consumer by the figures of its pipeline, and the relay by its consumers. */
 #include "admin/health.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "admin/admin.h"
 
 #define S_NS (1000 * MS_NS)
 
-static struct health say(bool ready, bool alive, const char *fmt, ...)
+static struct health health_text(bool ready, bool alive, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-static struct health say(bool ready, bool alive, const char *fmt, ...)
+static struct health health_text(bool ready, bool alive, const char *fmt, ...)
 {
     struct health h = {.ready = ready, .alive = alive};
     va_list ap;
@@ -28,20 +32,20 @@ int64_t health_stalled(const struct worker_view *v, int64_t now_ns)
     return now_ns - since;
 }
 
-/* stuck says why a consumer has made no progress for longer than it may. If the sink reports
+/* stuck_health says why a consumer has made no progress for longer than it may. If the sink reports
  * nothing at all, not even that a delivery timed out, the loop itself has gone wrong. */
-static struct health stuck(const struct worker_view *v, int64_t now, int64_t patience)
+static struct health stuck_health(const struct worker_view *v, int64_t now, int64_t patience)
 {
     int64_t silent = now - v->stats.ended_at;
     long long s = (long long)(health_stalled(v, now) / S_NS);
     if (v->stats.why[0])
-        return say(false, true, "no progress for %lld s: %s", s, v->stats.why);
+        return health_text(false, true, "no progress for %lld s: %s", s, v->stats.why);
     if (silent <= patience)
-        return say(false, true, "no progress for %lld s: every delivery fails", s);
+        return health_text(false, true, "no progress for %lld s: every delivery fails", s);
 
     bool alive = silent <= patience + v->timeout_ms * MS_NS;
-    return say(false, alive, "no progress for %lld s: no answer from the sink for %lld s", s,
-               (long long)(silent / S_NS));
+    return health_text(false, alive, "no progress for %lld s: no answer from the sink for %lld s",
+                       s, (long long)(silent / S_NS));
 }
 
 struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t patience_ns,
@@ -49,23 +53,95 @@ struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t pat
 {
     int64_t in_step = v->step_since ? now_ns - v->step_since : 0;
     if (v->state == PIPELINE_FAILED)
-        return say(false, true, "stopped: %s", v->error);
+        return health_text(false, true, "stopped: %s", v->error);
     if (in_step > patience_ns)
-        return say(false, false,
-                   "stuck for %lld s: the store does not answer, or a handler does not return",
-                   (long long)(in_step / S_NS));
+        return health_text(
+            false, false,
+            "stuck for %lld s: the store does not answer, or a handler does not return",
+            (long long)(in_step / S_NS));
     if (v->state != PIPELINE_RUNNING)
-        return say(false, true, "stopping");
+        return health_text(false, true, "stopping");
     if (v->stats.standby)
-        return say(false, true, "standing by: %s", v->error);
+        return health_text(false, true, "standing by: %s", v->error);
     if (paused || v->stats.paused)
-        return say(true, true, "paused");
+        return health_text(true, true, "paused");
 
     if (health_stalled(v, now_ns) > patience_ns)
-        return stuck(v, now_ns, patience_ns);
+        return stuck_health(v, now_ns, patience_ns);
     if (v->stats.why[0])
-        return say(true, true, "waiting: %s", v->stats.why);
+        return health_text(true, true, "waiting: %s", v->stats.why);
     if (v->stats.stalled_since)
-        return say(true, true, "working");
-    return say(true, true, "idle");
+        return health_text(true, true, "working");
+    return health_text(true, true, "idle");
+}
+
+/* ---- all consumers ---- */
+
+/* store_says_paused asks the store whether a consumer is paused. If it does not answer, that is a
+ * no. */
+static bool store_says_paused(struct store *st, const char *name)
+{
+    struct consumer_gauge g;
+    struct arena a;
+    if (!st)
+        return false;
+    arena_init(&a, 0);
+    bool paused = st->ops->consumer_gauge(st, name, &a, &g, NULL) == 0 && g.paused;
+    arena_release(&a);
+    return paused;
+}
+
+/* judge_consumer judges one consumer. It asks the store only about one that seems to be stuck: it
+ * may have been paused with work in hand. */
+static struct health judge_consumer(const struct admin_config *cfg, struct store *st,
+                                    const struct worker_view *v, int64_t now)
+{
+    int64_t patience = cfg->patience_ms * MS_NS;
+    struct health h = health_of(v, now, patience, false);
+    bool seems_stuck = !h.ready && v->state == PIPELINE_RUNNING && !v->stats.paused;
+    if (seems_stuck && store_says_paused(st, v->consumer))
+        return health_of(v, now, patience, true);
+    return h;
+}
+
+/* none_running is the health of a relay without consumers: it waits for its store, or has lost all
+ * of them. A restart would not help, so it counts as alive. */
+static struct health none_running(const struct admin_config *cfg, struct buf *verbose)
+{
+    struct health h = {.ready = false, .alive = true};
+    if (cfg->wait) {
+        pthread_mutex_lock(&cfg->wait->lock);
+        memcpy(h.text, cfg->wait->text, sizeof h.text);
+        pthread_mutex_unlock(&cfg->wait->lock);
+    }
+    if (verbose)
+        buf_addf(verbose, "[-] %s\n", h.text[0] ? h.text : "no consumer is running");
+    return h;
+}
+
+struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose)
+{
+    struct health all = {.ready = true, .alive = true};
+    struct worker_view *v;
+    size_t n;
+    int64_t now = clock_mono(&clock_system);
+    outbox *ob = atomic_load(&cfg->ob);
+    if (!ob)
+        return none_running(cfg, verbose);
+    if (manage_views(ob, &v, &n, NULL) != 0)
+        return all; /* out of memory, which is no reason for a restart */
+
+    for (size_t i = 0; i < n; i++) {
+        struct health h = judge_consumer(cfg, st, &v[i], now);
+        if (verbose)
+            buf_addf(verbose, "[%c] %s: %s\n", h.ready ? '+' : '-', v[i].consumer, h.text);
+        if (all.ready && !h.ready)
+            memcpy(all.text, h.text, sizeof all.text);
+        all.ready = all.ready && h.ready;
+        all.alive = all.alive && h.alive;
+    }
+    free(v);
+    if (n == 0)
+        return none_running(cfg, verbose);
+    return all;
 }

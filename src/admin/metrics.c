@@ -2,9 +2,8 @@
 #include "admin/metrics.h"
 
 #include <stdio.h>
+#include <string.h>
 
-#include "admin/metrics_types.h"
-#include "admin/process.h"
 #include "base/json.h"
 
 /* ---- the format ---- */
@@ -94,6 +93,59 @@ static void add_histogram(struct buf *b, const char *name, const char *consumer,
     buf_addf(b, "%lld\n", (long long)n);
 }
 
+/* ---- events that are not delivered, by type ---- */
+
+/* The events of a type that are not delivered. (1) oldest_at == 0: there is none. */
+struct by_type {
+    const char *name;
+    int64_t depth, oldest_at;
+};
+
+/* The types of a consumer: those that it has delivered, then the others that are not delivered. (1)
+ * The first n have names of their own; the last one of the array is for all others. */
+struct by_types {
+    struct by_type type[METER_TYPES + 1];
+    size_t n;
+};
+
+/* type_of returns the entry of a type, adding it if there is room, else the one for all others. */
+static struct by_type *type_of(struct by_types *t, const char *name)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->type[i].name, name) == 0)
+            return &t->type[i];
+
+    bool nameable = *name && strlen(name) < METER_NAME;
+    if (t->n == METER_TYPES || !nameable)
+        return &t->type[METER_TYPES];
+    t->type[t->n].name = name;
+    return &t->type[t->n++];
+}
+
+static void note_older(struct by_type *t, int64_t at)
+{
+    bool is_older = at && (!t->oldest_at || at < t->oldest_at);
+    if (is_older)
+        t->oldest_at = at;
+}
+
+/* types_of lists the delivered types first, so that a series that exists does not lose its
+ * name to a type that begins to wait. */
+static void types_of(const struct metrics_consumer *c, struct by_types *t)
+{
+    *t = (struct by_types){.type[METER_TYPES].name = "other"};
+    for (size_t i = 0; i < c->view.stats.meter.n_types; i++)
+        type_of(t, c->view.stats.meter.type[i].name);
+    if (!c->has_gauge)
+        return;
+    for (size_t i = 0; i < c->gauge.n_types; i++) {
+        const struct gauge_type *from = &c->gauge.type[i];
+        struct by_type *to = type_of(t, from->type);
+        to->depth += from->n;
+        note_older(to, from->oldest_at);
+    }
+}
+
 /* ---- the metrics ---- */
 
 /* An add_fn appends the series of one metric. */
@@ -141,29 +193,6 @@ static void refused(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* up is 0 for a consumer that stopped by itself: it failed, or the relay is stopping. */
-static void up(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) add_int(b, name, LABELS(c), c->view.state == PIPELINE_RUNNING);
-}
-
-/* paused is what the store says, if it answers: the consumer may not have noticed yet. */
-static void paused(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    {
-        bool is_paused = c->view.stats.paused;
-        if (c->has_gauge)
-            is_paused = c->gauge.paused;
-        add_int(b, name, LABELS(c), is_paused);
-    }
-}
-
-static void stalled(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) add_seconds(b, name, LABELS(c), (double)health_stalled(&c->view, m->now_ns) / 1e9);
-}
-
 /* depth is read from the store, so it is left out while the store does not answer. */
 static void depth(struct buf *b, const char *name, const struct metrics *m)
 {
@@ -172,7 +201,7 @@ static void depth(struct buf *b, const char *name, const struct metrics *m)
     {
         if (!c->has_gauge)
             continue;
-        metrics_types(c, &t);
+        types_of(c, &t);
         for (size_t i = 0; i <= METER_TYPES; i++)
             if (t.type[i].name)
                 add_int(b, name, LABELS2(c, "topic", t.type[i].name), t.type[i].depth);
@@ -198,62 +227,12 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
     {
         if (!c->has_gauge)
             continue;
-        metrics_types(c, &t);
+        types_of(c, &t);
         for (size_t i = 0; i <= METER_TYPES; i++)
             if (t.type[i].name)
                 add_seconds(b, name, LABELS2(c, "topic", t.type[i].name),
                             seconds_since(c, t.type[i].oldest_at));
     }
-}
-
-/* overdue is the same for all types, without events whose time has not come. */
-static void overdue(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    {
-        if (c->has_gauge)
-            add_seconds(b, name, LABELS(c), seconds_since(c, c->gauge.overdue_at));
-    }
-}
-
-static void parked(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) if (c->has_gauge) add_int(b, name, LABELS(c), c->gauge.parked);
-}
-
-static void dead(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) if (c->has_gauge) add_int(b, name, LABELS(c), c->gauge.dead);
-}
-
-/* down shows how long this relay, or another, has been reporting the sink down. */
-static void down(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    {
-        if (c->has_gauge)
-            add_seconds(b, name, LABELS(c), seconds_since(c, c->gauge.down_since));
-    }
-}
-
-static void in_flight(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) add_int(b, name, LABELS(c), c->view.held);
-}
-
-static void held_bytes(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.held_bytes);
-}
-
-static void memory_peak(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name, NULL, m->memory_peak);
-}
-
-static void memory_limit(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name, NULL, m->memory_limit);
 }
 
 /* counted_name returns the name of the i-th counter of a meter, or NULL if it is not in use. The
@@ -345,13 +324,6 @@ static void renewals(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-static void sink_lease_held(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) if (c->view.leased) add_int(b, name, LABELS(c), c->view.lease.held);
-}
-
-/* The metrics of a broker exist only for sinks that have one. */
-
 static void broker_info(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c)
@@ -368,31 +340,13 @@ static void broker_info(struct buf *b, const char *name, const struct metrics *m
     }
 }
 
-static void broker_connected(struct buf *b, const char *name, const struct metrics *m)
+/* It goes on growing while the consumer sleeps: it is measured when it is asked for. */
+static double confirm_age(const struct metrics *m, const struct metrics_consumer *c)
 {
-    EACH(m, c) if (c->view.broker.kind) add_int(b, name, LABELS(c), c->view.broker.connected);
-}
-
-static void unconfirmed(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    if (c->view.broker.kind)
-        add_int(b, name, LABELS(c), (int64_t)c->view.broker.unconfirmed);
-}
-
-/* confirm_lag goes on growing while the consumer sleeps: it is measured when it is asked for. */
-static void confirm_lag(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    {
-        const struct sink_broker *k = &c->view.broker;
-        double age = 0;
-        if (!k->kind)
-            continue;
-        if (k->since && k->since < m->now_ns)
-            age = (double)(m->now_ns - k->since) / 1e9;
-        add_seconds(b, name, LABELS(c), age);
-    }
+    int64_t since = c->view.broker.since;
+    if (!since || since >= m->now_ns)
+        return 0;
+    return (double)(m->now_ns - since) / 1e9;
 }
 
 #define MARK_LABELS(k) \
@@ -428,24 +382,50 @@ static void buried(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* circuit is this relay's own view; down is what any relay has reported. */
-static void circuit(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.down);
-}
-
-#define COUNTER(fn, field) \
+/* The names of m and c are those of EACH. `when` is false where the consumer has no such metric:
+ * what is read from the store is left out while the store does not answer, and the metrics of a
+ * broker exist only for sinks that have one. */
+#define PER_CONSUMER(fn, add, when, value) \
     static void fn(struct buf *b, const char *name, const struct metrics *m) \
     { \
-        EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.field); \
+        EACH(m, c) if (when) add(b, name, LABELS(c), value); \
     }
-COUNTER(openings, meter.openings)
-COUNTER(claims, claims)
-COUNTER(lost, lost)
-COUNTER(crashed, crashed)
-COUNTER(retried, retried)
-COUNTER(store_errors, meter.store_errors)
-#undef COUNTER
+/* 0 for a consumer that stopped by itself: it failed, or the relay is stopping */
+PER_CONSUMER(up, add_int, true, c->view.state == PIPELINE_RUNNING)
+/* what the store says, if it answers: the consumer may not have noticed yet */
+PER_CONSUMER(paused, add_int, true, c->has_gauge ? c->gauge.paused : c->view.stats.paused)
+PER_CONSUMER(stalled, add_seconds, true, (double)health_stalled(&c->view, m->now_ns) / 1e9)
+/* without events whose time has not come */
+PER_CONSUMER(overdue, add_seconds, c->has_gauge, seconds_since(c, c->gauge.overdue_at))
+PER_CONSUMER(parked, add_int, c->has_gauge, c->gauge.parked)
+PER_CONSUMER(dead, add_int, c->has_gauge, c->gauge.dead)
+/* how long this relay, or another, has been reporting the sink down */
+PER_CONSUMER(down, add_seconds, c->has_gauge, seconds_since(c, c->gauge.down_since))
+/* this relay's own view of it */
+PER_CONSUMER(circuit, add_int, true, c->view.stats.down)
+PER_CONSUMER(in_flight, add_int, true, c->view.held)
+PER_CONSUMER(held_bytes, add_int, true, c->view.stats.held_bytes)
+PER_CONSUMER(sink_lease_held, add_int, c->view.leased, c->view.lease.held)
+PER_CONSUMER(broker_connected, add_int, c->view.broker.kind, c->view.broker.connected)
+PER_CONSUMER(unconfirmed, add_int, c->view.broker.kind, (int64_t)c->view.broker.unconfirmed)
+PER_CONSUMER(confirm_lag, add_seconds, c->view.broker.kind, confirm_age(m, c))
+PER_CONSUMER(openings, add_int, true, c->view.stats.meter.openings)
+PER_CONSUMER(claims, add_int, true, c->view.stats.claims)
+PER_CONSUMER(lost, add_int, true, c->view.stats.lost)
+PER_CONSUMER(crashed, add_int, true, c->view.stats.crashed)
+PER_CONSUMER(retried, add_int, true, c->view.stats.retried)
+PER_CONSUMER(store_errors, add_int, true, c->view.stats.meter.store_errors)
+#undef PER_CONSUMER
+
+static void memory_peak(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->memory_peak);
+}
+
+static void memory_limit(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->memory_limit);
+}
 
 /* A new metric needs a row here, a function above, and a row in docs/metrics.md. */
 static const struct {
@@ -524,7 +504,7 @@ static void add_family(struct buf *b, const char *name, const char *type, const 
 static void add_process(struct buf *b)
 {
     struct process_sample list[PROCESS_SAMPLES];
-    size_t n = process_read(list);
+    size_t n = metrics_process(list);
     for (size_t i = 0; i < n; i++) {
         add_family(b, list[i].name, list[i].counter ? "counter" : "gauge", list[i].help);
         add_seconds(b, list[i].name, NULL, list[i].value);

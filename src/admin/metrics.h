@@ -3,7 +3,7 @@
 #ifndef ADMIN_METRICS_H
 #define ADMIN_METRICS_H
 
-#include "admin/health.h"
+#include "admin/admin.h"
 #include "base/buf.h"
 
 /* A consumer at the time of a scrape. */
@@ -20,7 +20,7 @@ extern const unsigned metrics_refusals[METRICS_REFUSALS];
 
 #define METRICS_MARKS 100 /* high-water marks shown at most */
 
-/* The high-water mark of a consumer in a stream. Strings live as long as the look. */
+/* The high-water mark of a consumer in a stream. Strings live as long as the scrape. */
 struct metrics_mark {
     const char *consumer, *stream;
     int64_t ms, sequence; /* the two halves of the entry's id, 1700000000000-3 */
@@ -42,5 +42,32 @@ struct metrics {
 
 /* metrics_add appends the whole page. */
 void metrics_add(struct buf *b, const struct metrics *m);
+
+/* A page's worth of state. (1) m.consumer is consumer, which is owned; names in m live in the
+ * arena. */
+struct scrape {
+    struct metrics m;
+    struct metrics_consumer *consumer;
+    struct arena arena;
+};
+
+/* metrics_scrape asks the relay and, unless st is NULL, the store. The caller releases *l after
+ * success. */
+int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct store *st,
+                   struct error *err);
+void metrics_release(struct scrape *l);
+
+/* Metrics of this process, under the names that the Prometheus clients use. */
+#define PROCESS_SAMPLES 6
+
+/* A metric and its value. */
+struct process_sample {
+    const char *name, *help;
+    bool counter;
+    double value;
+};
+
+/* metrics_process fills in the metrics that can be read, and returns their number. */
+size_t metrics_process(struct process_sample out[PROCESS_SAMPLES]);
 
 #endif

@@ -1,6 +1,6 @@
 /* none.c: stands in for server.c in a build without libmicrohttpd. */
+#include "admin/access.h"
 #include "admin/admin.h"
-#include "admin/token.h"
 
 bool admin_built(void)
 {
@@ -11,7 +11,7 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
                 char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     (void)cfg;
-    token_free(door->tokens);
+    access_tokens_free(door->tokens);
     (void)ret;
     (void)ret_url;
     return err_set(err, ERR_CONFIG,
@@ -41,5 +41,5 @@ void admin_attach(struct admin *s, outbox *ob)
 void admin_set_tokens(struct admin *s, struct tokens *t)
 {
     (void)s;
-    token_free(t);
+    access_tokens_free(t);
 }

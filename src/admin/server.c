@@ -1,24 +1,171 @@
-/* server.c: the HTTP server. Each connection has its own thread, so that neither a slow client nor
- * a store that does not answer keeps others waiting. */
+/* server.c: the HTTP server and its pages. Each connection has its own thread, so that neither a
+ * slow client nor a store that does not answer keeps others waiting. */
 #include <microhttpd.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "admin/gate.h"
-#include "admin/server.h"
+#include "admin/access.h"
+#include "admin/connections.h"
+#include "admin/metrics.h"
+#include "admin/socket.h"
 
 #define IDLE_S 5                       /* a connection is closed after that time without a byte */
 #define REQUEST_MAX ((size_t)8 * 1024) /* line and headers */
 #define PAGE_MAX ((size_t)16 << 20)
 #define STACK ((size_t)512 * 1024)
 #define STOP_WAIT_MS 2000
+#define STORE_WAIT_S 3 /* how long to wait for another scrape to release the store */
+#define OK 200
+#define UNAVAILABLE 503
+
+/* (1) store_lock protects st, token_lock protects tokens. */
+struct admin {
+    struct admin_config cfg;
+    struct MHD_Daemon *http;
+    struct connections connections;
+    struct socket_file file;
+    bool local; /* only this machine can reach us */
+    atomic_llong refused[METRICS_REFUSALS];
+    pthread_mutex_t store_lock, token_lock;
+    struct store *st;      /* for scrapes; the first one opens it */
+    struct tokens *tokens; /* NULL: none */
+};
+
+#define PAGES_TEXT "text/plain; charset=utf-8"
+
+/* How much detail a page shows. */
+enum page_detail {
+    PAGE_SHORT,
+    PAGE_VERBOSE,  /* a line per consumer */
+    PAGE_WITHHELD, /* the client asked for it, but may not see it */
+};
+
+/* A page. (1) make appends its text and returns the status. */
+struct page {
+    const char *path, *type;
+    bool open; /* anybody may see it, except for its details */
+    unsigned (*make)(struct admin *s, enum page_detail detail, struct buf *b);
+};
 
 bool admin_built(void)
 {
     return true;
+}
+
+/* ---- pages ---- */
+
+/* lock_store returns the store for scrapes, locked. It returns NULL, with nothing locked, if
+ * another scrape keeps it busy or it cannot be opened; the page is then made without it. */
+static struct store *lock_store(struct admin *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += STORE_WAIT_S;
+    if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
+        return NULL;
+    outbox *ob = atomic_load(&s->cfg.ob);
+    bool is_open = s->st || (ob && manage_store(ob, &s->st, NULL) == 0); /* the first opens it */
+    if (is_open)
+        return s->st;
+    pthread_mutex_unlock(&s->store_lock);
+    return NULL;
+}
+
+static void unlock_store(struct admin *s, const struct store *st)
+{
+    if (st)
+        pthread_mutex_unlock(&s->store_lock);
+}
+
+/* page_metrics looks at everything while it holds the store, and formats it afterwards. */
+static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
+{
+    struct scrape l;
+    (void)detail;
+    struct store *st = lock_store(s);
+    int r = metrics_scrape(&l, &s->cfg, st, NULL);
+    unlock_store(s, st);
+    if (r != 0)
+        return UNAVAILABLE;
+
+    for (size_t i = 0; i < METRICS_REFUSALS; i++)
+        l.m.refused[i] = atomic_load(&s->refused[i]);
+    metrics_add(b, &l.m);
+    metrics_release(&l);
+    return OK;
+}
+
+/* details_for returns where the details of a page go, or NULL if there are to be none. If they are
+ * withheld, the page says so. */
+static struct buf *details_for(enum page_detail detail, struct buf *b)
+{
+    if (detail == PAGE_VERBOSE)
+        return b;
+    if (detail == PAGE_WITHHELD)
+        buf_adds(b, "details need the token\n");
+    return NULL;
+}
+
+static unsigned page_livez(struct admin *s, enum page_detail detail, struct buf *b)
+{
+    struct buf *details = details_for(detail, b);
+    bool alive = admin_health(&s->cfg, NULL, details).alive;
+    buf_adds(b, alive ? "ok\n" : "a consumer is stuck\n");
+    return alive ? OK : UNAVAILABLE;
+}
+
+/* is_ready asks the store only if we do not seem ready: a paused consumer may look stuck. */
+static bool is_ready(struct admin *s, struct buf *details)
+{
+    if (admin_health(&s->cfg, NULL, NULL).ready) {
+        if (!details)
+            return true;
+        return admin_health(&s->cfg, NULL, details).ready;
+    }
+    struct store *st = lock_store(s);
+    bool ready = admin_health(&s->cfg, st, details).ready;
+    unlock_store(s, st);
+    return ready;
+}
+
+static unsigned page_readyz(struct admin *s, enum page_detail detail, struct buf *b)
+{
+    struct buf *details = details_for(detail, b);
+    bool ready = is_ready(s, details);
+    buf_adds(b, ready ? "ready\n" : "not ready\n");
+    return ready ? OK : UNAVAILABLE;
+}
+
+static unsigned page_index(struct admin *s, enum page_detail detail, struct buf *b)
+{
+    (void)s;
+    (void)detail;
+    buf_adds(b, "outbox " OUTBOX_VERSION "\n\n"
+                "/metrics           for Prometheus\n"
+                "/livez[?verbose]   is it alive?\n"
+                "/readyz[?verbose]  is it making progress?\n");
+    return OK;
+}
+
+static const struct page pages[] = {
+    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", false, page_metrics},
+    {"/livez", PAGES_TEXT, true, page_livez},
+    {"/readyz", PAGES_TEXT, true, page_readyz},
+    {"/", PAGES_TEXT, false, page_index},
+};
+
+/* find_page returns the page of a path, or NULL. */
+static const struct page *find_page(const char *path)
+{
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
+        if (strcmp(pages[i].path, path) == 0)
+            return &pages[i];
+    return NULL;
 }
 
 /* ---- connections ---- */
@@ -32,17 +179,8 @@ static int descriptor_of(struct MHD_Connection *c)
     return info->connect_fd;
 }
 
-static void wake(struct admin *s)
-{
-    uint64_t one = 1;
-    if (s->cfg.wake_fd < 0)
-        return;
-    ssize_t written = write(s->cfg.wake_fd, &one, sizeof one);
-    (void)written; /* it only fails if the thread is awake already */
-}
-
-/* on_connection keeps the list of guests. It wakes the watching thread, which has a new deadline to
- * wait for. */
+/* on_connection keeps the list of connections. It wakes the watching thread, which has a new
+ * deadline to wait for. */
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -52,10 +190,12 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
     if (fd < 0)
         return;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        guests_arrive(&s->guests, fd, clock_mono(&clock_system));
-        wake(s);
+        connections_opened(&s->connections, fd, clock_mono(&clock_system));
+        uint64_t one = 1;
+        ssize_t written = s->cfg.wake_fd < 0 ? 0 : write(s->cfg.wake_fd, &one, sizeof one);
+        (void)written; /* it only fails if the thread is awake already */
     } else {
-        guests_leave(&s->guests, fd);
+        connections_closed(&s->connections, fd);
     }
 }
 
@@ -63,7 +203,7 @@ int64_t admin_tick(struct admin *s, int64_t now)
 {
     if (!s)
         return CLOCK_NEVER;
-    return guests_tick(&s->guests, now);
+    return connections_tick(&s->connections, now);
 }
 
 /* ---- requests ---- */
@@ -71,7 +211,7 @@ int64_t admin_tick(struct admin *s, int64_t now)
 /* note_once takes a header that may occur only once. libmicrohttpd 0.9.75 appends a folded line to
  * the name of the header: "Origin: x", then " y", is a header "Originy", which would go unnoticed.
  * So a name that only begins like one of ours counts as a repeated header. */
-static void note_once(struct gate_request *r, const char *name, const char *value)
+static void note_once(struct access_request *r, const char *name, const char *value)
 {
     struct str *const fields[] = {&r->host, &r->origin, &r->authorization};
     static const char *const names[] = {"Host", "Origin", "Authorization"};
@@ -87,11 +227,11 @@ static void note_once(struct gate_request *r, const char *name, const char *valu
     }
 }
 
-/* note keeps what the gate looks at. */
-static enum MHD_Result note(void *request, enum MHD_ValueKind kind, const char *name,
-                            const char *value)
+/* note_header keeps what the rules of access look at. */
+static enum MHD_Result note_header(void *request, enum MHD_ValueKind kind, const char *name,
+                                   const char *value)
 {
-    struct gate_request *r = request;
+    struct access_request *r = request;
     (void)kind;
     if (!value)
         value = "";
@@ -110,8 +250,9 @@ struct reply {
     struct buf text;
 };
 
-/* answer sends the reply with headers that keep browsers from caching, sniffing or framing it. */
-static enum MHD_Result answer(struct MHD_Connection *c, const struct reply *reply)
+/* send_reply sends the reply with headers that keep browsers from caching, sniffing or framing
+ * it. */
+static enum MHD_Result send_reply(struct MHD_Connection *c, const struct reply *reply)
 {
     static const char *const headers[][2] = {
         {"Cache-Control", "no-store"},
@@ -138,27 +279,21 @@ static enum MHD_Result answer(struct MHD_Connection *c, const struct reply *repl
     return queued;
 }
 
-/* refusal_of passes a request through the gate. *ret_knows says why its sender may not see
+/* refusal_of applies the rules of access. *ret_knows says why its sender may not see
  * everything, if that is so. */
-static struct gate_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
-                                      const struct gate_request *r, struct gate_refusal *ret_knows)
+static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
+                                        const struct access_request *r,
+                                        struct access_refusal *ret_knows)
 {
     struct sockaddr_storage here = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof here;
     getsockname(descriptor_of(c), (struct sockaddr *)&here, &size);
     /* Tokens are only compared under the lock: a reload may replace them at any moment. */
     pthread_mutex_lock(&s->token_lock);
-    struct gate g = {.hosts = s->cfg.hosts, .tokens = s->tokens, .local = s->local};
-    *ret_knows = gate_knows(&g, r);
+    struct access_rules rules = {.hosts = s->cfg.hosts, .tokens = s->tokens, .local = s->local};
+    *ret_knows = access_details(&rules, r);
     pthread_mutex_unlock(&s->token_lock);
-    return gate_check(&g, r, (struct sockaddr *)&here);
-}
-
-static void count_refusal(struct admin *s, unsigned status)
-{
-    for (size_t i = 0; i < METRICS_REFUSALS; i++)
-        if (metrics_refusals[i] == status)
-            atomic_fetch_add(&s->refused[i], 1);
+    return access_check(&rules, r, (struct sockaddr *)&here);
 }
 
 /* detail_of reads the parameter `verbose`; details are for clients that know the token. */
@@ -173,19 +308,21 @@ static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
     return PAGE_VERBOSE;
 }
 
-/* respond makes the reply to a request: a refusal, a page, or 404. */
-static void respond(struct admin *s, struct MHD_Connection *c, const char *url,
-                    const struct gate_request *r, struct reply *ret)
+/* make_reply makes the reply to a request: a refusal, a page, or 404. */
+static void make_reply(struct admin *s, struct MHD_Connection *c, const char *url,
+                       const struct access_request *r, struct reply *ret)
 {
-    struct gate_refusal knows;
-    struct gate_refusal refused = refusal_of(s, c, r, &knows);
-    const struct page *page = pages_find(url);
+    struct access_refusal knows;
+    struct access_refusal refused = refusal_of(s, c, r, &knows);
+    const struct page *page = find_page(url);
     bool open = page && page->open;
     if (!refused.status && !open)
         refused = knows;
 
     if (refused.status) {
-        count_refusal(s, refused.status);
+        for (size_t i = 0; i < METRICS_REFUSALS; i++)
+            if (metrics_refusals[i] == refused.status)
+                atomic_fetch_add(&s->refused[i], 1);
         ret->status = refused.status;
         buf_adds(&ret->text, refused.text);
         return;
@@ -208,19 +345,19 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
                                   size_t *data_size, void **state)
 {
     struct admin *s = cls;
-    struct gate_request r = {.method = str_of(method),
-                             .old = strcmp(version, MHD_HTTP_VERSION_1_0) == 0};
+    struct access_request r = {.method = str_of(method),
+                               .old = strcmp(version, MHD_HTTP_VERSION_1_0) == 0};
     struct reply reply = {.type = PAGES_TEXT};
     (void)data;
     if (*state || *data_size > 0)
         return MHD_NO;
     *state = s; /* any value but NULL says that it was answered */
-    guests_ask(&s->guests, descriptor_of(c), clock_mono(&clock_system));
-    MHD_get_connection_values(c, MHD_HEADER_KIND, note, &r);
+    connections_request_complete(&s->connections, descriptor_of(c), clock_mono(&clock_system));
+    MHD_get_connection_values(c, MHD_HEADER_KIND, note_header, &r);
 
     buf_init(&reply.text, PAGE_MAX);
-    respond(s, c, url, &r, &reply);
-    enum MHD_Result done = answer(c, &reply);
+    make_reply(s, c, url, &r, &reply);
+    enum MHD_Result done = send_reply(c, &reply);
     buf_release(&reply.text);
     return done;
 }
@@ -232,13 +369,13 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
 {
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
-    int per_address = GUESTS_PER_ADDRESS;
+    int per_address = CONNECTIONS_PER_ADDRESS;
     if (s->local)
-        per_address = GUESTS_MAX; /* on this machine all clients have the same address */
+        per_address = CONNECTIONS_MAX; /* on this machine all clients have the same address */
 
     struct MHD_OptionItem options[] = {
         {MHD_OPTION_LISTEN_SOCKET, fd, NULL},
-        {MHD_OPTION_CONNECTION_LIMIT, GUESTS_MAX, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX, NULL},
         {MHD_OPTION_PER_IP_CONNECTION_LIMIT, per_address, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, REQUEST_MAX, NULL},
@@ -261,17 +398,18 @@ static struct admin *new_admin(const struct admin_config *cfg, const struct admi
     s->local = admin_loopback(&door->address);
     pthread_mutex_init(&s->store_lock, NULL);
     pthread_mutex_init(&s->token_lock, NULL);
-    guests_init(&s->guests);
+    connections_init(&s->connections);
     return s;
 }
 
-/* serve listens on an address and starts the HTTP server. On success the server owns the socket. */
-static int serve(struct admin *s, const struct admin_address *address, char ret_url[ADMIN_ADDRESS],
-                 struct error *err)
+/* listen_and_start listens on an address and starts the HTTP server. On success the server owns the
+ * socket. */
+static int listen_and_start(struct admin *s, const struct admin_address *address,
+                            char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     int fd = -1;
     struct socket_wish wish = {
-        .address = address, .backlog = GUESTS_MAX, .mode = s->cfg.socket_mode};
+        .address = address, .backlog = CONNECTIONS_MAX, .mode = s->cfg.socket_mode};
     if (socket_listen(&wish, &s->file, &fd, err) != 0)
         return -1;
     socket_say(fd, ret_url);
@@ -287,10 +425,10 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
 {
     struct admin *s = new_admin(cfg, door);
     if (!s) {
-        token_free(door->tokens);
+        access_tokens_free(door->tokens);
         return err_nomem(err);
     }
-    if (serve(s, &door->address, ret_url, err) != 0) {
+    if (listen_and_start(s, &door->address, ret_url, err) != 0) {
         admin_stop(s);
         return -1;
     }
@@ -310,7 +448,7 @@ void admin_set_tokens(struct admin *s, struct tokens *t)
     struct tokens *former = s->tokens;
     s->tokens = t;
     pthread_mutex_unlock(&s->token_lock);
-    token_free(former);
+    access_tokens_free(former);
 }
 
 /* idle_soon waits a moment for scrapes to end. One that waits for a store which does not answer
@@ -337,8 +475,8 @@ bool admin_stop(struct admin *s)
     if (s->http)
         MHD_stop_daemon(s->http);
     store_close(s->st);
-    token_free(s->tokens);
-    guests_release(&s->guests);
+    access_tokens_free(s->tokens);
+    connections_release(&s->connections);
     pthread_mutex_destroy(&s->store_lock);
     pthread_mutex_destroy(&s->token_lock);
     free(s);

@@ -1,31 +1,117 @@
-/* socket.c: makes the listening socket. For a unix socket it makes sure that nobody else can put
- * theirs in its place. */
+/* socket.c: reads an address to listen on, and makes the listening socket. For a unix socket it
+ * makes sure that no other user can put theirs in its place. */
 #include "admin/socket.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/place.h"
+#include "base/text.h"
 
 #define LOCK_TRIES 40
 #define LOCK_PAUSE_US 50000
 
+/* ---- addresses ---- */
+
+static int refuse_address(const char *text, struct error *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "\"%s\" is not an address to listen on; use 127.0.0.1:8025, [::1]:8025, "
+                   "localhost:8025 or unix:PATH",
+                   text);
+}
+
+/* parse_path reads the path of a unix socket. text is the whole address, for the message. */
+static int parse_path(const char *text, const char *path, struct admin_address *ret,
+                      struct error *err)
+{
+    size_t n = strlen(path);
+    *ret = (struct admin_address){.at.un = {.sun_family = AF_UNIX}, .size = sizeof ret->at.un};
+    if (n == 0)
+        return refuse_address(text, err);
+    if (n >= sizeof ret->at.un.sun_path)
+        return err_set(err, ERR_CONFIG, "the path of a unix socket has at most %zu bytes, not %zu",
+                       sizeof ret->at.un.sun_path - 1, n);
+
+    memcpy(ret->at.un.sun_path, path, n);
+    return 0;
+}
+
+static bool parse_v4(const char *host, uint16_t port, struct admin_address *ret)
+{
+    *ret = (struct admin_address){.at.v4 = {.sin_family = AF_INET, .sin_port = htons(port)},
+                                  .size = sizeof ret->at.v4};
+    return inet_pton(AF_INET, host, &ret->at.v4.sin_addr) == 1;
+}
+
+static bool parse_v6(const char *host, uint16_t port, struct admin_address *ret)
+{
+    *ret = (struct admin_address){.at.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)},
+                                  .size = sizeof ret->at.v6};
+    return inet_pton(AF_INET6, host, &ret->at.v6.sin6_addr) == 1;
+}
+
+/* parse_host reads 127.0.0.1, localhost or [::1], of n bytes. */
+static bool parse_host(const char *text, size_t n, uint16_t port, struct admin_address *ret)
+{
+    char host[ADMIN_ADDRESS];
+    if (n == 0 || n >= sizeof host)
+        return false;
+    memcpy(host, text, n);
+    host[n] = '\0';
+
+    if (strcmp(host, "localhost") == 0)
+        return parse_v4("127.0.0.1", port, ret);
+    if (host[0] == '[' && host[n - 1] == ']') {
+        host[n - 1] = '\0';
+        return parse_v6(host + 1, port, ret);
+    }
+    return parse_v4(host, port, ret);
+}
+
+int admin_address_parse(const char *text, struct admin_address *ret, struct error *err)
+{
+    static const char unix_scheme[] = "unix:";
+    size_t scheme = sizeof unix_scheme - 1;
+    if (strncmp(text, unix_scheme, scheme) == 0)
+        return parse_path(text, text + scheme, ret, err);
+
+    int64_t port;
+    const char *colon = strrchr(text, ':');
+    if (!colon || text_int(colon + 1, 0, 65535, &port, NULL) != 0)
+        return refuse_address(text, err);
+    if (!parse_host(text, (size_t)(colon - text), (uint16_t)port, ret))
+        return refuse_address(text, err);
+    return 0;
+}
+
+bool admin_loopback(const struct admin_address *a)
+{
+    if (a->at.any.sa_family == AF_UNIX)
+        return true;
+    if (a->at.any.sa_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&a->at.v6.sin6_addr);
+    return ntohl(a->at.v4.sin_addr.s_addr) >> 24 == 127;
+}
+
 /* ---- the place in the file system ---- */
 
-/* check_folder refuses a folder where somebody else could put a socket in place of ours. Clients
+/* check_folder refuses a folder where another user could put a socket in place of ours. Clients
  * would send that one their tokens. */
 static int check_folder(const struct stat *folder, struct error *err)
 {
     bool open_to_all = (folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX);
     if (open_to_all)
-        return err_set(err, ERR_CONFIG,
-                       "everybody can put another socket in its place; chmod o-w its folder");
+        return err_set(
+            err, ERR_CONFIG,
+            "every user of this machine can put another socket in its place; chmod o-w its folder");
     if (folder->st_uid != 0 && folder->st_uid != geteuid())
         return err_set(
             err, ERR_CONFIG,
@@ -33,18 +119,8 @@ static int check_folder(const struct stat *folder, struct error *err)
     return 0;
 }
 
-/* lock waits up to two seconds: another relay holds the lock only while it starts. */
-static int lock(int fd, struct error *err)
-{
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            return 0;
-        usleep(LOCK_PAUSE_US);
-    }
-    return err_set(err, ERR_BUSY, "another process has locked its folder");
-}
-
-/* open_locked returns a descriptor of the folder that holds its lock. */
+/* open_locked returns a descriptor of the folder that holds its lock. It waits up to two seconds:
+ * another relay holds the lock only while it starts. */
 static int open_locked(const struct place *p, int *ret, struct error *err)
 {
     if (check_folder(&p->folder, err) != 0)
@@ -52,12 +128,15 @@ static int open_locked(const struct place *p, int *ret, struct error *err)
     int fd = fd_above_stdio(openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
-    if (lock(fd, err) != 0) {
-        close(fd);
-        return -1;
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            *ret = fd;
+            return 0;
+        }
+        usleep(LOCK_PAUSE_US);
     }
-    *ret = fd;
-    return 0;
+    close(fd);
+    return err_set(err, ERR_BUSY, "another process has locked its folder");
 }
 
 /* lock_folder keeps a process that starts at the same time from taking our new socket for one that
@@ -72,7 +151,7 @@ static int lock_folder(const char *path, int *ret, struct error *err)
     return r;
 }
 
-/* is_alive reports whether somebody is listening on a socket; when in doubt, yes. */
+/* is_alive reports whether a process is listening on a socket; when in doubt, yes. */
 static bool is_alive(const struct sockaddr_un *un)
 {
     int fd = fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

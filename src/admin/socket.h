@@ -18,9 +18,9 @@ struct socket_wish {
     mode_t mode; /* of a unix socket */
 };
 
-/* socket_listen returns a listening socket in *ret. In the file system it replaces a socket that
- * nobody is listening on, but neither one in use nor any other file. *ret_file is for socket_remove
- * at the end. */
+/* socket_listen returns a listening socket in *ret. In the file system it replaces a socket that no
+ * process is listening on, but neither one in use nor any other file. *ret_file is for
+ * socket_remove at the end. */
 int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
                   struct error *err);
 /* socket_remove removes the socket from the file system, if it is still ours. */

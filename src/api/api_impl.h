@@ -27,8 +27,7 @@ struct outbox_consumer {
     bool changed;    /* since the last call of api_consumer_expand */
     bool registered; /* by outbox_consumer_register; without sink and handlers it is not run */
     int threads;     /* the option `workers`: for each handler, or for all that share their fate */
-    struct handler *handlers; /* names and patterns are owned */
-    struct api_handler **api; /* ctx of handlers[i] */
+    struct handler *handlers; /* names, patterns and ctx, an api_handler, are owned */
     size_t n_handlers;
     struct consumer *parts; /* one for each handler with a fate of its own */
     size_t n_parts;

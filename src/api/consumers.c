@@ -295,10 +295,9 @@ void api_consumer_free(outbox_consumer *c)
     for (size_t i = 0; i < c->n_handlers; i++) {
         free((char *)c->handlers[i].pattern);
         free((char *)c->handlers[i].name);
-        free(c->api[i]);
+        free(c->handlers[i].ctx);
     }
     free(c->handlers);
-    free(c->api);
     consumer_release(&c->c);
     free(c);
 }
@@ -371,31 +370,24 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
     return status[verdict];
 }
 
-/* add adds a handler. It owns name and pattern, and frees them if it fails; a pattern that is NULL
- * counts as out of memory. */
-static int add(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
-               bool external, struct error *err)
+/* add_handler owns name and pattern, and frees them if it fails; a pattern that is NULL counts as
+ * out of memory. */
+static int add_handler(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
+                       bool external, struct error *err)
 {
-    size_t n = c->n_handlers;
-    struct handler *h = realloc(c->handlers, (n + 1) * sizeof *h);
-    if (h)
-        c->handlers = h;
-    struct api_handler **list = realloc(c->api, (n + 1) * sizeof(struct api_handler *));
-    if (list)
-        c->api = list;
+    struct handler *more = realloc(c->handlers, (c->n_handlers + 1) * sizeof *more);
     struct api_handler *api = malloc(sizeof *api);
-    bool room = h && list && api;
-    if (!room || !pattern) {
+    if (more)
+        c->handlers = more;
+    if (!more || !api || !pattern) {
         free(api);
         free(name);
         free(pattern);
         return err_nomem(err);
     }
     *api = given;
-    c->api[n] = api;
-    c->handlers[n] = (struct handler){
+    more[c->n_handlers++] = (struct handler){
         .name = name, .pattern = pattern, .external = external, .fn = call_handler, .ctx = api};
-    c->n_handlers++;
     c->changed = true;
     return 0;
 }
@@ -413,7 +405,7 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
         return err_set(err, ERR_CONFIG,
                        "consumer \"%s\" has handlers with names; give this one a name, too",
                        c->c.name);
-    return add(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
+    return add_handler(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
 
 /* full_name makes the name that a handler has in the store, "consumer.handler". It refuses a name
@@ -434,17 +426,6 @@ static int full_name(const outbox_consumer *c, const char *name, char full[FULL_
     return 0;
 }
 
-static int check_pattern(const char *name, const char *pattern, struct error *err)
-{
-    struct filter *f;
-    if (!*pattern)
-        return err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
-    if (filter_new(pattern, NULL, &f, err) != 0)
-        return -1;
-    filter_free(f);
-    return 0;
-}
-
 OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern,
                                   outbox_handler handler, void *ctx, int flags,
                                   outbox_error *public_err)
@@ -457,15 +438,19 @@ OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const ch
                        c->c.name);
     if (full_name(c, name, full, err) != 0)
         return -1;
-    if (check_pattern(name, pattern, err) != 0)
+    struct filter *parsed;
+    if (!*pattern)
+        return err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
+    if (filter_new(pattern, NULL, &parsed, err) != 0)
         return -1;
+    filter_free(parsed);
 
     char *copy = strdup(full);
     if (!copy)
         return err_nomem(err);
     c->named = true;
-    return add(c, copy, strdup(pattern), (struct api_handler){handler, ctx},
-               (flags & OUTBOX_EXTERNAL) != 0, err);
+    return add_handler(c, copy, strdup(pattern), (struct api_handler){handler, ctx},
+                       (flags & OUTBOX_EXTERNAL) != 0, err);
 }
 
 /* ---- registering ---- */

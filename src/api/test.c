@@ -20,22 +20,8 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms)
 
 /* ---- deliver everything ---- */
 
-/* earliest_due returns 0 if nothing is due later. A paused consumer does not count: no waiting
- * would deliver its events. */
-static int64_t earliest_due(const struct consumer_info *list, size_t n)
-{
-    int64_t earliest = 0;
-    for (size_t i = 0; i < n; i++) {
-        int64_t due = list[i].next_due;
-        if (list[i].paused || due == 0)
-            continue;
-        if (earliest == 0 || due < earliest)
-            earliest = due;
-    }
-    return earliest;
-}
-
-/* next_due finds out when the next retry or delay of any consumer is due. *ret == 0: none is. */
+/* next_due finds out when the next retry or delay of any consumer is due. *ret == 0: none is. A
+ * paused consumer does not count: no waiting would deliver its events. */
 static int next_due(outbox *ob, int64_t *ret, struct error *err)
 {
     struct arena a;
@@ -43,11 +29,15 @@ static int next_due(outbox *ob, int64_t *ret, struct error *err)
     size_t n;
     *ret = 0;
     arena_init(&a, 0);
-    int r = ob->st->ops->consumer_list(ob->st, NULL, &a, &list, &n, err);
-    if (r == 0)
-        *ret = earliest_due(list, n);
+    int result = ob->st->ops->consumer_list(ob->st, NULL, &a, &list, &n, err);
+    for (size_t i = 0; result == 0 && i < n; i++) {
+        int64_t due = list[i].next_due;
+        bool counts = due > 0 && !list[i].paused;
+        if (counts && (*ret == 0 || due < *ret))
+            *ret = due;
+    }
     arena_release(&a);
-    return r;
+    return result;
 }
 
 /* outbox_test_deliver steps, moves the clock to the next retry or delay, and steps again, until
@@ -97,7 +87,8 @@ struct visiting {
     size_t seen;
 };
 
-static int pass_on(void *ctx, const struct event *ev, const struct delivery_info *info, size_t n)
+static int visit_event(void *ctx, const struct event *ev, const struct delivery_info *info,
+                       size_t n)
 {
     struct visiting *v = ctx;
     struct delivery d = {.ev = ev, .attempt = 0};
@@ -119,7 +110,7 @@ OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox
         struct event_query q = {.after = v.last, .limit = 1000};
         v.seen = 0;
         pthread_mutex_lock(&ob->lock);
-        int r = ob->st->ops->events(ob->st, &q, pass_on, &v, err_of(err));
+        int r = ob->st->ops->events(ob->st, &q, visit_event, &v, err_of(err));
         pthread_mutex_unlock(&ob->lock);
         if (r != 0)
             return -1;
@@ -133,33 +124,15 @@ struct counting {
     int n;
 };
 
-static bool has_type(const struct counting *c, const outbox_event *ev)
-{
-    if (!c->type)
-        return true;
-    return pattern_match(str_of(c->type), str_of(outbox_event_type(ev)));
-}
-
-static bool has_id(const struct counting *c, const outbox_event *ev)
-{
-    const char *id = outbox_event_aggregate_id(ev);
-    if (!c->aggregate_id)
-        return true;
-    return id && strcmp(id, c->aggregate_id) == 0;
-}
-
-static bool has_part(const struct counting *c, const outbox_event *ev)
-{
-    if (!c->part)
-        return true;
-    return strstr(outbox_event_payload(ev, NULL), c->part) != NULL;
-}
-
-static int count(void *ctx, const outbox_event *ev)
+static int count_matching(void *ctx, const outbox_event *ev)
 {
     struct counting *c = ctx;
-    bool match = has_type(c, ev) && has_id(c, ev) && has_part(c, ev);
-    if (match)
+    const char *id = outbox_event_aggregate_id(ev);
+    const char *payload = outbox_event_payload(ev, NULL);
+    bool has_type = !c->type || pattern_match(str_of(c->type), str_of(outbox_event_type(ev)));
+    bool has_id = !c->aggregate_id || (id && strcmp(id, c->aggregate_id) == 0);
+    bool has_part = !c->part || strstr(payload, c->part);
+    if (has_type && has_id && has_part)
         c->n++;
     return 0;
 }
@@ -168,7 +141,7 @@ OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggre
                                  const char *payload_part, outbox_error *err)
 {
     struct counting c = {.type = type, .aggregate_id = aggregate_id, .part = payload_part};
-    if (outbox_test_each(ob, count, &c, err) != 0)
+    if (outbox_test_each(ob, count_matching, &c, err) != 0)
         return -1;
     return c.n;
 }

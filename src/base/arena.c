@@ -75,15 +75,8 @@ static size_t block_size(const struct arena *a, size_t n)
     return max_size(size, n);
 }
 
-/* apart says whether n bytes get a block of their own behind the head: they are much more than the
- * head has, so that what comes next still fits in there. */
-static bool apart(const struct arena *a, size_t n)
-{
-    return a->head && n > doubled(a->head->size);
-}
-
-/* add_block adds an empty block of at least n bytes, in front unless they are to be apart; NULL
- * when out of memory. */
+/* add_block adds an empty block of at least n bytes; NULL when out of memory. If that is much more
+ * than the head has, the block goes behind it, so that what comes next still fits in there. */
 static struct arena_block *add_block(struct arena *a, size_t n)
 {
     size_t size = block_size(a, n);
@@ -94,27 +87,13 @@ static struct arena_block *add_block(struct arena *a, size_t n)
     if (!b)
         return NULL;
     struct arena_block **at = &a->head;
-    if (apart(a, n))
+    bool apart = a->head && n > doubled(a->head->size);
+    if (apart)
         at = &a->head->next;
     *b = (struct arena_block){.next = *at, .size = size};
     *at = b;
     a->held += size;
     return b;
-}
-
-/* has_room says whether n bytes fit into what is left of the block after the padding. */
-static bool has_room(const struct arena_block *b, size_t pad, size_t n)
-{
-    size_t left = b->size - b->used;
-    return pad <= left && n <= left - pad;
-}
-
-static bool past_limit(const struct arena *a, size_t pad, size_t n)
-{
-    if (!a->limit)
-        return false;
-    size_t left = a->limit - a->used;
-    return pad > left || n > left - pad;
 }
 
 static void *take(struct arena *a, size_t n, size_t align)
@@ -123,11 +102,13 @@ static void *take(struct arena *a, size_t n, size_t align)
     size_t pad = 0;
     if (b)
         pad = (align - b->used % align) % align;
-    bool fits = b && has_room(b, pad, n);
+    size_t left = b ? b->size - b->used : 0;
+    bool fits = b && pad <= left && n <= left - pad;
     if (!fits)
         pad = 0; /* a new block begins aligned */
 
-    if (past_limit(a, pad, n))
+    size_t allowed = a->limit ? a->limit - a->used : SIZE_MAX;
+    if (pad > allowed || n > allowed - pad)
         return NULL;
     if (!fits)
         b = add_block(a, n);

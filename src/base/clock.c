@@ -102,18 +102,6 @@ static char *put(char *to, unsigned v, int width)
     return to + width;
 }
 
-static char *put_year(char *to, int64_t year)
-{
-    if (year < 0) {
-        *to++ = '-';
-        year = -year;
-    }
-    int width = 4;
-    for (int64_t rest = year / 10000; rest; rest /= 10)
-        width++;
-    return put(to, (unsigned)year, width);
-}
-
 size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
 {
     int64_t days = wall_ms / DAY_MS - (wall_ms % DAY_MS < 0);
@@ -123,7 +111,14 @@ size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
     unsigned ms = (unsigned)rest;
     struct date d = date_of(days);
 
-    char *p = put_year(out, d.year);
+    char *p = out;
+    if (d.year < 0)
+        *p++ = '-';
+    unsigned year = (unsigned)(d.year < 0 ? -d.year : d.year);
+    int width = 4;
+    for (unsigned more = year / 10000; more; more /= 10)
+        width++;
+    p = put(p, year, width);
     *p++ = '-';
     p = put(p, (unsigned)d.month, 2);
     *p++ = '-';

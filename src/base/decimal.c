@@ -35,20 +35,14 @@ static bool is_zero_or_dot(char c)
     return c == '0' || c == '.';
 }
 
-/* find_exponent returns the e of the number, or its end if it has none. */
-static const char *find_exponent(const char *p, const char *end)
-{
-    while (p < end && *p != 'e' && *p != 'E')
-        p++;
-    return p;
-}
-
 static struct decimal decimal_of(struct str number)
 {
     const char *end = number.p + number.n;
     bool negative = number.p[0] == '-';
     const char *first = number.p + negative;
-    const char *e = find_exponent(first, end);
+    const char *e = first;
+    while (e < end && *e != 'e' && *e != 'E')
+        e++;
     int64_t exp = 0;
     if (e < end)
         exp = exponent_of(e + 1, end);

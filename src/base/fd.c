@@ -33,22 +33,18 @@ static void quiet_begin(struct quiet *q)
         sigpending(&q->pending);
 }
 
-/* take_back takes a pending signal from this thread. */
-static void take_back(int signal)
-{
-    sigset_t one;
-    sigemptyset(&one);
-    sigaddset(&one, signal);
-    sigtimedwait(&one, NULL, &(struct timespec){0});
-}
-
 /* quiet_end takes back what a failed write has raised, and nothing that was pending before it. */
 static void quiet_end(const struct quiet *q, bool failed)
 {
     int saved = errno;
-    for (size_t i = 0; failed && i < RAISED; i++)
-        if (!sigismember(&q->pending, raised[i]))
-            take_back(raised[i]);
+    for (size_t i = 0; failed && i < RAISED; i++) {
+        if (sigismember(&q->pending, raised[i]))
+            continue;
+        sigset_t one;
+        sigemptyset(&one);
+        sigaddset(&one, raised[i]);
+        sigtimedwait(&one, NULL, &(struct timespec){0});
+    }
     pthread_sigmask(SIG_SETMASK, &q->mask, NULL);
     errno = saved;
 }
@@ -69,5 +65,5 @@ void fd_allow(size_t n)
         return;
     limit.rlim_cur = n < limit.rlim_max ? n : limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return; /* whoever needs one in vain will say so */
+        return; /* opening one in vain will say so */
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/char.h"
 #include "base/small_file.h"
 
@@ -20,7 +21,7 @@ struct parser {
     struct ini_reading *r;
     const char *section; /* NULL: its heading is wrong, and its settings are skipped */
     struct seen *seen;
-    size_t n_seen, cap_seen;
+    size_t n_seen;
 };
 
 /* trim cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its
@@ -62,46 +63,7 @@ static int open_section(struct parser *p, char *line, size_t n, struct error *er
     return p->r->visit(p->r->ctx, name, NULL, NULL, err);
 }
 
-static bool is_seen(const struct parser *p, const char *name)
-{
-    for (size_t i = 0; i < p->n_seen; i++) {
-        bool same_name = strcmp(p->seen[i].name, name) == 0;
-        if (same_name && strcmp(p->seen[i].section, p->section) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* remember refuses a name that its section already has, even if the section was opened twice. */
-static int remember(struct parser *p, const char *name, struct error *err)
-{
-    if (is_seen(p, name))
-        return err_set(err, ERR_CONFIG, "%s is set twice in this section", name);
-
-    if (p->n_seen == p->cap_seen) {
-        size_t cap = p->cap_seen ? p->cap_seen * 2 : 32;
-        struct seen *more = realloc(p->seen, cap * sizeof *more);
-        if (!more)
-            return err_nomem(err);
-        p->seen = more;
-        p->cap_seen = cap;
-    }
-    p->seen[p->n_seen++] = (struct seen){p->section, name};
-    return 0;
-}
-
-/* unquote returns a value without the double quotes around it, if it has no others. */
-static char *unquote(char *value)
-{
-    size_t n = strlen(value);
-    bool quoted = n >= 2 && value[0] == '"' && strchr(value + 1, '"') == value + n - 1;
-    if (!quoted)
-        return value;
-    value[n - 1] = '\0';
-    return value + 1;
-}
-
-static int setting(struct parser *p, char *line, size_t n, struct error *err)
+static int read_setting(struct parser *p, char *line, size_t n, struct error *err)
 {
     char *equals = memchr(line, '=', n);
     if (!equals)
@@ -110,13 +72,31 @@ static int setting(struct parser *p, char *line, size_t n, struct error *err)
     char *name = trim(line, equals);
     if (!*name)
         return err_set(err, ERR_CONFIG, "no name before '='");
-    if (remember(p, name, err) != 0)
-        return -1;
-    return p->r->visit(p->r->ctx, p->section, name, unquote(value), err);
+
+    /* A name is set once in its section, even if the section was opened twice. */
+    for (size_t i = 0; i < p->n_seen; i++) {
+        bool same_name = strcmp(p->seen[i].name, name) == 0;
+        if (same_name && strcmp(p->seen[i].section, p->section) == 0)
+            return err_set(err, ERR_CONFIG, "%s is set twice in this section", name);
+    }
+    struct seen *more = array_grow(p->seen, p->n_seen, sizeof *more);
+    if (!more)
+        return err_nomem(err);
+    p->seen = more;
+    p->seen[p->n_seen++] = (struct seen){p->section, name};
+
+    /* Double quotes around the value, if it has no others, are not part of it. */
+    size_t length = strlen(value);
+    bool quoted = length >= 2 && value[0] == '"' && strchr(value + 1, '"') == value + length - 1;
+    if (quoted) {
+        value[length - 1] = '\0';
+        value++;
+    }
+    return p->r->visit(p->r->ctx, p->section, name, value, err);
 }
 
-/* take_line handles one line; the byte at `end` may be overwritten. */
-static int take_line(struct parser *p, char *line, char *end, struct error *err)
+/* read_line handles one line; the byte at `end` may be overwritten. */
+static int read_line(struct parser *p, char *line, char *end, struct error *err)
 {
     if (memchr(line, '\0', (size_t)(end - line)))
         return err_set(err, ERR_CONFIG, "a NUL byte");
@@ -135,16 +115,7 @@ static int take_line(struct parser *p, char *line, char *end, struct error *err)
     }
     if (!p->section)
         return 0;
-    return setting(p, line, n, err);
-}
-
-/* gathered passes a problem on if problems are collected, and says whether reading continues. */
-static bool gathered(const struct parser *p, const struct error *why)
-{
-    if (!p->r->problem || why->code == ERR_NOMEM)
-        return false;
-    p->r->problem(p->r->ctx, why);
-    return true;
+    return read_setting(p, line, n, err);
 }
 
 /* read_lines goes through the text up to stop, which is a line feed, and overwrites it. */
@@ -153,7 +124,11 @@ static int read_lines(struct parser *p, char *at, char *stop, struct error *err)
     for (p->r->line = 1; at < stop; p->r->line++) {
         struct error why = {0};
         char *end = memchr(at, '\n', (size_t)(stop - at) + 1);
-        if (take_line(p, at, end, &why) != 0 && !gathered(p, &why)) {
+        bool failed = read_line(p, at, end, &why) != 0;
+        bool collected = p->r->problem && why.code != ERR_NOMEM;
+        if (failed && collected) {
+            p->r->problem(p->r->ctx, &why);
+        } else if (failed) {
             if (err)
                 *err = why;
             return -1;

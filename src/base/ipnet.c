@@ -194,31 +194,15 @@ enum ipnet_host ipnet_of_host(const char *host, struct sockaddr_storage *ret)
     return IPNET_ADDRESS;
 }
 
-/* has_bits_after says whether a bit is set after the prefix of a network. */
-static bool has_bits_after(const struct ipnet *n, size_t bytes)
-{
-    for (size_t i = (size_t)n->bits; i < bytes * 8; i++)
-        if (n->addr[i / 8] & (0x80 >> (i % 8)))
-            return true;
-    return false;
-}
-
-/* address_before reads the address in the first n bytes of the text. */
-static bool address_before(const char *text, size_t n, struct sockaddr_storage *ret)
-{
-    char addr[64];
-    if (n >= sizeof addr)
-        return false;
-    memcpy(addr, text, n);
-    addr[n] = '\0';
-    return ipnet_of_text(addr, ret);
-}
-
 int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
 {
     struct sockaddr_storage sa;
+    char address[64];
     size_t n = strcspn(text, "/");
-    if (!address_before(text, n, &sa))
+    bool fits = n < sizeof address;
+    if (fits)
+        snprintf(address, sizeof address, "%.*s", (int)n, text);
+    if (!fits || !ipnet_of_text(address, &sa))
         return err_set(err, ERR_CONFIG,
                        "\"%s\" is not a network; write 10.0.0.0/8, fd00::/8 or 192.0.2.7", text);
 
@@ -232,10 +216,14 @@ int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
         net.bits = (int)bits;
     }
 
-    if (has_bits_after(&net, a.n))
-        return err_set(err, ERR_CONFIG,
-                       "\"%s\" has bits set after its first %d; clear them, or use a longer prefix",
-                       text, net.bits);
+    for (size_t i = (size_t)net.bits; i < a.n * 8; i++) {
+        bool set = net.addr[i / 8] & (0x80 >> (i % 8));
+        if (set)
+            return err_set(
+                err, ERR_CONFIG,
+                "\"%s\" has bits set after its first %d; clear them, or use a longer prefix", text,
+                net.bits);
+    }
     *ret = net;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* json.c: finds and compares values in a text that json_parse accepted. It relies on the text being
- * valid: nothing here reports an error. */
+/* json.c: finds and compares values in a text that json_parse accepted, and writes JSON. It relies
+ * on the text being valid: nothing here reports an error. */
 #include <string.h>
 
 #include "base/char.h"
@@ -26,19 +26,15 @@ static bool is_scalar_char(char c)
     return char_is_lower(c) || char_is_digit(c) || mark;
 }
 
-static const char *scalar_end(const char *p, const char *end)
-{
-    while (p < end && is_scalar_char(*p))
-        p++;
-    return p;
-}
-
 /* value_end returns the byte after the value at p. Counting brackets is enough: they are known to
  * match. */
 static const char *value_end(const char *p, const char *end)
 {
-    if (p < end && is_scalar_char(*p))
-        return scalar_end(p, end);
+    if (p < end && is_scalar_char(*p)) {
+        while (p < end && is_scalar_char(*p))
+            p++;
+        return p;
+    }
 
     size_t depth = 0;
     while (p < end) {
@@ -62,16 +58,6 @@ static const char *value_end(const char *p, const char *end)
     return p;
 }
 
-/* value_after returns where the value begins that follows the name ending at p; end if there is
- * none. */
-static const char *value_after(const char *p, const char *end)
-{
-    p = json_skip_space(p, end);
-    if (p < end)
-        p = json_skip_space(p + 1, end); /* over the colon */
-    return p;
-}
-
 bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret)
 {
     if (c.type != JSON_OBJECT && c.type != JSON_ARRAY)
@@ -89,7 +75,9 @@ bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret
     if (p < end && c.type == JSON_OBJECT) {
         const char *stop = string_end(p, end);
         name = (struct str){p, (size_t)(stop - p)};
-        p = value_after(stop, end);
+        p = json_skip_space(stop, end);
+        if (p < end)
+            p = json_skip_space(p + 1, end); /* over the colon */
     }
     if (p >= end)
         return false;
@@ -272,4 +260,71 @@ bool json_equal(struct json a, struct json b)
     if (a.type == JSON_NUMBER)
         return decimal_equal(a.raw, b.raw);
     return str_eq(a.raw, b.raw);
+}
+
+/* ---- writing ---- */
+
+/* add_escape writes a character that a string cannot hold as it is. Seven of them have a short
+ * escape. */
+static void add_escape(struct buf *b, unsigned char c)
+{
+    static const char hex[] = "0123456789abcdef", from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\";
+    const char *at = memchr(from, c, sizeof from - 1);
+    if (at) {
+        buf_add(b, (char[]){'\\', to[at - from]}, 2);
+    } else {
+        buf_add(b, (char[]){'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]}, 6);
+    }
+}
+
+/* quote_escaped is json_quote for a string whose first byte to escape is at `stop`. */
+static void quote_escaped(struct buf *b, const char *p, const char *stop, const char *end)
+{
+    buf_addc(b, '"');
+    while (stop < end) {
+        buf_add(b, p, (size_t)(stop - p));
+        add_escape(b, (unsigned char)*stop);
+        p = stop + 1;
+        stop = json_skip_plain(p, end);
+    }
+    buf_add(b, p, (size_t)(end - p));
+    buf_addc(b, '"');
+}
+
+void json_quote(struct buf *b, struct str s)
+{
+    if (!s.p)
+        s = STR("");
+    const char *end = s.p + s.n, *stop = json_skip_plain(s.p, end);
+    if (stop != end) {
+        quote_escaped(b, s.p, stop, end);
+        return;
+    }
+    char *to = buf_reserve(b, s.n + 2);
+    if (!to)
+        return;
+    to[0] = '"';
+    memcpy(to + 1, s.p, s.n);
+    to[s.n + 1] = '"';
+    b->n += s.n + 2;
+}
+
+static void replace_all(char *p, size_t n, char from, char to)
+{
+    char *end = p + n;
+    while ((p = memchr(p, from, (size_t)(end - p))))
+        *p++ = to;
+}
+
+void json_flat(struct buf *b, struct str text)
+{
+    if (!text.n)
+        return;
+    char *to = buf_reserve(b, text.n);
+    if (!to)
+        return;
+    memcpy(to, text.p, text.n);
+    replace_all(to, text.n, '\n', ' ');
+    replace_all(to, text.n, '\r', ' ');
+    b->n += text.n;
 }

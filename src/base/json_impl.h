@@ -1,5 +1,5 @@
 /* json_impl.h: what the files of json.h share. json_parse.c checks a text, json.c finds its way in
- * one that was checked, json_write.c writes. The functions are inline because each of them runs for
+ * one that was checked, and writes. The functions are inline because each of them runs for
  * every byte, or every eight bytes, of a payload. */
 #ifndef BASE_JSON_IMPL_H
 #define BASE_JSON_IMPL_H

@@ -76,18 +76,14 @@ static int unexpected(struct scan *s, const char *p)
     return fail(s, p, "invalid UTF-8");
 }
 
-static bool is_short_escape(char c)
-{
-    return c && strchr("\"\\/bfnrt", c);
-}
-
 /* escape_len returns the length of the escape at p, which is a backslash; 0 if it is not
  * well-formed. */
 static size_t escape_len(const char *p, const char *end)
 {
     if (end - p < 2)
         return 0;
-    if (is_short_escape(p[1]))
+    bool is_short = p[1] && strchr("\"\\/bfnrt", p[1]);
+    if (is_short)
         return 2;
     if (p[1] != 'u' || end - p < 6)
         return 0;
@@ -293,28 +289,20 @@ static int scan_value(struct scan *s)
     return more;
 }
 
-/* scan_text checks that one value, and nothing else, is in the text. */
-static int scan_text(struct scan *s, struct json *ret)
-{
-    const char *start = json_skip_space(s->p, s->end);
-    if (scan_value(s) != 0)
-        return -1;
-
-    const char *stop = s->p;
-    s->p = json_skip_space(stop, s->end);
-    if (s->p < s->end)
-        return unexpected(s, s->p);
-    *ret = json_value_of(start, stop);
-    return 0;
-}
-
 int json_parse(struct str text, struct json *ret, const char **why, size_t *at)
 {
     if (!text.p)
         text = STR("");
     struct scan s = {.p = text.p, .end = text.p + text.n};
-    struct json value;
-    if (scan_text(&s, &value) != 0) {
+    const char *start = json_skip_space(s.p, s.end);
+    int r = scan_value(&s);
+    const char *stop = s.p;
+    if (r == 0) {
+        s.p = json_skip_space(stop, s.end);
+        if (s.p < s.end)
+            r = unexpected(&s, s.p); /* one value, and nothing else */
+    }
+    if (r != 0) {
         if (why)
             *why = s.why;
         if (at)
@@ -323,6 +311,6 @@ int json_parse(struct str text, struct json *ret, const char **why, size_t *at)
     }
 
     if (ret)
-        *ret = value;
+        *ret = json_value_of(start, stop);
     return 0;
 }

@@ -10,25 +10,15 @@
 #include "base/fd.h"
 #include "base/text.h"
 
-/* watched_pid returns the process that systemd watches: this one, unless WATCHDOG_PID names
- * another; 0 if that is not a number. */
-static int64_t watched_pid(void)
-{
-    const char *text = getenv("WATCHDOG_PID");
-    int64_t pid = 0;
-    if (!text)
-        return getpid();
-    if (text_int(text, 1, INT32_MAX, &pid, NULL) != 0)
-        return 0;
-    return pid;
-}
-
-/* watchdog_ns returns how often WATCHDOG=1 is expected of us; 0 if it is not. */
+/* watchdog_ns returns how often WATCHDOG=1 is expected of us; 0 if it is not: WATCHDOG_PID may name
+ * another process. */
 static int64_t watchdog_ns(void)
 {
-    const char *usec = getenv("WATCHDOG_USEC");
-    int64_t n = 0;
-    if (!usec || watched_pid() != getpid())
+    const char *usec = getenv("WATCHDOG_USEC"), *watched = getenv("WATCHDOG_PID");
+    int64_t n = 0, pid = getpid();
+    if (watched && text_int(watched, 1, INT32_MAX, &pid, NULL) != 0)
+        return 0;
+    if (!usec || pid != getpid())
         return 0;
     if (text_int(usec, 1, INT64_MAX / 1000, &n, NULL) != 0)
         return 0;

@@ -187,7 +187,7 @@ const struct option_def *option_find(const struct option_def *table, const char 
     return NULL;
 }
 
-static int unknown(const struct option_def *table, const char *name, struct error *err)
+static int unknown_option(const struct option_def *table, const char *name, struct error *err)
 {
     const char *names[NAMES_MAX + 1];
     size_t n = 0;
@@ -204,27 +204,20 @@ int option_apply(const struct option_def *o, void *target, const char *value, st
     return o->set((char *)target + o->at, value, o, err);
 }
 
-/* switch_value turns what a switch was given into "yes" or "no"; NULL, as a flag without a value on
- * the command line gives, is yes. */
-static int switch_value(const char *value, const char **ret, struct error *err)
-{
-    bool on = true;
-    if (value && text_bool(value, &on, err) != 0)
-        return -1;
-    *ret = on ? "yes" : "no";
-    return 0;
-}
-
 int option_set(const struct option_def *table, void *target, const char *name, const char *value,
                struct error *err)
 {
     const struct option_def *o = option_find(table, name);
     if (!o)
-        return unknown(table, name, err);
+        return unknown_option(table, name, err);
 
     bool is_switch = o->arg == NULL;
-    if (is_switch && switch_value(value, &value, err) != 0)
-        return err_prefix(err, "%s", name);
+    if (is_switch) {
+        bool on = true; /* as a flag without a value on the command line means */
+        if (value && text_bool(value, &on, err) != 0)
+            return err_prefix(err, "%s", name);
+        value = on ? "yes" : "no";
+    }
     if (!value)
         return err_set(err, ERR_CONFIG, "%s: needs a value: %s", name, o->arg);
     if (option_apply(o, target, value, err) != 0)

@@ -74,18 +74,6 @@ void owner_make(char out[OWNER_TEXT], uint64_t random)
         snprintf(out + n, OWNER_TEXT - (size_t)n, ":%08x-%llx", machine, self.start);
 }
 
-/* has_ended says whether the process with this pid is not the one that was started then. */
-static bool has_ended(long pid, unsigned long long start)
-{
-    struct process p;
-    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
-        return true;
-    if (!look_up(pid, &p))
-        return false;
-    bool zombie = p.state == 'Z' && p.threads <= 1; /* nobody has asked for its exit status yet */
-    return p.start != start || zombie;
-}
-
 bool owner_gone(const char *owner)
 {
     const char *place = strrchr(owner, ':');
@@ -99,5 +87,15 @@ bool owner_gone(const char *owner)
     if (sscanf(host_end, ":%ld:", &pid) != 1 || pid <= 0)
         return false;
     bool here = machine != 0 && machine == this_machine();
-    return here && has_ended(pid, start);
+    if (!here)
+        return false;
+
+    struct process p;
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+        return true;
+    if (!look_up(pid, &p))
+        return false;
+    bool zombie = p.state == 'Z' &&
+                  p.threads <= 1; /* its parent has not asked for its status yet */
+    return p.start != start || zombie;
 }

@@ -228,17 +228,6 @@ static int open_or_make(const struct place *p, int flags, mode_t mode, bool *ret
     return -1;
 }
 
-/* check_open refuses an open file that may not be used. */
-static int check_open(const struct place *p, int fd, struct error *err)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at %s", p->path);
-    if (!is_usable(p, &st))
-        return not_trusted(p->path, &st, err);
-    return 0;
-}
-
 int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, struct error *err)
 {
     int fd = fd_above_stdio(open_or_make(p, flags, mode, ret_made));
@@ -249,18 +238,22 @@ int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, st
     if (fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not open %s", p->path);
 
-    if (check_open(p, fd, err) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        err_errno(err, ERR_UNAVAILABLE, errno, "could not look at %s", p->path);
+    else if (!is_usable(p, &st))
+        not_trusted(p->path, &st, err);
+    else
+        return fd;
+    close(fd);
+    return -1;
 }
 
 int place_look(const struct place *p, const char *name, struct error *err)
 {
     struct stat st;
     if (fstatat(p->dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return 0; /* whoever opens it will say what is wrong */
+        return 0; /* opening it will say what is wrong */
     if (!is_usable(p, &st))
         return not_trusted(name, &st, err);
     return 0;
@@ -273,7 +266,7 @@ bool place_caution(const struct place *p, char *out, size_t size)
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
     if (everybody)
         snprintf(out, size,
-                 "everybody on this machine can delete files in its folder; chmod the folder "
+                 "any user of this machine can delete files in its folder; chmod the folder "
                  "o-w, or +t");
     else if (another)
         snprintf(out, size, "its folder belongs to uid %u, who can delete files there",

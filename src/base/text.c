@@ -98,14 +98,6 @@ int text_duration(const char *s, int64_t *ret_ms, struct error *err)
     return 0;
 }
 
-/* magnitude returns the value without its sign, that of INT64_MIN included. */
-static uint64_t magnitude(int64_t v)
-{
-    if (v < 0)
-        return 0 - (uint64_t)v;
-    return (uint64_t)v;
-}
-
 void text_duration_show(int64_t ms, char out[32])
 {
     size_t n = 0;
@@ -115,7 +107,7 @@ void text_duration_show(int64_t ms, char out[32])
     }
     if (ms < 0)
         out[n++] = '-';
-    uint64_t rest = magnitude(ms);
+    uint64_t rest = ms < 0 ? 0 - (uint64_t)ms : (uint64_t)ms; /* also of INT64_MIN */
     for (const struct unit *u = durations; u->name; u++) {
         uint64_t count = rest / (uint64_t)u->factor;
         rest %= (uint64_t)u->factor;
@@ -157,39 +149,21 @@ void text_size_show(int64_t bytes, char out[32])
     snprintf(out, 32, "%" PRId64, bytes);
 }
 
-/* is_whole says whether s is nothing but digits, perhaps after a minus. */
-static bool is_whole(const char *s)
-{
-    if (*s == '-')
-        s++;
-    if (!char_is_digit(*s))
-        return false;
-    return s[strspn(s, "0123456789")] == '\0';
-}
-
-/* read_whole reads a number that is_whole; false if it does not fit. */
-static bool read_whole(const char *s, int64_t *ret)
+int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error *err)
 {
     bool negative = *s == '-';
+    const char *digits = s + negative;
+    if (!*digits || digits[strspn(digits, "0123456789")] != '\0')
+        return err_set(err, ERR_CONFIG, "\"%s\" is not a whole number", s);
+
     int64_t v = 0;
-    for (const char *p = s + negative; *p; p++) {
+    bool fits = true;
+    for (const char *p = digits; fits && *p; p++) {
         int digit = *p - '0';
         if (negative)
             digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        if (!decimal_push(&v, digit))
-            return false;
+        fits = decimal_push(&v, digit);
     }
-    *ret = v;
-    return true;
-}
-
-int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error *err)
-{
-    if (!is_whole(s))
-        return err_set(err, ERR_CONFIG, "\"%s\" is not a whole number", s);
-
-    int64_t v;
-    bool fits = read_whole(s, &v);
     if (!fits || v < min || v > max)
         return err_set(err, ERR_CONFIG, "%s is out of range: it goes from %" PRId64 " to %" PRId64,
                        s, min, max);
@@ -317,11 +291,6 @@ static size_t read_char(const char *p, size_t n, uint32_t *ret)
     return length;
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || char_is_control(c);
-}
-
 /* clean_char returns what the first of the n > 0 bytes at p becomes in a cleaned text, and how many
  * bytes that stands for: one at a time of what is not UTF-8. */
 static struct str clean_char(const char *p, size_t n, size_t *ret_length)
@@ -329,7 +298,8 @@ static struct str clean_char(const char *p, size_t n, size_t *ret_length)
     uint32_t c;
     size_t length = read_char(p, n, &c);
     *ret_length = length > 0 ? length : 1;
-    if (length == 1 && is_blank(*p))
+    bool blank = length == 1 && (*p == ' ' || char_is_control(*p));
+    if (blank)
         return STR(" ");
     if (length == 0 || !is_shown(c))
         return STR("?");

@@ -108,27 +108,6 @@ int url_user(struct str s, const char *password_env, char to[URL_PART_MAX], stru
     return url_decode(s, to, URL_PART_MAX, err);
 }
 
-static int read_host(struct str s, char **ret, struct error *err)
-{
-    char host[URL_PART_MAX];
-    if (url_decode(s, host, sizeof host, err) != 0)
-        return -1;
-    if (host[0] == '\0')
-        return option_copy(ret, "127.0.0.1", NULL, err);
-    return option_copy(ret, host, NULL, err);
-}
-
-static int read_port(struct str s, char **ret, struct error *err)
-{
-    char port[URL_PART_MAX];
-    int64_t n;
-    if (url_decode(s, port, sizeof port, err) != 0)
-        return -1;
-    if (text_int(port, 1, 65535, &n, err) != 0)
-        return err_prefix(err, "port");
-    return option_copy(ret, port, NULL, err);
-}
-
 int url_host_port(struct str s, const char *default_port, char **ret_host, char **ret_port,
                   struct error *err)
 {
@@ -144,22 +123,26 @@ int url_host_port(struct str s, const char *default_port, char **ret_host, char 
     if (colon && !bracket)
         host.n = (size_t)(colon - s.p);
 
-    if (read_host(host, ret_host, err) != 0)
+    char text[URL_PART_MAX];
+    if (url_decode(host, text, sizeof text, err) != 0)
+        return -1;
+    if (option_copy(ret_host, text[0] ? text : "127.0.0.1", NULL, err) != 0)
         return -1;
     if (!colon)
         return option_copy(ret_port, default_port, NULL, err);
-    return read_port(url_after(s, colon), ret_port, err);
-}
 
-static bool is_line_end(char c)
-{
-    return c == '\n' || c == '\r';
+    int64_t n;
+    if (url_decode(url_after(s, colon), text, sizeof text, err) != 0)
+        return -1;
+    if (text_int(text, 1, 65535, &n, err) != 0)
+        return err_prefix(err, "port");
+    return option_copy(ret_port, text, NULL, err);
 }
 
 /* copy_password copies the content of a password file, without the line end. */
 static char *copy_password(const char *path, struct str s, struct error *err)
 {
-    while (s.n && is_line_end(s.p[s.n - 1]))
+    while (s.n && (s.p[s.n - 1] == '\n' || s.p[s.n - 1] == '\r'))
         s.n--;
 
     if (s.n == 0) {

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/option.h"
 #include "cli/args.h"
+#include "cli/config.h"
 #include "engine/consumer.h"
 #include "listing/fields.h"
 #include "listing/human.h"
@@ -96,130 +97,6 @@ int commands_find(const char *name, const struct command **ret, struct error *er
  * usage error suggests the nearest name or lists them all. */
 int commands_sub(const struct command *rows, const char *sub, const struct command **ret,
                  struct error *err);
-
-/* ---- settings: options that flags, environment and config file share ---- */
-
-/* Where a value comes from; a later origin overrides an earlier one. */
-enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG };
-#define ORIGINS 4
-
-/* The options of the [outbox] section as they take effect. Strings are borrowed from the config. */
-struct settings {
-    const char *store; /* NULL if not given */
-    int64_t busy_ms, payload_max;
-    int log_level; /* enum log_level */
-    int color;     /* enum color */
-    int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
-    int connections;
-    int64_t memory;
-    const char *listen;                                              /* NULL: do not listen */
-    const char *listen_token_file, *listen_token_env, *listen_hosts; /* NULL if not given */
-    int64_t listen_mode;
-    int log_format;      /* enum log_format */
-    int64_t log_hold_ms; /* 0: log every line */
-    int64_t stuck_ms;
-    bool core_dumps;
-};
-
-/* When to print colours; by the option color. */
-enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
-
-extern const struct option_def config_options[]; /* set fields of struct settings */
-
-/* A value from a flag, the environment or the config file. (1) def->set accepted the value.
- * (2) consumer == NULL: the value applies to every consumer, or is not about consumers at all. */
-struct given {
-    const struct option_def *def;
-    enum origin origin;
-    const char *consumer;
-    const char *value;
-    const char *where; /* "--lease", "OUTBOX_LEASE", "outbox.conf:12" */
-};
-
-/* The names of consumers from one origin, in the order given, and where each is named. */
-struct consumer_names {
-    char **name, **where;
-    size_t n;
-};
-
-/* A problem with the settings. */
-struct problem {
-    const char *where; /* "outbox.conf:12", "OUTBOX_LEASE", "--sink"; NULL: no particular place */
-    const char *text;
-    bool warning; /* a relay starts anyway */
-};
-
-/* All values given. (1) With gather set, an invalid value is added to the problems and reading
- * continues; without it, reading ends with the first. */
-struct config {
-    struct given *given;
-    size_t n_given;
-    struct consumer_names names[ORIGINS];
-    char *path; /* the file that was loaded; NULL if none was */
-    bool gather;
-    struct problem *problem;
-    size_t n_problems;
-};
-
-void config_init(struct config *c);
-void config_release(struct config *c);
-/* config_flag adds a value from the arguments; an invalid one is a usage error. consumer may be
- * NULL. */
-int config_flag(struct config *c, const char *consumer, const struct option_def *def,
-                const char *value, struct error *err);
-/* config_flag_consumer adds the name of `--consumer NAME`. */
-int config_flag_consumer(struct config *c, const char *name, struct error *err);
-/* config_load adds the values of the environment (OUTBOX_<OPTION>) and, unless path is NULL, of the
- * config file. With `consumers` it also reads OUTBOX_CONSUMERS and
- * OUTBOX_CONSUMER_<NAME>_<OPTION>. */
-int config_load(struct config *c, const char *path, bool consumers, struct error *err);
-/* config_file adds the values of the config file alone. */
-int config_file(struct config *c, const char *path, struct error *err);
-/* config_complain adds a copy of the problem. It only fails if there is no memory. */
-int config_complain(struct config *c, const struct problem *p, struct error *err);
-/* config_again builds a new config from the flags of `from` and the current environment and file.
- * The caller releases *ret, even after a failure. */
-int config_again(const struct config *from, struct config *ret, struct error *err);
-/* config_get returns the value in effect for a consumer (NULL: for the outbox, or for every
- * consumer), or NULL if only the default applies. Flags override the environment, which overrides
- * the file; within each, a value that names the consumer overrides one for all. */
-const struct given *config_get(const struct config *c, const char *consumer,
-                               const struct option_def *def);
-/* config_value returns the value in effect, which may be the default, or NULL if there is none. */
-const char *config_value(const struct config *c, const char *consumer,
-                         const struct option_def *def);
-/* config_settings fills *ret with the values in effect. */
-int config_settings(const struct config *c, struct settings *ret, struct error *err);
-/* config_consumers returns the names of the consumers to run: those of the arguments, else those of
- * the environment, else those of the file. */
-char *const *config_consumers(const struct config *c, size_t *ret_n);
-/* config_check looks for whatever would keep a relay from running these consumers: there is none,
- * one has no sink, its options contradict each other, or its sink cannot be opened. Opening a sink
- * reads the files it needs; it connects only with `connect`. Each problem is passed to `visit`,
- * which copies what it keeps. The relay itself runs this check before it starts. */
-typedef void config_visit(void *ctx, const struct problem *p);
-void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
-/* config_mask appends a value with *** in place of the passwords in its URLs, and of the path and
- * query of a webhook. */
-void config_mask(struct buf *b, const char *value);
-/* config_secret reports whether a value certainly contains a password or a token. A path does not
- * count: it may be just a path. */
-bool config_secret(const char *value);
-/* config_hide overwrites a secret value in place with its masked form, cut to fit. It is meant for
- * our own arguments, which ps shows. */
-void config_hide(char *value);
-/* config_cautions passes a warning to `visit` for every secret that other users of this machine can
- * see: in the arguments, in the config file, in files it names. */
-void config_cautions(const struct config *c, config_visit *visit, void *ctx);
-/* config_guard forbids core dumps and debuggers if this process holds a secret, unless the option
- * core-dumps allows them. */
-void config_guard(const struct config *c, const struct settings *s);
-/* config_getenv returns the value of a variable, or NULL. An empty variable counts as unset. */
-const char *config_getenv(const char *variable);
-/* config_variable writes the name of an option's variable: OUTBOX_DRAIN_DEADLINE for
- * drain-deadline. */
-#define CONFIG_VARIABLE 64
-const char *config_variable(const char *name, char out[CONFIG_VARIABLE]);
 
 /* ---- the arguments ---- */
 

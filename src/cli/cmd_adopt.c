@@ -70,8 +70,10 @@ enum answer {
 
 /* A call of adopt and its result. */
 struct adoption {
-    const struct args *args;
     const struct adopt_args *a;
+    const char *table, *mark, *consumer; /* mark and consumer: NULL without --mark */
+    bool adopted, dry_run;
+    struct str columns; /* of a dry run */
     struct adopt_result res;
 };
 
@@ -103,13 +105,6 @@ static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
         buf_addf(b, "adopted; %s became %s\n", n, events);
 }
 
-static void add_mark(struct buf *b, const struct args *args)
-{
-    output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",
-                args->pos[0], args->dry_run ? "would be" : "are", args->adopt.mark,
-                args->adopt.consumer);
-}
-
 /* adoption_text says what was done in one line, or two with --mark. A dry run also shows which
  * columns would be read. */
 static void adoption_text(struct buf *b, const void *row)
@@ -127,96 +122,42 @@ static void adoption_text(struct buf *b, const void *row)
         [NOT_ADOPTED] = {"was not adopted; nothing to do", "is not adopted; nothing would be done"},
     };
     const struct adoption *d = row;
-    const struct args *args = d->args;
-    const struct adopt_args *a = d->a;
     const struct adopt_result *res = &d->res;
-    enum answer answer = answer_of(a, res);
+    enum answer answer = answer_of(d->a, res);
 
-    output_addf(b, "%s: ", args->pos[0]);
+    output_addf(b, "%s: ", d->table);
     if (answer == ADOPTED)
-        add_adopted(b, res->copied, args->dry_run);
+        add_adopted(b, res->copied, d->dry_run);
     else
-        buf_addf(b, "%s\n", said[answer][args->dry_run]);
+        buf_addf(b, "%s\n", said[answer][d->dry_run]);
 
-    bool describes = !a->undo && !a->drop_mark;
-    if (a->mark && res->changed)
-        add_mark(b, args);
-    if (args->dry_run && describes)
+    if (d->mark && res->changed)
+        output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",
+                    d->table, d->dry_run ? "would be" : "are", d->mark, d->consumer);
+    if (d->dry_run && !d->a->undo && !d->a->drop_mark)
         output_addf(b, "columns: %s\n", res->mapping);
-}
-
-static bool adoption_table(const void *row, struct listing_value *ret)
-{
-    ret->text = str_of(((const struct adoption *)row)->args->pos[0]);
-    return true;
-}
-
-static bool adoption_adopted(const void *row, struct listing_value *ret)
-{
-    ret->n = !((const struct adoption *)row)->a->undo;
-    return true;
-}
-
-static bool marks_rows(const void *row)
-{
-    return ((const struct adoption *)row)->a->mark;
-}
-
-static bool adoption_mark(const void *row, struct listing_value *ret)
-{
-    ret->text = str_of(((const struct adoption *)row)->a->mark);
-    return true;
-}
-
-static bool adoption_consumer(const void *row, struct listing_value *ret)
-{
-    ret->text = str_of(((const struct adoption *)row)->a->consumer);
-    return true;
-}
-
-static bool is_dry_run(const void *row)
-{
-    return ((const struct adoption *)row)->args->dry_run;
-}
-
-static bool adoption_dry_run(const void *row, struct listing_value *ret)
-{
-    ret->n = is_dry_run(row);
-    return true;
-}
-
-static bool shows_columns(const void *row)
-{
-    return is_dry_run(row) && !((const struct adoption *)row)->a->undo;
-}
-
-static void add_columns(struct buf *b, const void *row)
-{
-    buf_adds(b, ((const struct adoption *)row)->res.mapping);
 }
 
 #define AT(member) .at = offsetof(struct adoption, member)
 static const struct listing_field fields_adoption[] = {
-    {"table", LISTING_TEXT, .get = adoption_table, .help = "the table"},
-    {"adopted", LISTING_BOOL, .get = adoption_adopted, .help = "whether its rows become events"},
+    {"table", LISTING_TEXT, AT(table), "the table"},
+    {"adopted", LISTING_BOOL, AT(adopted), "whether its rows become events"},
     {"changed", LISTING_BOOL, AT(res.changed), "whether anything had to be done"},
     {"copied", LISTING_INT, AT(res.copied), "unprocessed rows that became events"},
-    {"mark", LISTING_TEXT, .get = adoption_mark, .only = marks_rows,
-     .help = "with --mark: the column that is set"},
-    {"consumer", LISTING_TEXT, .get = adoption_consumer, .only = marks_rows,
-     .help = "with --mark: the consumer whose deliveries count"},
-    {"dry_run", LISTING_BOOL, .get = adoption_dry_run, .only = is_dry_run,
-     .help = "true: nothing was done"},
-    {"columns", LISTING_OWN, .json = add_columns, .kind = "object", .only = shows_columns,
-     .help = "with --dry-run: which column each field is read from"},
+    {"mark", LISTING_TEXT, AT(mark), "with --mark: the column that is set", .optional = true},
+    {"consumer", LISTING_TEXT, AT(consumer), "with --mark: the consumer whose deliveries count",
+     .optional = true},
+    {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done", .optional = true},
+    {"columns", LISTING_JSON, AT(columns), "with --dry-run: the column of each field",
+     .optional = true},
     {NULL},
 };
 #undef AT
 
 /* ---- the command ---- */
 
-/* check refuses options that contradict each other. */
-static int check(const struct adopt_args *a, struct error *err)
+/* check_options refuses options that contradict each other. */
+static int check_options(const struct adopt_args *a, struct error *err)
 {
     bool describes = a->shape || a->existing || a->n_columns;
     bool marks = a->mark || a->drop_mark;
@@ -237,8 +178,8 @@ static int check(const struct adopt_args *a, struct error *err)
     return 0;
 }
 
-/* adopt passes the arguments on to the store. */
-static int adopt(struct cli *cli, struct adopt_result *ret, struct error *err)
+/* adopt_table passes the arguments on to the store. */
+static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *err)
 {
     const struct args *args = &cli->args;
     const struct adopt_args *a = &args->adopt;
@@ -271,16 +212,28 @@ static int adopt(struct cli *cli, struct adopt_result *ret, struct error *err)
 
 static int adopt_run(struct cli *cli, struct error *err)
 {
-    struct adoption d = {.args = &cli->args, .a = &cli->args.adopt};
-    if (check(d.a, err) != 0)
+    const struct adopt_args *a = &cli->args.adopt;
+    struct adoption d = {
+        .a = a,
+        .table = cli->args.pos[0],
+        .adopted = !a->undo,
+        .dry_run = cli->args.dry_run,
+    };
+    if (check_options(a, err) != 0)
         return -1;
 
-    bool ask = d.a->undo && !d.args->dry_run;
-    if (ask &&
-        output_confirm(cli, err, "stop turning rows of %.200s into events", d.args->pos[0]) != 0)
+    bool ask = a->undo && !d.dry_run;
+    if (ask && output_confirm(cli, err, "stop turning rows of %.200s into events", d.table) != 0)
         return -1;
-    if (adopt(cli, &d.res, err) != 0)
+    if (adopt_table(cli, &d.res, err) != 0)
         return -1;
+
+    if (a->mark) {
+        d.mark = a->mark;
+        d.consumer = a->consumer;
+    }
+    if (d.dry_run && !a->undo)
+        d.columns = str_of(d.res.mapping);
     return output_result(cli, fields_adoption, &d, adoption_text, err);
 }
 

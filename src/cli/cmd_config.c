@@ -24,16 +24,6 @@ static void gather_problem(void *ctx, const struct problem *p)
         cli->args.check.overflow = true;
 }
 
-/* try_store opens the store and closes it again. */
-static int try_store(struct cli *cli, struct error *err)
-{
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
-        return -1;
-    store_close(st);
-    return 0;
-}
-
 /* parse_store checks the store's URL without connecting: generating its DDL parses all of it. */
 static int parse_store(const char *url, struct error *err)
 {
@@ -51,9 +41,13 @@ static void check_store(struct cli *cli)
 {
     struct error err = {0};
     int r = commands_need_store(cli, &err);
-    if (r == 0 && cli->args.check.connect)
-        r = try_store(cli, &err);
-    else if (r == 0)
+    if (r == 0 && cli->args.check.connect) {
+        struct store *st;
+        r = commands_store(cli, &st, &err);
+        if (r == 0)
+            store_close(st);
+    }
+    if (r == 0 && !cli->args.check.connect)
         r = parse_store(cli->settings.store, &err);
     if (r == 0)
         return;
@@ -93,6 +87,7 @@ static void print_problem(const struct problem *p)
 /* What `config check` has found. */
 struct checked {
     const struct config *config;
+    const char *file; /* NULL: none */
     int64_t consumers;
     bool ok, connected;
 };
@@ -118,12 +113,6 @@ static const void *checked_warning(const void *row, size_t i)
     return nth_problem(row, i, true);
 }
 
-static bool checked_file(const void *row, struct listing_value *ret)
-{
-    ret->text = str_of(((const struct checked *)row)->config->path);
-    return ret->text.p;
-}
-
 static const struct listing_field fields_problem[] = {
     {"where", LISTING_TEXT, .at = offsetof(struct problem, where),
      "where it is: a line of the file, a variable, an option; or null"},
@@ -134,7 +123,7 @@ static const struct listing_field fields_problem[] = {
 #define AT(member) .at = offsetof(struct checked, member)
 static const struct listing_field fields_checked[] = {
     {"ok", LISTING_BOOL, AT(ok), "whether a relay could run"},
-    {"file", LISTING_TEXT, .get = checked_file, .help = "the config file, or null"},
+    {"file", LISTING_TEXT, AT(file), "the config file, or null"},
     {"connected", LISTING_BOOL, AT(connected), "whether store and sinks were connected to"},
     {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
     {"problems", LISTING_LIST, .sub = fields_problem, .nth = checked_problem,
@@ -153,7 +142,7 @@ static void checked_text(struct buf *b, const void *row)
     for (size_t i = 0; i < k->config->n_problems; i++)
         print_problem(&k->config->problem[i]);
     if (k->ok)
-        output_addf(b, "%s: ok, %s%s\n", k->config->path ? k->config->path : "no config file",
+        output_addf(b, "%s: ok, %s%s\n", k->file ? k->file : "no config file",
                     human_count(k->consumers, "consumer", n),
                     k->connected ? ", all reachable" : "");
 }
@@ -170,6 +159,7 @@ static int check_settings(struct cli *cli, struct error *err)
 
     struct checked row = {
         .config = &cli->config,
+        .file = cli->config.path,
         .consumers = (int64_t)consumers,
         .ok = count_errors(&cli->config) == 0,
         .connected = cli->args.check.connect,

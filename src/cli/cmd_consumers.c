@@ -338,8 +338,8 @@ static int put_settings(struct cli *cli, struct store *st, struct consumer_spec 
     return say_changed(cli, now, err);
 }
 
-/* prefer returns what was given on the command line, else the setting as it is. */
-static const char *prefer(const char *given, const char *present)
+/* given_or returns what was given on the command line, else the setting as it is. */
+static const char *given_or(const char *given, const char *present)
 {
     return given ? given : present;
 }
@@ -352,10 +352,10 @@ static int check_settings(const struct cli *cli, struct consumer *c,
     const struct consumers_args *s = &cli->args.consumers;
     char lanes[HUMAN_INT];
     const char *const values[][2] = {
-        {"events", prefer(s->events, spec->events)},
-        {"where", prefer(s->where, spec->where)},
-        {"order", prefer(s->order, store_order_names[spec->order])},
-        {"lanes", prefer(s->lanes, human_int(spec->lanes, lanes))},
+        {"events", given_or(s->events, spec->events)},
+        {"where", given_or(s->where, spec->where)},
+        {"order", given_or(s->order, store_order_names[spec->order])},
+        {"lanes", given_or(s->lanes, human_int(spec->lanes, lanes))},
     };
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         if (option_set(consumer_options, c, values[i][0], values[i][1], err) == 0)
@@ -404,9 +404,9 @@ static int consumers_set(struct cli *cli, struct error *err)
     return in_store(cli, set_in, err);
 }
 
-/* earlier returns the settings of a generation, or for 0 those before the current ones; NULL: there
- * are none. */
-static const struct consumer_settings *earlier(const struct history *h, int64_t generation)
+/* earlier_settings returns the settings of a generation, or for 0 those before the current ones;
+ * NULL: there are none. */
+static const struct consumer_settings *earlier_settings(const struct history *h, int64_t generation)
 {
     if (generation == 0)
         return h->n > 1 ? &h->list[1] : NULL;
@@ -425,7 +425,7 @@ static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct 
     if (history_read(st, name, a, &h, err) != 0)
         return -1;
 
-    const struct consumer_settings *to = earlier(&h, cli->args.consumers.generation);
+    const struct consumer_settings *to = earlier_settings(&h, cli->args.consumers.generation);
     if (!to)
         return err_set(err, ERR_NOTFOUND,
                        "consumer \"%s\" has no such settings to go back to; "

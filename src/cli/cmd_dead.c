@@ -175,8 +175,9 @@ static int count_letter(void *ctx, const struct dead_letter *d)
     return t->failed;
 }
 
-/* count finds out what there is to retry or drop. */
-static int count(struct store *st, const struct args *a, struct tally *ret, struct error *err)
+/* count_letters finds out what there is to retry or drop. */
+static int count_letters(struct store *st, const struct args *a, struct tally *ret,
+                         struct error *err)
 {
     struct dead_query q = query_of(a);
     if (st->ops->dead(st, &q, count_letter, ret, err) != 0)
@@ -201,9 +202,9 @@ static int act_on(struct store *st, const struct action *action, const struct de
     return r;
 }
 
-/* act goes through the consumers one by one, to report how many letters each of them had. */
-static int act(struct store *st, const struct args *a, const struct action *action,
-               struct tally *ret, struct error *err)
+/* act_on_all goes through the consumers one by one, to report how many letters each of them had. */
+static int act_on_all(struct store *st, const struct args *a, const struct action *action,
+                      struct tally *ret, struct error *err)
 {
     struct dead_query q = query_of(a);
     const char *only = q.consumer;
@@ -320,21 +321,21 @@ static int change_in(struct cli *cli, struct store *st, const struct action *act
 {
     const struct args *a = &cli->args;
     if (a->dry_run)
-        return count(st, a, ret, err);
+        return count_letters(st, a, ret, err);
 
     bool asks = action->destroys && !a->yes;
     if (asks) {
-        if (count(st, a, ret, err) != 0)
+        if (count_letters(st, a, ret, err) != 0)
             return -1;
         if (ask_first(cli, ret, err) != 0)
             return -1;
         tally_release(ret);
     }
-    return act(st, a, action, ret, err);
+    return act_on_all(st, a, action, ret, err);
 }
 
-/* change is `dead retry` and `dead drop`. */
-static int change(struct cli *cli, const struct action *action, struct error *err)
+/* change_letters is `dead retry` and `dead drop`. */
+static int change_letters(struct cli *cli, const struct action *action, struct error *err)
 {
     const struct args *a = &cli->args;
     bool by_id = a->n_pos > 0;
@@ -362,12 +363,12 @@ static int change(struct cli *cli, const struct action *action, struct error *er
 
 static int dead_retry(struct cli *cli, struct error *err)
 {
-    return change(cli, &action_retry, err);
+    return change_letters(cli, &action_retry, err);
 }
 
 static int dead_drop(struct cli *cli, struct error *err)
 {
-    return change(cli, &action_drop, err);
+    return change_letters(cli, &action_drop, err);
 }
 
 const struct command cmd_dead[] = {

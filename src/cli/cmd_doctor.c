@@ -6,11 +6,11 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "cli/config.h"
+#include "cli/cli.h"
 
 #define HOUR_MS INT64_C(3600000)
 #define CLOCK_MS 1000               /* how far clocks may differ */
-#define ABANDONED_MS (24 * HOUR_MS) /* a consumer nobody has run for this long */
+#define ABANDONED_MS (24 * HOUR_MS) /* a consumer that no relay has run for this long */
 
 static const struct option_def options[] = {
     {"patience", "DURATION", "5m",
@@ -36,25 +36,16 @@ struct visit {
 
 /* ---- clocks ---- */
 
-/* clock_offset returns how far the store's clock is ahead of ours; negative: behind. The store was
- * asked between `before` and `after`, so any time in between is agreement. */
-static int64_t clock_offset(const struct visit *v, int64_t before, int64_t after)
-{
-    int64_t now = v->info.now_ms;
-    if (now < before)
-        return -(before - now);
-    if (now > after)
-        return clock_since(now, after);
-    return 0;
-}
-
-/* clocks compares the two clocks. A difference of up to CLOCK_MS is not worth a warning. */
-static void clocks(struct visit *v, int64_t before, int64_t after)
+/* compare_clocks compares the two clocks. The store was asked between `before` and `after`, so any
+ * time in between is agreement; a difference of up to CLOCK_MS is not worth a warning. */
+static void compare_clocks(struct visit *v, int64_t before, int64_t after)
 {
     const char *where = "ahead of";
-    int64_t apart = clock_offset(v, before, after);
-    if (apart < 0) {
-        apart = -apart;
+    int64_t now = v->info.now_ms, apart = 0;
+    if (now > after)
+        apart = clock_since(now, after);
+    if (now < before) {
+        apart = before - now;
         where = "behind";
     }
     if (apart <= CLOCK_MS) {
@@ -78,8 +69,8 @@ static int64_t age_of(const struct visit *v, int64_t at)
     return clock_since(v->info.now_ms, at);
 }
 
-/* waiting returns how long the oldest event has waited for a worker; -1: none waits. */
-static int64_t waiting(const struct visit *v, const struct consumer_info *c)
+/* longest_wait returns how long the oldest event has waited for a worker; -1: none waits. */
+static int64_t longest_wait(const struct visit *v, const struct consumer_info *c)
 {
     int64_t since = c->unclaimed_at;
     bool retry_is_older = c->next_due && (!since || c->next_due < since);
@@ -88,8 +79,9 @@ static int64_t waiting(const struct visit *v, const struct consumer_info *c)
     return age_of(v, since);
 }
 
-/* down reports a consumer whose sink is down: that is the first thing to fix, whatever waits. */
-static void down(struct visit *v, const struct consumer_info *c, const char *wait)
+/* say_down reports a consumer whose sink is down: that is the first thing to fix, whatever
+ * waits. */
+static void say_down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     char since[CLOCK_RFC3339_SIZE], age[HUMAN_AGE];
     const char *advice = "fix the sink: the relay resumes by itself", *caveat = "";
@@ -104,8 +96,8 @@ static void down(struct visit *v, const struct consumer_info *c, const char *wai
                age, c->report, wait, caveat);
 }
 
-/* late reports a consumer whose events have waited longer than they should. */
-static void late(struct visit *v, const struct consumer_info *c, int64_t ms, const char *wait)
+/* say_late reports a consumer whose events have waited longer than they should. */
+static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms, const char *wait)
 {
     char age[HUMAN_AGE], advice[200];
     const char *name = c->spec.name, *state = "stuck";
@@ -125,13 +117,13 @@ static void late(struct visit *v, const struct consumer_info *c, int64_t ms, con
                  "start a relay that runs it, or `outbox consumers remove %s`", name);
     }
     report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
-               "consumer \"%s\" is %s: %s, the oldest for %s, and nobody has a claim", name, state,
-               wait, age);
+               "consumer \"%s\" is %s: %s, the oldest for %s, and no worker has a claim", name,
+               state, wait, age);
 }
 
-/* blocked reports a parked event that should have been delivered long ago. A worker tries it now
- * and then, so the consumer may look well otherwise, but what follows under its key waits. */
-static void blocked(struct visit *v, const struct consumer_info *c, const char *wait)
+/* say_blocked reports a parked event that should have been delivered long ago. A worker tries it
+ * now and then, so the consumer may look well otherwise, but what follows under its key waits. */
+static void say_blocked(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     const struct parked_info *p = &c->first_parked;
     char age[HUMAN_AGE], due[CLOCK_RFC3339_SIZE], attempts[HUMAN_COUNT], advice[300];
@@ -147,12 +139,12 @@ static void blocked(struct visit *v, const struct consumer_info *c, const char *
                p->error ? ": " : "", p->error ? p->error : "", wait);
 }
 
-/* delivery reports whether a consumer gets its events. Only the first of its troubles is named,
- * which explains the others, and an event that is blocked while a worker is there. */
-static void delivery(struct visit *v, const struct consumer_info *c)
+/* examine_delivery reports whether a consumer gets its events. Only the first of its troubles is
+ * named, which explains the others, and an event that is blocked while a worker is there. */
+static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
     char wait[HUMAN_COUNT];
-    int64_t ms = waiting(v, c), overdue_ms = age_of(v, c->overdue_at);
+    int64_t ms = longest_wait(v, c), overdue_ms = age_of(v, c->overdue_at);
     bool is_late = ms > v->patience_ms;
     bool is_blocked = age_of(v, c->first_parked.since) > v->patience_ms;
     human_events_wait(c->behind, c->behind_exact, wait);
@@ -160,22 +152,22 @@ static void delivery(struct visit *v, const struct consumer_info *c)
         report_say(&v->report, FINDING_NOTE, "consumer", "continue with `outbox consumers resume`",
                    "consumer \"%s\" is paused; %s", c->spec.name, wait);
     else if (c->down)
-        down(v, c, wait);
+        say_down(v, c, wait);
     else if (is_late)
-        late(v, c, ms, wait);
+        say_late(v, c, ms, wait);
     else if (!is_blocked && overdue_ms > v->patience_ms)
-        late(v, c, overdue_ms, wait);
+        say_late(v, c, overdue_ms, wait);
     else if (!is_blocked)
         report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", c->spec.name,
                    fields_consumer_state(c));
 
     bool goes_on = !c->paused && !c->down && (!is_late || c->claims > 0);
     if (is_blocked && goes_on)
-        blocked(v, c, wait);
+        say_blocked(v, c, wait);
 }
 
-/* failures reports what failed for good, and what failed last. */
-static void failures(struct visit *v, const struct consumer_info *c)
+/* examine_failures reports what failed for good, and what failed last. */
+static void examine_failures(struct visit *v, const struct consumer_info *c)
 {
     char advice[200], n[HUMAN_COUNT];
     if (c->dead > 0) {
@@ -193,9 +185,10 @@ static void failures(struct visit *v, const struct consumer_info *c)
 
 /* ---- retention ---- */
 
-/* overdue says whether the oldest event should have been deleted by now. A relay counts from the
- * time when the last consumer was done with an event, of which it takes a sample now and then. */
-static bool overdue(const struct visit *v, int64_t age_ms)
+/* is_retention_overdue says whether the oldest event should have been deleted by now. A relay
+ * counts from the time when the last consumer was done with an event, of which it takes a sample
+ * now and then. */
+static bool is_retention_overdue(const struct visit *v, int64_t age_ms)
 {
     const struct store_info *i = &v->info;
     int64_t keep = v->cli->settings.retention_ms, limit = keep + 2 * HOUR_MS;
@@ -207,38 +200,26 @@ static bool overdue(const struct visit *v, int64_t age_ms)
     return !just_delivered;
 }
 
-/* slowest returns the consumer that needs the oldest events; NULL: there is no consumer. */
-static const struct consumer_info *slowest(const struct visit *v)
-{
-    const struct consumer_info *found = NULL;
-    for (size_t i = 0; i < v->n; i++) {
-        if (!found || v->list[i].floor < found->floor)
-            found = &v->list[i];
-    }
-    return found;
-}
-
-static void say_kept(struct visit *v)
-{
-    char kept[HUMAN_COUNT];
-    report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
-               v->info.events_exact ? "" : "about ", human_count(v->info.events, "event", kept),
-               v->info.events == 1 ? "is" : "are");
-}
-
-/* retention reports old events that are still there, and for whom. */
-static void retention(struct visit *v)
+/* examine_retention reports old events that are still there, and for whom. */
+static void examine_retention(struct visit *v)
 {
     int64_t age_ms = 0;
     if (v->info.tail)
         age_ms = clock_since(v->info.now_ms, v->info.oldest_at);
-    if (!overdue(v, age_ms)) {
-        say_kept(v);
+    if (!is_retention_overdue(v, age_ms)) {
+        char kept[HUMAN_COUNT];
+        report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
+                   v->info.events_exact ? "" : "about ", human_count(v->info.events, "event", kept),
+                   v->info.events == 1 ? "is" : "are");
         return;
     }
 
     char age[HUMAN_AGE];
-    const struct consumer_info *pin = slowest(v);
+    const struct consumer_info *pin = NULL; /* the consumer that needs the oldest events */
+    for (size_t i = 0; i < v->n; i++) {
+        if (!pin || v->list[i].floor < pin->floor)
+            pin = &v->list[i];
+    }
     bool needed = pin && pin->floor < v->info.tail;
     human_age(age_ms, age);
     if (needed)
@@ -253,24 +234,24 @@ static void retention(struct visit *v)
                    "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 
-/* consumers examines what every store has. It needs a schema of this program's version. */
-static int consumers(struct visit *v, struct error *err)
+/* examine_consumers examines what every store has. It needs a schema of this program's version. */
+static int examine_consumers(struct visit *v, struct error *err)
 {
     int64_t before = clock_wall(&clock_system);
     if (v->st->ops->info(v->st, &v->info, err) != 0)
         return -1;
 
-    clocks(v, before, clock_wall(&clock_system));
+    compare_clocks(v, before, clock_wall(&clock_system));
     if (v->st->ops->consumer_list(v->st, NULL, &v->arena, &v->list, &v->n, err) != 0)
         return -1;
     if (v->n == 0)
         report_say(&v->report, FINDING_NOTE, "consumer", "a relay registers the consumers it runs",
                    "there are no consumers yet");
     for (size_t i = 0; i < v->n; i++) {
-        delivery(v, &v->list[i]);
-        failures(v, &v->list[i]);
+        examine_delivery(v, &v->list[i]);
+        examine_failures(v, &v->list[i]);
     }
-    retention(v);
+    examine_retention(v);
     return 0;
 }
 
@@ -333,9 +314,10 @@ static void try_sinks(struct cli *cli, struct report *r)
 
 /* ---- the whole examination ---- */
 
-/* functions compares the installed functions with this build's. Those of another build work with
- * this program, or the version would differ, but an earlier build lacks what was fixed since. */
-static void functions(struct visit *v, enum functions_status there)
+/* compare_functions compares the installed functions with this build's. Those of another build work
+ * with this program, or the version would differ, but an earlier build lacks what was fixed
+ * since. */
+static void compare_functions(struct visit *v, enum functions_status there)
 {
     if (there == FUNCTIONS_OLDER)
         report_say(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
@@ -364,8 +346,9 @@ static void say_version(struct visit *v, const struct schema_status *s)
                    "the outbox has version %lld, this program knows up to %lld", there, known);
 }
 
-/* version reports the installed version. *ret_known says whether the rest can be read with it. */
-static int version(struct visit *v, bool *ret_known, struct error *err)
+/* examine_version reports the installed version. *ret_known says whether the rest can be read with
+ * it. */
+static int examine_version(struct visit *v, bool *ret_known, struct error *err)
 {
     struct schema_status s;
     struct error why = {0};
@@ -382,26 +365,26 @@ static int version(struct visit *v, bool *ret_known, struct error *err)
     say_version(v, &s);
     *ret_known = s.there == s.known;
     if (*ret_known)
-        functions(v, s.functions);
+        compare_functions(v, s.functions);
     return 0;
 }
 
-/* look examines everything. A store that goes away meanwhile is an error; any other failure is a
+/* examine examines everything. A store that goes away meanwhile is an error; any other failure is a
  * finding. */
-static int look(struct visit *v, struct error *err)
+static int examine(struct visit *v, struct error *err)
 {
     struct doctor_request req = {
         .patience_ms = v->patience_ms, .visit = report_visit, .ctx = &v->report};
     struct error why = {0};
     bool known;
-    if (version(v, &known, err) != 0)
+    if (examine_version(v, &known, err) != 0)
         return -1;
     if (v->st->ops->doctor && v->st->ops->doctor(v->st, &req, err) != 0)
         return -1;
     if (!known)
         return 0;
 
-    if (consumers(v, &why) == 0)
+    if (examine_consumers(v, &why) == 0)
         return 0;
     if (why.code == ERR_UNAVAILABLE) {
         *err = why;
@@ -420,7 +403,7 @@ static int doctor_run(struct cli *cli, struct error *err)
 
     arena_init(&v.arena, 0);
     report_init(&v.report, cli);
-    int r = look(&v, err);
+    int r = examine(&v, err);
     store_close(v.st);
     if (r == 0 && cli->args.doctor.connect)
         try_sinks(cli, &v.report);

@@ -133,17 +133,17 @@ static int visit_event(void *ctx, const struct event *ev, const struct delivery_
     return g->failed;
 }
 
-/* looking shows how far a listing has looked. */
-static void looking(void *ctx, int64_t numbers)
+/* show_progress shows how far a listing has looked. */
+static void show_progress(void *ctx, int64_t numbers)
 {
     struct gathering *g = ctx;
     output_progress_step(&g->progress, numbers, numbers);
 }
 
-/* gather lists the events that match. Progress is shown only where the look is long, and nothing
- * else appears meanwhile. */
-static int gather(const struct cli *cli, struct store *st, const struct event_query *q,
-                  struct gathering *g, struct error *err)
+/* list_events lists the events that match. Progress is shown only where the look is long, and
+ * nothing else appears meanwhile. */
+static int list_events(const struct cli *cli, struct store *st, const struct event_query *q,
+                       struct gathering *g, struct error *err)
 {
     struct store_info info;
     if (q->look == LOOK_ALL && !cli->args.json) {
@@ -199,7 +199,7 @@ static int events_list(struct cli *cli, struct error *err)
         .newest_first = a->newest,
         .look = a->all ? LOOK_ALL : a->look,
         .looked = &g.looked,
-        .looking = looking,
+        .looking = show_progress,
     };
     const char *columns = "seq id~ type key- states-~ created_at";
     if (a->state == STATE_FAILED + 1)
@@ -210,7 +210,7 @@ static int events_list(struct cli *cli, struct error *err)
         return -1;
     int r = output_listing(cli, &g.listing, fields_listed_event, columns, err);
     if (r == 0)
-        r = listing_end(&g.listing, gather(cli, st, &q, &g, err), err);
+        r = listing_end(&g.listing, list_events(cli, st, &q, &g, err), err);
     if (r == 0)
         r = output_end(err);
     if (r == 0)

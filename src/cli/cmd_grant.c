@@ -102,11 +102,6 @@ static bool has_consumers(const void *row)
     return ((const struct granted *)row)->req.n_consumers > 0;
 }
 
-static bool has_tenant(const void *row)
-{
-    return ((const struct granted *)row)->req.tenant;
-}
-
 static bool says_dry_run(const void *row)
 {
     const struct granted *g = row;
@@ -131,7 +126,7 @@ static const struct listing_field fields_granted[] = {
     {"part", LISTING_TEXT, AT(req.part), "producer, consumer or operator"},
     {"consumers", LISTING_OWN, .json = add_consumers, .kind = "array of strings",
      .only = has_consumers, .help = "the consumers that were named"},
-    {"tenant", LISTING_TEXT, AT(req.tenant), "the tenant it is confined to", .only = has_tenant},
+    {"tenant", LISTING_TEXT, AT(req.tenant), "the tenant it is confined to", .optional = true},
     {"changed", LISTING_BOOL, AT(changed), "whether there was anything to change"},
     {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was done", .only = says_dry_run},
     {NULL},
@@ -140,8 +135,9 @@ static const struct listing_field fields_granted[] = {
 
 /* ---- what is done ---- */
 
-/* request reads the arguments into *ret. */
-static int request(const struct cli *cli, bool revoke, struct grant_request *ret, struct error *err)
+/* read_request reads the arguments into *ret. */
+static int read_request(const struct cli *cli, bool revoke, struct grant_request *ret,
+                        struct error *err)
 {
     const struct args *args = &cli->args;
     const struct grant_args *a = &args->grant;
@@ -169,7 +165,7 @@ static int request(const struct cli *cli, bool revoke, struct grant_request *ret
 static int change_rights(struct cli *cli, bool revoke, struct error *err)
 {
     struct granted g = {.changed = false};
-    if (request(cli, revoke, &g.req, err) != 0)
+    if (read_request(cli, revoke, &g.req, err) != 0)
         return -1;
 
     bool ask = revoke && !g.req.dry_run;

@@ -20,7 +20,7 @@ static const char *const exit_codes[][2] = {
     {"65", "bad data: an event is refused or does not exist, or the database is not an outbox"},
     {"69", "unavailable: the store cannot be reached or written, or the disk is full"},
     {"70", "a bug in outbox"},
-    {"75", "try again: somebody else has locked the database"},
+    {"75", "try again: another process has locked the database"},
     {"78", "configuration: a setting is missing or wrong"},
 };
 
@@ -265,8 +265,8 @@ static void dump_commands(struct buf *b)
     }
 }
 
-/* dump prints every option there is: global, of [outbox], of consumers, of commands. */
-static int dump(struct error *err)
+/* dump_options prints every option there is: global, of [outbox], of consumers, of commands. */
+static int dump_options(struct error *err)
 {
     struct buf b;
     buf_init(&b, (size_t)1 << 20);
@@ -495,8 +495,10 @@ static void print_man(void)
         "environment, in capitals and with underscores: OUTBOX_STORE, OUTBOX_LEASE, "
         "OUTBOX_DRAIN_DEADLINE. Options override the environment, which overrides the config file. "
         "The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail names them, and "
-        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. NO_COLOR "
-        "turns colors off.");
+        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. A "
+        "variable that is one letter away from one of these (of five letters or more) is refused "
+        "as misspelt; other variables that begin with OUTBOX_ are ignored. NO_COLOR turns colors "
+        "off.");
     man_exit_codes();
 }
 
@@ -518,9 +520,9 @@ static int print_named(const struct args *a, struct error *err)
     return 0;
 }
 
-/* help is `outbox help`, and also what -h runs. Then the command is another one, the arguments are
- * those of that command, and none of them means anything here. */
-static int help(struct cli *cli, struct error *err)
+/* help_run is `outbox help`, and also what -h runs. Then the command is another one, the arguments
+ * are those of that command, and none of them means anything here. */
+static int help_run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
     bool by_flag = cli->rows && cli->rows != cmd_help;
@@ -532,7 +534,7 @@ static int help(struct cli *cli, struct error *err)
     if (a->helping.man)
         print_man();
     if (a->helping.options)
-        return dump(err);
+        return dump_options(err);
     if (a->helping.members)
         return dump_members(err);
     if (a->helping.man)
@@ -544,27 +546,24 @@ static int help(struct cli *cli, struct error *err)
     return 0;
 }
 
-static bool version_value(const void *row, struct listing_value *ret)
-{
-    (void)row;
-    ret->text = str_of(outbox_version());
-    return true;
-}
+struct version {
+    const char *version;
+};
 
 static const struct listing_field fields_version[] = {
-    {"version", LISTING_TEXT, .get = version_value, .help = "version of outbox"},
+    {"version", LISTING_TEXT, .at = offsetof(struct version, version), "version of outbox"},
     {NULL},
 };
 
 static void version_text(struct buf *b, const void *row)
 {
-    (void)row;
-    buf_addf(b, "outbox %s\n", outbox_version());
+    buf_addf(b, "outbox %s\n", ((const struct version *)row)->version);
 }
 
-static int version(struct cli *cli, struct error *err)
+static int version_run(struct cli *cli, struct error *err)
 {
-    return output_result(cli, fields_version, NULL, version_text, err);
+    struct version row = {outbox_version()};
+    return output_result(cli, fields_version, &row, version_text, err);
 }
 
 const struct command cmd_version[] = {
@@ -573,7 +572,7 @@ const struct command cmd_version[] = {
      .json = JSON_OBJECT(fields_version),
      .options = version_options,
      .bare = true,
-     .run = version},
+     .run = version_run},
     {.name = NULL},
 };
 
@@ -584,6 +583,6 @@ const struct command cmd_help[] = {
      .options = help_options,
      .max = 2,
      .bare = true,
-     .run = help},
+     .run = help_run},
     {.name = NULL},
 };

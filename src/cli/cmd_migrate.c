@@ -15,6 +15,7 @@ static const struct option_def up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTI
 struct migrated {
     const char *store;
     struct schema_status s;
+    const char *functions; /* NULL: the version is another one */
     int64_t from;
     bool changed;
 };
@@ -32,19 +33,6 @@ static void add_pending(struct buf *b, const void *row)
         buf_addi64(b, v);
     }
     buf_addc(b, ']');
-}
-
-static bool is_current(const void *row)
-{
-    const struct schema_status *s = &((const struct migrated *)row)->s;
-    return s->there == s->known;
-}
-
-static bool functions_name(const void *row, struct listing_value *ret)
-{
-    const struct migrated *m = row;
-    ret->text = str_of(functions_names[m->s.functions]);
-    return true;
 }
 
 #define AT(member) .at = offsetof(struct migrated, member)
@@ -65,8 +53,8 @@ static const struct listing_field fields_migration[] = {
     {"known", LISTING_INT, AT(s.known), "the version this program installs"},
     {"pending", LISTING_OWN, .json = add_pending, .kind = "array of integers",
      .help = "versions to upgrade through"},
-    {"functions", LISTING_TEXT, .get = functions_name, .only = is_current,
-     .help = "the installed functions: same, older or newer than this program's"},
+    {"functions", LISTING_TEXT, AT(functions),
+     "the installed functions: same, older or newer than this program's", .optional = true},
     {NULL},
 };
 #undef STORE
@@ -157,6 +145,8 @@ static int migrate_status(struct cli *cli, struct error *err)
     if (r != 0)
         return -1;
     m.store = output_store(cli, &url);
+    if (m.s.there == m.s.known)
+        m.functions = functions_names[m.s.functions];
     r = output_result(cli, fields_migration, &m, status_text, err);
     buf_release(&url);
     return r;

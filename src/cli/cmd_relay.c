@@ -6,10 +6,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "admin/token.h"
+#include "admin/access.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "cli/relay.h"
 
@@ -80,8 +81,8 @@ static void catch_signals(struct relay *r)
 
 /* ---- a store that is away ---- */
 
-/* will_be_back says whether what keeps us from the store passes by itself, or once somebody else
- * has acted: its server may be started after the relay, or be a standby that will be promoted; a
+/* will_be_back says whether what keeps us from the store ends without a change of the
+ * settings: its server may be started after the relay, or be a standby that will be promoted; a
  * backup or a migration may have locked it; a disk may be full. A file that cannot be opened is
  * rather a wrong path. */
 static bool will_be_back(const struct relay *r, const struct error *err)
@@ -97,28 +98,21 @@ static bool will_be_back(const struct relay *r, const struct error *err)
     }
 }
 
-/* away says whether to wait for the store. Not with --drain, which reports a failure at once, nor
- * once consumers have started: those wait by themselves. */
-static bool away(const struct relay *r, const struct error *err)
+/* waits_for_store says whether to wait for the store. Not with --drain, which reports a failure at
+ * once, nor once consumers have started: those wait by themselves. */
+static bool waits_for_store(const struct relay *r, const struct error *err)
 {
     bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
     return starting && will_be_back(r, err);
 }
 
-/* longer doubles a pause, from AWAY_FIRST up to AWAY_MAX. */
-static int64_t longer(int64_t pause_ms)
-{
-    if (pause_ms == 0)
-        return AWAY_FIRST;
-    if (pause_ms > AWAY_MAX / 2)
-        return AWAY_MAX;
-    return 2 * pause_ms;
-}
-
 /* wait_for_store sleeps for a while, longer each time. False: a signal came. */
 static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct error *err)
 {
-    *pause_ms = longer(*pause_ms);
+    if (*pause_ms == 0)
+        *pause_ms = AWAY_FIRST;
+    else
+        *pause_ms = min_i64(2 * *pause_ms, AWAY_MAX);
     relay_log(r, LOG_WARN_, NULL, "waiting for the store: %s", err->text);
     relay_waits(r, err->text);
     notify_send(&r->notify, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for the store",
@@ -159,8 +153,8 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
     return 0;
 }
 
-/* configure makes the consumers that the settings name. None of them works yet. */
-static int configure(struct relay *r, struct error *err)
+/* add_consumers makes the consumers that the settings name. None of them works yet. */
+static int add_consumers(struct relay *r, struct error *err)
 {
     size_t n;
     char *const *names = config_consumers(&r->cli->config, &n);
@@ -192,28 +186,8 @@ static void log_caution(void *relay, const struct problem *p)
     relay_log(relay, LOG_WARN_, NULL, "%s: %s", p->where, p->text);
 }
 
-/* say_cautions warns about what an operator may not have meant. */
-static void say_cautions(struct relay *r)
-{
-    config_cautions(&r->cli->config, log_caution, r);
-    if (geteuid() == 0)
-        relay_log(r, LOG_WARN_, NULL,
-                  "running as root, which a relay does not need; a mistake, for example in an "
-                  "exec: command, would be made as root; run it as a user of its own");
-}
-
-/* warn_open warns about a port that other machines may reach without a token. */
-static void warn_open(struct relay *r, const char *listen)
-{
-    relay_log(r, LOG_WARN_, NULL,
-              "--listen %s: other machines may reach it, and no token is set: only /livez "
-              "and /readyz are served; set listen-token-file, or listen on 127.0.0.1 or "
-              "unix:PATH",
-              listen);
-}
-
-/* serve starts the HTTP server, if --listen asks for one. */
-static int serve(struct relay *r, struct error *err)
+/* start_server starts the HTTP server, if --listen asks for one. */
+static int start_server(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
     struct admin_door door = {.tokens = NULL};
@@ -230,7 +204,11 @@ static int serve(struct relay *r, struct error *err)
         return err_prefix(err, "--listen %s", s->listen);
     relay_log(r, LOG_INFO_, NULL, "listening on %s", url);
     if (!asks_token && !admin_loopback(&door.address))
-        warn_open(r, s->listen);
+        relay_log(r, LOG_WARN_, NULL,
+                  "--listen %s: other machines may reach it, and no token is set: only /livez "
+                  "and /readyz are served; set listen-token-file, or listen on 127.0.0.1 or "
+                  "unix:PATH",
+                  s->listen);
     return 0;
 }
 
@@ -252,7 +230,7 @@ static int run_waiting(struct relay *r, struct error *err)
     outbox_error e;
     while (outbox_run(r->ob, flags, &e) != 0) {
         api_error(err, &e);
-        if (!away(r, err))
+        if (!waits_for_store(r, err))
             return -1;
         if (!wait_for_store(r, &pause, err))
             return 0;
@@ -260,9 +238,19 @@ static int run_waiting(struct relay *r, struct error *err)
     return 0;
 }
 
-/* deliver runs the relay and logs why it stopped. */
-static int deliver(struct relay *r, struct error *err)
+/* run_relay delivers with the consumers of the settings until it is told to stop, and logs why it
+ * stopped. */
+static int run_relay(struct relay *r, struct error *err)
 {
+    if (add_consumers(r, err) != 0)
+        return -1;
+    say_starting(r);
+    config_cautions(&r->cli->config, log_caution, r);
+    if (geteuid() == 0)
+        relay_log(r, LOG_WARN_, NULL,
+                  "running as root, which a relay does not need; a mistake, for example in an "
+                  "exec: command, would be made as root; run it as a user of its own");
+
     int result = run_waiting(r, err);
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
@@ -275,15 +263,6 @@ static int deliver(struct relay *r, struct error *err)
         how = "stopped after an error";
     relay_log(r, LOG_INFO_, NULL, "%s", how);
     return result;
-}
-
-static int run_relay(struct relay *r, struct error *err)
-{
-    if (configure(r, err) != 0)
-        return -1;
-    say_starting(r);
-    say_cautions(r);
-    return deliver(r, err);
 }
 
 /* open_outbox opens the store and makes the handle known to the HTTP server and, last, to signal
@@ -308,9 +287,9 @@ static int open_outbox(struct relay *r, struct error *err)
     return 0;
 }
 
-/* watch starts what works even while the store is away: metrics, health, and the thread that looks
- * after them. */
-static int watch(struct relay *r, struct error *err)
+/* start_watching starts what works even while the store is away: metrics, health, and the thread
+ * that looks after them. */
+static int start_watching(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
     r->admin_cfg.store = store_kind(s->store)->scheme;
@@ -320,7 +299,7 @@ static int watch(struct relay *r, struct error *err)
     r->admin_cfg.wait = &r->wait;
     r->admin_cfg.hosts = s->listen_hosts;
     r->admin_cfg.socket_mode = (mode_t)s->listen_mode;
-    if (serve(r, err) != 0)
+    if (start_server(r, err) != 0)
         return -1;
     int e = pthread_create(&r->watch, NULL, relay_watch, r);
     if (e == 0)
@@ -330,13 +309,6 @@ static int watch(struct relay *r, struct error *err)
     return -1;
 }
 
-static void unwatch(struct relay *r)
-{
-    atomic_store(&r->done, true);
-    relay_wake(r);
-    pthread_join(r->watch, NULL);
-}
-
 /* open_waiting opens the store, and waits while it is away. *ret_stopped: a signal came first. */
 static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
 {
@@ -344,7 +316,7 @@ static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
     int result;
     for (;;) {
         result = open_outbox(r, err);
-        if (result == 0 || !away(r, err))
+        if (result == 0 || !waits_for_store(r, err))
             break;
         if (!wait_for_store(r, &pause, err))
             break;
@@ -353,20 +325,11 @@ static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
     return result;
 }
 
-/* ignore_signals keeps a late signal away from a handle that is about to be closed: the relay is
- * stopping already. */
-static void ignore_signals(void)
-{
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-}
-
-/* work opens the store and delivers until told to stop. */
-static int work(struct relay *r, struct error *err)
+/* open_and_run opens the store and delivers until told to stop. */
+static int open_and_run(struct relay *r, struct error *err)
 {
     catch_signals(r);
-    if (watch(r, err) != 0)
+    if (start_watching(r, err) != 0)
         return -1;
 
     bool stopped;
@@ -378,15 +341,22 @@ static int work(struct relay *r, struct error *err)
         result = run_relay(r, err);
     }
 
-    unwatch(r);
-    ignore_signals();
+    atomic_store(&r->done, true);
+    relay_wake(r);
+    pthread_join(r->watch, NULL);
+
+    /* A late signal must not reach a handle that is about to be closed: we are stopping already. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     if (admin_stop(r->admin))
         outbox_close(r->ob);
     return result;
 }
 
-/* run checks the settings before anything starts, and releases everything in reverse order. */
-static int run(struct cli *cli, struct error *err)
+/* relay_run checks the settings before anything starts, and releases everything in reverse
+ * order. */
+static int relay_run(struct cli *cli, struct error *err)
 {
     struct relay r = {.cli = cli,
                       .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
@@ -406,7 +376,7 @@ static int run(struct cli *cli, struct error *err)
     if (result == 0)
         result = relay_check(&cli->config, err);
     if (result == 0)
-        result = work(&r, err);
+        result = open_and_run(&r, err);
 
     relay_release(&r);
     logger_flush(&r.logger);
@@ -422,6 +392,6 @@ const struct command cmd_relay[] = {
      .help = "deliver events to consumers until stopped",
      .options = options,
      .consumers = true,
-     .run = run},
+     .run = relay_run},
     {.name = NULL},
 };

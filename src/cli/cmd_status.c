@@ -42,8 +42,8 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
-/* look reads the state of the store and of every consumer. */
-static int look(struct look *l, struct error *err)
+/* read_state reads the state of the store and of every consumer. */
+static int read_state(struct look *l, struct error *err)
 {
     arena_reset(&l->arena);
     if (l->st->ops->info(l->st, &l->info, err) != 0)
@@ -54,8 +54,8 @@ static int look(struct look *l, struct error *err)
     return 0;
 }
 
-/* remember keeps the counters for the next look to compare with. */
-static void remember(struct look *l)
+/* keep_counters keeps the counters for the next look to compare with. */
+static void keep_counters(struct look *l)
 {
     l->before_ns = l->now_ns;
     l->before_head = l->info.head;
@@ -67,15 +67,6 @@ static void remember(struct look *l)
         m->delivered = c->delivered;
         m->position = c->position;
     }
-}
-
-static const struct mark *mark_of(const struct look *l, const char *name)
-{
-    for (size_t i = 0; i < l->n_before; i++) {
-        if (strcmp(l->before[i].name, name) == 0)
-            return &l->before[i];
-    }
-    return NULL;
 }
 
 /* per_second returns a rate, or -1 if there is nothing to compare with. */
@@ -93,8 +84,10 @@ static struct listed_consumer row_of(const struct look *l, const struct consumer
 {
     struct listed_consumer row = {
         .c = *c, .now_ms = l->info.now_ms, .delivered_per_s = -1, .read_per_s = -1};
-    const struct mark *m = mark_of(l, c->spec.name);
-    if (m) {
+    for (size_t i = 0; i < l->n_before; i++) {
+        const struct mark *m = &l->before[i];
+        if (strcmp(m->name, c->spec.name) != 0)
+            continue;
         row.delivered_per_s = per_second(l, c->delivered, m->delivered);
         row.read_per_s = per_second(l, c->position, m->position);
     }
@@ -165,22 +158,19 @@ static int print_json(struct look *l, struct error *err)
 
 /* ---- once, or repeatedly ---- */
 
-/* clear_screen starts a --watch on a terminal at the top again. */
-static void clear_screen(const struct args *a)
+/* show_once looks and prints once. The counters are remembered only after they were printed, so
+ * that a rate is always about the time between two tables. */
+static int show_once(struct look *l, struct error *err)
 {
+    if (read_state(l, err) != 0)
+        return -1;
+
+    /* A --watch on a terminal starts at the top again. */
+    const struct args *a = &l->cli->args;
     bool redraws = a->status.watch && !a->json;
     if (redraws && isatty(STDOUT_FILENO))
         fputs("\033[H\033[2J", stdout);
-}
 
-/* show looks and prints once. The counters are remembered only after they were printed, so that a
- * rate is always about the time between two tables. */
-static int show(struct look *l, struct error *err)
-{
-    if (look(l, err) != 0)
-        return -1;
-
-    clear_screen(&l->cli->args);
     int r;
     if (l->cli->args.json)
         r = print_json(l, err);
@@ -189,7 +179,7 @@ static int show(struct look *l, struct error *err)
     if (r != 0)
         return -1;
 
-    remember(l);
+    keep_counters(l);
     return output_end(err);
 }
 
@@ -199,8 +189,8 @@ static void on_signal(int number)
     interrupted = 1;
 }
 
-/* watch repeats until SIGINT or SIGTERM, which end it with exit status 0. */
-static int watch(struct look *l, struct error *err)
+/* show_repeatedly repeats until SIGINT or SIGTERM, which end it with exit status 0. */
+static int show_repeatedly(struct look *l, struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal};
     int64_t ms = l->cli->args.status.interval_ms;
@@ -208,7 +198,7 @@ static int watch(struct look *l, struct error *err)
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     while (!interrupted) {
-        if (show(l, err) != 0)
+        if (show_once(l, err) != 0)
             return -1;
         if (!interrupted)
             nanosleep(&pause, NULL);
@@ -216,7 +206,7 @@ static int watch(struct look *l, struct error *err)
     return 0;
 }
 
-static int run(struct cli *cli, struct error *err)
+static int status_run(struct cli *cli, struct error *err)
 {
     struct look l = {.cli = cli};
     if (commands_store(cli, &l.st, err) != 0)
@@ -225,9 +215,9 @@ static int run(struct cli *cli, struct error *err)
     arena_init(&l.arena, 0);
     int r;
     if (cli->args.status.watch)
-        r = watch(&l, err);
+        r = show_repeatedly(&l, err);
     else
-        r = show(&l, err);
+        r = show_once(&l, err);
     arena_release(&l.arena);
     store_close(l.st);
     return r;
@@ -238,6 +228,6 @@ const struct command cmd_status[] = {
      .help = "show the state of the store and its consumers",
      .options = options,
      .json = JSON_OBJECT(fields_status),
-     .run = run},
+     .run = status_run},
     {.name = NULL},
 };

@@ -30,8 +30,8 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* rest lets others go first. */
-static void rest(int64_t ns)
+/* pause_for lets others go first. */
+static void pause_for(int64_t ns)
 {
     struct timespec ts = {ns / 1000000000, ns % 1000000000};
     if (ns > 0)
@@ -49,7 +49,7 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
         return st->ops->trim(st, req, sum, err);
     *sum = (struct trim_result){0};
     do {
-        rest(pace.pause_ns);
+        pause_for(pace.pause_ns);
         one = (struct trim_result){0};
         if (trimming_step(&pace, st, &clock_system, req, &one, err) != 0)
             return -1;
@@ -79,7 +79,9 @@ static const char *at_least(bool more)
 struct trimmed {
     struct trim_request req;
     struct trim_result did;
-    char age[32];
+    const char *age;
+    const char *pin; /* NULL: no consumer keeps anything */
+    bool events_exact, keys_exact, inbox_exact, receipts_exact, kept_exact;
 };
 
 /* Idempotency keys, inbox rows and receipts are named only if there were any. */
@@ -114,48 +116,21 @@ static void trimmed_text(struct buf *b, const void *row)
                     human_count(t->kept_for_pin, "more event", n), t->pin);
 }
 
-static bool trimmed_age(const void *row, struct listing_value *ret)
-{
-    ret->text = str_of(((const struct trimmed *)row)->age);
-    return true;
-}
-
-static bool trimmed_pin(const void *row, struct listing_value *ret)
-{
-    const struct trimmed *r = row;
-    ret->text = str_of(r->did.pin);
-    return r->did.pin[0];
-}
-
-/* A member about whether a count is exact, from a flag that says it is not. */
-#define EXACT(fn, flag) \
-    static bool fn(const void *row, struct listing_value *ret) \
-    { \
-        ret->n = !((const struct trimmed *)row)->did.flag; \
-        return true; \
-    }
-EXACT(events_exact, events_about)
-EXACT(keys_exact, keys_more)
-EXACT(inbox_exact, inbox_more)
-EXACT(receipts_exact, receipts_more)
-EXACT(kept_exact, kept_more)
-#undef EXACT
-
 #define AT(member) .at = offsetof(struct trimmed, member)
 static const struct listing_field fields_trimmed[] = {
     {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was deleted"},
-    {"older_than", LISTING_TEXT, .get = trimmed_age, .help = "how old events had to be"},
+    {"older_than", LISTING_TEXT, AT(age), "how old events had to be"},
     {"events", LISTING_INT, AT(did.events), "events that were deleted"},
-    {"events_exact", LISTING_BOOL, .get = events_exact, .help = "false: events is an estimate"},
+    {"events_exact", LISTING_BOOL, AT(events_exact), "false: events is an estimate"},
     {"keys", LISTING_INT, AT(did.keys), "idempotency keys that were deleted"},
-    {"keys_exact", LISTING_BOOL, .get = keys_exact, .help = "false: there are more"},
+    {"keys_exact", LISTING_BOOL, AT(keys_exact), "false: there are more"},
     {"inbox_rows", LISTING_INT, AT(did.inbox), "inbox rows that were deleted"},
-    {"inbox_rows_exact", LISTING_BOOL, .get = inbox_exact, .help = "false: there are more"},
+    {"inbox_rows_exact", LISTING_BOOL, AT(inbox_exact), "false: there are more"},
     {"receipts", LISTING_INT, AT(did.receipts), "receipts that were deleted"},
-    {"receipts_exact", LISTING_BOOL, .get = receipts_exact, .help = "false: there are more"},
+    {"receipts_exact", LISTING_BOOL, AT(receipts_exact), "false: there are more"},
     {"kept_for_pin", LISTING_INT, AT(did.kept_for_pin), "events old enough but still needed"},
-    {"kept_exact", LISTING_BOOL, .get = kept_exact, .help = "false: there are more"},
-    {"pin", LISTING_TEXT, .get = trimmed_pin, .help = "who needs them, or null"},
+    {"kept_exact", LISTING_BOOL, AT(kept_exact), "false: there are more"},
+    {"pin", LISTING_TEXT, AT(pin), "who needs them, or null"},
     {NULL},
 };
 #undef AT
@@ -207,7 +182,16 @@ static int trim_run(struct cli *cli, struct error *err)
     store_close(st);
     if (r != 0)
         return -1;
-    text_duration_show(req.older_than_ms, done.age);
+    char age[32];
+    text_duration_show(req.older_than_ms, age);
+    done.age = age;
+    if (done.did.pin[0])
+        done.pin = done.did.pin;
+    done.events_exact = !done.did.events_about;
+    done.keys_exact = !done.did.keys_more;
+    done.inbox_exact = !done.did.inbox_more;
+    done.receipts_exact = !done.did.receipts_more;
+    done.kept_exact = !done.did.kept_more;
     return output_result(cli, fields_trimmed, &done, trimmed_text, err);
 }
 

@@ -1,11 +1,116 @@
 /* config.c: the settings. Flags, environment and config file each give values; this file collects
- * them and decides which are in effect. */
+ * them and decides which are in effect. It lists the options of the [outbox] section. */
+#include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/config.h"
+#include "admin/access.h"
+#include "admin/admin.h"
+#include "api/defaults.h"
+#include "cli/cli.h"
+
+/* ---- the options of [outbox] ---- */
+
+#define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* what the stores' tables allow */
+
+static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    if (store_url_check(value, err) != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
+static int set_listen(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    struct admin_address a;
+    if (admin_address_parse(value, &a, err) != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
+static int set_listen_token_env(void *field, const char *value, const struct option_def *o,
+                                struct error *err)
+{
+    if (access_token_variable(value, err) != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
+static int set_listen_hosts(void *field, const char *value, const struct option_def *o,
+                            struct error *err)
+{
+    if (access_hosts_check(value, err) != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
+/* set_listen_mode accepts modes that let the owner connect and have no execute bits. */
+static int set_listen_mode(void *field, const char *value, const struct option_def *o,
+                           struct error *err)
+{
+    char *end;
+    long mode = strtol(value, &end, 8);
+    bool octal = isdigit((unsigned char)*value) && !*end;
+    bool fit = (mode & ~0666L) == 0 && (mode & 0600) == 0600;
+    (void)o;
+
+    if (!octal || !fit)
+        return err_set(err, ERR_CONFIG, "\"%s\" is not a mode for a socket; use 0600, 0660 or 0666",
+                       value);
+    *(int64_t *)field = mode;
+    return 0;
+}
+
+/* by enum log_level */
+static const char *const level_names[] = {"debug", "info", "warning", "error", NULL};
+/* by enum log_format */
+static const char *const format_names[] = {"text", "json", NULL};
+/* by enum color */
+static const char *const color_names[] = {"auto", "always", "never", NULL};
+
+#define AT(field) .at = offsetof(struct settings, field)
+
+const struct option_def config_options[] = {
+    {"store", "URL", NULL,
+     "database that holds the outbox: postgres://USER@HOST/DB, mariadb://USER@HOST/DB or "
+     "sqlite:PATH",
+     set_store, AT(store)},
+    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span,
+     AT(busy_ms), .min = 1},
+    {"max-payload", "SIZE", "1MiB", "maximum size of a payload, at most 64MiB", option_size,
+     AT(payload_max), .min = 1, .max = PAYLOAD_LIMIT},
+    {"log-level", "debug|info|warning|error", "info", "minimum log level", option_choice,
+     AT(log_level), .names = level_names},
+    {"log-format", "text|json", "text", "log format: text for people, or one JSON object per line",
+     option_choice, AT(log_format), .names = format_names},
+    {"log-hold", "DURATION", "60s",
+     "log at most ten similar lines in this time, then only count them; 0s logs all of them",
+     option_span, AT(log_hold_ms)},
+    {"color", "auto|always|never", "auto",
+     "use colors; auto: on a terminal, unless NO_COLOR is set", option_choice, AT(color),
+     .names = color_names},
+    DEFAULTS_ROWS(AT),
+    {"listen", "ADDRESS:PORT|unix:PATH", NULL,
+     "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", set_listen, AT(listen)},
+    {"listen-token-file", "FILE", NULL,
+     "file with the bearer token to require; without one, other machines can only read /livez and "
+     "/readyz",
+     option_name, AT(listen_token_file)},
+    {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env,
+     AT(listen_token_env)},
+    {"listen-hosts", "LIST", NULL, "further host names to accept in the Host header; * accepts any",
+     set_listen_hosts, AT(listen_hosts)},
+    {"listen-mode", "MODE", "0660", "permissions of the socket unix:PATH", set_listen_mode,
+     AT(listen_mode)},
+    {"stuck-after", "DURATION", "60s",
+     "report not ready if a consumer has work but makes no progress for this long", option_span,
+     AT(stuck_ms), .min = 1},
+    {"core-dumps", NULL, "no", "allow core dumps and debuggers even if the process holds a secret",
+     option_bool, AT(core_dumps)},
+    {NULL},
+};
 
 /* ---- values given ---- */
 
@@ -14,17 +119,17 @@ void config_init(struct config *c)
     *c = (struct config){0};
 }
 
-/* drop frees a copy of ours. Others may only read it, hence the const. */
-static void drop(const char *copy)
+/* free_copy frees a copy of ours. Others may only read it, hence the const. */
+static void free_copy(const char *copy)
 {
     free((char *)(uintptr_t)copy);
 }
 
 static void release_given(struct given *g)
 {
-    drop(g->consumer);
-    drop(g->value);
-    drop(g->where);
+    free_copy(g->consumer);
+    free_copy(g->value);
+    free_copy(g->where);
 }
 
 static void release_names(struct consumer_names *names)
@@ -39,8 +144,8 @@ static void release_names(struct consumer_names *names)
 
 static void release_problem(struct problem *p)
 {
-    drop(p->where);
-    drop(p->text);
+    free_copy(p->where);
+    free_copy(p->text);
 }
 
 void config_release(struct config *c)
@@ -80,9 +185,9 @@ static int check_value(const struct option_def *def, const char *value, struct e
     return r;
 }
 
-/* copy sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no
+/* copy_text sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no
  * memory. */
-static bool copy(const char *s, const char **ret)
+static bool copy_text(const char *s, const char **ret)
 {
     *ret = NULL;
     if (!s)
@@ -104,9 +209,9 @@ int config_add(struct config *c, const struct given *g, struct error *err)
     c->given = grown;
 
     struct given new = {.def = g->def, .origin = g->origin};
-    bool copied = copy(g->consumer, &new.consumer);
-    copied = copied && copy(g->value, &new.value);
-    copied = copied && copy(g->where, &new.where);
+    bool copied = copy_text(g->consumer, &new.consumer);
+    copied = copied && copy_text(g->value, &new.value);
+    copied = copied && copy_text(g->where, &new.where);
     if (!copied) {
         release_given(&new);
         return err_nomem(err);
@@ -123,8 +228,8 @@ int config_complain(struct config *c, const struct problem *p, struct error *err
     c->problem = grown;
 
     struct problem new = {.warning = p->warning};
-    bool copied = copy(p->where, &new.where);
-    copied = copied && copy(p->text, &new.text);
+    bool copied = copy_text(p->where, &new.where);
+    copied = copied && copy_text(p->text, &new.text);
     if (!copied) {
         release_problem(&new);
         return err_nomem(err);
@@ -210,25 +315,20 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err)
     return 0;
 }
 
-/* load_file adds the values of the file. Where problems are gathered, an unreadable file is one. */
-static int load_file(struct config *c, const char *path, struct error *err)
-{
-    if (config_file(c, path, err) == 0)
-        return 0;
-    if (!c->gather || err->code == ERR_NOMEM)
-        return -1;
-    struct problem p = {NULL, err->text, false};
-    return config_complain(c, &p, err);
-}
-
+/* Where problems are gathered, an unreadable file is one of them. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
     if (config_environment(c, config_options, err) != 0)
         return -1;
     if (config_environment(c, consumer_options, err) != 0)
         return -1;
-    if (path && load_file(c, path, err) != 0)
+    if (config_environment_slips(c, err) != 0)
         return -1;
+    if (path && config_file(c, path, err) != 0) {
+        struct problem p = {.text = err->text};
+        if (!c->gather || err->code == ERR_NOMEM || config_complain(c, &p, err) != 0)
+            return -1;
+    }
     if (!consumers)
         return 0;
     return config_environment_consumers(c, err);
@@ -255,8 +355,8 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 
 /* ---- values in effect ---- */
 
-/* applies reports whether a value is for this consumer, or for all of them. */
-static bool applies(const struct given *g, const char *consumer)
+/* is_for reports whether a value is for this consumer, or for all of them. */
+static bool is_for(const struct given *g, const char *consumer)
 {
     if (!g->consumer)
         return true;
@@ -279,7 +379,7 @@ const struct given *config_get(const struct config *c, const char *consumer,
     const struct given *best = NULL;
     for (size_t i = 0; i < c->n_given; i++) {
         const struct given *g = &c->given[i];
-        if (g->def != def || !applies(g, consumer))
+        if (g->def != def || !is_for(g, consumer))
             continue;
         if (!best || rank_of(g) >= rank_of(best))
             best = g;

@@ -7,11 +7,65 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "admin/access.h"
 #include "admin/admin.h"
-#include "admin/token.h"
 #include "base/clock.h"
-#include "cli/config.h"
-#include "sink/sink.h"
+#include "base/num.h"
+#include "cli/cli.h"
+
+/* ---- a consumer and its sink ---- */
+
+#define PROBE_MS 10000 /* how long a peer may take to answer, at most */
+
+static void ignore_answer(void *ctx, struct delivery *d, const struct sink_result *r)
+{
+    (void)ctx;
+    (void)d;
+    (void)r;
+}
+
+int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *ret,
+                    struct error *err)
+{
+    struct sink_config cfg = consumer_sink_config(c);
+    const struct sink_ops *kind;
+    struct sink *sk;
+    cfg.clock = &clock_system;
+    cfg.done = ignore_answer;
+
+    if (sink_find(cfg.url, &kind, err) != 0)
+        return -1;
+    if (kind->open(&cfg, &sk, err) != 0)
+        return -1;
+    int r = 0;
+    if (connect && kind->probe) {
+        int64_t ms = PROBE_MS; /* not longer than a delivery */
+        if (c->timeout_ms > 0)
+            ms = min_i64(ms, c->timeout_ms);
+        r = kind->probe(sk, ms, err);
+    }
+    if (ret)
+        *ret = sink_broker_of(sk);
+    kind->close(sk);
+    return r;
+}
+
+int config_consumer(const struct config *c, const char *name, struct consumer *ret,
+                    struct error *err)
+{
+    if (consumer_init(ret, name, err) != 0)
+        return -1;
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        const struct given *g = config_get(c, name, o);
+        if (g && option_apply(o, ret, g->value, err) != 0) {
+            consumer_release(ret);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- checking ---- */
 
 /* One check of all consumers. */
 struct checking {
@@ -21,7 +75,8 @@ struct checking {
     void *ctx;
 };
 
-static void tell(const struct checking *k, const char *where, const char *text, bool warning)
+static void tell_problem(const struct checking *k, const char *where, const char *text,
+                         bool warning)
 {
     struct problem p = {where, text, warning};
     k->visit(k->ctx, &p);
@@ -47,22 +102,18 @@ static bool names_file(const struct option_def *o)
     return o->arg && strcmp(o->arg, "FILE") == 0;
 }
 
-/* is_culprit reports whether an error mentions an option: by its name, or by the file it names. */
-static bool is_culprit(const struct given *g, const char *text)
-{
-    bool by_name = strchr(g->def->name, '-') && strstr(text, g->def->name);
-    bool by_file = names_file(g->def) && strstr(text, g->value);
-    return by_name || by_file;
-}
-
-/* culprit returns the option that an error mentions, or NULL: then it is about the sink. */
-static const struct given *culprit(const struct checking *k, const char *consumer, const char *text)
+/* culprit_of returns the option that an error mentions, by its name or by the file it names, or
+ * NULL: then it is about the sink. */
+static const struct given *culprit_of(const struct checking *k, const char *consumer,
+                                      const char *text)
 {
     for (const struct option_def *o = consumer_options; o->name; o++) {
         const struct given *g = config_get(k->c, consumer, o);
         if (!g || strcmp(o->name, "sink") == 0)
             continue;
-        if (is_culprit(g, text))
+        bool by_name = strchr(g->def->name, '-') && strstr(text, g->def->name);
+        bool by_file = names_file(g->def) && strstr(text, g->value);
+        if (by_name || by_file)
             return g;
     }
     return NULL;
@@ -101,9 +152,9 @@ static const char *value_in(const struct checking *k, const struct trial *t,
     return g->value;
 }
 
-/* fill builds the consumer as the relay would. The caller releases it. */
-static int fill(const struct checking *k, const struct trial *t, struct consumer *ret,
-                struct error *err)
+/* fill_consumer builds the consumer as the relay would. The caller releases it. */
+static int fill_consumer(const struct checking *k, const struct trial *t, struct consumer *ret,
+                         struct error *err)
 {
     if (consumer_init(ret, t->name, err) != 0)
         return -1;
@@ -122,7 +173,7 @@ static int try_consumer(const struct checking *k, const struct trial *t, struct 
 {
     struct consumer c;
     *err = (struct error){0};
-    if (fill(k, t, &c, err) != 0)
+    if (fill_consumer(k, t, &c, err) != 0)
         return -1;
 
     bool real_url = !t->url; /* a replaced one leads nowhere */
@@ -137,10 +188,10 @@ struct patch {
     const char *by;
 };
 
-/* mends tries the URL with one change. If that makes the problem go away, the trial keeps the new
- * URL and mends returns true. */
-static bool mends(const struct checking *k, struct trial *t, const char *url, struct patch p,
-                  const char *problem)
+/* mends_url tries the URL with one change. If that makes the problem go away, the trial keeps the
+ * new URL and mends returns true. */
+static bool mends_url(const struct checking *k, struct trial *t, const char *url, struct patch p,
+                      const char *problem)
 {
     struct trial with = *t;
     struct error err;
@@ -169,7 +220,7 @@ static bool mend_query(const struct checking *k, struct trial *t, const char *ur
         if (strncmp(parameter, "stream=", 7) == 0)
             p.by = "stream=x";
         bool changes = p.n > 0 && strncmp(parameter, "stream=x", p.n) != 0;
-        if (changes && mends(k, t, url, p, problem))
+        if (changes && mends_url(k, t, url, p, problem))
             return true;
         at = p.at + p.n;
     }
@@ -177,7 +228,7 @@ static bool mend_query(const struct checking *k, struct trial *t, const char *ur
     if (strstr(url + query, "stream="))
         return false;
     const char *missing = url[query] ? "&stream=x" : "?stream=x";
-    return mends(k, t, url, (struct patch){strlen(url), 0, missing}, problem);
+    return mends_url(k, t, url, (struct patch){strlen(url), 0, missing}, problem);
 }
 
 /* mend_authority leaves out the user and password, replaces the host, then the path. */
@@ -193,17 +244,17 @@ static bool mend_authority(const struct checking *k, struct trial *t, const char
     const char *at = memrchr(url + from, '@', n);
     if (at) {
         struct patch user = {from, (size_t)(at + 1 - url) - from, ""};
-        if (mends(k, t, url, user, problem))
+        if (mends_url(k, t, url, user, problem))
             return true;
     }
 
     struct patch host = {from, n, "127.0.0.1"};
-    if (mends(k, t, url, host, problem))
+    if (mends_url(k, t, url, host, problem))
         return true;
 
     from += n;
     struct patch path = {from, query - from, "/"};
-    return query > from && mends(k, t, url, path, problem);
+    return query > from && mends_url(k, t, url, path, problem);
 }
 
 /* mend_url finds the part of the URL that a problem is about: the one without which it goes away.
@@ -230,7 +281,7 @@ static void check_files(const struct checking *k, const struct trial *t)
             continue;
         snprintf(text, sizeof(text), "consumer \"%s\": could not read %s: %s", t->name, g->value,
                  strerror(errno));
-        tell(k, g->where, text, false);
+        tell_problem(k, g->where, text, false);
     }
 }
 
@@ -245,12 +296,12 @@ static void check_sink(const struct checking *k, const char *name)
         if (try_consumer(k, &t, &err) == 0)
             break;
 
-        const struct given *g = culprit(k, name, err.text);
+        const struct given *g = culprit_of(k, name, err.text);
         const char *where = where_of(k, name, "sink");
         if (g)
             where = g->where;
         snprintf(text, sizeof(text), "consumer \"%s\": %s", name, err.text);
-        tell(k, where, text, false);
+        tell_problem(k, where, text, false);
 
         if (g && !left_out(&t, g)) {
             t.without[t.n++] = g;
@@ -269,24 +320,17 @@ static void check_sink(const struct checking *k, const char *name)
 
 /* ---- one consumer ---- */
 
-/* check_lanes reports lanes that a global order cannot have. */
-static void check_lanes(const struct checking *k, const char *name)
-{
-    char text[STORE_NAME_MAX + 200];
-    bool global = strcmp(value_of(k, name, "order"), "global") == 0;
-    bool one_lane = strcmp(value_of(k, name, "lanes"), "1") == 0;
-    if (!global || one_lane)
-        return;
-    snprintf(text, sizeof(text),
-             "consumer \"%s\": order = global has one lane; remove lanes, or use order = key",
-             name);
-    tell(k, where_of(k, name, "lanes"), text, false);
-}
-
 static void check_consumer(const struct checking *k, const char *name)
 {
     char text[2 * STORE_NAME_MAX + 200];
-    check_lanes(k, name);
+    bool global = strcmp(value_of(k, name, "order"), "global") == 0;
+    bool one_lane = strcmp(value_of(k, name, "lanes"), "1") == 0;
+    if (global && !one_lane) {
+        snprintf(text, sizeof(text),
+                 "consumer \"%s\": order = global has one lane; remove lanes, or use order = key",
+                 name);
+        tell_problem(k, where_of(k, name, "lanes"), text, false);
+    }
     if (value_of(k, name, "sink")) {
         check_sink(k, name);
         return;
@@ -295,7 +339,7 @@ static void check_consumer(const struct checking *k, const char *name)
              "consumer \"%s\" has no sink; add --sink URL after --consumer %s, sink = URL to its "
              "section, or set OUTBOX_CONSUMER_<NAME>_SINK",
              name, name);
-    tell(k, config_where_named(k->c, name), text, false);
+    tell_problem(k, config_where_named(k->c, name), text, false);
 }
 
 /* ---- the HTTP server ---- */
@@ -305,42 +349,31 @@ static const struct given *given_for(const struct checking *k, const char *optio
     return config_get(k->c, NULL, option_find(config_options, option));
 }
 
-static const char *value_if(const struct given *g)
-{
-    return g ? g->value : NULL;
-}
-
-/* check_token_file warns of a file with tokens that everybody can read or write. */
-static void check_token_file(const struct checking *k, const struct given *file)
-{
-    char text[600];
-    struct stat st;
-    bool open_to_all = stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
-    if (!open_to_all)
-        return;
-    snprintf(text, sizeof(text), "everybody on this machine can read or write %s; chmod o-rwx it",
-             file->value);
-    tell(k, file->where, text, true);
-}
-
-/* check_tokens checks the tokens of the HTTP server. It returns false if there are none. */
+/* check_tokens checks the tokens of the HTTP server, and warns of a file that other users can read.
+ * It returns false if there are none. */
 static bool check_tokens(const struct checking *k)
 {
     const struct given *file = given_for(k, "listen-token-file");
     const struct given *variable = given_for(k, "listen-token-env");
     struct tokens *tokens;
     struct error err;
+    struct stat st;
     if (!file && !variable)
         return false;
 
-    const struct given *first = file ? file : variable;
-    if (token_load(value_if(file), value_if(variable), &tokens, &err) == 0)
-        token_free(tokens);
+    if (access_tokens_load(file ? file->value : NULL, variable ? variable->value : NULL, &tokens,
+                           &err) == 0)
+        access_tokens_free(tokens);
     else
-        tell(k, first->where, err.text, false);
+        tell_problem(k, (file ? file : variable)->where, err.text, false);
 
-    if (file)
-        check_token_file(k, file);
+    bool is_open = file && stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
+    if (is_open) {
+        char text[600];
+        snprintf(text, sizeof(text),
+                 "any user of this machine can read or write %s; chmod o-rwx it", file->value);
+        tell_problem(k, file->where, text, true);
+    }
     return true;
 }
 
@@ -354,10 +387,10 @@ static void check_listen(const struct checking *k)
         return;
     if (admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
         return;
-    tell(k, listen->where,
-         "other machines may reach it, and no token is set: only /livez and /readyz "
-         "are served; set listen-token-file, or listen on 127.0.0.1 or unix:PATH",
-         true);
+    tell_problem(k, listen->where,
+                 "other machines may reach it, and no token is set: only /livez and /readyz "
+                 "are served; set listen-token-file, or listen on 127.0.0.1 or unix:PATH",
+                 true);
 }
 
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx)
@@ -366,10 +399,11 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
     size_t n;
     char *const *names = config_consumers(c, &n);
     if (n == 0)
-        tell(&k, c->path,
-             "no consumers to run; use --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, "
-             "or use -c with a config file that has a [consumer NAME] section",
-             false);
+        tell_problem(
+            &k, c->path,
+            "no consumers to run; use --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, "
+            "or use -c with a config file that has a [consumer NAME] section",
+            false);
     for (size_t i = 0; i < n; i++)
         check_consumer(&k, names[i]);
     check_listen(&k);

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/config.h"
+#include "cli/cli.h"
 
 #define VALUE_MAX ((size_t)1 << 20)
 #define PATH_SIZE 4096
@@ -104,7 +104,7 @@ static size_t mask_next(struct masking *m, struct buf *b, const char *value)
     return 1;
 }
 
-static void mask(struct buf *b, const char *value, enum hidden how)
+static void mask_value(struct buf *b, const char *value, enum hidden how)
 {
     struct masking m = {.start = value, .how = how};
     m.alone = strncmp(value + strcspn(value, ": \t"), "://", 3) == 0;
@@ -114,13 +114,13 @@ static void mask(struct buf *b, const char *value, enum hidden how)
 
 void config_mask(struct buf *b, const char *value)
 {
-    mask(b, value, HIDE_PATHS);
+    mask_value(b, value, HIDE_PATHS);
 }
 
-/* changes reports whether masking changes the value. */
-static bool changes(struct buf *b, const char *value)
+/* is_masked reports whether masking changes the value. */
+static bool is_masked(struct buf *b, const char *value)
 {
-    mask(b, value, HIDE_PASSWORDS);
+    mask_value(b, value, HIDE_PASSWORDS);
     size_t n = strlen(value);
     return b->failed || b->n != n || memcmp(b->p, value, n) != 0;
 }
@@ -129,13 +129,13 @@ bool config_secret(const char *value)
 {
     char text[4096];
     struct buf small = {.p = text, .cap = sizeof(text), .max = sizeof(text)}, large;
-    bool secret = changes(&small, value);
+    bool secret = is_masked(&small, value);
     explicit_bzero(text, sizeof(text));
     if (!small.full)
         return secret;
 
     buf_init(&large, VALUE_MAX);
-    secret = changes(&large, value);
+    secret = is_masked(&large, value);
     buf_release(&large);
     return secret;
 }
@@ -164,23 +164,23 @@ struct telling {
     void *ctx;
 };
 
-static void tell(const struct telling *t, const char *where, const char *text)
+static void tell_caution(const struct telling *t, const char *where, const char *text)
 {
     struct problem p = {where, text, true};
     t->visit(t->ctx, &p);
 }
 
-/* exposure says what is wrong with the permissions of a file, or returns NULL. The group is left to
- * whoever chose it. */
-static const char *exposure(const char *path, bool secret)
+/* exposure_of says what is wrong with the permissions of a file, or returns NULL. The group is left
+ * to whoever chose it. */
+static const char *exposure_of(const char *path, bool secret)
 {
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return NULL;
     if (st.st_mode & S_IWOTH)
-        return "everybody on this machine can write it; chmod o-rwx it";
+        return "any user of this machine can write it; chmod o-rwx it";
     if (secret && st.st_mode & S_IROTH)
-        return "everybody on this machine can read it; chmod o-rwx it";
+        return "any user of this machine can read it; chmod o-rwx it";
     if (st.st_uid != 0 && st.st_uid != geteuid())
         return "it belongs to another user, who can change it; chown it";
     return NULL;
@@ -190,14 +190,14 @@ static const char *exposure(const char *path, bool secret)
 static const char *store_password_text(const char *url)
 {
     if (strncmp(url, "mariadb:", 8) == 0)
-        return "it contains a password, and everybody on this machine can see arguments (ps); "
+        return "it contains a password, and any user of this machine can see arguments (ps); "
                "use ~/.my.cnf or password-file=PATH, or give the URL in OUTBOX_STORE or a config "
                "file";
-    return "it contains a password, and everybody on this machine can see arguments (ps); "
+    return "it contains a password, and any user of this machine can see arguments (ps); "
            "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config file";
 }
 
-/* tell_arguments warns of secrets in the arguments. ps shows those to everybody; config_hide only
+/* tell_arguments warns of secrets in the arguments. ps shows those to every user; config_hide only
  * shortens that to a moment. */
 static void tell_arguments(const struct telling *t)
 {
@@ -206,22 +206,12 @@ static void tell_arguments(const struct telling *t)
         if (g->origin != ORIGIN_FLAG || !config_secret(g->value))
             continue;
 
-        const char *text = "it contains a secret, and everybody on this machine can see arguments "
+        const char *text = "it contains a secret, and any user of this machine can see arguments "
                            "(ps); use the environment or a config file instead";
         if (strcmp(g->def->name, "store") == 0)
             text = store_password_text(g->value);
-        tell(t, g->where, text);
+        tell_caution(t, g->where, text);
     }
-}
-
-static bool file_has_secret(const struct config *c)
-{
-    for (size_t i = 0; i < c->n_given; i++) {
-        const struct given *g = &c->given[i];
-        if (g->origin == ORIGIN_FILE && config_secret(g->value))
-            return true;
-    }
-    return false;
 }
 
 /* tell_config_file warns of a config file that others can write, or read if it has a password in
@@ -233,12 +223,16 @@ static void tell_config_file(const struct telling *t)
     if (!path)
         return;
 
-    bool secret = file_has_secret(t->c);
-    const char *why = exposure(path, secret);
+    bool secret = false;
+    for (size_t i = 0; i < t->c->n_given && !secret; i++) {
+        const struct given *g = &t->c->given[i];
+        secret = g->origin == ORIGIN_FILE && config_secret(g->value);
+    }
+    const char *why = exposure_of(path, secret);
     if (!why)
         return;
     snprintf(text, sizeof(text), "%s%s", secret ? "it contains a password, and " : "", why);
-    tell(t, path, text);
+    tell_caution(t, path, text);
 }
 
 /* Parameters of a sink's URL that name a file with a secret. */
@@ -264,11 +258,11 @@ static void tell_secret_file(const struct telling *t, const char *consumer, cons
                              const char *path)
 {
     char text[PATH_SIZE + 504];
-    const char *why = exposure(path, true);
+    const char *why = exposure_of(path, true);
     if (!why)
         return;
     snprintf(text, sizeof(text), "consumer \"%s\": %s: %s", consumer, path, why);
-    tell(t, where, text);
+    tell_caution(t, where, text);
 }
 
 static const struct given *option_of(const struct telling *t, const char *consumer,

@@ -40,8 +40,9 @@ static int make_room(struct lines *l, struct error *err)
     return 0;
 }
 
-/* fill reads what is there, up to the room in the buffer. l->end is set at the end of the file. */
-static int fill(struct lines *l, struct error *err)
+/* fill_buffer reads what is there, up to the room in the buffer. l->end is set at the end of the
+ * file. */
+static int fill_buffer(struct lines *l, struct error *err)
 {
     if (make_room(l, err) != 0)
         return -1;
@@ -57,8 +58,8 @@ static int fill(struct lines *l, struct error *err)
     return 0;
 }
 
-/* take returns n bytes as a line and moves past them and the terminator. */
-static struct str take(struct lines *l, size_t n, size_t terminator)
+/* take_line returns n bytes as a line and moves past them and the terminator. */
+static struct str take_line(struct lines *l, size_t n, size_t terminator)
 {
     struct str line = {l->buf + l->at, n};
     l->at += n + terminator;
@@ -91,23 +92,24 @@ int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *e
             return too_long(l, err);
 
         if (lf) {
-            *ret = take(l, seen, 1);
+            *ret = take_line(l, seen, 1);
             *ret_more = true;
             return 0;
         }
         if (l->end) {
             *ret_more = seen > 0;
             if (*ret_more)
-                *ret = take(l, seen, 0);
+                *ret = take_line(l, seen, 0);
             return 0;
         }
-        if (fill(l, err) != 0)
+        if (fill_buffer(l, err) != 0)
             return -1;
     }
 }
 
-/* slurp reads a descriptor to its end, or until b has `max` bytes. It returns 0 or an errno. */
-static int slurp(int fd, size_t max, struct buf *b)
+/* read_whole reads a descriptor to its end, or until b has `max` bytes. It returns 0 or an
+ * errno. */
+static int read_whole(int fd, size_t max, struct buf *b)
 {
     while (b->n < max) {
         size_t want = max - b->n < CHUNK ? max - b->n : CHUNK;
@@ -129,12 +131,12 @@ static int slurp(int fd, size_t max, struct buf *b)
 int lines_slurp(const char *path, size_t max, struct buf *b)
 {
     if (strcmp(path, "-") == 0)
-        return slurp(STDIN_FILENO, max, b);
+        return read_whole(STDIN_FILENO, max, b);
 
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return errno;
-    int e = slurp(fd, max, b);
+    int e = read_whole(fd, max, b);
     close(fd);
     return e;
 }

@@ -51,14 +51,6 @@ static const char *advice_for(const struct cli *cli, const struct error *err)
     return "";
 }
 
-static int load_settings(struct cli *cli, struct error *err)
-{
-    cli->config.gather = cli->cmd->gathers;
-    if (config_load(&cli->config, cli->args.config, cli->cmd->consumers, err) != 0)
-        return -1;
-    return config_settings(&cli->config, &cli->settings, err);
-}
-
 static void say_caution(void *ctx, const struct problem *p)
 {
     char text[640];
@@ -67,39 +59,32 @@ static void say_caution(void *ctx, const struct problem *p)
     output_error(text);
 }
 
-/* caution warns of secrets that others can see, except where the command does: a relay logs the
- * warnings, config check lists them. */
-static void caution(const struct cli *cli)
-{
-    bool warns_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
-    if (!warns_itself)
-        config_cautions(&cli->config, say_caution, NULL);
-}
-
-/* help runs `help` for -h. Options that came before it have filled the part of struct args that the
- * commands share. */
-static int help(struct cli *cli, struct error *err)
-{
-    if (cli->cmd != cmd_help)
-        cli->args.helping = (struct help_args){0};
-    return cmd_help->run(cli, err);
-}
-
-/* run parses the arguments, loads the settings unless the command needs none, and runs the
+/* run_command parses the arguments, loads the settings unless the command needs none, and runs the
  * command. */
-static int run(struct cli *cli, int argc, char **argv, struct error *err)
+static int run_command(struct cli *cli, int argc, char **argv, struct error *err)
 {
     if (options_parse(cli, argc, argv, err) != 0)
         return -1;
-    if (cli->args.help)
-        return help(cli, err);
+    if (cli->args.help) {
+        /* Options before -h have filled the part of struct args that the commands share. */
+        if (cli->cmd != cmd_help)
+            cli->args.helping = (struct help_args){0};
+        return cmd_help->run(cli, err);
+    }
     if (cli->cmd->bare)
         return cli->cmd->run(cli, err);
 
-    if (load_settings(cli, err) != 0)
+    cli->config.gather = cli->cmd->gathers;
+    if (config_load(&cli->config, cli->args.config, cli->cmd->consumers, err) != 0)
+        return -1;
+    if (config_settings(&cli->config, &cli->settings, err) != 0)
         return -1;
     config_guard(&cli->config, &cli->settings);
-    caution(cli);
+
+    /* A relay logs who else can see secrets, and config check lists it. */
+    bool warns_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
+    if (!warns_itself)
+        config_cautions(&cli->config, say_caution, NULL);
     return cli->cmd->run(cli, err);
 }
 
@@ -115,26 +100,12 @@ static void hold_stdio(void)
     }
 }
 
-/* hear_signals unblocks all signals. A blocked signal is inherited, and a relay could not be
- * stopped. */
-static void hear_signals(void)
-{
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
-/* is_printed says whether the command has already printed what there is to say. */
-static bool is_printed(int code)
-{
-    return code == CLI_FOUND || code == CLI_WRONG || code == CLI_DECLINED;
-}
-
-/* complain prints the error, unless the command has done so. */
-static void complain(const struct cli *cli, const struct error *err)
+/* say_error prints the error, unless the command has printed what there is to say. */
+static void say_error(const struct cli *cli, const struct error *err)
 {
     char text[sizeof(err->text) + 64];
-    if (is_printed(err->code))
+    bool said = err->code == CLI_FOUND || err->code == CLI_WRONG || err->code == CLI_DECLINED;
+    if (said)
         return;
     snprintf(text, sizeof(text), "%s%s", err->text, advice_for(cli, err));
     bool json = cli->cmd == cmd_relay && cli->settings.log_format == LOG_JSON;
@@ -149,15 +120,20 @@ int main(int argc, char **argv)
     struct cli cli = {0};
     struct error err = {0};
     hold_stdio();
-    hear_signals();
+
+    /* A blocked signal is inherited, and a relay could not be stopped. */
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+
     output_locale();
     config_init(&cli.config);
-    int r = run(&cli, argc, argv, &err);
+    int r = run_command(&cli, argc, argv, &err);
     if (r == 0)
         r = output_end(&err);
     int status = 0;
     if (r != 0) {
-        complain(&cli, &err);
+        say_error(&cli, &err);
         status = exit_code(err.code);
     }
     config_release(&cli.config);

@@ -116,20 +116,9 @@ static bool takes_consumers(const struct command *cmd)
     return cmd && cmd->consumers;
 }
 
-/* find_shared looks among the settings; those of consumers only where the command takes them. */
-static bool find_shared(const struct command *cmd, const char *name, struct found *ret)
-{
-    if (takes_consumers(cmd))
-        ret->shared = option_find(consumer_options, name);
-    ret->of_consumer = ret->shared != NULL;
-    if (!ret->shared)
-        ret->shared = option_find(config_options, name);
-    return ret->shared != NULL;
-}
-
-/* find looks an option up: first those of the command, then --consumer, the global ones, the
- * settings. */
-static bool find(const struct command *cmd, const char *name, char letter, struct found *ret)
+/* find_option looks an option up: first those of the command, then --consumer, the global ones, the
+ * settings. Those of consumers are only for commands that take them. */
+static bool find_option(const struct command *cmd, const char *name, char letter, struct found *ret)
 {
     *ret = (struct found){0};
     if (cmd)
@@ -138,12 +127,17 @@ static bool find(const struct command *cmd, const char *name, char letter, struc
         ret->own = find_own(options_consumer, name, letter);
     if (!ret->own)
         ret->own = find_own(options_global, name, letter);
-
     if (ret->own)
         return true;
     if (!name)
         return false; /* settings have no letters */
-    return find_shared(cmd, name, ret);
+
+    if (takes_consumers(cmd))
+        ret->shared = option_find(consumer_options, name);
+    ret->of_consumer = ret->shared != NULL;
+    if (!ret->shared)
+        ret->shared = option_find(config_options, name);
+    return ret->shared != NULL;
 }
 
 static size_t add_names(const struct option_def *table, const char **names, size_t n)
@@ -153,8 +147,8 @@ static size_t add_names(const struct option_def *table, const char **names, size
     return n;
 }
 
-/* unknown fails with the nearest name of all the options that could stand here. */
-static int unknown(const struct cli *cli, const char *name, struct error *err)
+/* unknown_option fails with the nearest name of all the options that could stand here. */
+static int unknown_option(const struct cli *cli, const char *name, struct error *err)
 {
     const char *names[NAMES_MAX + 1];
     size_t n = add_names(options_global, names, 0);
@@ -191,43 +185,28 @@ static int from_environment(const struct option_def *table, struct args *a, stru
     return 0;
 }
 
-/* apply_shared adds a setting to the config. A secret is then masked in argv, which is ours to
- * write to; the config has its own copy. */
-static int apply_shared(struct parser *p, const struct found *f, const char *value,
-                        struct error *err)
+/* apply_value adds a setting to the config, or sets the field of a command's own option. A secret
+ * is then masked in argv, which is ours to write to; the config has its own copy. */
+static int apply_value(struct parser *p, const struct found *f, const char *value,
+                       struct error *err)
 {
-    const char *consumer = NULL;
-    if (f->of_consumer)
-        consumer = p->consumer;
-    if (config_flag(&p->cli->config, consumer, f->shared, value, err) != 0)
-        return -1;
-    config_hide((char *)(uintptr_t)value);
+    struct config *config = &p->cli->config;
+    if (f->shared) {
+        const char *consumer = f->of_consumer ? p->consumer : NULL;
+        if (config_flag(config, consumer, f->shared, value, err) != 0)
+            return -1;
+        config_hide((char *)(uintptr_t)value);
+        return 0;
+    }
+    if (f->own == options_consumer) {
+        if (config_flag_consumer(config, value, err) != 0)
+            return -1;
+        p->consumer = value;
+        return 0;
+    }
+    if (option_apply(f->own, &p->cli->args, value, err) != 0)
+        return options_invalid(f->own->name, err);
     return 0;
-}
-
-static int open_group(struct parser *p, const char *consumer, struct error *err)
-{
-    if (config_flag_consumer(&p->cli->config, consumer, err) != 0)
-        return -1;
-    p->consumer = consumer;
-    return 0;
-}
-
-static int apply_own(struct parser *p, const struct option_def *o, const char *value,
-                     struct error *err)
-{
-    if (option_apply(o, &p->cli->args, value, err) != 0)
-        return options_invalid(o->name, err);
-    return 0;
-}
-
-static int apply(struct parser *p, const struct found *f, const char *value, struct error *err)
-{
-    if (f->shared)
-        return apply_shared(p, f, value, err);
-    if (f->own == options_consumer)
-        return open_group(p, value, err);
-    return apply_own(p, f->own, value, err);
 }
 
 /* take_value completes *value: it keeps what stood after '=', else takes the next argument. A
@@ -261,12 +240,12 @@ static int long_option(struct parser *p, const char *arg, struct error *err)
 
     snprintf(name, sizeof(name), "%.*s", (int)n, arg);
     /* No option has a name that does not fit. */
-    bool known = n < sizeof(name) && find(p->cli->cmd, name, 0, &f);
+    bool known = n < sizeof(name) && find_option(p->cli->cmd, name, 0, &f);
     if (!known)
-        return unknown(p->cli, name, err);
+        return unknown_option(p->cli, name, err);
     if (take_value(p, &f, &value, err) != 0)
         return -1;
-    return apply(p, &f, value, err);
+    return apply_value(p, &f, value, err);
 }
 
 /* short_option reads -c FILE, -cFILE and -h. */
@@ -274,7 +253,7 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
 {
     struct found f;
     const char *value = NULL;
-    if (!find(p->cli->cmd, NULL, arg[0], &f)) {
+    if (!find_option(p->cli->cmd, NULL, arg[0], &f)) {
         return options_usage(err,
                              "unknown option -%s; the short options are -c FILE and -h, all others "
                              "have long names: see outbox help",
@@ -287,7 +266,7 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
         value = arg + 1;
     if (take_value(p, &f, &value, err) != 0)
         return -1;
-    return apply(p, &f, value, err);
+    return apply_value(p, &f, value, err);
 }
 
 /* select_command sets the defaults of a command's options, then what the environment has. An error
@@ -302,32 +281,23 @@ static int select_command(struct parser *p, const struct command *cmd, struct er
     return 0;
 }
 
-static int take_command(struct parser *p, const char *arg, struct error *err)
+/* parse_positional takes the command, the subcommand, or an argument of it, in this order. */
+static int parse_positional(struct parser *p, const char *arg, struct error *err)
 {
     struct cli *cli = p->cli;
-    if (commands_find(arg, &cli->rows, err) != 0)
-        return -1;
-    if (cli->rows->sub)
-        return 0; /* the subcommand comes next */
-    return select_command(p, cli->rows, err);
-}
-
-static int take_subcommand(struct parser *p, const char *arg, struct error *err)
-{
-    const struct command *row;
-    if (commands_sub(p->cli->rows, arg, &row, err) != 0)
-        return -1;
-    return select_command(p, row, err);
-}
-
-/* positional takes the command, the subcommand, or an argument of it, in this order. */
-static int positional(struct parser *p, const char *arg, struct error *err)
-{
-    struct cli *cli = p->cli;
-    if (!cli->rows)
-        return take_command(p, arg, err);
-    if (!cli->cmd)
-        return take_subcommand(p, arg, err);
+    if (!cli->rows) {
+        if (commands_find(arg, &cli->rows, err) != 0)
+            return -1;
+        if (cli->rows->sub)
+            return 0; /* the subcommand comes next */
+        return select_command(p, cli->rows, err);
+    }
+    if (!cli->cmd) {
+        const struct command *row;
+        if (commands_sub(cli->rows, arg, &row, err) != 0)
+            return -1;
+        return select_command(p, row, err);
+    }
 
     if (cli->args.n_pos == cli->cmd->max)
         return options_usage(err, "unexpected argument \"%s\"", arg);
@@ -335,13 +305,13 @@ static int positional(struct parser *p, const char *arg, struct error *err)
     return 0;
 }
 
-/* one takes one argument, and the value that follows it if it is an option that has one. A lone -
- * is an argument: it stands for stdin. */
-static int one(struct parser *p, const char *arg, struct error *err)
+/* parse_argument takes one argument, and the value that follows it if it is an option that has one.
+ * A lone - is an argument: it stands for stdin. */
+static int parse_argument(struct parser *p, const char *arg, struct error *err)
 {
     bool option = !p->ended && arg[0] == '-' && arg[1];
     if (!option)
-        return positional(p, arg, err);
+        return parse_positional(p, arg, err);
     if (strcmp(arg, "--") == 0) {
         p->ended = true;
         return 0;
@@ -349,7 +319,7 @@ static int one(struct parser *p, const char *arg, struct error *err)
 
     /* People expect --version of any program. After a command it is an option like any other. */
     if (!p->cli->rows && strcmp(arg, "--version") == 0)
-        return positional(p, "version", err);
+        return parse_positional(p, "version", err);
     if (arg[1] == '-')
         return long_option(p, arg + 2, err);
     return short_option(p, arg + 1, err);
@@ -380,7 +350,7 @@ int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};
     /* Help is given whatever is wrong with the rest. */
     for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
-        if (one(&p, argv[p.i], err) != 0)
+        if (parse_argument(&p, argv[p.i], err) != 0)
             return -1;
     }
     if (cli->args.help)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "admin/token.h"
+#include "admin/access.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -55,7 +55,7 @@ static const char *given_in(const struct config *config, const char *name, size_
     return g->value;
 }
 
-static void forget(struct relay_consumer *c)
+static void forget_settings(struct relay_consumer *c)
 {
     for (size_t i = 0; c->values && i < n_options(); i++)
         free(c->values[i]);
@@ -77,21 +77,21 @@ static bool copy_values(struct relay_consumer *c, const struct config *config)
     return true;
 }
 
-/* note copies a consumer's settings from a config. */
-static int note(struct relay_consumer *c, const struct config *config, const char *name,
-                struct error *err)
+/* note_settings copies a consumer's settings from a config. */
+static int note_settings(struct relay_consumer *c, const struct config *config, const char *name,
+                         struct error *err)
 {
     *c = (struct relay_consumer){.name = strdup(name),
                                  .values = calloc(n_options(), sizeof(char *))};
     bool copied = c->name && c->values && copy_values(c, config);
     if (copied)
         return 0;
-    forget(c);
+    forget_settings(c);
     return err_nomem(err);
 }
 
-/* make creates the consumer in the outbox, with the settings noted. */
-static int make(struct relay *r, struct relay_consumer *c, struct error *err)
+/* make_consumer creates the consumer in the outbox, with the settings noted. */
+static int make_consumer(struct relay *r, struct relay_consumer *c, struct error *err)
 {
     outbox_error *e = (outbox_error *)err; /* one layout: see outbox.c */
     if (outbox_consumer_new(r->ob, c->name, &c->c, e) != 0)
@@ -113,15 +113,15 @@ int relay_consumer_add(struct relay *r, const struct config *config, const char 
     r->consumer = grown;
 
     struct relay_consumer *c = &grown[r->n_consumers];
-    if (note(c, config, name, err) != 0)
+    if (note_settings(c, config, name, err) != 0)
         return -1;
     r->n_consumers++;
-    return make(r, c, err);
+    return make_consumer(r, c, err);
 }
 
-static void drop(struct relay *r, size_t i)
+static void drop_consumer(struct relay *r, size_t i)
 {
-    forget(&r->consumer[i]);
+    forget_settings(&r->consumer[i]);
     r->n_consumers--;
     for (; i < r->n_consumers; i++)
         r->consumer[i] = r->consumer[i + 1];
@@ -130,7 +130,7 @@ static void drop(struct relay *r, size_t i)
 void relay_release(struct relay *r)
 {
     while (r->n_consumers > 0)
-        drop(r, r->n_consumers - 1);
+        drop_consumer(r, r->n_consumers - 1);
     free(r->consumer);
     r->consumer = NULL;
 }
@@ -180,7 +180,7 @@ int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err)
     *ret = NULL;
     if (!file && !variable)
         return 0;
-    if (token_load(file, variable, ret, err) == 0)
+    if (access_tokens_load(file, variable, ret, err) == 0)
         return 0;
     return err_prefix(err, "%s", file ? "listen-token-file" : "listen-token-env");
 }
@@ -200,7 +200,7 @@ static size_t index_of(const struct relay *r, const char *name)
     return i;
 }
 
-static bool wanted(const struct config *config, const char *name)
+static bool is_wanted(const struct config *config, const char *name)
 {
     size_t n;
     char *const *names = config_consumers(config, &n);
@@ -210,19 +210,15 @@ static bool wanted(const struct config *config, const char *name)
     return false;
 }
 
-static bool equal(const char *a, const char *b)
+/* same_settings reports whether the config gives a consumer the settings it runs with. */
+static bool same_settings(const struct relay_consumer *c, const struct config *config)
 {
-    if (!a || !b)
-        return a == b;
-    return strcmp(a, b) == 0;
-}
-
-/* same reports whether the config gives a consumer the settings it runs with. */
-static bool same(const struct relay_consumer *c, const struct config *config)
-{
-    for (size_t i = 0; i < n_options(); i++)
-        if (!equal(given_in(config, c->name, i), c->values[i]))
+    for (size_t i = 0; i < n_options(); i++) {
+        const char *is = given_in(config, c->name, i), *was = c->values[i];
+        bool same = is && was ? strcmp(is, was) == 0 : is == was;
+        if (!same)
             return false;
+    }
     return true;
 }
 
@@ -243,22 +239,22 @@ static bool is_idle(const struct relay *r, const char *name)
     return idle;
 }
 
-static void stop(struct relay_consumer *c)
+static void stop_consumer(struct relay_consumer *c)
 {
     if (c->c)
         manage_stop(c->c);
     c->c = NULL;
 }
 
-/* start creates and starts a consumer. With strict set it fails rather than stand by. */
-static int start(struct relay *r, struct relay_consumer *c, bool strict, struct error *err)
+/* start_consumer creates and starts a consumer. With strict set it fails rather than stand by. */
+static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict, struct error *err)
 {
     c->c = NULL;
-    int result = make(r, c, err);
+    int result = make_consumer(r, c, err);
     if (result == 0)
         result = manage_start(c->c, strict, err);
     if (result != 0)
-        stop(c);
+        stop_consumer(c);
     return result;
 }
 
@@ -268,46 +264,48 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
     size_t i = 0;
     while (i < r->n_consumers) {
         struct relay_consumer *c = &r->consumer[i];
-        if (wanted(config, c->name)) {
+        if (is_wanted(config, c->name)) {
             i++;
             continue;
         }
-        stop(c);
+        stop_consumer(c);
         relay_log(r, LOG_INFO_, c->name,
                   "stopped: no longer in the config; the store keeps its position and its events "
                   "until outbox consumers remove");
-        drop(r, i);
+        drop_consumer(r, i);
         did->removed++;
     }
 }
 
-/* restart replaces a running consumer by one with the settings in the config. One that was working
- * must not end up standing by: that counts as a failure. On failure c->c is NULL if the old one was
- * stopped. */
-static int restart(struct relay *r, struct relay_consumer *c, const struct config *config,
-                   struct error *err)
+/* restart_consumer replaces a running consumer by one with the settings in the config. One that was
+ * working must not end up standing by: that counts as a failure. On failure c->c is NULL if the old
+ * one was stopped. */
+static int restart_consumer(struct relay *r, struct relay_consumer *c, const struct config *config,
+                            struct error *err)
 {
     struct relay_consumer next;
     bool worked = !is_idle(r, c->name);
-    if (note(&next, config, c->name, err) != 0)
+    if (note_settings(&next, config, c->name, err) != 0)
         return -1;
 
-    stop(c);
-    if (start(r, &next, worked, err) != 0) {
-        forget(&next);
+    stop_consumer(c);
+    if (start_consumer(r, &next, worked, err) != 0) {
+        forget_settings(&next);
         return -1;
     }
-    forget(c);
+    forget_settings(c);
     *c = next;
     return 0;
 }
 
-/* change gives a consumer its new settings or, if that fails, goes on with the old ones. */
-static void change(struct relay *r, size_t i, const struct config *config, struct changes *did)
+/* change_consumer gives a consumer its new settings or, if that fails, goes on with the old
+ * ones. */
+static void change_consumer(struct relay *r, size_t i, const struct config *config,
+                            struct changes *did)
 {
     struct relay_consumer *c = &r->consumer[i];
     struct error err;
-    if (restart(r, c, config, &err) == 0) {
+    if (restart_consumer(r, c, config, &err) == 0) {
         did->changed++;
         relay_log(r, LOG_INFO_, c->name, "restarted with new settings");
         return;
@@ -318,10 +316,10 @@ static void change(struct relay *r, size_t i, const struct config *config, struc
               err.text);
     if (c->c)
         return;
-    if (start(r, c, false, &err) == 0)
+    if (start_consumer(r, c, false, &err) == 0)
         return;
     relay_log(r, LOG_ERROR_, c->name, "could not be restarted: %s; it is not running", err.text);
-    drop(r, i);
+    drop_consumer(r, i);
 }
 
 /* add_started adds a consumer and starts it; on failure nothing of it is left. */
@@ -337,14 +335,15 @@ static int add_started(struct relay *r, const struct config *config, const char 
     if (result == 0)
         result = manage_start(c->c, false, err);
     if (result != 0) {
-        stop(c);
-        drop(r, before);
+        stop_consumer(c);
+        drop_consumer(r, before);
     }
     return result;
 }
 
-/* add starts a consumer that is new in the config. */
-static void add(struct relay *r, const struct config *config, const char *name, struct changes *did)
+/* add_consumer starts a consumer that is new in the config. */
+static void add_consumer(struct relay *r, const struct config *config, const char *name,
+                         struct changes *did)
 {
     struct error err;
     if (add_started(r, config, name, &err) == 0) {
@@ -356,9 +355,9 @@ static void add(struct relay *r, const struct config *config, const char *name, 
     relay_log(r, LOG_ERROR_, name, "new in the config, but could not be started: %s", err.text);
 }
 
-/* apply makes the running consumers those of the config. One that stopped by itself is tried again,
- * even with the same settings. */
-static void apply(struct relay *r, const struct config *config, struct changes *did)
+/* apply_config makes the running consumers those of the config. One that stopped by itself is tried
+ * again, even with the same settings. */
+static void apply_config(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
     char *const *names = config_consumers(config, &n);
@@ -366,19 +365,11 @@ static void apply(struct relay *r, const struct config *config, struct changes *
     for (size_t i = 0; i < n; i++) {
         size_t at = index_of(r, names[i]);
         if (at == r->n_consumers)
-            add(r, config, names[i], did);
-        else if (!same(&r->consumer[at], config) || is_idle(r, names[i]))
-            change(r, at, config, did);
+            add_consumer(r, config, names[i], did);
+        else if (!same_settings(&r->consumer[at], config) || is_idle(r, names[i]))
+            change_consumer(r, at, config, did);
     }
     r->abandoned = r->n_consumers == 0;
-}
-
-/* is_fixed reports whether an option of [outbox] takes effect only at the next start. */
-static bool is_fixed(const struct option_def *o)
-{
-    bool reloads = strcmp(o->name, "log-level") == 0;
-    bool unused = strcmp(o->name, "color") == 0; /* a relay prints no tables */
-    return !reloads && !unused;
 }
 
 static const char *value_or_empty(const struct config *config, const struct option_def *o)
@@ -393,22 +384,15 @@ static void say_fixed(struct relay *r, const struct config *config)
 {
     for (const struct option_def *o = config_options; o->name; o++) {
         const char *was = value_or_empty(&r->cli->config, o), *is = value_or_empty(config, o);
-        if (!is_fixed(o) || strcmp(was, is) == 0)
+        bool reloads = strcmp(o->name, "log-level") == 0;
+        bool unused = strcmp(o->name, "color") == 0; /* a relay prints no tables */
+        if (reloads || unused || strcmp(was, is) == 0)
             continue;
         relay_log(r, LOG_WARN_, NULL,
                   "%s cannot change while a relay runs; the old value stays in effect until it is "
                   "restarted",
                   o->name);
     }
-}
-
-static int read_again(struct relay *r, struct config *config, struct settings *s, struct error *err)
-{
-    if (config_again(&r->cli->config, config, err) != 0)
-        return -1;
-    if (config_settings(config, s, err) != 0)
-        return -1;
-    return relay_check(config, err);
 }
 
 /* read_tokens puts the tokens now in the file into effect, or keeps the current ones if the file is
@@ -427,14 +411,17 @@ static void read_tokens(struct relay *r, struct changes *did)
     relay_log(r, LOG_ERROR_, NULL, "%s; keeping the previous tokens", err.text);
 }
 
-/* reload reads the config and, if a relay could run with all of it, applies it. Otherwise nothing
- * changes. */
-static void reload(struct relay *r, struct changes *did)
+/* reload_config reads the config and, if a relay could run with all of it, applies it. Otherwise
+ * nothing changes. */
+static void reload_config(struct relay *r, struct changes *did)
 {
     struct config config;
     struct settings s;
     struct error err;
-    if (read_again(r, &config, &s, &err) != 0) {
+    bool usable = config_again(&r->cli->config, &config, &err) == 0;
+    usable = usable && config_settings(&config, &s, &err) == 0;
+    usable = usable && relay_check(&config, &err) == 0;
+    if (!usable) {
         relay_log(r, LOG_ERROR_, NULL, "could not reload the config: %s; keeping the old one",
                   err.text);
         did->failed++;
@@ -446,7 +433,7 @@ static void reload(struct relay *r, struct changes *did)
     manage_log_level(r->ob, s.log_level);
     atomic_store(&r->log_level, s.log_level);
     say_fixed(r, &config);
-    apply(r, &config, did);
+    apply_config(r, &config, did);
     read_tokens(r, did);
     relay_log(r, LOG_INFO_, NULL,
               "reloaded the config: %zu consumers added, %zu removed, %zu changed, %zu failed",
@@ -465,7 +452,7 @@ void relay_reload(void *relay)
     struct changes did = {0};
     notify_send(&r->notify, "RELOADING=1\nMONOTONIC_USEC=%lld\nSTATUS=reloading the config",
                 (long long)(clock_mono(&clock_system) / 1000));
-    reload(r, &did);
+    reload_config(r, &did);
     atomic_fetch_add(&r->reloads[did.failed ? 1 : 0], 1);
     say_ready(r);
 }
@@ -490,9 +477,9 @@ void relay_started(void *relay)
     say_ready(r);
 }
 
-/* feed tells the service manager that we are alive, if we are, and how we are, if that has
+/* feed_watchdog tells the service manager that we are alive, if we are, and how we are, if that has
  * changed. */
-static void feed(struct relay *r, char said[HEALTH_TEXT])
+static void feed_watchdog(struct relay *r, char said[HEALTH_TEXT])
 {
     struct health h = admin_health(&r->admin_cfg, NULL, NULL);
     if (h.alive)
@@ -548,7 +535,7 @@ void *relay_watch(void *relay)
 
         int64_t now = clock_mono(&clock_system);
         if (now >= feed_at) {
-            feed(r, said);
+            feed_watchdog(r, said);
             feed_at = now + r->notify.watchdog_ns / 2;
         }
         int64_t next = min_i64(logger_tell(&r->logger, now), admin_tick(r->admin, now));

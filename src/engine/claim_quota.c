@@ -134,15 +134,6 @@ bool claim_quota_tight(const struct claim_quota *q)
 
 /* ---- for a pipeline ---- */
 
-/* batches_at_once returns how many batches may be in flight. A fail-stop sink keeps the order of
- * what it is given, which holds only while it sees one batch at a time. Handlers share one
- * transaction, and that belongs to one batch. */
-static size_t batches_at_once(const struct pipeline *p)
-{
-    bool one_by_one = pipeline_failstop(p) || effects_used(&p->effects);
-    return one_by_one ? 1 : INFLIGHT_BATCHES;
-}
-
 /* may_join says whether a batch may be claimed beside those in flight. */
 static bool may_join(const struct pipeline *p)
 {
@@ -165,12 +156,16 @@ static size_t spare_bytes(struct pipeline *p)
 
 bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling)
 {
+    /* A fail-stop sink keeps the order of what it is given, which holds only while it sees one
+     * batch at a time. Handlers share one transaction, and that belongs to one batch. */
+    bool one_by_one = pipeline_failstop(p) || effects_used(&p->effects);
+    size_t most = one_by_one ? 1 : INFLIGHT_BATCHES;
     size_t others = p->inflight.n - settling;
     if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
         return false;
     if (p->inflight.ready)
         return false; /* deliver what is claimed first */
-    if (others >= batches_at_once(p))
+    if (others >= most)
         return false;
     if (others > 0 && !may_join(p))
         return false;

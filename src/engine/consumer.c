@@ -103,12 +103,6 @@ static int set_sink(void *field, const char *value, const struct option_def *o, 
     return option_copy(field, value, o, err);
 }
 
-static int too_long(struct error *err)
-{
-    return err_set(err, ERR_CONFIG,
-                   "is too long, the limit is %d bytes with a blank behind each comma", NORMAL_MAX);
-}
-
 /* set_normal sets a filter in its normal form, so that two filters that differ only in spelling are
  * the same to the store. */
 static int set_normal(char **field, const char *value, void (*normal)(const char *, struct buf *),
@@ -122,7 +116,9 @@ static int set_normal(char **field, const char *value, void (*normal)(const char
     if (text)
         r = option_copy(field, text, NULL, err);
     else if (b.full)
-        r = too_long(err);
+        r = err_set(err, ERR_CONFIG,
+                    "is too long, the limit is %d bytes with a blank behind each comma",
+                    NORMAL_MAX);
     else
         r = err_nomem(err);
     buf_release(&b);
@@ -177,22 +173,13 @@ static int set_retry(void *field, const char *value, const struct option_def *o,
     return retry_parse(value, field, err);
 }
 
-/* octal reads three or four octal digits; 0: value is something else. */
-static long octal(const char *value)
-{
-    size_t n = strlen(value);
-    if (n < 3 || n > 4)
-        return 0;
-    if (strspn(value, "01234567") != n)
-        return 0;
-    return strtol(value, NULL, 8);
-}
-
 static int set_file_mode(void *field, const char *value, const struct option_def *o,
                          struct error *err)
 {
     (void)o;
-    long mode = octal(value);
+    size_t digits = strspn(value, "01234567");
+    bool octal = (digits == 3 || digits == 4) && value[digits] == '\0';
+    long mode = octal ? strtol(value, NULL, 8) : 0;
     bool ours_to_use = (mode & 0600) == 0600;
     bool others_write = (mode & 0002) != 0;
     bool usable = ours_to_use && !others_write && mode <= 0777;

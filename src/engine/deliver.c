@@ -152,32 +152,23 @@ void deliver_done(struct pipeline *p, struct slot *slot, const struct sink_resul
 
 /* ---- submitting ---- */
 
-/* bury_malformed makes an event that cannot be given to any sink a dead letter. Returns whether it
- * did. */
-static bool bury_malformed(struct pipeline *p, struct slot *slot)
-{
-    struct error why;
-    if (event_check_stored(slot->d.ev, &why) == 0)
-        return false;
-    struct sink_result r = {.status = SINK_REJECT, .text = why.text};
-    failure_rejected(p, slot, &r, BURIAL_MALFORMED);
-    return true;
-}
-
-/* gather takes up to max deliverable events off the queue. *ret_buried counts the malformed ones
- * that it buried. */
+/* gather takes up to max events off the queue. Malformed ones, which cannot be given to any sink,
+ * become dead letters; *ret_buried counts them. */
 static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t *ret_buried)
 {
     size_t n = 0;
     *ret_buried = 0;
     while (n < max && p->inflight.ready) {
         struct slot *slot = inflight_pop(&p->inflight);
-        if (bury_malformed(p, slot)) {
+        struct error why;
+        if (event_check_stored(slot->d.ev, &why) != 0) {
+            struct sink_result r = {.status = SINK_REJECT, .text = why.text};
+            failure_rejected(p, slot, &r, BURIAL_MALFORMED);
             ++*ret_buried;
-        } else {
-            slot->d.chained = false;
-            d[n++] = &slot->d;
+            continue;
         }
+        slot->d.chained = false;
+        d[n++] = &slot->d;
     }
     return n;
 }
@@ -266,18 +257,6 @@ static bool time_left(const struct pipeline *p, int64_t now, int64_t until)
     return now < until;
 }
 
-/* offer_next offers the head of the queue to the sink, as far as its claim and the circuit allow.
- * Returns whether anything left the queue. */
-static bool offer_next(struct pipeline *p, int64_t now)
-{
-    if (!lease_allows(p, p->inflight.ready->batch, now))
-        return false;
-    size_t room = circuit_room(&p->circuit, now, inflight_deliveries(&p->inflight));
-    if (room == 0)
-        return false;
-    return offer(p, room, now) > 0;
-}
-
 bool deliver_submit(struct pipeline *p)
 {
     bool any = false;
@@ -290,7 +269,10 @@ bool deliver_submit(struct pipeline *p)
     while (p->inflight.ready && p->state == PIPELINE_RUNNING) {
         if (!time_left(p, now, until))
             break;
-        if (!offer_next(p, now))
+        if (!lease_allows(p, p->inflight.ready->batch, now))
+            break;
+        size_t room = circuit_room(&p->circuit, now, inflight_deliveries(&p->inflight));
+        if (room == 0 || offer(p, room, now) == 0)
             break;
         any = true;
         if (inflight_untidy(&p->inflight))

@@ -188,29 +188,26 @@ bool effects_pending(const struct pipeline *p, int64_t now)
     return now - e->opened_at < SLICE;
 }
 
-/* record_done records the calls that had no savepoint of their own. */
-static int record_done(struct effects *e, struct error *err)
-{
-    struct calls *c = &e->calls;
-    bool all;
-    if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0)
-        return -1;
-    if (!all)
-        return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
-    return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
-}
-
-/* seal adds the inbox records and the settlement to the transaction. Then only the commit is
- * left. */
+/* seal adds the inbox records of calls that had no savepoint of their own, and the settlement, to
+ * the transaction. Then only the commit is left. */
 static int seal(struct pipeline *p, struct batch_state *b, bool *ret_lost, struct error *err)
 {
     struct effects *e = &p->effects;
+    struct calls *c = &e->calls;
     failure_classify(p, b);
     if (inflight_outcomes(b) != 0)
         return err_nomem(err);
     struct settlement s = exchange_settlement(p, b);
-    if (e->mode == MODE_PER_BATCH && record_done(e, err) != 0)
-        return -1;
+
+    if (e->mode == MODE_PER_BATCH) {
+        bool all;
+        if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0)
+            return -1;
+        if (!all)
+            return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
+        if (e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err) != 0)
+            return -1;
+    }
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 

@@ -213,14 +213,6 @@ static void withdraw_claim(struct pipeline *p, struct exchange *x)
 
 /* ---- the answer about the settlement ---- */
 
-/* delivery_time is how long a batch was with the sink, without any delay of its settlement. */
-static int64_t delivery_time(const struct pipeline *p, const struct batch_state *b)
-{
-    bool alone = p->inflight.n == 1 && p->stats.ended_at >= b->claimed_at;
-    int64_t end = alone ? p->stats.ended_at : pipeline_now(p);
-    return end - b->claimed_at;
-}
-
 void exchange_settled(struct pipeline *p, size_t i, bool lost)
 {
     struct batch_state *b = p->inflight.batch[i];
@@ -234,7 +226,10 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
     else
         inflight_tell_settled(b, p->sk);
 
-    claim_quota_tune(&p->quota, b->claim.n, delivery_time(p, b));
+    /* How long it was with the sink, without any delay of its settlement. */
+    bool alone = p->inflight.n == 1 && p->stats.ended_at >= b->claimed_at;
+    int64_t end = alone ? p->stats.ended_at : pipeline_now(p);
+    claim_quota_tune(&p->quota, b->claim.n, end - b->claimed_at);
     exchange_drop(p, i);
     schedule_look_now(&p->schedule); /* settling may have made a retry or a follower due */
 }
@@ -480,17 +475,6 @@ bool exchange_settle(struct pipeline *p, size_t i)
     return exchange_make(p, &x);
 }
 
-/* claim_alone asks for a batch without settling one. */
-static bool claim_alone(struct pipeline *p)
-{
-    struct exchange x;
-    exchange_init(p, &x);
-    add_claim(p, &x);
-    if (!x.claimed)
-        return false;
-    return exchange_make(p, &x);
-}
-
 /* ---- when ---- */
 
 /* note_wake_up brings the next look forward if a wake-up has come. It does not ask where the answer
@@ -515,14 +499,6 @@ static bool has_ended(const struct pipeline *p, size_t i)
     return i < p->inflight.n && p->inflight.batch[i]->open == 0;
 }
 
-/* delivered_whole says whether nothing but the end of the batch has to be recorded. */
-static bool delivered_whole(const struct batch_state *b)
-{
-    if (b->claim.parked || b->claim.suspect || b->lost)
-        return false;
-    return b->exceptions == 0 && b->release_from == 0;
-}
-
 /* The delay makes a steady trickle of events cost one turn each instead of two. It applies only
  * while there is nothing to claim: then a wake-up announces what comes next, and both go into one
  * transaction. */
@@ -533,7 +509,11 @@ int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now)
         return 0;
     if (effects_used(&p->effects) || schedule_look_due(&p->schedule, now))
         return 0;
-    if (!delivered_whole(p->inflight.batch[0]))
+    /* Nothing but the end of the batch has to be recorded. */
+    const struct batch_state *b = p->inflight.batch[0];
+    bool plain = !b->claim.parked && !b->claim.suspect && !b->lost;
+    bool delivered_whole = plain && b->exceptions == 0 && b->release_from == 0;
+    if (!delivered_whole)
         return 0;
 
     int64_t by = p->stats.ended_at + p->cfg.settle_wait_ms * MS_NS;
@@ -558,5 +538,10 @@ bool exchange_step(struct pipeline *p)
         return exchange_settle(p, next);
     if (!wants_claim(p, now, 0))
         return false;
-    return claim_alone(p);
+    struct exchange x;
+    exchange_init(p, &x);
+    add_claim(p, &x);
+    if (!x.claimed)
+        return false;
+    return exchange_make(p, &x);
 }

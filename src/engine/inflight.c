@@ -60,14 +60,6 @@ static struct slot *map_key(struct inflight *f, struct slot *slot)
     return last;
 }
 
-static void unmap_key(struct inflight *f, struct slot *slot)
-{
-    if (!slot->mapped)
-        return;
-    *key_place(f, slot->key) = slot->next_in_bucket;
-    slot->mapped = false;
-}
-
 /* ---- the queue ---- */
 
 static void queue_slot(struct inflight *f, struct slot *slot)
@@ -406,7 +398,9 @@ static void unlink_batch(struct inflight *f, struct batch_state *b)
 {
     for (size_t i = 0; i < b->claim.n; i++) {
         struct slot *slot = &b->slots[i];
-        unmap_key(f, slot);
+        if (slot->mapped)
+            *key_place(f, slot->key) = slot->next_in_bucket;
+        slot->mapped = false;
         unlink_follower(slot);
         /* A lost batch can be dropped while it still waits for an earlier one. */
         if (slot->before)

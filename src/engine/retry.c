@@ -25,11 +25,12 @@ static int set_part(const char *name, const char *value, struct retry_policy *p,
     static const char *const names[] = {"fast",     "slow",   "patient", "base", "cap",
                                         "attempts", "jitter", "outage",  NULL};
     int64_t n;
-    for (size_t i = 0; i < PRESETS; i++)
-        if (!value && strcmp(name, presets[i].name) == 0) {
-            *p = presets[i].p;
-            return 0;
-        }
+    for (size_t i = 0; !value && i < PRESETS; i++) {
+        if (strcmp(name, presets[i].name) != 0)
+            continue;
+        *p = presets[i].p;
+        return 0;
+    }
     if (value && strcmp(name, "base") == 0)
         return text_duration(value, &p->base_ms, err);
     if (value && strcmp(name, "cap") == 0)
@@ -46,10 +47,12 @@ static int set_part(const char *name, const char *value, struct retry_policy *p,
         p->attempts = (int)n;
         return 0;
     }
-    if (value && strcmp(name, "jitter") == 0 &&
-        (!strcmp(value, "full") || !strcmp(value, "none"))) {
-        p->jitter = value[0] == 'f';
-        return 0;
+    if (value && strcmp(name, "jitter") == 0) {
+        bool full = strcmp(value, "full") == 0;
+        bool none = strcmp(value, "none") == 0;
+        p->jitter = full;
+        if (full || none)
+            return 0;
     }
     char hint[TEXT_HINT];
     text_hint(name, names, (struct text_hint){0}, hint);

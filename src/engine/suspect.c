@@ -49,20 +49,15 @@ void suspect_withdraw(struct suspect *s)
     pthread_mutex_unlock(&s->all->asking);
 }
 
-static void remember(struct suspect_claim *to, const struct claim_lease *c)
-{
-    *to = (struct suspect_claim){.epoch = c->epoch, .lease_ms = c->lease_ms};
-    snprintf(to->consumer, sizeof to->consumer, "%s", c->consumer);
-    snprintf(to->owner, sizeof to->owner, "%s", c->owner);
-}
-
 size_t suspect_begin(struct suspect *s, const struct claim_lease *c, bool blamed,
                      struct suspect_claim ret[2])
 {
     struct suspects *all = s->all;
     size_t n = 0;
     suspect_end(s);
-    remember(&s->claim, c);
+    s->claim = (struct suspect_claim){.epoch = c->epoch, .lease_ms = c->lease_ms};
+    snprintf(s->claim.consumer, sizeof s->claim.consumer, "%s", c->consumer);
+    snprintf(s->claim.owner, sizeof s->claim.owner, "%s", c->owner);
     s->in_flight = true;
     if (!all)
         return 0;

@@ -78,41 +78,22 @@ static void add_subject(struct writer *w, const struct event *ev)
     buf_release(&text);
 }
 
-static void add_version(struct writer *w, const struct event *ev)
-{
-    if (!ev->has_version)
-        return;
-    char text[24];
-    struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
-    buf_addi64(&b, ev->version);
-    add(w, STR("aggregateversion"), (struct str){text, b.n});
-}
-
 /* ---- which headers go along ---- */
 
-/* fits says whether c may stand where a form has `place`: x means a hexadecimal digit in lower
+/* has_form says whether v fits a form, character by character: x means a hexadecimal digit in lower
  * case, any other character means itself. */
-static bool fits(char c, char place)
-{
-    if (place == 'x')
-        return char_is_digit(c) || char_is_between(c, 'a', 'f');
-    return c == place;
-}
-
-/* has_form says whether v fits a form, character by character. */
 static bool has_form(struct str v, const char *form)
 {
     if (v.n != strlen(form))
         return false;
-    for (size_t i = 0; i < v.n; i++)
-        if (!fits(v.p[i], form[i]))
+    for (size_t i = 0; i < v.n; i++) {
+        char c = v.p[i];
+        bool is_hex = char_is_digit(c) || char_is_between(c, 'a', 'f');
+        bool fits = form[i] == 'x' ? is_hex : c == form[i];
+        if (!fits)
             return false;
+    }
     return true;
-}
-
-static bool is_traceparent(struct str v)
-{
-    return has_form(v, "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx");
 }
 
 /* is_tracestate only checks the length, and that the value can be put into a header line. */
@@ -126,21 +107,15 @@ static bool is_tracestate(struct str v)
     return true;
 }
 
-/* is_ours says whether we set the attribute of that name ourselves. */
-static bool is_ours(struct str name)
+/* is_extension says whether a header can go along under its name: CloudEvents allows lower-case
+ * letters and digits only, and some attributes we set ourselves. */
+static bool is_extension(struct str name)
 {
+    if (name.n == 0)
+        return false;
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (str_is(name, ours[i]))
-            return true;
-    return false;
-}
-
-/* is_name says whether a header can go along under its name: CloudEvents allows lower-case letters
- * and digits only. */
-static bool is_name(struct str name)
-{
-    if (name.n == 0 || is_ours(name))
-        return false;
+            return false;
     for (size_t i = 0; i < name.n; i++) {
         bool allowed = char_is_lower(name.p[i]) || char_is_digit(name.p[i]);
         if (!allowed)
@@ -168,20 +143,6 @@ static int put_header(struct cloudevents_headers *all, struct str name, struct j
     return 0;
 }
 
-/* take_header adds a header whose name, given raw, can go along. */
-static int take_header(struct cloudevents_headers *all, struct str raw, struct json value,
-                       struct error *err)
-{
-    char text[CLOUDEVENTS_NAME_MAX];
-    struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
-    json_unescape(raw, &b);
-    struct str name = {text, b.n};
-    bool named = !b.failed && is_name(name);
-    if (!named)
-        return 0;
-    return put_header(all, name, value, err);
-}
-
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err)
 {
     struct json all, value;
@@ -192,9 +153,16 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     if (all.type != JSON_OBJECT)
         return 0;
 
-    for (size_t it = 0; json_each(all, &it, &raw, &value);)
-        if (take_header(ret, raw, value, err) != 0)
+    for (size_t it = 0; json_each(all, &it, &raw, &value);) {
+        char text[CLOUDEVENTS_NAME_MAX];
+        struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
+        json_unescape(raw, &b);
+        struct str name = {text, b.n};
+        if (b.failed || !is_extension(name))
+            continue;
+        if (put_header(ret, name, value, err) != 0)
             return -1;
+    }
     return 0;
 }
 
@@ -202,7 +170,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
 static bool is_fit(const char *name, struct str value)
 {
     if (strcmp(name, "traceparent") == 0)
-        return is_traceparent(value);
+        return has_form(value, "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx");
     if (strcmp(name, "tracestate") == 0)
         return is_tracestate(value);
     return true;
@@ -243,7 +211,12 @@ static void add_all(struct writer *w, const struct event *ev, struct str source,
     add(w, STR("time"), (struct str){created, n});
     if (ev->tenant.n > 0)
         add(w, STR("tenant"), ev->tenant);
-    add_version(w, ev);
+    if (ev->has_version) {
+        char text[24];
+        struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
+        buf_addi64(&b, ev->version);
+        add(w, STR("aggregateversion"), (struct str){text, b.n});
+    }
     add_extensions(w, more);
 }
 
@@ -284,29 +257,24 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
         b->failed = true;
 }
 
-static void add_trace(struct buf *b, const char *name, struct json v)
-{
-    if (v.type != JSON_STRING)
-        return;
-    char text[TRACESTATE_MAX];
-    struct buf value = {.p = text, .cap = sizeof text, .max = sizeof text};
-    json_unescape(v.raw, &value);
-    bool fits = !value.failed && is_fit(name, (struct str){text, value.n});
-    if (!fits)
-        return;
-
-    buf_adds(b, name);
-    buf_adds(b, ": ");
-    buf_add(b, text, value.n);
-    buf_addc(b, '\0');
-}
-
 void cloudevents_trace(struct buf *b, const struct cloudevents_headers *more)
 {
     for (size_t i = 0; i < more->n; i++) {
         const char *name = more->list[i].name;
+        struct json v = more->list[i].value;
         bool trace = strcmp(name, "traceparent") == 0 || strcmp(name, "tracestate") == 0;
-        if (trace)
-            add_trace(b, name, more->list[i].value);
+        if (!trace || v.type != JSON_STRING)
+            continue;
+        char text[TRACESTATE_MAX];
+        struct buf value = {.p = text, .cap = sizeof text, .max = sizeof text};
+        json_unescape(v.raw, &value);
+        bool fits = !value.failed && is_fit(name, (struct str){text, value.n});
+        if (!fits)
+            continue;
+
+        buf_adds(b, name);
+        buf_adds(b, ": ");
+        buf_add(b, text, value.n);
+        buf_addc(b, '\0');
     }
 }

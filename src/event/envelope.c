@@ -20,18 +20,15 @@ static void add_string(struct buf *b, struct str s)
         ADD(b, "null");
 }
 
-/* may_have_telemetry says whether the word, or an escape that may hide it, is in the payload. */
-static bool may_have_telemetry(struct str payload)
-{
-    return memmem(payload.p, payload.n, "_telemetry", 10) || memmem(payload.p, payload.n, "\\u", 2);
-}
-
 /* has_telemetry says whether the payload has a member of that name. To find out it has to be
- * parsed, which is done only if the name may be in the text. */
+ * parsed, which is done only if the word, or an escape that may hide it, is in the text. */
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
-    if (!may_have_telemetry(payload))
+    const char *text = payload.p ? payload.p : "";
+    bool in_text = memmem(text, payload.n, "_telemetry", 10);
+    bool escaped = memmem(text, payload.n, "\\u", 2);
+    if (!in_text && !escaped)
         return false;
     if (json_parse(payload, &object, NULL, NULL) != 0)
         return true;

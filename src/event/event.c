@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/num.h"
 
 #define NO_ESCAPE 0x10000ul /* more than four digits can express */
 
@@ -173,21 +174,6 @@ static int check_header_name(struct str raw, struct error *err)
     return r;
 }
 
-/* check_header checks one entry; headers is the text that it is in. */
-static int check_header(struct str headers, struct str name, struct json value, struct error *err)
-{
-    size_t name_at = (size_t)(name.p - headers.p);
-    size_t value_at = (size_t)(value.raw.p - headers.p);
-    if (check_header_name(name, err) != 0)
-        return -1;
-    if (check_header_text(name, name_at, err) != 0)
-        return -1;
-    if (value.type != JSON_STRING)
-        return err_set(err, ERR_INVALID, "headers has a value that is not a string at byte %zu",
-                       value_at);
-    return check_header_text(value.raw, value_at, err);
-}
-
 /* check_headers counts entries, not names: a name that is repeated counts each time, since it takes
  * room each time. */
 static int check_headers(struct str headers, struct error *err)
@@ -206,62 +192,53 @@ static int check_headers(struct str headers, struct error *err)
         if (count == EVENT_HEADERS_COUNT)
             return err_set(err, ERR_INVALID, "headers has more entries than %d, the limit",
                            EVENT_HEADERS_COUNT);
-        if (check_header(headers, name, value, err) != 0)
+        size_t name_at = (size_t)(name.p - headers.p);
+        size_t value_at = (size_t)(value.raw.p - headers.p);
+        if (check_header_name(name, err) != 0)
+            return -1;
+        if (check_header_text(name, name_at, err) != 0)
+            return -1;
+        if (value.type != JSON_STRING)
+            return err_set(err, ERR_INVALID, "headers has a value that is not a string at byte %zu",
+                           value_at);
+        if (check_header_text(value.raw, value_at, err) != 0)
             return -1;
     }
     return 0;
 }
 
-static int check_not_before(int64_t not_before, int64_t now, struct error *err)
-{
-    if (not_before < 0)
-        return err_set(err, ERR_INVALID, "not_before is before 1970: %" PRId64, not_before);
-    if (clock_since(not_before, now) > EVENT_AHEAD_MAX_MS)
-        return err_set(err, ERR_INVALID, "not_before is more than ten years ahead: %" PRId64,
-                       not_before);
-    return 0;
-}
-
-static const struct rule type_rule = {.what = "type", .max = EVENT_TYPE_MAX, .no_space = true};
-static const struct rule tenant_rule = {.what = "tenant", .max = EVENT_KEY_MAX};
-
-/* payload_limit returns the most bytes that a payload may have. */
-static size_t payload_limit(const struct event_limits *limits)
-{
-    int64_t max = limits->payload_max;
-    if (max < 0)
-        max = 0;
-    if (max > EVENT_PAYLOAD_CEILING)
-        max = EVENT_PAYLOAD_CEILING;
-    return (size_t)max;
-}
-
 /* check_names checks what an event is called and filed under. */
 static int check_names(const struct new_event *ev, struct error *err)
 {
+    static const struct rule type = {.what = "type", .max = EVENT_TYPE_MAX, .no_space = true};
     static const struct rule key = {.what = "idempotency key", .max = EVENT_KEY_MAX};
+    static const struct rule tenant = {.what = "tenant", .max = EVENT_KEY_MAX};
     if (!ev->type.p)
         return err_set(err, ERR_INVALID, "type is missing");
-    if (check_text(&type_rule, ev->type, err) != 0)
+    if (check_text(&type, ev->type, err) != 0)
         return -1;
     if (check_aggregate(ev, err) != 0)
         return -1;
     if (check_optional(&key, ev->idempotency_key, err) != 0)
         return -1;
-    return check_optional(&tenant_rule, ev->tenant, err);
+    return check_optional(&tenant, ev->tenant, err);
 }
 
 int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err)
 {
     if (check_names(ev, err) != 0)
         return -1;
-    if (check_not_before(ev->not_before, limits->now, err) != 0)
-        return -1;
+    if (ev->not_before < 0)
+        return err_set(err, ERR_INVALID, "not_before is before 1970: %" PRId64, ev->not_before);
+    if (clock_since(ev->not_before, limits->now) > EVENT_AHEAD_MAX_MS)
+        return err_set(err, ERR_INVALID, "not_before is more than ten years ahead: %" PRId64,
+                       ev->not_before);
     if (check_headers(ev->headers, err) != 0)
         return -1;
     if (!ev->payload.p)
         return 0;
-    return check_json("payload", ev->payload, payload_limit(limits), NULL, err);
+    int64_t most = max_i64(0, min_i64(limits->payload_max, EVENT_PAYLOAD_CEILING));
+    return check_json("payload", ev->payload, (size_t)most, NULL, err);
 }
 
 /* check_bytes refuses a text that is not UTF-8 or has a NUL. */

@@ -9,7 +9,7 @@
 #include "base/str.h"
 #include "base/uuid7.h"
 
-/* The limits of an event, in bytes unless said otherwise. docs/limits.md has them for people,
+/* The limits of an event, in bytes unless said otherwise. docs/reference.md has them for people,
  * sql/<store>/0001_outbox.sql for the databases, and tests/scenario/test_limits.py tries them on
  * every way in: change all of them together. */
 #define EVENT_TYPE_MAX 255

@@ -1,8 +1,435 @@
-/* filter.c: makes a filter, and asks it whether an event passes. */
-#include <stdlib.h>
+/* filter.c: compiles the patterns and the predicate of a filter, and asks it whether an event
+ * passes. The grammar is in filter.h; each parse_* reads one rule of it. */
+#include "event/filter.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
 #include "base/char.h"
-#include "event/filter_impl.h"
+#include "base/json.h"
+
+#define FILTER_MAX_DEPTH 64          /* of parentheses and "not" */
+#define FILTER_MAX_BYTES (64 * 1024) /* of patterns or of the predicate */
+
+/* One step of a path: a member's name, or an array's index. */
+struct segment {
+    struct segment *next;
+    struct str name;
+    bool bare; /* quoted digits never index */
+};
+
+/* What a node of the predicate's tree means. */
+enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
+
+/* (1) OR and AND have any number of children, NOT has one, the others have none. So a tree is only
+ * as deep as its parentheses, however long a chain of "or" is. */
+struct node {
+    enum node_type type;
+    struct node *first, *next;
+    struct segment *path;
+    struct json literal;
+};
+
+/* A pattern of event types, as pattern_match takes it. */
+struct pattern {
+    struct pattern *next;
+    struct str text;
+};
+
+/* Everything the pointers lead to lives in the arena. */
+struct filter {
+    struct arena a;
+    struct pattern *patterns; /* NULL: every type */
+    struct node *where;       /* NULL: every payload */
+};
+
+/* ---- compiling ---- */
+
+/* A text that is being compiled. (1) p is in text, and all before it has been read. (2) depth
+ * counts the parentheses and the "not"s that are open, because each costs stack. */
+struct parser {
+    struct arena *a;
+    const char *text, *p;
+    int depth;
+    struct error *err;
+};
+
+/* is_word says whether c may be in a bare name or a keyword. */
+static bool is_word(char c)
+{
+    return char_is_name(c) || c == '-';
+}
+
+/* expected says what should be at the parser's place, and what is there instead. */
+static int expected(struct parser *ps, const char *what)
+{
+    size_t at = (size_t)(ps->p - ps->text);
+    if (!*ps->p)
+        return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found the end", what, at);
+
+    int n = 1; /* bytes of the character */
+    while (n < 4 && ((unsigned char)ps->p[n] & 0xC0) == 0x80)
+        n++;
+    return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found '%.*s'", what, at, n,
+                   ps->p);
+}
+
+static void skip_space(struct parser *ps)
+{
+    while (char_is_space(*ps->p))
+        ps->p++;
+}
+
+static size_t word_len(const char *p)
+{
+    size_t n = 0;
+    while (is_word(p[n]))
+        n++;
+    return n;
+}
+
+/* at_word says whether the keyword comes next; take_word steps over it as well. */
+static bool at_word(struct parser *ps, const char *word)
+{
+    skip_space(ps);
+    return str_is((struct str){ps->p, word_len(ps->p)}, word);
+}
+
+static bool take_word(struct parser *ps, const char *word)
+{
+    if (!at_word(ps, word))
+        return false;
+    ps->p += strlen(word);
+    return true;
+}
+
+/* new_node returns NULL, with the error set, when out of memory. */
+static struct node *new_node(struct parser *ps, enum node_type type)
+{
+    struct node *n = arena_zalloc(ps->a, 1, sizeof *n);
+    if (!n) {
+        err_nomem(ps->err);
+        return NULL;
+    }
+    n->type = type;
+    return n;
+}
+
+/* parse_quoted reads a JSON string, in double quotes. */
+static int parse_quoted(struct parser *ps, struct json *ret)
+{
+    const char *end = ps->p + 1;
+    for (; *end && *end != '"'; end++)
+        if (*end == '\\' && end[1])
+            end++;
+    if (*end == '"')
+        end++;
+    struct str text = {ps->p, (size_t)(end - ps->p)};
+    const char *why;
+    size_t at;
+    if (json_parse(text, ret, &why, &at) != 0) {
+        at += (size_t)(ps->p - ps->text);
+        return err_set(ps->err, ERR_CONFIG, "bad string: %s at byte %zu", why, at);
+    }
+    ps->p = end;
+    return 0;
+}
+
+/* keep_text copies what is in a buffer into the arena, and releases the buffer. */
+static int keep_text(struct parser *ps, struct buf *b, struct str *ret)
+{
+    char *p = NULL;
+    if (!b->failed)
+        p = arena_bytes(ps->a, b->p, b->n);
+    *ret = (struct str){p, b->n};
+    buf_release(b);
+    if (!p)
+        return err_nomem(ps->err);
+    return 0;
+}
+
+/* parse_segment reads one step of a path. A bare name may index an array; a quoted one never
+ * does. */
+static int parse_segment(struct parser *ps, struct segment **ret)
+{
+    struct segment *s = arena_zalloc(ps->a, 1, sizeof *s);
+    if (!s)
+        return err_nomem(ps->err);
+
+    size_t n = word_len(ps->p);
+    if (n > 0) {
+        s->name = (struct str){ps->p, n};
+        s->bare = true;
+        ps->p += n;
+    } else if (*ps->p == '"') {
+        struct json quoted;
+        if (parse_quoted(ps, &quoted) != 0)
+            return -1;
+        struct buf b;
+        buf_init(&b, quoted.raw.n);
+        json_unescape(quoted.raw, &b);
+        if (keep_text(ps, &b, &s->name) != 0)
+            return -1;
+    } else {
+        return expected(ps, "a name or a \"quoted name\"");
+    }
+    *ret = s;
+    return 0;
+}
+
+/* parse_path refuses a keyword as the first name: `not = 1` is more likely a mistake than a member
+ * called not. */
+static int parse_path(struct parser *ps, struct segment **ret)
+{
+    static const char *const keywords[] = {"and", "or", "not", "exists"};
+    for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
+        if (at_word(ps, keywords[i]))
+            return expected(ps, "a path (quote a name that is a keyword)");
+
+    for (;;) {
+        if (parse_segment(ps, ret) != 0)
+            return -1;
+        if (*ps->p != '.')
+            return 0;
+        ps->p++;
+        ret = &(*ret)->next;
+    }
+}
+
+/* parse_apostrophes reads '...', where nothing is an escape, and keeps it as a JSON string. */
+static int parse_apostrophes(struct parser *ps, struct json *ret)
+{
+    const char *end = strchr(ps->p + 1, '\'');
+    if (!end) {
+        ps->p += strlen(ps->p);
+        return expected(ps, "a closing apostrophe");
+    }
+
+    struct buf b;
+    buf_init(&b, FILTER_MAX_BYTES * 6 + 2); /* a control character takes six bytes */
+    json_quote(&b, (struct str){ps->p + 1, (size_t)(end - ps->p - 1)});
+    ps->p = end + 1;
+    ret->type = JSON_STRING;
+    return keep_text(ps, &b, &ret->raw);
+}
+
+/* parse_literal takes strings in either kind of quotes. Everything else must be JSON. */
+static int parse_literal(struct parser *ps, struct json *ret)
+{
+    skip_space(ps);
+    if (*ps->p == '\'')
+        return parse_apostrophes(ps, ret);
+    if (*ps->p == '"')
+        return parse_quoted(ps, ret);
+
+    const char *end = ps->p;
+    while (is_word(*end) || *end == '.' || *end == '+')
+        end++;
+    struct str text = {ps->p, (size_t)(end - ps->p)};
+    if (json_parse(text, ret, NULL, NULL) != 0)
+        return expected(ps, "a \"string\", a number, true, false or null");
+    ps->p = end;
+    return 0;
+}
+
+/* negate wraps *n in a NOT. */
+static int negate(struct parser *ps, struct node **n)
+{
+    struct node *outer = new_node(ps, NODE_NOT);
+    if (!outer)
+        return -1;
+    outer->first = *n;
+    *n = outer;
+    return 0;
+}
+
+/* parse_comparison reads `path = literal`, `path != literal`, `path exists` or `exists path`. */
+static int parse_comparison(struct parser *ps, struct node **ret)
+{
+    struct node *n = new_node(ps, NODE_EQUALS);
+    if (!n)
+        return -1;
+    *ret = n;
+
+    if (take_word(ps, "exists")) {
+        n->type = NODE_EXISTS;
+        skip_space(ps);
+        return parse_path(ps, &n->path);
+    }
+    if (parse_path(ps, &n->path) != 0)
+        return -1;
+    if (take_word(ps, "exists")) {
+        n->type = NODE_EXISTS;
+        return 0;
+    }
+
+    bool differs = ps->p[0] == '!' && ps->p[1] == '=';
+    if (differs)
+        ps->p++;
+    if (*ps->p != '=')
+        return expected(ps, "=, != or exists");
+    ps->p++;
+    if (parse_literal(ps, &n->literal) != 0)
+        return -1;
+    if (differs)
+        return negate(ps, ret);
+    return 0;
+}
+
+static int parse_or(struct parser *ps, struct node **ret);
+
+/* parse_factor is where the grammar recurs, so it limits the depth. */
+static int parse_factor(struct parser *ps, struct node **ret)
+{
+    ps->depth++;
+    if (ps->depth > FILTER_MAX_DEPTH)
+        return err_set(ps->err, ERR_CONFIG, "nested too deeply at byte %zu",
+                       (size_t)(ps->p - ps->text));
+
+    int r;
+    if (take_word(ps, "not")) {
+        r = parse_factor(ps, ret);
+        if (r == 0)
+            r = negate(ps, ret);
+    } else if (*ps->p == '(') {
+        ps->p++;
+        r = parse_or(ps, ret);
+        skip_space(ps);
+        if (r == 0 && *ps->p != ')')
+            r = expected(ps, "and, or or ')'");
+        if (r == 0)
+            ps->p++;
+    } else {
+        r = parse_comparison(ps, ret);
+    }
+    ps->depth--;
+    return r;
+}
+
+static int parse_and(struct parser *ps, struct node **ret)
+{
+    struct node *all = new_node(ps, NODE_AND);
+    if (!all)
+        return -1;
+    struct node **last = &all->first;
+    do {
+        if (parse_factor(ps, last) != 0)
+            return -1;
+        last = &(*last)->next;
+    } while (take_word(ps, "and"));
+    *ret = all;
+    return 0;
+}
+
+static int parse_or(struct parser *ps, struct node **ret)
+{
+    struct node *any = new_node(ps, NODE_OR);
+    if (!any)
+        return -1;
+    struct node **last = &any->first;
+    do {
+        if (parse_and(ps, last) != 0)
+            return -1;
+        last = &(*last)->next;
+    } while (take_word(ps, "or"));
+    *ret = any;
+    return 0;
+}
+
+static int parse_predicate(struct parser *ps, struct node **ret)
+{
+    skip_space(ps);
+    if (!*ps->p)
+        return 0;
+    if (parse_or(ps, ret) != 0)
+        return -1;
+    skip_space(ps);
+    if (*ps->p)
+        return expected(ps, "and, or or the end");
+    return 0;
+}
+
+/* parse_pattern reads up to the next comma. A pattern may have any character that a type may. */
+static int parse_pattern(struct parser *ps, struct pattern **ret)
+{
+    skip_space(ps);
+    size_t n = 0;
+    while (ps->p[n] && ps->p[n] != ',' && !char_is_space(ps->p[n]))
+        n++;
+    if (n == 0)
+        return expected(ps, "a pattern");
+
+    struct pattern *p = arena_zalloc(ps->a, 1, sizeof *p);
+    if (!p)
+        return err_nomem(ps->err);
+    p->text = (struct str){ps->p, n};
+    *ret = p;
+
+    ps->p += n;
+    skip_space(ps);
+    bool ends = !*ps->p || *ps->p == ',';
+    if (!ends)
+        return expected(ps, "a comma");
+    return 0;
+}
+
+static int parse_patterns(struct parser *ps, struct pattern **ret)
+{
+    skip_space(ps);
+    if (!*ps->p)
+        return 0;
+    for (;;) {
+        if (parse_pattern(ps, ret) != 0)
+            return -1;
+        if (!*ps->p)
+            return 0;
+        ps->p++;
+        ret = &(*ret)->next;
+    }
+}
+
+/* parser_init copies the text into the filter, which then points into it. */
+static int parser_init(struct parser *ps, struct arena *a, const char *given, struct error *err)
+{
+    struct str text = str_of(given);
+    size_t at;
+    if (text.n > FILTER_MAX_BYTES)
+        return err_set(err, ERR_CONFIG, "is %zu bytes long, the limit is %d", text.n,
+                       FILTER_MAX_BYTES);
+    if (!utf8_valid(text, &at))
+        return err_set(err, ERR_CONFIG, "invalid UTF-8 at byte %zu", at);
+
+    char *copy = arena_bytes(a, text.p, text.n);
+    if (!copy)
+        return err_nomem(err);
+    *ps = (struct parser){.a = a, .text = copy, .p = copy, .err = err};
+    return 0;
+}
+
+static int compile_events(struct filter *f, const char *events, struct error *err)
+{
+    struct parser ps = {0};
+    int r = parser_init(&ps, &f->a, events, err);
+    if (r == 0)
+        r = parse_patterns(&ps, &f->patterns);
+    if (r != 0)
+        return err_prefix(err, "events");
+    return 0;
+}
+
+static int compile_where(struct filter *f, const char *where, struct error *err)
+{
+    struct parser ps = {0};
+    int r = parser_init(&ps, &f->a, where, err);
+    if (r == 0)
+        r = parse_predicate(&ps, &f->where);
+    if (r != 0)
+        return err_prefix(err, "where");
+    return 0;
+}
+
+/* ---- asking ---- */
 
 int filter_new(const char *events, const char *where, struct filter **ret, struct error *err)
 {
@@ -11,9 +438,9 @@ int filter_new(const char *events, const char *where, struct filter **ret, struc
         return err_nomem(err);
     arena_init(&f->a, 0);
 
-    int r = filter_parse_events(f, events, err);
+    int r = compile_events(f, events, err);
     if (r == 0)
-        r = filter_parse_where(f, where, err);
+        r = compile_where(f, where, err);
     if (r != 0) {
         filter_free(f);
         return -1;
@@ -72,8 +499,8 @@ static bool index_of(const struct segment *s, uint64_t *ret)
     return true;
 }
 
-/* element walks to the index, because JSON text has no table of its elements. */
-static bool element(struct json array, const struct segment *s, struct json *ret)
+/* go_to_element walks to the index, because JSON text has no table of its elements. */
+static bool go_to_element(struct json array, const struct segment *s, struct json *ret)
 {
     uint64_t index;
     if (!index_of(s, &index))
@@ -85,39 +512,20 @@ static bool element(struct json array, const struct segment *s, struct json *ret
     return true;
 }
 
-/* step goes from an array to its element, or from an object to its member. */
-static bool step(struct json v, const struct segment *s, struct json *ret)
-{
-    if (v.type == JSON_ARRAY)
-        return element(v, s, ret);
-    return json_get(v, s->name, ret);
-}
-
-/* look_up follows a path; false if a step of it is missing. */
+/* look_up follows a path, to the element of an array or the member of an object; false if a step of
+ * it is missing. */
 static bool look_up(struct json v, const struct segment *path, struct json *ret)
 {
-    for (; path; path = path->next)
-        if (!step(v, path, &v))
+    for (; path; path = path->next) {
+        bool found;
+        if (v.type == JSON_ARRAY)
+            found = go_to_element(v, path, &v);
+        else
+            found = json_get(v, path->name, &v);
+        if (!found)
             return false;
+    }
     *ret = v;
-    return true;
-}
-
-static bool holds(const struct node *n, struct json payload);
-
-static bool any_holds(const struct node *n, struct json payload)
-{
-    for (; n; n = n->next)
-        if (holds(n, payload))
-            return true;
-    return false;
-}
-
-static bool all_hold(const struct node *n, struct json payload)
-{
-    for (; n; n = n->next)
-        if (!holds(n, payload))
-            return false;
     return true;
 }
 
@@ -125,8 +533,16 @@ static bool holds(const struct node *n, struct json payload)
 {
     struct json v;
     switch (n->type) {
-    case NODE_OR: return any_holds(n->first, payload);
-    case NODE_AND: return all_hold(n->first, payload);
+    case NODE_OR:
+        for (const struct node *each = n->first; each; each = each->next)
+            if (holds(each, payload))
+                return true;
+        return false;
+    case NODE_AND:
+        for (const struct node *each = n->first; each; each = each->next)
+            if (!holds(each, payload))
+                return false;
+        return true;
     case NODE_NOT: return !holds(n->first, payload);
     case NODE_EQUALS: return look_up(payload, n->path, &v) && json_equal(v, n->literal);
     case NODE_EXISTS: return look_up(payload, n->path, &v);

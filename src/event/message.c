@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/uuid7.h"
 #include "event/cloudevents.h"
 #include "event/envelope.h"
 #include "event/ndjson.h"
@@ -59,19 +60,13 @@ static struct str resolve(const struct maker *m, struct piece piece)
     return (struct str){m->text->p + piece.at, piece.n};
 }
 
-/* find returns the header of that name, or m->n. */
-static size_t find(const struct maker *m, struct str name)
-{
-    size_t i = 0;
-    while (i < m->n && !str_eq(resolve(m, m->headers[i].name), name))
-        i++;
-    return i;
-}
-
 /* put adds a header, or replaces the value of the one that has the name. */
 static void put(struct maker *m, struct piece name, struct piece value)
 {
-    size_t i = find(m, resolve(m, name));
+    struct str text = resolve(m, name);
+    size_t i = 0;
+    while (i < m->n && !str_eq(resolve(m, m->headers[i].name), text))
+        i++;
     if (i == MESSAGE_HEADERS) {
         m->too_many = true;
         return;
@@ -94,14 +89,6 @@ static void put_number(struct maker *m, struct str name, int64_t value)
     size_t at = m->text->n;
     buf_addi64(m->text, value);
     put(m, borrowed(name), since(m, at));
-}
-
-static void put_time(struct maker *m)
-{
-    char at[CLOCK_RFC3339_SIZE];
-    size_t before = m->text->n;
-    buf_add(m->text, at, clock_rfc3339(m->ev->created_at, at));
-    put(m, borrowed(STR("time")), since(m, before));
 }
 
 /* put_key adds the key that order goes by: order/42. */
@@ -143,17 +130,6 @@ static void put_own(struct maker *m, struct str raw, struct json v)
     put(m, name, since(m, at));
 }
 
-static void put_own_headers(struct maker *m)
-{
-    struct json all, value;
-    struct str raw;
-    bool has_headers = m->ev->headers.p && json_parse(m->ev->headers, &all, NULL, NULL) == 0;
-    if (!has_headers || all.type != JSON_OBJECT)
-        return;
-    for (size_t it = 0; json_each(all, &it, &raw, &value);)
-        put_own(m, raw, value);
-}
-
 static void put_plain(struct maker *m)
 {
     const struct event *ev = m->ev;
@@ -165,9 +141,20 @@ static void put_plain(struct maker *m)
     put_number(m, STR("seq"), ev->seq);
     if (ev->has_version)
         put_number(m, STR("version"), ev->version);
-    put_time(m);
+
+    char created[CLOCK_RFC3339_SIZE];
+    size_t at = m->text->n;
+    buf_add(m->text, created, clock_rfc3339(ev->created_at, created));
+    put(m, borrowed(STR("time")), since(m, at));
     put_text(m, STR("tenant"), ev->tenant);
-    put_own_headers(m);
+
+    struct json all, value;
+    struct str raw;
+    bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
+    if (!has_headers || all.type != JSON_OBJECT)
+        return;
+    for (size_t it = 0; json_each(all, &it, &raw, &value);)
+        put_own(m, raw, value);
 }
 
 /* put_attribute adds an attribute of a CloudEvent. W3C's for traces also go under their own names,
@@ -215,42 +202,18 @@ static int write_structured(struct maker *m, struct error *err)
     return 0;
 }
 
-/* write_line writes the event as a line, without the line feed: a message needs none. */
-static void write_line(struct maker *m, struct str consumer, int attempt)
-{
-    ndjson_write(m->text, m->ev, consumer, attempt);
-    bool whole = !m->text->failed && m->text->n > 0;
-    if (whole)
-        m->text->n--;
-}
-
-/* fail says why a message could not be made, if it could not. */
-static int fail(const struct maker *m, struct error *err)
-{
-    if (m->too_many)
-        return err_set(err, ERR_INVALID, "it has more headers than the %d that a message may have",
-                       MESSAGE_HEADERS);
-    if (m->text->full)
-        return err_set(err, ERR_INVALID, "it takes more than %zu bytes", m->text->max);
-    if (m->text->failed)
-        return err_nomem(err);
-    return 0;
-}
-
-static struct str payload_of(const struct event *ev)
-{
-    if (!ev->payload.p)
-        return STR("null");
-    return ev->payload;
-}
-
 /* write_value makes the value of the formats that have everything in it. */
 static int write_value(struct maker *m, struct str destination, struct str consumer, int attempt,
                        struct error *err)
 {
     switch (m->style->format) {
     case MESSAGE_STRUCTURED: return write_structured(m, err);
-    case MESSAGE_JSON: write_line(m, consumer, attempt); return 0;
+    case MESSAGE_JSON:
+        ndjson_write(m->text, m->ev, consumer, attempt);
+        bool whole = !m->text->failed && m->text->n > 0;
+        if (whole)
+            m->text->n--; /* a message needs no line feed */
+        return 0;
     case MESSAGE_CONTRACT: envelope_write(m->text, m->ev, destination); return 0;
     case MESSAGE_PLAIN:
     case MESSAGE_CLOUDEVENTS:
@@ -281,17 +244,6 @@ static struct str content_type_of(enum message_format format)
     return STR("application/json");
 }
 
-/* finish fills *ret once the text no longer moves. */
-static void finish(const struct maker *m, struct message *ret)
-{
-    ret->key = m->ev->aggregate_id;
-    ret->content_type = content_type_of(m->style->format);
-    ret->n = m->n;
-    for (size_t i = 0; i < m->n; i++)
-        ret->headers[i] = (struct message_header){resolve(m, m->headers[i].name),
-                                                  resolve(m, m->headers[i].value)};
-}
-
 int message_make(const struct message_style *s, const struct event *ev, struct str destination,
                  struct str consumer, int attempt, struct buf *text, struct message *ret,
                  struct error *err)
@@ -309,14 +261,24 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
     size_t at = text->n;
     if (write_value(&m, destination, consumer, attempt, err) != 0)
         return -1;
-    if (fail(&m, err) != 0)
-        return -1;
+    if (m.too_many)
+        return err_set(err, ERR_INVALID, "it has more headers than the %d that a message may have",
+                       MESSAGE_HEADERS);
+    if (text->full)
+        return err_set(err, ERR_INVALID, "it takes more than %zu bytes", text->max);
+    if (text->failed)
+        return err_nomem(err);
 
-    bool in_text = text->n > at;
-    finish(&m, ret);
-    ret->value = payload_of(ev);
-    if (in_text)
+    /* The text no longer moves. */
+    ret->key = ev->aggregate_id;
+    ret->content_type = content_type_of(s->format);
+    ret->value = ev->payload.p ? ev->payload : STR("null");
+    if (text->n > at)
         ret->value = (struct str){text->p + at, text->n - at};
+    ret->n = m.n;
+    for (size_t i = 0; i < m.n; i++)
+        ret->headers[i] = (struct message_header){resolve(&m, m.headers[i].name),
+                                                  resolve(&m, m.headers[i].value)};
     return 0;
 }
 
@@ -326,4 +288,127 @@ struct str message_header_of(const struct message *m, struct str name)
         if (str_eq(m->headers[i].name, name))
             return m->headers[i].value;
     return (struct str){0};
+}
+
+/* ---- reading ---- */
+
+/* Prefixes that attributes of CloudEvents have in headers: of Kafka, of NATS, and of AMQP, which
+ * has two. */
+static const char *const prefixes[] = {"ce_", "ce-", "cloudEvents:", "cloudEvents_"};
+#define PREFIXES (sizeof prefixes / sizeof prefixes[0])
+#define NAME_MAX_BYTES 64
+
+static struct str attribute(const struct message *m, const char *prefix, struct str name)
+{
+    char text[NAME_MAX_BYTES];
+    struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
+    buf_adds(&b, prefix);
+    buf_addstr(&b, name);
+    return message_header_of(m, (struct str){text, b.n});
+}
+
+/* read_cloudevents reads attributes from headers. */
+static bool read_cloudevents(const struct message *m, struct message_facts *ret)
+{
+    for (size_t i = 0; i < PREFIXES; i++) {
+        struct str id = attribute(m, prefixes[i], STR("id"));
+        if (!id.p)
+            continue;
+        *ret = (struct message_facts){
+            .format = MESSAGE_CLOUDEVENTS,
+            .id = id,
+            .type = attribute(m, prefixes[i], STR("type")),
+            .key = attribute(m, prefixes[i], STR("subject")),
+        };
+        return true;
+    }
+    return false;
+}
+
+/* read_headers reads what plain and debezium have in headers. */
+static bool read_headers(const struct message *m, struct message_facts *ret)
+{
+    struct str id = message_header_of(m, STR("id"));
+    if (!id.p)
+        return false;
+    *ret = (struct message_facts){
+        .format = MESSAGE_DEBEZIUM,
+        .id = id,
+        .type = message_header_of(m, STR("type")),
+        .key = message_header_of(m, STR("key")),
+    };
+    if (ret->type.p)
+        ret->format = MESSAGE_PLAIN;
+    return true;
+}
+
+/* text_of unescapes a member that is a string into the text, which has room for it. */
+static struct str text_of(struct json o, const char *name, struct buf *text)
+{
+    struct json v;
+    bool found = json_get(o, str_of(name), &v) && v.type == JSON_STRING;
+    if (!found)
+        return (struct str){0};
+    size_t at = text->n;
+    json_unescape(v.raw, text);
+    return (struct str){text->p + at, text->n - at};
+}
+
+/* key_of joins the two halves of a key, which the formats have under various names. */
+static struct str key_of(struct json o, const char *type, const char *id, struct buf *text)
+{
+    size_t at = text->n;
+    struct str first = text_of(o, type, text);
+    buf_addc(text, '/');
+    struct str second = text_of(o, id, text);
+    if (!first.p || !second.p)
+        return (struct str){0};
+    return (struct str){text->p + at, text->n - at};
+}
+
+/* read_object reads what the other formats have in one JSON object. */
+static bool read_object(struct json o, struct buf *text, struct message_facts *ret)
+{
+    struct str version = text_of(o, "specversion", text);
+    struct str event_id = text_of(o, "event_id", text);
+    if (version.p) {
+        *ret = (struct message_facts){.format = MESSAGE_STRUCTURED,
+                                      .id = text_of(o, "id", text),
+                                      .type = text_of(o, "type", text),
+                                      .key = text_of(o, "subject", text)};
+    } else if (event_id.p) {
+        *ret = (struct message_facts){.format = MESSAGE_CONTRACT,
+                                      .id = event_id,
+                                      .type = text_of(o, "topic", text),
+                                      .key = key_of(o, "aggregate_kind", "aggregate_id", text)};
+    } else {
+        *ret = (struct message_facts){.format = MESSAGE_JSON,
+                                      .id = text_of(o, "id", text),
+                                      .type = text_of(o, "type", text),
+                                      .key = key_of(o, "aggregate_type", "aggregate_id", text)};
+    }
+    return ret->id.p != NULL;
+}
+
+int message_read(const struct message *m, struct buf *text, struct message_facts *ret,
+                 struct error *err)
+{
+    buf_clear(text);
+    /* No text below grows beyond this, so none of it moves. */
+    if (!buf_reserve(text, 2 * m->value.n + 16))
+        return err_nomem(err);
+
+    struct message_facts facts;
+    bool read = read_cloudevents(m, &facts);
+    if (!read)
+        read = read_headers(m, &facts);
+    struct json o;
+    bool look_inside = !read && json_parse(m->value, &o, NULL, NULL) == 0;
+    if (look_inside && o.type == JSON_OBJECT)
+        read = read_object(o, text, &facts);
+    bool found = read && uuid7_valid(facts.id);
+    if (!found)
+        return err_set(err, ERR_INVALID, "it has no event's id in any of the formats");
+    *ret = facts;
+    return 0;
 }

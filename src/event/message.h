@@ -1,4 +1,4 @@
-/* message.h: an event as a message of a broker: a key, a value and headers. docs/formats.md has the
+/* message.h: an event as a message of a broker: a key, a value and headers. docs/brokers.md has the
  * formats for people. */
 #ifndef EVENT_MESSAGE_H
 #define EVENT_MESSAGE_H
@@ -56,5 +56,18 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
 
 /* message_header_of finds a header by its name; absent if there is none. */
 struct str message_header_of(const struct message *m, struct str name);
+
+/* What a message tells about its event. (1) id is a UUID. (2) type and key are absent where the
+ * format does not have them. (3) Strings are borrowed from the message, or are in `text`. */
+struct message_facts {
+    enum message_format format;
+    struct str id, type;
+    struct str key; /* order/42 */
+};
+
+/* message_read finds which event a message holds, in whatever format it was written, which it
+ * recognizes by what is there. ERR_INVALID: it is no message of ours. */
+int message_read(const struct message *m, struct buf *text, struct message_facts *ret,
+                 struct error *err);
 
 #endif

@@ -69,19 +69,13 @@ static void add_sorted(struct buf *out, char **list, size_t n)
     }
 }
 
-/* count_commas returns how many patterns there are at most, less one. */
-static size_t count_commas(const char *s)
-{
-    size_t n = 0;
-    for (; *s; s++)
-        n += *s == ',';
-    return n;
-}
-
 void normal_events(const char *events, struct buf *out)
 {
     char *text = strdup(events);
-    char **list = calloc(count_commas(events) + 1, sizeof *list);
+    size_t most = 1; /* patterns, by the commas between them */
+    for (const char *p = events; *p; p++)
+        most += *p == ',';
+    char **list = calloc(most, sizeof *list);
     if (text && list) {
         size_t n = split(text, list);
         if (!means_all(list, n))
@@ -110,11 +104,6 @@ static const char *string_end(const char *p)
     return p;
 }
 
-static bool is_quote(char c)
-{
-    return c == '"' || c == '\'';
-}
-
 static bool ends_word(char c)
 {
     return c == '\0' || strchr(BLANKS "()=!", c);
@@ -126,7 +115,8 @@ static const char *word_end(const char *p)
 {
     bool begins = true; /* p is where a segment begins */
     while (!ends_word(*p)) {
-        if (is_quote(*p)) {
+        bool quote = *p == '"' || *p == '\'';
+        if (quote) {
             if (!begins)
                 return p;
             p = string_end(p);

@@ -6,7 +6,7 @@
 #include "base/buf.h"
 
 /* normal_events appends the patterns, sorted, each once, with ", " between them; nothing if one of
- * them means every type. sql/postgres/internal/normal_events.sql does the same. */
+ * them means every type. sql/postgres/internal/values.sql does the same. */
 void normal_events(const char *events, struct buf *out);
 
 /* normal_where appends a predicate that filter_new has accepted, with one blank between words and

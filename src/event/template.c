@@ -55,14 +55,6 @@ static int unknown_field(const char *name, struct error *err)
     return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
 }
 
-static int find_field(const char *name)
-{
-    for (size_t i = 0; i < FIELDS; i++)
-        if (strcmp(fields[i].name, name) == 0)
-            return (int)i;
-    return -1;
-}
-
 /* cut_index cuts [N] off the name; *ret is N, or -1 if the name has none. */
 static int cut_index(char *name, int64_t *ret, struct error *err)
 {
@@ -108,10 +100,13 @@ static int add_field(struct template *t, struct str text, struct error *err)
     int64_t index;
     if (cut_index(name, &index, err) != 0)
         return -1;
-    int field = find_field(name);
-    if (field < 0)
+    size_t field = 0;
+    while (field < FIELDS && strcmp(fields[field].name, name) != 0)
+        field++;
+    if (field == FIELDS)
         return unknown_field(name, err);
-    return add_part(t, (struct part){.kind = PART_FIELD, .field = field, .index = (int)index}, err);
+    return add_part(t, (struct part){.kind = PART_FIELD, .field = (int)field, .index = (int)index},
+                    err);
 }
 
 static int add_literal(struct template *t, const char *p, size_t n, struct error *err)
@@ -318,23 +313,20 @@ int template_write_escaped(const struct template *t, const struct event *ev,
     return 0;
 }
 
-static void add_escaped(struct str s, const char *special, struct buf *b)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        if (strchr(special, s.p[i]))
-            buf_addc(b, '\\');
-        buf_addc(b, s.p[i]);
-    }
-}
-
 int template_pattern(const struct template *t, const char *special, struct buf *b,
                      struct error *err)
 {
     for (size_t i = 0; i < t->n; i++) {
-        if (t->part[i].kind == PART_LITERAL)
-            add_escaped(t->part[i].text, special, b);
-        else
+        const struct part *p = &t->part[i];
+        if (p->kind != PART_LITERAL) {
             buf_addc(b, '*');
+            continue;
+        }
+        for (size_t k = 0; k < p->text.n; k++) {
+            if (strchr(special, p->text.p[k]))
+                buf_addc(b, '\\');
+            buf_addc(b, p->text.p[k]);
+        }
     }
     if (b->failed)
         return err_nomem(err);

@@ -119,10 +119,22 @@ static void add_json_value(struct buf *b, const struct listing_field *f, const v
     }
 }
 
+static bool is_left_out(const struct listing_field *f, const void *row)
+{
+    struct listing_value v;
+    if (f->people_only)
+        return true;
+    if (f->only && !f->only(row))
+        return true;
+    if (!f->optional)
+        return false;
+    return !value_of(f, row, &v) || (f->type == LISTING_BOOL && !v.n);
+}
+
 void listing_members(struct buf *b, const struct listing_field *fields, const void *row)
 {
     for (const struct listing_field *f = fields; f->name; f++) {
-        if (f->people_only || (f->only && !f->only(row)))
+        if (is_left_out(f, row))
             continue;
         if (f->type == LISTING_PART) {
             listing_members(b, f->sub, part_of(f, row));
@@ -239,12 +251,6 @@ static struct str next_word(const char **list)
     return word.n ? word : (struct str){NULL, 0};
 }
 
-static bool is_right(const struct listing_field *f)
-{
-    bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
-    return number || f->type == LISTING_AGE;
-}
-
 static int add_column(struct listing *l, struct str word, struct error *err)
 {
     bool cut = word.p[word.n - 1] == '~';
@@ -258,7 +264,9 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     for (char *c = heading; *c && !f->heading; c++)
         *c = *c == '_' ? '-' : (char)toupper((unsigned char)*c);
 
-    int flags = (is_right(f) ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
+    bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
+    bool right = number || f->type == LISTING_AGE;
+    int flags = (right ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
     if (!scols_table_new_column(l->tb, heading, 0, flags))
         return err_nomem(err);
     l->column[l->n_columns].field = f;
@@ -446,15 +454,15 @@ static const char *type_name(const struct listing_field *f)
     }
 }
 
-static void document(const struct listing_field *fields, const char *before, listing_visit *visit,
-                     void *ctx)
+static void document_fields(const struct listing_field *fields, const char *before,
+                            listing_visit *visit, void *ctx)
 {
     for (const struct listing_field *f = fields; f->name; f++) {
         char path[96];
         if (f->people_only)
             continue;
         if (f->type == LISTING_PART) {
-            document(f->sub, before, visit, ctx);
+            document_fields(f->sub, before, visit, ctx);
             continue;
         }
         snprintf(path, sizeof path, "%s%s", before, f->name);
@@ -463,11 +471,11 @@ static void document(const struct listing_field *fields, const char *before, lis
             continue;
         snprintf(path, sizeof path, "%s%s%s.", before, f->name,
                  f->type == LISTING_LIST ? "[]" : "");
-        document(f->sub, path, visit, ctx);
+        document_fields(f->sub, path, visit, ctx);
     }
 }
 
 void listing_document(const struct listing_field *fields, listing_visit *visit, void *ctx)
 {
-    document(fields, "", visit, ctx);
+    document_fields(fields, "", visit, ctx);
 }

@@ -54,6 +54,7 @@ struct listing_field {
     void (*text)(struct buf *b, const void *row);            /* for people, if that differs */
     void (*json)(struct buf *b, const void *row);
     const char *kind;
+    bool optional; /* the JSON member is left out without a value, or if it is false */
     bool (*only)(const void *row);         /* the JSON member is left out if this is false */
     const char *(*color)(const void *row); /* of the cell; NULL: none */
     const struct listing_field *sub;

@@ -215,7 +215,7 @@ static int peers_ask_at(struct redis_peers *p, size_t i, int argc, const char **
     if ((*ret)->type != REDIS_REPLY_ERROR)
         return 0;
     redis_conn_text(&peer->conn, *ret, said);
-    if (redis_reconnects((*ret)->str))
+    if (redis_error_of((*ret)->str)->reconnect)
         redis_conn_close(&peer->conn);
     p->located = p->set->kind == REDIS_SINGLE;
     freeReplyObject(*ret);

@@ -1,30 +1,109 @@
+/* reply.c: what the replies of a Redis server mean: its errors, and the ids of entries.
+ * docs/brokers.md has the table of errors for people, and a test compares them. */
 #include "redis/reply.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "redis/fate.h"
-
 #define HALF_MAX 20 /* digits of 64 bits */
+
+#define CLUSTER "this is a server of a cluster: write redis-cluster://HOST:PORT,.../?stream=NAME"
+#define RIGHTS "see ACL GETUSER"
+#define NO_ID "no id is left above its last one: XSETID sets that back, or name another stream"
+
+const struct redis_error redis_errors[] = {
+    /* Of the server: it will pass. */
+    {"LOADING", REDIS_FAULT_AWAY, false, NULL},
+    {"BUSY ", REDIS_FAULT_AWAY, false, "a script runs for too long: SCRIPT KILL ends it"},
+    {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script runs for too long"},
+    {"OOM", REDIS_FAULT_AWAY, false, "raise maxmemory, or trim what is old"},
+    {"MISCONF", REDIS_FAULT_AWAY, false, "redis cannot save to its disk"},
+    {"READONLY", REDIS_FAULT_AWAY, true, "this is a replica: name its master"},
+    {"MASTERDOWN", REDIS_FAULT_AWAY, true, NULL},
+    {"NOREPLICAS", REDIS_FAULT_AWAY, false, "min-replicas-to-write is not met"},
+    {"CLUSTERDOWN", REDIS_FAULT_AWAY, false, NULL},
+    {"TRYAGAIN", REDIS_FAULT_AWAY, false, NULL},
+    {"EXECABORT", REDIS_FAULT_AWAY, true, NULL},
+    {"ERR max number of clients", REDIS_FAULT_AWAY, true, "raise maxclients"},
+
+    /* Of the server: who we are to it. */
+    {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
+    {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
+    {"ERR operation not permitted", REDIS_FAULT_LOGIN, true,
+     "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
+
+    /* A right may be missing for one key, or for the command: then nothing can be written. */
+    {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
+     RIGHTS},
+    {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, RIGHTS},
+    {"NOPERM ACL failure in script: No permissions to access a key", REDIS_FAULT_STREAM, false,
+     RIGHTS},
+    {"ERR The user executing the script can't access at least one of the keys", REDIS_FAULT_STREAM,
+     false, RIGHTS},
+    {"NOPERM", REDIS_FAULT_LOGIN, true, RIGHTS},
+    {"ERR The user executing the script can't run this command", REDIS_FAULT_LOGIN, true, RIGHTS},
+
+    /* Of the stream. */
+    {"WRONGTYPE", REDIS_FAULT_STREAM, false,
+     "something else has the stream's name: rename one of them"},
+    {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
+    {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
+
+    /* Of the event, which is too large. */
+    {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
+     "it is larger than proto-max-bulk-len"},
+    {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
+    {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
+
+    /* Of the server: it is not what the URL says, or too old. */
+    {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ERR unknown command", REDIS_FAULT_SETUP, true,
+     "streams need Redis 5 or later, and XADD under its name"},
+    {"ERR Unknown subcommand", REDIS_FAULT_SETUP, true, "streams need Redis 5 or later"},
+    {"ERR syntax error", REDIS_FAULT_SETUP, true, "maxage needs Redis 6.2 or later"},
+    {"ERR Invalid stream ID specified", REDIS_FAULT_SETUP, true, "maxage needs Redis 6.2 or later"},
+    {"NOSCRIPT", REDIS_FAULT_SCRIPT, false, NULL},
+};
+const size_t redis_errors_n = sizeof redis_errors / sizeof redis_errors[0];
+
+/* An error begins with a code in capitals. ERR is for everything that has no code of its own, and
+ * may be about anything. Every other code is about a state of the server, and so, presumably, are
+ * the codes of later versions. */
+static const struct redis_error unknown_error = {.fault = REDIS_FAULT_UNKNOWN};
+static const struct redis_error unknown_code = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
+
+/* has_code says whether an error begins with a code other than ERR. */
+static bool has_code(const char *text)
+{
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    bool word = n > 1 && (text[n] == ' ' || text[n] == '\0');
+    return word && strncmp(text, "ERR", n) != 0;
+}
+
+const struct redis_error *redis_error_of(const char *text)
+{
+    for (size_t i = 0; i < redis_errors_n; i++) {
+        const char *words = redis_errors[i].words;
+        if (strncmp(text, words, strlen(words)) == 0)
+            return &redis_errors[i];
+    }
+    if (has_code(text))
+        return &unknown_code;
+    return &unknown_error;
+}
 
 enum redis_fault redis_fault_of(const char *text)
 {
-    return redis_fate_of(text)->fault;
-}
-
-const char *redis_advice_of(const char *text)
-{
-    return redis_fate_of(text)->advice;
-}
-
-bool redis_reconnects(const char *text)
-{
-    return redis_fate_of(text)->reconnect;
+    return redis_error_of(text)->fault;
 }
 
 bool redis_refuses_command(const char *text)
 {
-    const struct redis_fate *f = redis_fate_of(text);
+    const struct redis_error *f = redis_error_of(text);
     bool denied = f->fault == REDIS_FAULT_LOGIN && strncmp(text, "NOPERM", 6) == 0;
     bool unknown = strncmp(text, "ERR unknown command", 19) == 0;
     return denied || unknown;

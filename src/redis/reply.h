@@ -4,9 +4,10 @@
 
 #include <hiredis/hiredis.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-/* What an error reply is about. fate.c has the table of errors. */
+/* What an error reply is about. */
 enum redis_fault {
     REDIS_FAULT_UNKNOWN, /* not known: how other events fare will tell */
     /* this stream and all that goes there, while the server works: WRONGTYPE, an ACL on keys, no id
@@ -21,14 +22,23 @@ enum redis_fault {
     REDIS_FAULT_SCRIPT, /* NOSCRIPT: send the text of the script */
 };
 
+/* A row of the table of errors. */
+struct redis_error {
+    const char *words; /* what the error begins with; the first row that fits counts */
+    enum redis_fault fault;
+    /* a new connection may fare better, because it may lead to another server or logs in again */
+    bool reconnect;
+    const char *advice; /* what an operator can do; NULL if there is nothing to say */
+};
+
+extern const struct redis_error redis_errors[];
+extern const size_t redis_errors_n;
+
+/* redis_error_of returns the row of an error. For one that is not in the table, what it begins with
+ * decides: ERR may be about anything, another code is about the server. */
+const struct redis_error *redis_error_of(const char *text);
 /* redis_fault_of says what the text of an error reply is about. */
 enum redis_fault redis_fault_of(const char *text);
-/* redis_advice_of says what an operator can do about an error; NULL if there is nothing to say. */
-const char *redis_advice_of(const char *text);
-/* redis_reconnects says whether a new connection may fare better, because it may lead to another
- * server or logs in again. */
-bool redis_reconnects(const char *text);
-
 /* redis_refuses_command says whether the server has not run a command because it does not know it,
  * or does not let us use it. */
 bool redis_refuses_command(const char *text);

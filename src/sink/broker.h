@@ -52,7 +52,7 @@ const char *broker_caution(struct sink *sk);
     {"format", \
      "NAME", \
      usual, \
-     "how an event becomes a message; see docs/formats.md", \
+     "how an event becomes a message; see docs/brokers.md", \
      option_choice, \
      .at = offsetof(struct settings, format), \
      .names = message_formats}, \

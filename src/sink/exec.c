@@ -109,7 +109,7 @@ static int make_pipe(int ends[2])
     return -1;
 }
 
-static int watch(struct exec *x, const struct run *r)
+static int watch_run(struct exec *x, const struct run *r)
 {
     uint64_t slot = (uint64_t)(r - x->runs);
     struct epoll_event pid = {.events = EPOLLIN, .data.u64 = slot * 2};
@@ -135,55 +135,37 @@ static int not_spawned(const struct exec *x, struct error *err)
                      "room that the system lets a command have");
 }
 
-static void wait_for_shell(pid_t pid)
-{
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {}
-}
-
-/* spawn adds what is the same for all, and returns 0 or an errno. */
-static int spawn(struct exec *x, struct exec_start *s, pid_t *ret)
+/* launch starts the shell and watches it. A shell that cannot be watched is killed. */
+static int launch(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
 {
     s->command = x->command;
     s->group = true;
     s->env = exec_env_list(x->env);
-    if (!s->env)
-        return ENOMEM;
-    return exec_start(s, ret);
-}
-
-/* launch starts the shell and watches it. A shell that cannot be watched is killed. */
-static int launch(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
-{
-    errno = spawn(x, s, &r->pid);
+    errno = ENOMEM;
+    if (s->env)
+        errno = exec_start(s, &r->pid);
     if (errno != 0)
         return not_spawned(x, err);
 
     r->pidfd = pidfd_open(r->pid, 0);
-    if (r->pidfd >= 0 && watch(x, r) == 0)
+    if (r->pidfd >= 0 && watch_run(x, r) == 0)
         return 0;
     not_started(err, "could not watch it");
     kill(-r->pid, SIGKILL);
-    wait_for_shell(r->pid);
+    while (waitpid(r->pid, NULL, 0) < 0 && errno == EINTR) {}
     close_if_open(r->pidfd);
     return -1;
 }
 
-static struct run *free_slot(struct exec *x)
+/* start_run runs the command for an event; there must be a free slot. ERR_INVALID with
+ * CLASS_REJECT if no command can be given this event. */
+static int start_run(struct exec *x, struct delivery *d, struct error *err)
 {
-    for (size_t i = 0; i < x->slots; i++) {
-        if (!x->runs[i].d)
-            return &x->runs[i];
-    }
-    return NULL;
-}
-
-/* start runs the command for an event; there must be a free slot. ERR_INVALID with CLASS_REJECT if
- * no command can be given this event. */
-static int start(struct exec *x, struct delivery *d, struct error *err)
-{
-    struct run *r = free_slot(x);
+    struct run *r = x->runs;
     int in = -1;
     int ends[2];
+    while (r->d)
+        r++; /* to a free slot */
     if (exec_env_event(x->env, d->ev, d->attempt, x->base.cfg.consumer, err) != 0)
         return -1;
     if (make_stdin(x, d, &in, err) != 0)
@@ -211,16 +193,6 @@ static int start(struct exec *x, struct delivery *d, struct error *err)
     return 0;
 }
 
-static void answer_not_started(struct exec *x, struct delivery *d, const struct error *err)
-{
-    struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
-    if (err->retry_class == CLASS_REJECT) {
-        res.status = SINK_REJECT;
-        res.unasked = true;
-    }
-    sink_done(&x->base, d, &res);
-}
-
 static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct exec *x = (struct exec *)sk;
@@ -228,14 +200,19 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
         struct error err;
         if (x->running == x->slots)
             return i;
-        if (start(x, d[i], &err) == 0)
+        if (start_run(x, d[i], &err) == 0)
             continue;
 
         bool event_to_blame = err.retry_class == CLASS_REJECT;
         /* Running commands may have caused the shortage: wait for one to end. */
         if (!event_to_blame && x->running)
             return i;
-        answer_not_started(x, d[i], &err);
+        struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
+        if (event_to_blame) {
+            res.status = SINK_REJECT;
+            res.unasked = true;
+        }
+        sink_done(sk, d[i], &res);
         if (!event_to_blame)
             return i + 1;
     }
@@ -286,20 +263,9 @@ static void read_stderr(struct exec *x, struct run *r)
     }
 }
 
-/* free_run closes the descriptors of a process that has been reaped, and frees its slot. */
-static void free_run(struct exec *x, struct run *r)
-{
-    close_stderr(x, r);
-    if (!r->exited)
-        epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
-    close(r->pidfd);
-    r->d = NULL;
-    x->running--;
-}
-
-/* finish reaps the shell, frees the slot and answers. It waits for the shell, which must have
+/* finish_run reaps the shell, frees the slot and answers. It waits for the shell, which must have
  * exited or been killed. */
-static void finish(struct exec *x, struct run *r)
+static void finish_run(struct exec *x, struct run *r)
 {
     char text[EXEC_TEXT];
     siginfo_t si = {0};
@@ -312,29 +278,29 @@ static void finish(struct exec *x, struct run *r)
     read_stderr(x, r);
 
     struct sink_result res = exec_judge(x, r, &si, text);
-    free_run(x, r);
+    close_stderr(x, r);
+    if (!r->exited)
+        epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
+    close(r->pidfd);
+    r->d = NULL;
+    x->running--;
     sink_done(&x->base, d, &res);
 }
 
-/* check finishes a run that is over. A group that got SIGTERM is over once nobody holds its stderr:
- * until SIGKILL its processes may tidy up, even if the shell has already exited. Otherwise only the
- * end of the shell counts; what it left in the background is none of our business. */
-static void check(struct exec *x, struct run *r)
+/* finish_if_over finishes a run that is over. A group that got SIGTERM is over once none of its
+ * processes holds its stderr: until SIGKILL they may tidy up, even if the shell has already exited.
+ * Otherwise only the end of the shell counts; what it left in the background is none of our
+ * business. */
+static void finish_if_over(struct exec *x, struct run *r)
 {
     bool tidying_up = r->told == TOLD_TO_END && r->errfd >= 0;
     if (r->exited && !tidying_up)
-        finish(x, r);
+        finish_run(x, r);
 }
 
-static void shell_exited(struct exec *x, struct run *r)
-{
-    r->exited = true;
-    epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
-}
-
-/* collect handles what epoll has, waiting for it at most wait_ms. Returns whether there was
+/* collect_runs handles what epoll has, waiting for it at most wait_ms. Returns whether there was
  * anything. */
-static bool collect(struct exec *x, int wait_ms)
+static bool collect_runs(struct exec *x, int wait_ms)
 {
     struct epoll_event evs[64];
     int n = epoll_wait(x->epfd, evs, sizeof evs / sizeof evs[0], wait_ms);
@@ -345,10 +311,12 @@ static bool collect(struct exec *x, int wait_ms)
         bool about_stderr = evs[i].data.u64 % 2 == 1;
         if (!r->d)
             continue; /* its other descriptor has just ended it */
-        if (!about_stderr)
-            shell_exited(x, r);
+        if (!about_stderr) {
+            r->exited = true;
+            epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
+        }
         read_stderr(x, r);
-        check(x, r);
+        finish_if_over(x, r);
     }
     return n > 0;
 }
@@ -366,30 +334,25 @@ static void kill_run(struct run *r)
     r->due = CLOCK_NEVER;
 }
 
-/* overdue sends the next signal to a run whose time is up. */
-static void overdue(struct exec *x, struct run *r, int64_t now)
-{
-    if (r->told == TOLD_NOTHING) {
-        tell_to_end(r);
-        r->due = now + GRACE_NS;
-    } else {
-        kill_run(r);
-    }
-    check(x, r);
-}
-
 static void exec_drive(struct sink *sk)
 {
     struct exec *x = (struct exec *)sk;
     if (!x->running)
         return;
-    collect(x, 0);
+    collect_runs(x, 0);
 
     int64_t now = clock_mono(sk->cfg.clock);
     for (size_t i = 0; i < x->slots; i++) {
         struct run *r = &x->runs[i];
-        if (r->d && r->due <= now)
-            overdue(x, r, now);
+        if (!r->d || r->due > now)
+            continue;
+        if (r->told == TOLD_NOTHING) {
+            tell_to_end(r);
+            r->due = now + GRACE_NS;
+        } else {
+            kill_run(r);
+        }
+        finish_if_over(x, r);
     }
 }
 
@@ -397,7 +360,7 @@ static void exec_drive(struct sink *sk)
 static void exec_cancel(struct sink *sk)
 {
     struct exec *x = (struct exec *)sk;
-    collect(x, 0);
+    collect_runs(x, 0);
     x->cancelling = true;
     for (size_t i = 0; i < x->slots; i++) {
         struct run *r = &x->runs[i];
@@ -406,7 +369,7 @@ static void exec_cancel(struct sink *sk)
     }
 
     int64_t end = clock_mono(sk->cfg.clock) + CANCEL_NS, left = CANCEL_NS;
-    while (x->running && left > 0 && collect(x, (int)(left / MS_NS)))
+    while (x->running && left > 0 && collect_runs(x, (int)(left / MS_NS)))
         left = end - clock_mono(sk->cfg.clock);
 
     for (size_t i = 0; i < x->slots; i++) {
@@ -414,7 +377,7 @@ static void exec_cancel(struct sink *sk)
         if (!r->d)
             continue;
         kill_run(r);
-        finish(x, r);
+        finish_run(x, r);
     }
     x->cancelling = false;
 }
@@ -450,21 +413,14 @@ static void exec_close(struct sink *sk)
     free(x);
 }
 
-/* loses_statuses says whether this process ignores its children. The kernel then reaps them, and
- * how they ended is lost. */
-static bool loses_statuses(void)
-{
-    struct sigaction child;
-    if (sigaction(SIGCHLD, NULL, &child) != 0)
-        return false;
-    return child.sa_handler == SIG_IGN || (child.sa_flags & SA_NOCLDWAIT);
-}
-
 static int check_command(const char *command, struct error *err)
 {
     size_t n = strlen(command), max = exec_env_string_max() - 1;
     bool empty = command[strspn(command, EXEC_BLANKS)] == '\0';
-    if (loses_statuses())
+    /* The kernel reaps the children of a process that ignores them, and how they ended is lost. */
+    struct sigaction child;
+    bool asked = sigaction(SIGCHLD, NULL, &child) == 0;
+    if (asked && (child.sa_handler == SIG_IGN || (child.sa_flags & SA_NOCLDWAIT)))
         return err_set(err, ERR_CONFIG,
                        "exec: this process ignores SIGCHLD, so exit statuses would be lost");
     if (empty)
@@ -474,20 +430,6 @@ static int check_command(const char *command, struct error *err)
             err, ERR_CONFIG,
             "exec: a command of %zu bytes is too long: the limit is %zu; put it into a file", n,
             max);
-    return 0;
-}
-
-static int set_up(struct exec *x, struct error *err)
-{
-    buf_init(&x->line, BUFFER_MAX);
-    x->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
-    if (x->epfd < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
-    x->runs = calloc(x->slots, sizeof *x->runs);
-    if (!x->runs)
-        return err_nomem(err);
-    if (exec_env_new(x->base.cfg.exec_env, &x->env, err) != 0)
-        return err_prefix(err, "exec-env");
     return 0;
 }
 
@@ -503,7 +445,17 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
     x->command = command;
     x->slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
 
-    if (set_up(x, err) != 0) {
+    buf_init(&x->line, BUFFER_MAX);
+    x->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
+    x->runs = calloc(x->slots, sizeof *x->runs);
+    int rc = 0;
+    if (x->epfd < 0)
+        rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
+    else if (!x->runs)
+        rc = err_nomem(err);
+    else if (exec_env_new(cfg->exec_env, &x->env, err) != 0)
+        rc = err_prefix(err, "exec-env");
+    if (rc != 0) {
         exec_close(&x->base);
         return -1;
     }

@@ -17,14 +17,14 @@
 
 #define TRIES_MAX 8
 #define MODE 0640 /* of a file that we create, unless file-mode says otherwise */
-/* A relay that appends holds the lock for less. Whoever holds it longer means to keep it. */
+/* A relay that appends holds the lock for less; a process that holds it longer means to keep it. */
 #define LOCK_WAIT_NS (INT64_C(1000) * MS_NS)
 #define LOCK_PAUSE_MIN_NS (1 * MS_NS)
 #define LOCK_PAUSE_MAX_NS (20 * MS_NS)
 
 /* How we wait for a lock that another process has. */
 struct lock_wait {
-    int64_t since; /* 0: nobody has it */
+    int64_t since; /* 0: it was free */
     int64_t again; /* when to try again */
     int64_t pause; /* between the last try and that */
 };
@@ -48,7 +48,8 @@ static int failed(const struct file *f, const char *what, struct error *err)
 
 /* Opening the file */
 
-static bool usable(const struct stat *st)
+/* is_usable says whether lines can be appended to it. */
+static bool is_usable(const struct stat *st)
 {
     return S_ISREG(st->st_mode) || S_ISCHR(st->st_mode);
 }
@@ -95,7 +96,7 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
     struct stat st;
     if (fstat(f->fd, &st) != 0)
         return failed(f, "look at", err);
-    if (!usable(&st))
+    if (!is_usable(&st))
         return err_set(err, ERR_UNAVAILABLE, "%s is no longer a file", f->path);
     f->regular = S_ISREG(st.st_mode);
     if (f->regular && sync_directory(at) != 0)
@@ -103,22 +104,12 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
     return 0;
 }
 
-static int open_fd(struct file *f, struct error *err)
-{
-    struct place at;
-    if (place_find(f->path, &at, err) != 0)
-        return -1;
-    int r = open_at(f, &at, err);
-    place_release(&at);
-    return r;
-}
-
 /* Locking it */
 
-/* Whether the file was opened and locked: it was, somebody else has the lock, or it failed. */
+/* Whether the file was opened and locked: it was, another process has the lock, or it failed. */
 enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };
 
-/* lock_fd never waits: whoever has the lock may keep it for hours, and we must notice when we are
+/* lock_fd never waits: a process may keep the lock for hours, and we must notice when we are
  * told to stop. Devices are not locked. */
 static enum entry lock_fd(const struct file *f, struct error *err)
 {
@@ -136,23 +127,21 @@ static enum entry lock_fd(const struct file *f, struct error *err)
     return ENTRY_FAILED;
 }
 
-/* is_at_path says whether the path still means the file that is open. */
-static bool is_at_path(const struct file *f, const struct stat *open)
-{
-    struct stat now;
-    if (stat(f->path, &now) != 0)
-        return false;
-    return now.st_dev == open->st_dev && now.st_ino == open->st_ino;
-}
-
 /* enter opens the file if need be and locks it. It looks at the path with the lock held, because a
  * log rotation may have moved the file away since the last drive, or while we waited. *ret_st is
  * set unless it failed. */
 static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
-        if (f->fd < 0 && open_fd(f, err) != 0)
-            return ENTRY_FAILED;
+        if (f->fd < 0) {
+            struct place at;
+            if (place_find(f->path, &at, err) != 0)
+                return ENTRY_FAILED;
+            int rc = open_at(f, &at, err);
+            place_release(&at);
+            if (rc != 0)
+                return ENTRY_FAILED;
+        }
         enum entry entry = lock_fd(f, err);
         if (entry == ENTRY_FAILED)
             return ENTRY_FAILED;
@@ -160,7 +149,10 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
             failed(f, "look at", err);
             return ENTRY_FAILED;
         }
-        if (is_at_path(f, ret_st))
+        struct stat now;
+        bool is_there = stat(f->path, &now) == 0 && now.st_dev == ret_st->st_dev &&
+                        now.st_ino == ret_st->st_ino;
+        if (is_there) /* the path still means the file that is open */
             return entry;
         drop_fd(f);
     }
@@ -169,7 +161,7 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
 }
 
 /* still_busy plans the next try for the lock. Another relay needs it for a moment only, so we try
- * again soon, without holding up our thread. If somebody has it for longer, it returns false, and
+ * again soon, without holding up our thread. If a process has it for longer, it returns false, and
  * the sink is down. */
 static bool still_busy(struct file *f, struct error *err)
 {
@@ -212,8 +204,8 @@ static int last_line(int fd, off_t size, off_t *ret)
 }
 
 /* is_torn says whether the bytes at `start` begin a line of ours, or are the zeros that some
- * filesystems leave after a power cut. If not, they are the last line of somebody who does not end
- * lines. */
+ * filesystems leave after a power cut. If not, they are the last line of a program that does not
+ * end lines. */
 static int is_torn(int fd, off_t start, bool *ret)
 {
     static const char head[] = "{\"id\":\"";
@@ -299,13 +291,6 @@ static int append(struct file *f, off_t size, struct error *err)
     return 0;
 }
 
-static int deliver(struct file *f, off_t size, struct error *err)
-{
-    if (f->regular)
-        return append(f, size, err);
-    return write_lines(f, err);
-}
-
 /* The sink */
 
 /* answer ends all deliveries. */
@@ -334,7 +319,12 @@ static void file_drive(struct sink *sk)
     enum entry entry = enter(f, &st, &err);
     if (entry == ENTRY_BUSY && still_busy(f, &err))
         return;
-    if (entry == ENTRY_IN && deliver(f, st.st_size, &err) == 0) {
+    int rc = -1;
+    if (entry == ENTRY_IN && f->regular)
+        rc = append(f, st.st_size, &err);
+    else if (entry == ENTRY_IN)
+        rc = write_lines(f, &err);
+    if (rc == 0) {
         answer(f, SINK_DELIVERED, NULL);
         return;
     }
@@ -375,19 +365,6 @@ static void file_close(struct sink *sk)
     free(f);
 }
 
-/* check_kind refuses a path where something exists that is not a file to write lines to. */
-static int check_kind(const char *path, const struct stat *st, struct error *err)
-{
-    if (S_ISLNK(st->st_mode))
-        return err_set(err, ERR_CONFIG,
-                       "%s is a symbolic link, which is not followed: name the file itself", path);
-    if (S_ISDIR(st->st_mode))
-        return err_set(err, ERR_CONFIG, "%s is a directory, not a file", path);
-    if (!usable(st))
-        return err_set(err, ERR_CONFIG, "%s is not a file; for a pipe, redirect stdout:", path);
-    return 0;
-}
-
 /* check_path refuses a path that will not work however long we wait. */
 static int check_path(const char *path, struct error *err)
 {
@@ -402,24 +379,19 @@ static int check_path(const char *path, struct error *err)
     if (path[n - 1] == '/')
         return err_set(err, ERR_CONFIG, "%s names a directory, not a file", path);
 
-    if (lstat(path, &st) == 0)
-        return check_kind(path, &st, err);
-    if (errno == ENAMETOOLONG)
-        return err_errno(err, ERR_CONFIG, errno, "cannot write to %s", path);
+    if (lstat(path, &st) != 0) {
+        if (errno == ENAMETOOLONG)
+            return err_errno(err, ERR_CONFIG, errno, "cannot write to %s", path);
+        return 0;
+    }
+    if (S_ISLNK(st.st_mode))
+        return err_set(err, ERR_CONFIG,
+                       "%s is a symbolic link, which is not followed: name the file itself", path);
+    if (S_ISDIR(st.st_mode))
+        return err_set(err, ERR_CONFIG, "%s is a directory, not a file", path);
+    if (!is_usable(&st))
+        return err_set(err, ERR_CONFIG, "%s is not a file; for a pipe, redirect stdout:", path);
     return 0;
-}
-
-/* look_around notes what is risky about the folder. One that is not there yet will be looked at
- * when it is used. */
-static void look_around(struct file *f)
-{
-    struct place at;
-    char why[160];
-    if (place_find(f->path, &at, NULL) != 0)
-        return;
-    if (place_caution(&at, why, sizeof why))
-        snprintf(f->caution, sizeof f->caution, "%.200s: %s", f->path, why);
-    place_release(&at);
 }
 
 static int file_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
@@ -438,7 +410,14 @@ static int file_open(const struct sink_config *cfg, struct sink **ret, struct er
         file_close(&f->base);
         return err_nomem(err);
     }
-    look_around(f);
+    /* What is risky about the folder. One that is not there yet is looked at when it is used. */
+    struct place at;
+    char why[160];
+    if (place_find(f->path, &at, NULL) == 0) {
+        if (place_caution(&at, why, sizeof why))
+            snprintf(f->caution, sizeof f->caution, "%.200s: %s", f->path, why);
+        place_release(&at);
+    }
     *ret = &f->base;
     return 0;
 }
@@ -449,18 +428,6 @@ static const char *file_caution(struct sink *sk)
     if (f->caution[0] == '\0')
         return NULL;
     return f->caution;
-}
-
-/* folder_of writes the folder that a path is in. */
-static void folder_of(const char *path, char out[PATH_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        snprintf(out, PATH_MAX, ".");
-    else if (slash == path)
-        snprintf(out, PATH_MAX, "/");
-    else
-        snprintf(out, PATH_MAX, "%.*s", (int)(slash - path), path);
 }
 
 /* file_probe neither writes to the file nor creates it. */
@@ -474,7 +441,9 @@ static int file_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
             return 0;
         return err_errno(err, ERR_UNAVAILABLE, errno, "cannot write to %s", path);
     }
-    folder_of(path, folder);
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
     if (access(folder, W_OK | X_OK) == 0)
         return 0;
     return err_errno(err, ERR_UNAVAILABLE, errno, "cannot make %s", path);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -18,63 +17,27 @@
 #define BURST_NS (INT64_C(100) * MS_NS)
 #define SECOND_NS (INT64_C(1000) * MS_NS)
 
-/* ---- slots ---- */
-
-/* slot_take takes a free slot for a delivery; there must be one. */
-static struct request *slot_take(struct http *h, struct delivery *d)
+static struct request *first_request(const struct http *h)
 {
-    struct request *r = h->free;
-    h->free = r->next;
-    h->busy++;
-    r->d = d;
-    r->prev = r->next = NULL;
-    r->start_at = 0;
-    r->resent = false;
-    return r;
+    return (struct request *)h->window.first;
 }
 
-/* slot_end frees the slot and answers. */
-static void slot_end(struct request *r, const struct sink_result *res)
+/* is_waiting says whether a request waits for its turn, which curl does not know yet. */
+static bool is_waiting(const struct http *h)
 {
-    struct http *h = r->h;
-    struct delivery *d = r->d;
-    if (h->waiting == r)
-        h->waiting = NULL;
-    r->d = NULL;
-    r->next = h->free;
-    h->free = r;
-    h->busy--;
+    return h->window.first && first_request(h)->start_at != 0;
+}
+
+/* end_request answers for a request that curl does not have, or no longer has. */
+static void end_request(struct request *r, const struct sink_result *res)
+{
+    r->start_at = 0;
     if (r->body.cap > BODY_KEEP)
         buf_release(&r->body);
     if (r->head.cap > BODY_KEEP)
         buf_release(&r->head);
-    sink_done(&h->base, d, res);
+    window_end(&r->h->window, &r->f, res);
 }
-
-static void list_add(struct http *h, struct request *r)
-{
-    r->prev = h->last;
-    r->next = NULL;
-    if (h->last)
-        h->last->next = r;
-    else
-        h->first = r;
-    h->last = r;
-}
-
-static void list_drop(struct http *h, struct request *r)
-{
-    if (r->prev)
-        r->prev->next = r->next;
-    else
-        h->first = r->next;
-    if (r->next)
-        r->next->prev = r->prev;
-    else
-        h->last = r->prev;
-}
-
-/* ---- a request ---- */
 
 /* hand_over makes the request and gives it to curl. */
 static int hand_over(struct http *h, struct request *r, struct error *err)
@@ -95,50 +58,31 @@ static int hand_over(struct http *h, struct request *r, struct error *err)
     return 0;
 }
 
-/* refuse answers for a request that could not be made. */
-static void refuse(struct request *r, const struct error *err)
-{
-    struct sink_result res = {.status = SINK_DOWN, .text = err->text};
-    if (err->code == ERR_INVALID) {
-        res.status = SINK_REJECT;
-        res.unasked = true;
-    }
-    slot_end(r, &res);
-}
-
-static void start(struct http *h, struct request *r, int64_t now)
+static void start_request(struct http *h, struct request *r)
 {
     struct error err;
-    if (h->waiting == r)
-        h->waiting = NULL;
     r->start_at = 0;
     if (hand_over(h, r, &err) != 0) {
-        refuse(r, &err);
+        struct sink_result res = sink_unsent(&err);
+        end_request(r, &res);
         return;
     }
-    r->due = now + h->base.cfg.timeout_ms * MS_NS;
-    list_add(h, r);
     h->timer = 0;
 }
 
-/* hold stops sending for as long as the endpoint asked. */
-static void hold(struct http *h, const struct sink_result *res)
-{
-    h->hold_until = clock_mono(h->base.cfg.clock) + res->retry_after_ms * MS_NS;
-    h->hold_status = res->native;
-}
-
-/* leave takes a request back from curl and answers for it. */
-static void leave(struct http *h, struct request *r, const struct sink_result *res)
+/* take_back takes a request back from curl and answers for it. If the endpoint asked for a pause,
+ * nothing is sent for as long. */
+static void take_back(struct http *h, struct request *r, const struct sink_result *res)
 {
     curl_multi_remove_handle(h->multi, r->easy);
-    list_drop(h, r);
-    if (res->status == SINK_DOWN && res->retry_after_ms > 0)
-        hold(h, res);
-    slot_end(r, res);
+    if (res->status == SINK_DOWN && res->retry_after_ms > 0) {
+        h->hold_until = clock_mono(h->base.cfg.clock) + res->retry_after_ms * MS_NS;
+        h->hold_status = res->native;
+    }
+    end_request(r, res);
 }
 
-/* ---- submit ---- */
+/* Submitting */
 
 /* rate_turn returns when the next request may be sent. Requests are spaced evenly, except for
  * bursts of a tenth of a second's worth. */
@@ -153,59 +97,36 @@ static int64_t rate_turn(const struct http *h, int64_t now)
     return turn > now ? turn : now;
 }
 
-/* rate_count counts a request that was taken. */
-static void rate_count(struct http *h, int64_t now)
-{
-    if (!h->o->rate)
-        return;
-    if (h->rate_next < now)
-        h->rate_next = now;
-    h->rate_next += SECOND_NS / h->o->rate;
-}
-
 /* answer_one answers for the first delivery instead of sending it, if nothing is in flight: an idle
  * sink must take one. Returns how many it took. */
 static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
                          const struct sink_result *res)
 {
-    if (h->busy || n == 0)
+    if (h->window.count > 0 || n == 0)
         return 0;
     sink_done(&h->base, d[0], res);
     return 1;
 }
 
-/* answer_held repeats what the endpoint asked for. It holds even if other requests that were in
- * flight have closed the engine's circuit again. */
-static size_t answer_held(struct http *h, struct delivery *const *d, size_t n, int64_t now)
-{
-    char text[HTTP_TEXT];
-    int64_t left_ms = (h->hold_until - now) / MS_NS + 1;
-    snprintf(text, sizeof text, "%s: HTTP %d; it asked to be left alone for another %lld s",
-             h->where, h->hold_status, (long long)((left_ms + 999) / 1000));
-    struct sink_result res = {
-        .status = SINK_DOWN, .native = h->hold_status, .text = text, .retry_after_ms = left_ms};
-    return answer_one(h, d, n, &res);
-}
-
-/* take starts a request. If it comes too early for the rate limit, it waits for its turn if it is
- * the only one, since an idle sink must take it; otherwise take returns false. */
-static bool take(struct http *h, struct delivery *d, int64_t now)
+/* take_event starts a request. If it comes too early for the rate limit, it waits for its turn
+ * if it is the only one, since an idle sink must take it; otherwise it is not taken: false. */
+static bool take_event(struct http *h, struct delivery *d, int64_t now)
 {
     int64_t turn = rate_turn(h, now);
     bool early = turn > now;
-    if (early && h->busy) {
+    if (early && h->window.count > 0) {
         h->rate_again = turn;
         return false;
     }
+    if (h->o->rate)
+        h->rate_next = max_i64(h->rate_next, now) + SECOND_NS / h->o->rate;
 
-    rate_count(h, now);
-    struct request *r = slot_take(h, d);
-    if (early) {
-        r->start_at = turn;
-        h->waiting = r;
-    } else {
-        start(h, r, now);
-    }
+    struct request *r = (struct request *)window_take(&h->window, d, NULL);
+    r->h = h;
+    r->resent = false;
+    r->start_at = early ? turn : 0;
+    if (!early)
+        start_request(h, r);
     return true;
 }
 
@@ -214,20 +135,29 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
     struct http *h = (struct http *)sk;
     int64_t now = clock_mono(sk->cfg.clock);
     struct error err;
+    char text[HTTP_TEXT];
     if (http_files_refresh(h, &err) != 0) {
         struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
         return answer_one(h, d, n, &res);
     }
-    if (now < h->hold_until)
-        return answer_held(h, d, n, now);
+    if (now < h->hold_until) {
+        /* What the endpoint asked for holds even if other requests that were in flight have closed
+         * the engine's circuit again. */
+        int64_t left_ms = (h->hold_until - now) / MS_NS + 1;
+        snprintf(text, sizeof text, "%s: HTTP %d; it asked to be left alone for another %lld s",
+                 h->where, h->hold_status, (long long)((left_ms + 999) / 1000));
+        struct sink_result res = {
+            .status = SINK_DOWN, .native = h->hold_status, .text = text, .retry_after_ms = left_ms};
+        return answer_one(h, d, n, &res);
+    }
 
     size_t k = 0;
-    while (k < n && h->free && take(h, d[k], now))
+    while (k < n && h->window.free && take_event(h, d[k], now))
         k++;
     return k;
 }
 
-/* ---- drive ---- */
+/* Driving */
 
 /* ended_with_others says whether a request had no answer because something happened to a connection
  * that others may have shared. An endpoint that goes away (GOAWAY) refuses requests it has not
@@ -246,24 +176,8 @@ static bool ended_with_others(const struct request *r, CURLcode rc)
     return false;
 }
 
-/* resend sends a request again, once, over a new connection. It takes a new handle: curl counts how
- * often it has sent something again for the whole life of a handle, and gives up from the sixth
- * on. */
-static void resend(struct http *h, struct request *r)
-{
-    struct error err;
-    curl_multi_remove_handle(h->multi, r->easy);
-    curl_easy_cleanup(r->easy);
-    r->easy = NULL;
-    r->resent = true;
-    if (hand_over(h, r, &err) == 0)
-        return;
-    list_drop(h, r);
-    refuse(r, &err);
-}
-
-/* collect answers for the requests that curl is done with. */
-static void collect(struct http *h)
+/* collect_answers answers for the requests that curl is done with. */
+static void collect_answers(struct http *h)
 {
     char text[HTTP_TEXT];
     CURLMsg *m;
@@ -275,101 +189,88 @@ static void collect(struct http *h)
         CURLcode rc = m->data.result; /* m does not outlive the next call */
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&r);
         if (ended_with_others(r, rc) && !r->resent) {
-            resend(h, r);
+            /* It is sent again, once, over a new connection. It takes a new handle: curl counts how
+             * often it has sent something again for the whole life of a handle, and gives up from
+             * the sixth on. */
+            curl_multi_remove_handle(h->multi, r->easy);
+            curl_easy_cleanup(r->easy);
+            r->easy = NULL;
+            r->resent = true;
+            start_request(h, r);
             continue;
         }
         struct sink_result res = http_judge(r, rc, text);
-        leave(h, r, &res);
+        take_back(h, r, &res);
     }
 }
 
-static int select_bits(uint32_t events)
-{
-    int bits = 0;
-    if (events & EPOLLIN)
-        bits |= CURL_CSELECT_IN;
-    if (events & EPOLLOUT)
-        bits |= CURL_CSELECT_OUT;
-    if (events & (EPOLLERR | EPOLLHUP))
-        bits |= CURL_CSELECT_ERR;
-    return bits;
-}
-
-/* poll_sockets lets curl work on the sockets that are ready. */
-static void poll_sockets(struct http *h)
+/* work_on_sockets lets curl work on its timer and on the sockets that are ready. */
+static void work_on_sockets(struct http *h, int64_t now)
 {
     struct epoll_event evs[READY_MAX];
     int n = READY_MAX, running;
-    for (int round = 0; round < ROUNDS_MAX && n == READY_MAX; round++) {
-        n = epoll_wait(h->epfd, evs, READY_MAX, 0);
-        for (int i = 0; i < n; i++)
-            curl_multi_socket_action(h->multi, evs[i].data.fd, select_bits(evs[i].events),
-                                     &running);
-    }
-}
-
-static void set_timer(struct http *h, int64_t now)
-{
-    long ms = -1;
-    curl_multi_timeout(h->multi, &ms);
-    if (ms < 0)
-        h->timer = CLOCK_NEVER;
-    else if (ms == 0)
-        h->timer = 0;
-    else
-        h->timer = now + ms * MS_NS;
-}
-
-static void work(struct http *h, int64_t now)
-{
-    int running;
     if (now >= h->timer)
         curl_multi_socket_action(h->multi, CURL_SOCKET_TIMEOUT, 0, &running);
-    poll_sockets(h);
-    collect(h);
-}
-
-/* end_late ends the requests whose time is up. */
-static void end_late(struct http *h, int64_t now)
-{
-    char text[HTTP_TEXT];
-    while (h->first && h->first->due <= now) {
-        struct sink_result res = http_late(h->first, text);
-        leave(h, h->first, &res);
+    for (int round = 0; round < ROUNDS_MAX && n == READY_MAX; round++) {
+        n = epoll_wait(h->epfd, evs, READY_MAX, 0);
+        for (int i = 0; i < n; i++) {
+            int bits = 0;
+            if (evs[i].events & EPOLLIN)
+                bits |= CURL_CSELECT_IN;
+            if (evs[i].events & EPOLLOUT)
+                bits |= CURL_CSELECT_OUT;
+            if (evs[i].events & (EPOLLERR | EPOLLHUP))
+                bits |= CURL_CSELECT_ERR;
+            curl_multi_socket_action(h->multi, evs[i].data.fd, bits, &running);
+        }
     }
+    collect_answers(h);
 }
 
 static void http_drive(struct sink *sk)
 {
     struct http *h = (struct http *)sk;
     int64_t now = clock_mono(sk->cfg.clock);
+    char text[HTTP_TEXT];
     if (now >= h->rate_again)
         h->rate_again = CLOCK_NEVER;
-    if (h->waiting && now >= h->waiting->start_at)
-        start(h, h->waiting, now);
-    if (!h->first)
+    if (is_waiting(h)) {
+        if (now < first_request(h)->start_at)
+            return;
+        h->window.first->since = now; /* its time begins with its turn */
+        start_request(h, first_request(h));
+    }
+    if (!h->window.first)
         return;
-    work(h, now);
-    end_late(h, now);
-    set_timer(h, now);
+    work_on_sockets(h, now);
+    while (now >= window_due(&h->window)) {
+        struct sink_result res = http_late(first_request(h), text);
+        take_back(h, first_request(h), &res);
+    }
+
+    long ms = -1;
+    curl_multi_timeout(h->multi, &ms);
+    h->timer = ms < 0 ? CLOCK_NEVER : now + ms * MS_NS;
+    if (ms == 0)
+        h->timer = 0;
 }
 
 static void http_cancel(struct sink *sk)
 {
     static const struct sink_result cancelled = {.status = SINK_CANCELLED, .text = "cancelled"};
     struct http *h = (struct http *)sk;
-    if (h->waiting)
-        slot_end(h->waiting, &cancelled);
-    if (h->first)
-        work(h, clock_mono(sk->cfg.clock)); /* for what has been answered already */
-    while (h->first)
-        leave(h, h->first, &cancelled);
+    if (is_waiting(h))
+        end_request(first_request(h), &cancelled);
+    if (h->window.first)
+        work_on_sockets(h, clock_mono(sk->cfg.clock)); /* for what has been answered already */
+    while (h->window.first)
+        take_back(h, first_request(h), &cancelled);
 }
 
 static size_t http_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
     struct http *h = (struct http *)sk;
-    if (!h->first || !max)
+    if (!h->window.first || is_waiting(h) || !max)
         return 0;
     out[0] = (struct pollfd){h->epfd, POLLIN, 0};
     return 1;
@@ -378,56 +279,45 @@ static size_t http_fds(struct sink *sk, struct pollfd *out, size_t max)
 static int64_t http_deadline(struct sink *sk)
 {
     const struct http *h = (const struct http *)sk;
-    if (!h->busy)
+    if (!h->window.first)
         return CLOCK_NEVER;
-    int64_t at = h->rate_again;
-    if (h->first)
-        at = min_i64(at, min_i64(h->timer, h->first->due));
-    if (h->waiting)
-        at = min_i64(at, h->waiting->start_at);
-    return at;
+    if (is_waiting(h))
+        return min_i64(h->rate_again, first_request(h)->start_at);
+    return min_i64(h->rate_again, min_i64(h->timer, window_due(&h->window)));
 }
 
-/* ---- open and close ---- */
+/* Opening and closing */
 
 static void http_close(struct sink *sk)
 {
     struct http *h = (struct http *)sk;
-    for (size_t i = 0; h->slots && i < h->n_slots; i++) {
-        curl_easy_cleanup(h->slots[i].easy);
-        buf_release(&h->slots[i].head);
-        buf_release(&h->slots[i].body);
+    struct request *all = (struct request *)(void *)h->window.items;
+    for (size_t i = 0; i < h->window.max; i++) {
+        curl_easy_cleanup(all[i].easy);
+        buf_release(&all[i].head);
+        buf_release(&all[i].body);
     }
     http_teardown(h);
     if (h->epfd >= 0)
         close(h->epfd);
-    free(h->slots);
+    window_release(&h->window);
     free(h);
-}
-
-static int make_slots(struct http *h, struct error *err)
-{
-    h->slots = calloc(h->n_slots, sizeof *h->slots);
-    if (!h->slots)
-        return err_nomem(err);
-    for (size_t i = h->n_slots; i > 0; i--) { /* so that the first is taken first */
-        struct request *r = &h->slots[i - 1];
-        r->h = h;
-        r->next = h->free;
-        h->free = r;
-        buf_init(&r->head, HTTP_HEAD_MAX);
-        buf_init(&r->body, HTTP_BODY_MAX);
-    }
-    return 0;
 }
 
 static int set_up(struct http *h, struct error *err)
 {
+    size_t max = max_size(1, (size_t)max_i64(0, h->base.cfg.concurrency));
+    if (window_init(&h->window, &h->base, max, sizeof(struct request), err) != 0)
+        return -1;
+    struct request *all = (struct request *)(void *)h->window.items;
+    for (size_t i = 0; i < max; i++) {
+        all[i].h = h;
+        buf_init(&all[i].head, HTTP_HEAD_MAX);
+        buf_init(&all[i].body, HTTP_BODY_MAX);
+    }
     h->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
     if (h->epfd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready for webhooks");
-    if (make_slots(h, err) != 0)
-        return -1;
     return http_setup(h, err);
 }
 
@@ -438,9 +328,8 @@ static int open_with(const struct sink_ops *ops, const struct sink_config *cfg, 
     if (!h)
         return err_nomem(err);
     h->base = (struct sink){.ops = ops, .cfg = *cfg};
-    h->n_slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
+    h->epfd = -1;
     h->rate_again = CLOCK_NEVER;
-
     if (set_up(h, err) != 0) {
         http_close(&h->base);
         return -1;
@@ -461,7 +350,7 @@ static int https_open(const struct sink_config *cfg, struct sink **ret, struct e
 
 static int http_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
-    struct request *r = &((struct http *)sk)->slots[0];
+    struct request *r = (struct request *)(void *)((struct http *)sk)->window.items;
     char text[HTTP_TEXT] = "";
     if (!r->easy && !http_setup_easy(r))
         return err_nomem(err);

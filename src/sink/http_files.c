@@ -13,22 +13,7 @@
 #define EXTRA_LINES 32 /* of webhook-header-file */
 #define LOOK_NS (INT64_C(1000) * MS_NS)
 
-/* ---- headers to send along ---- */
-
-/* A line of webhook-header-file, split at its colon. */
-struct header {
-    struct str name, value;
-};
-
-static bool is_token(struct str s)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        bool separator = strchr("()<>@,;:\\\"/[]?={}", s.p[i]) != NULL;
-        if (separator || !char_is_visible(s.p[i]))
-            return false;
-    }
-    return s.n > 0;
-}
+/* Headers to send along */
 
 static bool begins_with(struct str s, struct str prefix)
 {
@@ -50,91 +35,56 @@ static bool is_ours(struct str name)
     return false;
 }
 
-/* trim takes off blanks, and at the end also the carriage return of a line end. */
-static struct str trim(struct str s)
-{
-    while (s.n && char_is_blank(s.p[0])) {
-        s.p++;
-        s.n--;
-    }
-    while (s.n && (char_is_blank(s.p[s.n - 1]) || s.p[s.n - 1] == '\r'))
-        s.n--;
-    return s;
-}
-
-static bool has_control(struct str s)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        if (char_is_control(s.p[i]))
-            return true;
-    }
-    return false;
-}
-
-/* parse_header reads one line. Its errors repeat the name at most, never the value. */
-static int parse_header(struct str line, struct header *ret, struct error *err)
+/* add_header adds one line: "Name: value". Its errors repeat the name at most, never the value. */
+static int add_header(struct buf *b, struct str line, struct error *err)
 {
     const char *colon = memchr(line.p, ':', line.n);
-    if (!colon)
-        return err_set(err, ERR_CONFIG, "this is not Name: value");
-    struct str name = {line.p, (size_t)(colon - line.p)};
-    struct str value = trim((struct str){colon + 1, line.n - name.n - 1});
-
-    if (!is_token(name))
+    struct str name = {line.p, colon ? (size_t)(colon - line.p) : 0};
+    bool is_token = name.n > 0;
+    for (size_t i = 0; i < name.n; i++) {
+        bool separator = strchr("()<>@,;:\\\"/[]?={}", name.p[i]) != NULL;
+        if (separator || !char_is_visible(name.p[i]))
+            is_token = false;
+    }
+    if (!is_token)
         return err_set(err, ERR_CONFIG, "this is not Name: value");
     if (is_ours(name))
         return err_set(err, ERR_CONFIG, "%.*s cannot be set here", (int)name.n, name.p);
+
+    struct str value = {colon + 1, line.n - name.n - 1};
+    while (value.n && char_is_blank(value.p[0])) {
+        value.p++;
+        value.n--;
+    }
+    while (value.n && (char_is_blank(value.p[value.n - 1]) || value.p[value.n - 1] == '\r'))
+        value.n--;
     if (value.n == 0)
         return err_set(err, ERR_CONFIG, "%.*s has no value", (int)name.n, name.p);
-    if (has_control(value))
-        return err_set(err, ERR_CONFIG, "the value has a control character in it");
-    *ret = (struct header){name, value};
-    return 0;
-}
-
-static int add_header(struct buf *b, struct str line, struct error *err)
-{
-    struct header h = {0};
-    if (parse_header(line, &h, err) != 0)
-        return -1;
-    buf_addstr(b, h.name);
+    for (size_t i = 0; i < value.n; i++) {
+        if (char_is_control(value.p[i]))
+            return err_set(err, ERR_CONFIG, "the value has a control character in it");
+    }
+    buf_addstr(b, name);
     buf_adds(b, ": ");
-    buf_addstr(b, h.value);
+    buf_addstr(b, value);
     buf_addc(b, '\0');
     if (b->failed)
         return err_nomem(err);
     return 0;
 }
 
-/* next_line takes the next line off the text; false at its end. */
-static bool next_line(struct str *text, struct str *ret)
-{
-    if (text->n == 0)
-        return false;
-    const char *eol = memchr(text->p, '\n', text->n);
-    *ret = *text;
-    if (!eol) {
-        *text = (struct str){text->p + text->n, 0};
-        return true;
-    }
-    ret->n = (size_t)(eol - text->p);
-    *text = (struct str){eol + 1, text->n - ret->n - 1};
-    return true;
-}
-
-/* counts says whether a line is neither empty nor a comment. */
-static bool counts(struct str line)
-{
-    return line.n > 0 && line.p[0] != '#' && line.p[0] != '\r';
-}
-
+/* add_headers leaves out empty lines and comments. */
 static int add_headers(struct buf *b, struct str text, struct error *err)
 {
-    struct str line;
-    for (int number = 1; next_line(&text, &line); number++) {
+    for (int number = 1; text.n > 0; number++) {
+        const char *eol = memchr(text.p, '\n', text.n);
+        struct str line = {text.p, eol ? (size_t)(eol - text.p) : text.n};
+        size_t past = eol ? line.n + 1 : line.n;
+        text = (struct str){text.p + past, text.n - past};
         if (number > EXTRA_LINES)
             return err_set(err, ERR_CONFIG, "more than %d lines", EXTRA_LINES);
-        if (counts(line) && add_header(b, line, err) != 0)
+        bool counts = line.n > 0 && line.p[0] != '#' && line.p[0] != '\r';
+        if (counts && add_header(b, line, err) != 0)
             return err_prefix(err, "line %d", number);
     }
     return 0;
@@ -165,14 +115,7 @@ static void wipe(struct buf *b)
     buf_release(b);
 }
 
-/* ---- files that may change ---- */
-
-static bool is_same(const struct http_watch *a, const struct http_watch *b)
-{
-    if (a->inode != b->inode || a->size != b->size)
-        return false;
-    return a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
-}
+/* Files that may change */
 
 /* has_changed says whether a file differs from what was last seen, and remembers it. A file that is
  * not there always differs. */
@@ -184,7 +127,9 @@ static bool has_changed(struct http_watch *w, const char *path)
     if (stat(path, &st) != 0)
         return true;
     *w = (struct http_watch){st.st_mtim, st.st_ino, st.st_size};
-    return !is_same(w, &before);
+    return w->inode != before.inode || w->size != before.size ||
+           w->changed.tv_sec != before.changed.tv_sec ||
+           w->changed.tv_nsec != before.changed.tv_nsec;
 }
 
 /* look_again makes has_changed true the next time: what the file held was of no use. */
@@ -193,20 +138,16 @@ static void look_again(struct http_watch *w)
     w->inode = 0;
 }
 
-static bool secrets_changed(struct http *h)
-{
-    if (h->o->secret_file)
-        return has_changed(&h->secrets, h->o->secret_file);
-    return !h->keys; /* an environment does not change */
-}
-
 static int refresh_secrets(struct http *h, struct error *err)
 {
     const struct http_options *o = h->o;
     struct signature_source from = {o->secret_file, o->secret_env, SIGNATURE_SIGN};
     struct signature_keys *keys;
     bool wanted = o->secret_file || o->secret_env;
-    if (!wanted || !secrets_changed(h))
+    bool changed = !h->keys; /* an environment does not change */
+    if (o->secret_file)
+        changed = has_changed(&h->secrets, o->secret_file);
+    if (!wanted || !changed)
         return 0;
 
     if (signature_keys_load(&from, &keys, err) != 0) {

@@ -13,7 +13,7 @@
 #include "base/buf.h"
 #include "sink/http_options.h"
 #include "sink/signature.h"
-#include "sink/sink.h"
+#include "sink/window.h"
 
 #define HTTP_ANSWER_MAX 65536 /* bytes read of an answer */
 /* bytes read of its headers, including those of 1xx answers and those after the body */
@@ -37,15 +37,12 @@ struct http_watch {
     off_t size;
 };
 
-/* A request, and its curl handle, which is used again and again.
- * (1) d == NULL: free, and linked by `next` only. (2) start_at != 0: it waits for its turn; curl
- * does not know it yet. (3) lines point into head. */
+/* A request, and its curl handle, which is used again and again. (1) start_at != 0: it waits for
+ * its turn; curl does not know it yet. (2) lines point into head. */
 struct request {
+    struct flight f;
     struct http *h;
-    struct request *prev, *next;
-    struct delivery *d;
     CURL *easy;
-    int64_t due; /* when its time is up */
     int64_t start_at;
     struct buf head, body;
     struct curl_slist lines[HTTP_LINES_MAX];
@@ -60,17 +57,16 @@ struct request {
     bool resent; /* it goes out for the second time, over a connection of its own */
 };
 
-/* (1) n_slots requests, `busy` of them not free. (2) first..last are those that curl has, in the
- * order of `due`; `waiting` is at most one more. (3) timer is when curl wants to be called; 0: at
- * once. (4) Nothing is sent before hold_until, because the endpoint asked for that. */
+/* (1) A request that waits for its turn is the only one in the window. (2) timer is when curl
+ * wants to be called; 0: at once. (3) Nothing is sent before hold_until, because the endpoint
+ * asked for that. */
 struct http {
     struct sink base;
     const struct http_options *o;
     char where[320]; /* https://host:port, the part of the URL that may be repeated */
     CURLM *multi;
     int epfd;
-    struct request *slots, *free, *first, *last, *waiting;
-    size_t n_slots, busy;
+    struct window window;
     int64_t timer;
     int64_t hold_until;
     int hold_status;
@@ -103,8 +99,8 @@ int http_files_refresh(struct http *h, struct error *err);
 /* http_files_release wipes and frees what they held. */
 void http_files_release(struct http *h);
 
-/* http_request_make makes the request of r->d, and gives it to r->easy. ERR_INVALID: no request can
- * ever express this event. ERR_NOMEM. */
+/* http_request_make makes the request of r->f.d, and gives it to r->easy. ERR_INVALID: no
+ * request can ever express this event. ERR_NOMEM. */
 int http_request_make(struct request *r, struct error *err);
 
 /* http_judge says what the end of a request means. The reason is written to text, which the result

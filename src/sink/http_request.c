@@ -7,20 +7,11 @@
 
 #define ID_MAX 255 /* bytes; a UUID has 36 */
 
-static void add_signature(struct buf *b, struct http *h, const struct signature_message *m)
-{
-    if (!h->keys)
-        return;
-    buf_adds(b, "webhook-signature: ");
-    signature_add(b, h->keys, m);
-    buf_addc(b, '\0');
-}
-
 /* add_lines writes the header lines of a request, each with a NUL at its end. */
 static void add_lines(struct http *h, struct request *r, const struct cloudevents_headers *more,
                       struct str body)
 {
-    const struct event *ev = r->d->ev;
+    const struct event *ev = r->f.d->ev;
     struct buf *b = &r->head;
     struct signature_message m = {ev->id, clock_wall(h->base.cfg.clock) / 1000, body};
     bool structured = h->o->mode == HTTP_STRUCTURED;
@@ -29,11 +20,15 @@ static void add_lines(struct http *h, struct request *r, const struct cloudevent
     buf_clear(b);
     buf_addf(b, "content-type: %s%c", type, 0);
     buf_adds(b, "webhook-id: ");
-    buf_addstr(b, ev->id); /* check_id has looked at it */
+    buf_addstr(b, ev->id); /* check_event has looked at it */
     buf_addc(b, '\0');
     buf_addf(b, "webhook-timestamp: %lld%c", (long long)m.timestamp, 0);
-    add_signature(b, h, &m);
-    buf_addf(b, "outbox-attempt: %d%c", r->d->attempt, 0);
+    if (h->keys) {
+        buf_adds(b, "webhook-signature: ");
+        signature_add(b, h->keys, &m);
+        buf_addc(b, '\0');
+    }
+    buf_addf(b, "outbox-attempt: %d%c", r->f.d->attempt, 0);
     buf_addf(b, "Expect:%c", 0); /* large bodies go out without asking first */
     if (!structured)
         cloudevents_binary(b, ev, h->source, more);
@@ -59,18 +54,6 @@ static bool link_lines(struct request *r)
     return true;
 }
 
-/* check_id allows only characters that need no encoding in a header line. */
-static int check_id(struct str id, struct error *err)
-{
-    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
-    bool sound = id.n > 0 && id.n <= ID_MAX;
-    for (size_t i = 0; sound && i < id.n; i++)
-        sound = memchr(plain, id.p[i], sizeof plain - 1);
-    if (!sound)
-        return err_set(err, ERR_INVALID, "its id cannot be put into a header line");
-    return 0;
-}
-
 /* check_text limits what goes into a header line to what an event may have. What goes into JSON
  * must be UTF-8 instead. */
 static int check_text(const struct http *h, const char *name, struct str s, size_t max,
@@ -91,6 +74,7 @@ static int check_text(const struct http *h, const char *name, struct str s, size
 /* check_event refuses, with ERR_INVALID, what no request can express. */
 static int check_event(const struct http *h, const struct event *ev, struct error *err)
 {
+    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
     const struct {
         const char *name;
         struct str text;
@@ -101,8 +85,12 @@ static int check_event(const struct http *h, const struct event *ev, struct erro
         {"aggregate_id", ev->aggregate_id, EVENT_KEY_MAX},
         {"tenant", ev->tenant, EVENT_KEY_MAX},
     };
-    if (check_id(ev->id, err) != 0)
-        return -1;
+    /* An id has only characters that need no encoding in a header line. */
+    bool sound = ev->id.n > 0 && ev->id.n <= ID_MAX;
+    for (size_t i = 0; sound && i < ev->id.n; i++)
+        sound = memchr(plain, ev->id.p[i], sizeof plain - 1);
+    if (!sound)
+        return err_set(err, ERR_INVALID, "its id cannot be put into a header line");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (check_text(h, texts[i].name, texts[i].text, texts[i].max, err) != 0)
             return -1;
@@ -110,45 +98,30 @@ static int check_event(const struct http *h, const struct event *ev, struct erro
     return 0;
 }
 
-/* make_body gives the body of a request: the event as JSON, or its payload alone. */
-static struct str make_body(struct http *h, struct request *r,
-                            const struct cloudevents_headers *more)
+int http_request_make(struct request *r, struct error *err)
 {
-    const struct event *ev = r->d->ev;
-    if (h->o->mode == HTTP_STRUCTURED) {
-        buf_clear(&r->body);
-        cloudevents_structured(&r->body, ev, h->source, more);
-        return (struct str){r->body.p, r->body.n};
-    }
-    if (!ev->payload.p)
-        return STR("null");
-    return ev->payload;
-}
+    struct http *h = r->h;
+    struct cloudevents_headers more;
+    if (check_event(h, r->f.d->ev, err) != 0)
+        return -1;
+    if (cloudevents_headers(r->f.d->ev, &more, err) != 0)
+        return -1;
 
-static int check_size(const struct request *r, struct error *err)
-{
+    /* The body is the event as JSON, or its payload alone. */
+    const struct event *ev = r->f.d->ev;
+    struct str body = ev->payload.p ? ev->payload : STR("null");
+    buf_clear(&r->body);
+    if (h->o->mode == HTTP_STRUCTURED) {
+        cloudevents_structured(&r->body, ev, h->source, &more);
+        body = (struct str){r->body.p, r->body.n};
+    }
+    add_lines(h, r, &more, body);
     if (r->head.full)
         return err_set(err, ERR_INVALID, "its headers take more than %zu bytes", HTTP_HEAD_MAX);
     if (r->body.full)
         return err_set(err, ERR_INVALID, "it takes more than %zu bytes", HTTP_BODY_MAX);
     if (r->head.failed || r->body.failed)
         return err_nomem(err);
-    return 0;
-}
-
-int http_request_make(struct request *r, struct error *err)
-{
-    struct http *h = r->h;
-    struct cloudevents_headers more;
-    if (check_event(h, r->d->ev, err) != 0)
-        return -1;
-    if (cloudevents_headers(r->d->ev, &more, err) != 0)
-        return -1;
-
-    struct str body = make_body(h, r, &more);
-    add_lines(h, r, &more, body);
-    if (check_size(r, err) != 0)
-        return -1;
     if (!link_lines(r))
         return err_set(err, ERR_INVALID, "the event has too many headers for a request");
 

@@ -20,16 +20,7 @@
 
 static const struct http_options defaults = {.connect_ms = CONNECT_MS};
 
-/* ---- whom we may connect to ---- */
-
-static bool is_allowed(const struct http_options *o, const struct sockaddr *sa)
-{
-    for (size_t i = 0; i < o->n_allow; i++) {
-        if (ipnet_holds(&o->allow[i], sa))
-            return true;
-    }
-    return false;
-}
+/* Whom we may connect to */
 
 /* refused_as says what is special about an address that h may not connect to; NULL if it may. */
 static const char *refused_as(const struct http *h, const struct sockaddr *sa)
@@ -42,8 +33,9 @@ static const char *refused_as(const struct http *h, const struct sockaddr *sa)
         return NULL;
     if (h->loopback && strcmp(what, IPNET_LOOPBACK) == 0)
         return NULL;
-    if (is_allowed(h->o, sa))
-        return NULL;
+    for (size_t i = 0; i < h->o->n_allow; i++)
+        if (ipnet_holds(&h->o->allow[i], sa))
+            return NULL;
     return what;
 }
 
@@ -80,7 +72,7 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
     return fd;
 }
 
-/* ---- the URL ---- */
+/* The URL */
 
 /* check_host refuses an address that could never be connected to, and notes whether the host is
  * this machine. What a name resolves to is checked at each connection, by refused_as as well. */
@@ -133,18 +125,6 @@ static char *host_of(CURLU *u)
     return host;
 }
 
-static void note_where(struct http *h, CURLU *u, const char *host)
-{
-    char *port;
-    const char *scheme = h->base.ops->scheme;
-    if (curl_url_get(u, CURLUPART_PORT, &port, 0) != CURLUE_OK) {
-        snprintf(h->where, sizeof h->where, "%s://%s", scheme, host);
-        return;
-    }
-    snprintf(h->where, sizeof h->where, "%s://%s:%s", scheme, host, port);
-    curl_free(port);
-}
-
 /* read_url never repeats more than scheme, host and port: paths and queries hold tokens. */
 static int read_url(struct http *h, CURLU *u, struct error *err)
 {
@@ -162,23 +142,17 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
                        "the URL names no host, or one that is no international name: write it in "
                        "ASCII");
 
-    note_where(h, u, host);
+    char *port = NULL;
+    const char *scheme = h->base.ops->scheme;
+    bool has_port = curl_url_get(u, CURLUPART_PORT, &port, 0) == CURLUE_OK;
+    snprintf(h->where, sizeof h->where, has_port ? "%s://%s:%s" : "%s://%s", scheme, host, port);
+    curl_free(port);
     int r = check_host(h, host, err);
     curl_free(host);
     return r;
 }
 
-static int check_url(struct http *h, struct error *err)
-{
-    CURLU *u = curl_url();
-    if (!u)
-        return err_nomem(err);
-    int r = read_url(h, u, err);
-    curl_url_cleanup(u);
-    return r;
-}
-
-/* ---- the whole sink ---- */
+/* The whole sink */
 
 /* proxy_from_environment looks for a proxy where curl would, but ignores no_proxy. */
 static const char *proxy_from_environment(bool tls)
@@ -192,20 +166,6 @@ static const char *proxy_from_environment(bool tls)
             return value;
     }
     return NULL;
-}
-
-/* find_proxy asks the environment only if webhook-proxy says env. */
-static int find_proxy(struct http *h, struct error *err)
-{
-    const char *proxy = h->o->proxy;
-    if (proxy && strcmp(proxy, "env") == 0)
-        proxy = proxy_from_environment(h->tls);
-    if (!proxy)
-        return 0;
-    h->proxy = strdup(proxy);
-    if (!h->proxy)
-        return err_nomem(err);
-    return 0;
 }
 
 /* set_socket is how curl tells what it waits for on a socket. */
@@ -237,31 +197,10 @@ static int make_multi(struct http *h, struct error *err)
         return err_nomem(err);
     curl_multi_setopt(h->multi, CURLMOPT_SOCKETFUNCTION, set_socket);
     curl_multi_setopt(h->multi, CURLMOPT_SOCKETDATA, h);
-    curl_multi_setopt(h->multi, CURLMOPT_MAX_HOST_CONNECTIONS, (long)h->n_slots);
-    curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, (long)h->n_slots);
-    curl_multi_setopt(h->multi, CURLMOPT_MAX_CONCURRENT_STREAMS, (long)h->n_slots);
+    curl_multi_setopt(h->multi, CURLMOPT_MAX_HOST_CONNECTIONS, (long)h->window.max);
+    curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, (long)h->window.max);
+    curl_multi_setopt(h->multi, CURLMOPT_MAX_CONCURRENT_STREAMS, (long)h->window.max);
     return 0;
-}
-
-/* cannot_reuse says whether this libcurl is 7.88, as in Debian 12, and HTTP/2 goes without TLS. It
- * cannot send a second request over such a connection, but tries to for as long as it keeps it (its
- * pull request 10643). */
-static bool cannot_reuse(const struct http *h)
-{
-    unsigned version = curl_version_info(CURLVERSION_NOW)->version_num;
-    bool affected = version >= 0x075800 && version < 0x080000;
-    return affected && h->o->version == HTTP_2 && !h->tls;
-}
-
-/* shares_connections says whether requests may wait to share a connection over HTTP/2. */
-static bool shares_connections(const struct http *h)
-{
-    switch (h->o->version) {
-    case HTTP_1_1: return false;
-    case HTTP_2: return !h->no_reuse;
-    case HTTP_AUTO: break;
-    }
-    return h->tls;
 }
 
 int http_setup(struct http *h, struct error *err)
@@ -270,16 +209,30 @@ int http_setup(struct http *h, struct error *err)
     if (!h->o)
         h->o = &defaults;
     h->tls = strcmp(h->base.ops->scheme, "https") == 0;
-    h->no_reuse = cannot_reuse(h);
-    h->shares = shares_connections(h);
+    /* libcurl 7.88, as in Debian 12, cannot send a second request over a connection of HTTP/2
+     * without TLS, but tries to for as long as it keeps it (its pull request 10643). */
+    unsigned version = curl_version_info(CURLVERSION_NOW)->version_num;
+    bool affected = version >= 0x075800 && version < 0x080000;
+    h->no_reuse = affected && h->o->version == HTTP_2 && !h->tls;
+    h->shares = h->o->version == HTTP_2 && !h->no_reuse;
+    if (h->o->version == HTTP_AUTO)
+        h->shares = h->tls;
     h->source = str_of(h->o->source ? h->o->source : SOURCE);
     http_files_init(h);
 
     if (make_multi(h, err) != 0)
         return -1;
-    if (find_proxy(h, err) != 0)
+    const char *proxy = h->o->proxy;
+    if (proxy && strcmp(proxy, "env") == 0)
+        proxy = proxy_from_environment(h->tls);
+    if (option_copy_maybe(&h->proxy, proxy, err) != 0)
         return -1;
-    if (check_url(h, err) != 0)
+    CURLU *u = curl_url();
+    if (!u)
+        return err_nomem(err);
+    int rc = read_url(h, u, err);
+    curl_url_cleanup(u);
+    if (rc != 0)
         return -1;
     if (http_files_refresh(h, err) != 0)
         return -1;
@@ -299,7 +252,7 @@ void http_teardown(struct http *h)
     free(h->proxy);
 }
 
-/* ---- a request's handle ---- */
+/* A request's handle */
 
 /* keep counts the bytes of an answer, and keeps its beginning, from which a reason can be made. It
  * ends an answer that is too long. */
@@ -360,27 +313,6 @@ static size_t see_line(char *p, size_t size, size_t n, void *request)
     return n;
 }
 
-static long version_of(const struct http *h)
-{
-    if (h->o->version == HTTP_1_1)
-        return CURL_HTTP_VERSION_1_1;
-    if (h->o->version == HTTP_2 && !h->tls)
-        return CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE;
-    return CURL_HTTP_VERSION_2TLS;
-}
-
-static void set_limits(CURL *e, const struct http_options *o)
-{
-    curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, (long)o->connect_ms);
-    if (o->idle_ms) {
-        curl_easy_setopt(e, CURLOPT_LOW_SPEED_LIMIT, 1L);
-        curl_easy_setopt(e, CURLOPT_LOW_SPEED_TIME, (long)((o->idle_ms + 999) / 1000));
-    }
-    curl_easy_setopt(e, CURLOPT_MAXAGE_CONN, KEEP_S);
-    curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L);
-    curl_easy_setopt(e, CURLOPT_BUFFERSIZE, 16384L);
-}
-
 /* set_peer sets what may fail for lack of memory: texts are copied. */
 static CURLcode set_peer(CURL *e, const struct http *h)
 {
@@ -419,11 +351,23 @@ bool http_setup_easy(struct request *r)
     curl_easy_setopt(e, CURLOPT_HEADERFUNCTION, see_line);
     curl_easy_setopt(e, CURLOPT_HEADERDATA, r);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, r->why);
-    curl_easy_setopt(e, CURLOPT_HTTP_VERSION, version_of(h));
+    long version = CURL_HTTP_VERSION_2TLS;
+    if (h->o->version == HTTP_1_1)
+        version = CURL_HTTP_VERSION_1_1;
+    else if (h->o->version == HTTP_2 && !h->tls)
+        version = CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE;
+    curl_easy_setopt(e, CURLOPT_HTTP_VERSION, version);
     curl_easy_setopt(e, CURLOPT_PIPEWAIT, (long)h->shares);
     curl_easy_setopt(e, CURLOPT_FORBID_REUSE, (long)h->no_reuse);
     curl_easy_setopt(e, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    set_limits(e, h->o);
+    curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, (long)h->o->connect_ms);
+    if (h->o->idle_ms) {
+        curl_easy_setopt(e, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        curl_easy_setopt(e, CURLOPT_LOW_SPEED_TIME, (long)((h->o->idle_ms + 999) / 1000));
+    }
+    curl_easy_setopt(e, CURLOPT_MAXAGE_CONN, KEEP_S);
+    curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(e, CURLOPT_BUFFERSIZE, 16384L);
     r->easy = e;
     return true;
 }

@@ -244,7 +244,7 @@ static const char *scram_hint(const struct kafka_sink *k)
     bool refused = strstr(k->trouble, "invalid credentials") != NULL;
     if (!scram || !refused || rd_kafka_version() >= SCRAM_MENDED)
         return "";
-    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/kafka.md)";
+    return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
 /* check_time ends everything once one of its two limits has passed. Which of them passed first says
@@ -447,7 +447,7 @@ static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 const struct sink_ops kafka_ops = {
     .scheme = "kafka",
     .synopsis = "kafka://HOST:PORT/TOPIC",
-    .help = "write to Kafka; see docs/kafka.md",
+    .help = "write to Kafka; see docs/brokers.md",
     .attended = kafka_attended,
     BROKER_OPS(kafka),
 };

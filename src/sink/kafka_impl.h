@@ -60,7 +60,7 @@ enum kafka_meaning {
     KAFKA_SETUP,   /* no waiting can help */
 };
 
-/* A row of the table that docs/kafka.md has for people. */
+/* A row of the table that docs/brokers.md has for people. */
 struct kafka_answer {
     rd_kafka_resp_err_t code;
     enum kafka_meaning meaning;

@@ -364,7 +364,7 @@ static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 const struct sink_ops nats_ops = {
     .scheme = "nats",
     .synopsis = "nats://HOST:PORT/SUBJECT?stream=NAME",
-    .help = "publish to a stream of NATS JetStream; see docs/nats.md",
+    .help = "publish to a stream of NATS JetStream; see docs/brokers.md",
     BROKER_OPS(nats),
 };
 

@@ -9,7 +9,7 @@
 #define REFUSED_NS (100 * MS_NS) /* how long not to ask again after a stream that takes nothing */
 #define RECEIPT 64
 
-/* The table of answers. docs/nats.md has it for people, and a test compares them. */
+/* The table of answers. docs/brokers.md has it for people, and a test compares them. */
 static const struct nats_meaning meanings[] = {
     /* Of the server: it is away, has no room, or does not let us. */
     {10002, NULL, SINK_DOWN, "the account has used up its storage"},

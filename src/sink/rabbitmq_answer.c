@@ -9,7 +9,7 @@
 #define KEY_SHOWN 201
 #define ABSENT "NOT_FOUND - no " /* "... exchange 'orders' in vhost '/'" */
 
-/* What every answer of a broker means for events. docs/rabbitmq.md has the same table for people,
+/* What every answer of a broker means for events. docs/brokers.md has the same table for people,
  * and a test compares them. The first row that fits counts. What is refused is of the event's
  * routing key, or of the exchange or the queue; the broker works. What is down is of the broker: it
  * is away, or refuses the login, or a queue has no leader or no room, which it does not tell

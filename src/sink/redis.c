@@ -225,7 +225,7 @@ static void redis_broker(struct sink *sk, struct sink_broker *ret)
     }
 
 REDIS_OPS(redis_ops, "redis", "redis://HOST:PORT/DB?stream=NAME",
-          "append to a Redis stream; see docs/redis.md");
+          "append to a Redis stream; see docs/brokers.md");
 REDIS_OPS(redis_tls_ops, "rediss", "rediss://HOST:PORT/DB?stream=NAME", "the same with TLS");
 REDIS_OPS(redis_unix_ops, "unix", "unix:SOCKET?stream=NAME", "the same through a unix socket");
 REDIS_OPS(redis_plus_unix_ops, "redis+unix", "redis+unix:SOCKET?stream=NAME", "the same as unix:");

@@ -8,7 +8,7 @@
 #define PLAIN_EVENTS 32               /* appended one by one after a script has stopped */
 #define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to do without, if the server refuses them */
 
-/* What an error reply means for the event. docs/redis.md has the same table for people. */
+/* What an error reply means for the event. docs/brokers.md has the same table for people. */
 static const enum sink_status statuses[] = {
     [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_REFUSED,
     [REDIS_FAULT_AWAY] = SINK_DOWN,     [REDIS_FAULT_LOGIN] = SINK_DOWN,
@@ -31,7 +31,7 @@ static void answer_added(struct redis_node *n, struct redis_request *q, const ch
 static void answer_error(struct redis_node *n, struct redis_request *q, const redisReply *reply)
 {
     char said[REDIS_TEXT], name[201], text[2 * REDIS_TEXT + 400];
-    const char *advice = redis_advice_of(reply->str);
+    const char *advice = redis_error_of(reply->str)->advice;
     redis_conn_text(&n->conn, reply, said);
     text_clean(name, sizeof name, q->f.mark->name, q->f.mark->n);
     if (advice)
@@ -45,7 +45,7 @@ static void answer_error(struct redis_node *n, struct redis_request *q, const re
         res.status = redis_map_away(n);
     if (res.status == SINK_LATER)
         res.retry_after_ms = REDIS_AWAY_MS;
-    if (redis_reconnects(reply->str))
+    if (redis_error_of(reply->str)->reconnect)
         n->stale = true;
     bool works = fault == REDIS_FAULT_STREAM;
     if (n->sink->map && works)

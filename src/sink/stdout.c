@@ -1,5 +1,5 @@
 /* stdout.c: the sink that writes one line of JSON per event to standard output, and never waits for
- * whoever reads it. */
+ * its reader. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "sink/kinds.h"
 #include "sink/line_queue.h"
@@ -23,41 +24,28 @@ struct stdout_sink {
     size_t off;
     struct buf rest;
     bool regular;     /* a file, as opposed to a pipe or a terminal */
-    bool blocked;     /* nothing can be written until somebody reads */
+    bool blocked;     /* nothing can be written until it is read */
     int64_t moved_at; /* when standard output last took something, or should have begun to */
 };
 
-/* must_wait says whether standard output has no room. If poll fails, the write will say why. */
-static bool must_wait(void)
-{
-    struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
-    int ready;
-    do
-        ready = poll(&out, 1, 0);
-    while (ready < 0 && errno == EINTR);
-    return ready == 0;
-}
-
-/* write_piece writes no more than a pipe that polls as writable takes without waiting, PIPE_BUF
- * bytes. So a reader that stands still holds up the deliveries, but not the relay's shutdown. */
-static ssize_t write_piece(const struct stdout_sink *s, struct str rest)
-{
-    size_t n = rest.n;
-    if (!s->regular && n > PIPE_BUF)
-        n = PIPE_BUF;
-    return fd_write(STDOUT_FILENO, rest.p, n);
-}
-
 /* write_some writes what it can of b from *off on. It returns -1 with errno if writing failed;
- * blocked says whether it stopped because nobody reads. */
+ * blocked says whether it stopped because the reader does. */
 static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
 {
     while (*off < b->n) {
-        s->blocked = must_wait();
+        struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+        int ready;
+        do
+            ready = poll(&out, 1, 0);
+        while (ready < 0 && errno == EINTR);
+        s->blocked = ready == 0; /* if poll fails, the write will say why */
         if (s->blocked)
             return 0;
 
-        ssize_t k = write_piece(s, (struct str){b->p + *off, b->n - *off});
+        /* No more than a pipe that polls as writable takes without waiting, PIPE_BUF bytes. So a
+         * reader that stands still holds up the deliveries, but not the relay's shutdown. */
+        size_t n = s->regular ? b->n - *off : min_size(b->n - *off, PIPE_BUF);
+        ssize_t k = fd_write(STDOUT_FILENO, b->p + *off, n);
         if (k > 0) {
             *off += (size_t)k;
             s->moved_at = clock_mono(s->base.cfg.clock);
@@ -82,15 +70,6 @@ static int write_rest(struct stdout_sink *s)
     buf_truncate(&s->rest, s->rest.n - off);
     errno = saved;
     return rc;
-}
-
-static int write_on(struct stdout_sink *s)
-{
-    if (s->rest.n > 0 && write_rest(s) != 0)
-        return -1;
-    if (s->rest.n > 0)
-        return 0;
-    return write_some(s, &s->lines.text, &s->off);
 }
 
 static void forget(struct stdout_sink *s)
@@ -151,26 +130,13 @@ static void write_failed(struct stdout_sink *s)
     stop_here(s, SINK_DOWN, &err);
 }
 
-/* reader_due returns until when somebody must have read something. */
+/* reader_due returns until when something must have been read. */
 static int64_t reader_due(const struct stdout_sink *s)
 {
     int64_t limit = s->base.cfg.timeout_ms;
     if (limit <= 0)
         return CLOCK_NEVER;
     return s->moved_at + limit * MS_NS;
-}
-
-/* check_reader gives up if nobody has read anything for as long as a delivery may take. */
-static void check_reader(struct stdout_sink *s)
-{
-    struct error err;
-    char limit[32];
-    bool late = s->blocked && clock_mono(s->base.cfg.clock) >= reader_due(s);
-    if (!late)
-        return;
-    text_duration_show(s->base.cfg.timeout_ms, limit);
-    err_set(&err, ERR_UNAVAILABLE, "nobody has read standard output for %s", limit);
-    stop_here(s, SINK_DOWN, &err);
 }
 
 static size_t stdout_submit(struct sink *sk, struct delivery *const *d, size_t n)
@@ -190,15 +156,25 @@ static void stdout_drive(struct sink *sk)
             line_queue_leave_out_too_long(&s->lines);
     }
 
-    if (write_on(s) != 0) {
+    int rc = 0;
+    if (s->rest.n > 0)
+        rc = write_rest(s);
+    if (rc == 0 && s->rest.n == 0)
+        rc = write_some(s, &s->lines.text, &s->off);
+    if (rc != 0) {
         write_failed(s);
         return;
     }
     bool written = s->rest.n == 0 && s->off == s->lines.text.n;
-    if (written)
+    if (written) {
         answer_all(s, SINK_DELIVERED, NULL);
-    else
-        check_reader(s);
+    } else if (s->blocked && clock_mono(sk->cfg.clock) >= reader_due(s)) {
+        struct error err;
+        char limit[32];
+        text_duration_show(sk->cfg.timeout_ms, limit);
+        err_set(&err, ERR_UNAVAILABLE, "standard output was not read for %s", limit);
+        stop_here(s, SINK_DOWN, &err);
+    }
 }
 
 static size_t stdout_fds(struct sink *sk, struct pollfd *out, size_t max)

@@ -7,9 +7,10 @@
 
 int window_init(struct window *w, struct sink *sk, size_t max, size_t size, struct error *err)
 {
-    *w = (struct window){.sk = sk, .max = max, .items = calloc(max, size)};
+    *w = (struct window){.sk = sk, .items = calloc(max, size)};
     if (!w->items)
         return err_nomem(err);
+    w->max = max;
     for (size_t i = max; i > 0; i--) { /* so that the first is taken first */
         struct flight *f = (struct flight *)(void *)(w->items + (i - 1) * size);
         f->next = w->free;

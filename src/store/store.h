@@ -1,4 +1,4 @@
-/* store.h: the contract of a store, the database that holds the outbox. docs/adding-a-store.md is
+/* store.h: the contract of a store, the database that holds the outbox. docs/extending.md is
  * the tutorial, and tests/contract/store.c the suite every store passes unchanged.
  *
  * A store handle is one connection: it belongs to one thread at a time. Any number of handles, in
@@ -25,8 +25,6 @@
 #include "event/event.h"
 #include "event/filter.h"
 #include "event/hwm.h"
-#include "store/clock_repair.h"
-#include "store/consumer_spec.h"
 #include "store/operator.h"
 
 struct db_driver;
@@ -90,6 +88,33 @@ struct claim_request {
      * alone, and remembers it itself */
     struct turn_cache *cache;
 };
+
+/* When a store searches again for events that a wrong clock has parked for longer than they were
+ * told to wait. The search covers all parked events of a consumer, so it is not made at every turn.
+ * A worker that waits for a parked event comes back in time for the next one: such a clock may have
+ * set the time it waits for. Times are monotonic. */
+#define CLOCK_REPAIR_EVERY (10000 * MS_NS)
+
+struct clock_repair {
+    int64_t at; /* when to search again; 0: at once */
+};
+
+/* clock_repair_due says whether it is time to search; clock_repair_done that it was done. */
+static inline bool clock_repair_due(const struct clock_repair *p, int64_t now)
+{
+    return now >= p->at;
+}
+
+static inline void clock_repair_done(struct clock_repair *p, int64_t now)
+{
+    p->at = now + CLOCK_REPAIR_EVERY;
+}
+
+/* clock_repair_left_ms is the time until the next search, if none is due. */
+static inline int64_t clock_repair_left_ms(const struct clock_repair *p, int64_t now)
+{
+    return (p->at - now) / MS_NS + 1;
+}
 
 /* What a store remembers between the turns of one consumer. Zeros: nothing yet. */
 struct turn_cache {

@@ -1,7 +1,7 @@
 #include "store/trimming.h"
 
-/* How long a call may take: a half more, and the next one is half as large. A call to a server has
- * a cost of its own: smaller ones than STORE_TRIM_ROWS would make a busy server busier. */
+/* How long a call may take. If one takes half as long again, the next is half as large; but calls
+ * smaller than STORE_TRIM_ROWS would cost a busy server more than they delete. */
 #define SERVER_NS (20 * MS_NS)
 #define WRITER_NS (2 * MS_NS)
 #define ROWS_MOST 16000

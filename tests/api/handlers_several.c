@@ -62,7 +62,7 @@ static void both_names_are_recorded_and_redelivery_changes_nothing(void **state)
     }
 }
 
-static void broken_handler_blocks_nobody(void **state)
+static void broken_handler_blocks_no_other(void **state)
 {
     struct script good = {.name = "good"}, bad = {.name = "bad", .what = FAIL, .at = -1};
     outbox_consumer *c = consumer(*state, "c");
@@ -111,8 +111,7 @@ static void redelivery_runs_only_those_that_had_not_committed(void **state)
     }
 }
 
-static void partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_succeeded(
-    void **state)
+static void partial_failure_retries_only_the_handlers_that_failed(void **state)
 {
     static const char *const fates[] = {"own", "shared"};
     (void)state;
@@ -205,7 +204,7 @@ static outbox_verdict go_well(const outbox_event *ev, outbox_tx *tx, void *ctx)
 }
 
 /* Far longer than any preset's attempts, and with a patience for outages that is over at once. */
-static void with_shared_fate_a_failing_handler_holds_the_event_until_it_clears(void **state)
+static void shared_fate_failing_handler_holds_the_event_for_all(void **state)
 {
     struct held h = {.fail_for = 40};
     outbox_consumer *c = consumer(*state, "c");
@@ -249,11 +248,11 @@ static void with_shared_fate_a_bound_on_attempts_is_a_choice(void **state)
 static const struct CMUnitTest tests[] = {
     ON(each_handler_gets_what_its_pattern_and_the_predicate_say),
     ON(both_names_are_recorded_and_redelivery_changes_nothing),
-    ON(broken_handler_blocks_nobody),
+    ON(broken_handler_blocks_no_other),
     ON(redelivery_runs_only_those_that_had_not_committed),
-    ON(partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_succeeded),
+    ON(partial_failure_retries_only_the_handlers_that_failed),
     ON(with_shared_fate_the_others_are_not_called_again),
-    ON(with_shared_fate_a_failing_handler_holds_the_event_until_it_clears),
+    ON(shared_fate_failing_handler_holds_the_event_for_all),
     ON(with_shared_fate_a_bound_on_attempts_is_a_choice),
 };
 

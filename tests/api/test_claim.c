@@ -368,7 +368,7 @@ static void by_hand(outbox *ob, const char *sql)
 #endif
 }
 
-static void claim_inside_a_transaction_that_was_begun_by_hand_is_refused(void **state)
+static void claim_inside_a_manual_transaction_is_refused(void **state)
 {
     outbox *ob = *state;
     outbox_batch *b = NULL;
@@ -547,7 +547,7 @@ int main(void)
         ON_AN_OUTBOX(claim_that_ran_out_goes_to_another_and_cannot_settle),
         ON_AN_OUTBOX(extended_claim_stays_ours),
         ON_AN_OUTBOX(claim_inside_a_transaction_is_refused),
-        ON_AN_OUTBOX(claim_inside_a_transaction_that_was_begun_by_hand_is_refused),
+        ON_AN_OUTBOX(claim_inside_a_manual_transaction_is_refused),
         ON_AN_OUTBOX(settlement_is_part_of_the_callers_transaction),
         ON_AN_OUTBOX(lost_claim_is_told_inside_a_transaction),
         ON_AN_OUTBOX(bad_claims_are_refused),

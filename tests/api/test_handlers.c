@@ -320,7 +320,7 @@ static void mark(const char *consumer, const char *stream, int hi, int lo)
     db_do(sql);
 }
 
-static void high_water_mark_of_a_stream_is_the_furthest_that_anybody_wrote(void **state)
+static void high_water_mark_is_the_furthest_position_written(void **state)
 {
     static const char *const names[] = {"c", "d", "e"};
     char id[OUTBOX_HWM_SIZE] = "as it was";
@@ -358,7 +358,7 @@ int main(void)
         ON(bad_descriptions_are_refused),
         ON(inbox_that_forgets_too_early_is_warned_of),
         ON(eager_mode_delivers_before_emit_returns),
-        ON(high_water_mark_of_a_stream_is_the_furthest_that_anybody_wrote),
+        ON(high_water_mark_is_the_furthest_position_written),
     };
     const struct suite_part parts[] = {SUITE_PART(tests), handlers_several_tests,
                                        handlers_outside_tests, handlers_time_tests};

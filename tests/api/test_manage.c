@@ -136,7 +136,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void consumers_come_and_go_while_others_deliver_and_somebody_watches(void **state)
+static void consumers_come_and_go_while_others_deliver(void **state)
 {
     struct rig *g = *state;
     pthread_t runner, watcher;
@@ -182,8 +182,8 @@ static void consumers_come_and_go_while_others_deliver_and_somebody_watches(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            consumers_come_and_go_while_others_deliver_and_somebody_watches, setup, teardown),
+        cmocka_unit_test_setup_teardown(consumers_come_and_go_while_others_deliver, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static void commit_that_is_refused_fails_its_event_alone(void **state)
     dead(refusal());
 }
 
-static void commit_that_is_refused_fails_its_event_alone_beside_an_external_handler(void **state)
+static void refused_commit_fails_only_its_event_beside_an_external_one(void **state)
 {
     (void)state;
     if (!db_defers)
@@ -171,7 +171,7 @@ static void handler_that_makes_its_own_record_is_told(void **state)
     dead("recorded itself in the inbox");
 }
 
-static void handler_that_makes_its_own_record_is_told_beside_an_external_handler(void **state)
+static void handler_with_its_own_record_is_told_beside_an_external_one(void **state)
 {
     (void)state;
     through(record_itself, true);
@@ -200,7 +200,7 @@ static void call_whose_transaction_is_given_up_fails_alone(void **state)
     assert_true(calls_bad <= 3 * 3);
 }
 
-static void call_whose_transaction_is_given_up_fails_alone_beside_an_external_handler(void **state)
+static void aborted_transaction_fails_only_its_call_beside_external(void **state)
 {
     (void)state;
     through(lose, true);
@@ -241,11 +241,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON(commit_that_is_refused_fails_its_event_alone),
-        ON(commit_that_is_refused_fails_its_event_alone_beside_an_external_handler),
+        ON(refused_commit_fails_only_its_event_beside_an_external_one),
         ON(handler_that_makes_its_own_record_is_told),
-        ON(handler_that_makes_its_own_record_is_told_beside_an_external_handler),
+        ON(handler_with_its_own_record_is_told_beside_an_external_one),
         ON(call_whose_transaction_is_given_up_fails_alone),
-        ON(call_whose_transaction_is_given_up_fails_alone_beside_an_external_handler),
+        ON(aborted_transaction_fails_only_its_call_beside_external),
         ON(handler_cannot_step_nor_run_what_it_is_called_by),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,7 +126,7 @@ static void emit(outbox *ob)
     }
 }
 
-static void fifty_handlers_have_four_connections_and_find_nothing_of_each_other(void **state)
+static void fifty_handlers_share_four_connections_without_traces(void **state)
 {
     struct party p = {0};
     struct guest g[MANY];
@@ -156,8 +156,8 @@ static void handler_that_stands_still_holds_up_no_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            fifty_handlers_have_four_connections_and_find_nothing_of_each_other, fresh, done),
+        cmocka_unit_test_setup_teardown(fifty_handlers_share_four_connections_without_traces, fresh,
+                                        done),
         cmocka_unit_test_setup_teardown(handler_that_stands_still_holds_up_no_other, fresh, done),
     };
     return cmocka_run_group_tests_name("pool_pg", tests, NULL, NULL);

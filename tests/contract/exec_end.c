@@ -139,7 +139,7 @@ static void grandchild_with_our_stderr_does_not_hold_back_the_result(void **stat
     end_of_orphan(grandchild);
 }
 
-static void cancel_ends_what_runs_and_believes_nobody(void **state)
+static void cancel_ends_running_commands_and_ignores_their_results(void **state)
 {
     struct peer *p = *state;
     make_fifo(p);
@@ -170,7 +170,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_COMMAND(group_may_tidy_up_after_the_shell_is_gone),
     ON_A_COMMAND(exit_0_after_the_time_limit_is_still_a_retry),
     ON_A_COMMAND(grandchild_with_our_stderr_does_not_hold_back_the_result),
-    ON_A_COMMAND(cancel_ends_what_runs_and_believes_nobody),
+    ON_A_COMMAND(cancel_ends_running_commands_and_ignores_their_results),
 };
 
 const struct suite_part exec_end_tests = SUITE_PART(tests);

@@ -19,7 +19,7 @@ static void assert_env(const char *env, const char *entry)
 }
 
 /* A relay's environment holds passwords, and other things that are meant for it alone. */
-static void command_gets_no_variable_that_nobody_named(void **state)
+static void command_gets_only_named_variables(void **state)
 {
     static const char *const names[] = {
         "OUTBOX_STORE",     "OUTBOX_REDIS_PASSWORD",
@@ -193,7 +193,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_COMMAND(field_cannot_add_a_variable),
     ON_A_COMMAND(environment_that_is_full_already_is_down),
     ON_A_COMMAND(facts_are_in_the_environment),
-    ON_A_COMMAND(command_gets_no_variable_that_nobody_named),
+    ON_A_COMMAND(command_gets_only_named_variables),
     ON_A_COMMAND(command_gets_variables_that_were_named),
     ON_A_COMMAND(absent_facts_are_unset_even_if_inherited),
     ON_A_COMMAND(command_gets_no_descriptor_of_ours),

@@ -169,7 +169,7 @@ static void connections_are_used_again(void **state)
     assert_in_range(http_peer_connections(f->peer), 1, 8);
 }
 
-static void connection_closed_while_idle_harms_nobody(void **state)
+static void connection_closed_while_idle_is_harmless(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -248,7 +248,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_PEER(silence_ends_at_the_time_limit),
     ON_A_PEER(as_many_at_once_as_set_and_no_more),
     ON_A_PEER(connections_are_used_again),
-    ON_A_PEER(connection_closed_while_idle_harms_nobody),
+    ON_A_PEER(connection_closed_while_idle_is_harmless),
     ON_A_PEER(no_descriptors_left_is_down_and_said),
     ON_A_PEER(rate_is_kept),
     ON_A_PEER(event_alone_waits_for_its_turn),

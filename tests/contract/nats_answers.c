@@ -297,7 +297,7 @@ static void settings_that_lose_events_are_told(void **state)
     assert_null(strstr(p->rig.sk->ops->caution(p->rig.sk), "duplicate_window"));
 }
 
-static void user_who_may_not_look_back_delivers_with_a_caution(void **state)
+static void user_without_read_rights_delivers_with_a_caution(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -332,6 +332,6 @@ static const struct CMUnitTest tests[] = {
     OWN(looking_back_finds_what_the_duplicate_window_forgot),
     OWN(two_consumers_of_a_stream_do_not_swallow_each_other),
     OWN(settings_that_lose_events_are_told),
-    OWN(user_who_may_not_look_back_delivers_with_a_caution),
+    OWN(user_without_read_rights_delivers_with_a_caution),
 };
 const struct suite_part nats_answers_tests = SUITE_PART(tests);

@@ -75,7 +75,7 @@ static int64_t bell_locks(PGconn *db)
                          "AND (classid::bigint << 32 | objid::bigint) = _bell_key()");
 }
 
-static void sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake(void **state)
+static void sleeper_is_notified_of_a_commit_and_a_waking_worker_is_not(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -114,7 +114,7 @@ static void sleeper_that_finds_a_few_events_has_producers_ring_on(void **state)
     PQfinish(db);
 }
 
-static void one_who_would_sleep_while_somebody_is_about_to_commit_looks_again_soon(void **state)
+static void worker_about_to_sleep_during_a_commit_polls_again_soon(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -193,7 +193,7 @@ static void listener_takes_the_place_of_a_holder_that_got_up(void **state)
     sleepers_release(&s);
 }
 
-static void listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody(void **state)
+static void notified_listener_without_events_does_not_lose_its_lock(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -213,7 +213,7 @@ static void listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody
 
 /* The event comes without a ring, as when a retry falls due: only the one that gets up can tell the
  * others. Whoever gives the xid by hand rings nobody. */
-static void holder_that_gets_up_by_itself_tells_the_listeners(void **state)
+static void lock_holder_that_wakes_unasked_tells_the_listeners(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -235,7 +235,7 @@ static void emit_where_no_trigger_fires_rings_as_well(void **state)
     sleepers_release(&s);
 }
 
-static void listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up(void **state)
+static void listener_replaces_a_dead_lock_holder_after_its_timeout(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -269,8 +269,7 @@ static struct watch_result glance(struct store *st)
     return found;
 }
 
-static void where_producers_are_busy_looks_are_rarer_and_the_lock_is_not_asked_for_at_once(
-    void **state)
+static void busy_producers_make_polls_rarer_and_delay_the_lock(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -300,15 +299,15 @@ static void where_producers_are_busy_looks_are_rarer_and_the_lock_is_not_asked_f
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(where_producers_are_busy_looks_are_rarer_and_the_lock_is_not_asked_for_at_once),
-    ON_A_STORE(sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake),
+    ON_A_STORE(busy_producers_make_polls_rarer_and_delay_the_lock),
+    ON_A_STORE(sleeper_is_notified_of_a_commit_and_a_waking_worker_is_not),
     ON_A_STORE(sleeper_that_finds_a_few_events_has_producers_ring_on),
-    ON_A_STORE(one_who_would_sleep_while_somebody_is_about_to_commit_looks_again_soon),
+    ON_A_STORE(worker_about_to_sleep_during_a_commit_polls_again_soon),
     ON_A_STORE(ring_that_comes_along_with_an_answer_is_heard),
     ON_A_STORE(listener_takes_the_place_of_a_holder_that_got_up),
-    ON_A_STORE(listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody),
-    ON_A_STORE(holder_that_gets_up_by_itself_tells_the_listeners),
+    ON_A_STORE(notified_listener_without_events_does_not_lose_its_lock),
+    ON_A_STORE(lock_holder_that_wakes_unasked_tells_the_listeners),
     ON_A_STORE(emit_where_no_trigger_fires_rings_as_well),
-    ON_A_STORE(listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up),
+    ON_A_STORE(listener_replaces_a_dead_lock_holder_after_its_timeout),
 };
 const struct suite_part pg_bell_tests = SUITE_PART(tests);

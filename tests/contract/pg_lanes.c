@@ -62,7 +62,7 @@ static int64_t lanes_of(const struct worker *w)
     return n;
 }
 
-static void sole_worker_of_a_new_consumer_has_all_lanes_from_its_first_turn(void **state)
+static void sole_worker_of_a_new_consumer_has_all_lanes_at_once(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -110,7 +110,7 @@ static void workers_that_start_together_take_a_lane_each(void **state)
 }
 
 /* Nor does a relay that wakes up take the lanes that another one has worked on. */
-static void sole_worker_leaves_the_lanes_of_an_older_consumer_as_they_are(void **state)
+static void sole_worker_keeps_the_lanes_of_an_older_consumer(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -183,7 +183,7 @@ static void workers_that_come_at_once_all_get_lanes_of_the_first(void **state)
         dismiss(&w[i]);
 }
 
-static void what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody(void **state)
+static void events_released_from_split_lanes_are_not_lost(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -215,11 +215,11 @@ static void what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody(void *
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(many_lanes_take_hardly_more_turns_than_one),
-    ON_A_STORE(sole_worker_of_a_new_consumer_has_all_lanes_from_its_first_turn),
+    ON_A_STORE(sole_worker_of_a_new_consumer_has_all_lanes_at_once),
     ON_A_STORE(workers_that_start_together_take_a_lane_each),
-    ON_A_STORE(sole_worker_leaves_the_lanes_of_an_older_consumer_as_they_are),
+    ON_A_STORE(sole_worker_keeps_the_lanes_of_an_older_consumer),
     ON_A_STORE(idle_worker_gets_some_of_the_lanes_of_a_busy_one),
     ON_A_STORE(workers_that_come_at_once_all_get_lanes_of_the_first),
-    ON_A_STORE(what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody),
+    ON_A_STORE(events_released_from_split_lanes_are_not_lost),
 };
 const struct suite_part pg_lanes_tests = SUITE_PART(tests);

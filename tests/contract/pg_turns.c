@@ -107,7 +107,7 @@ static void each_gets_what_is_new_and_settles_it_in_one_transaction(void **state
     dismiss(c);
 }
 
-static void nobody_else_gets_what_was_claimed_in_company(void **state)
+static void events_of_a_batched_claim_go_to_one_worker(void **state)
 {
     struct company *c = warm_up(*state);
     emit(c->g->st, "a");
@@ -169,7 +169,7 @@ static void what_waits_for_its_time_is_told(void **state)
 }
 
 /* Whatever has to be considered is left to a turn of its own, and holds nobody else up. */
-static void one_that_is_not_simple_is_left_alone_and_the_others_are_made(void **state)
+static void turn_that_is_not_simple_is_left_out_of_the_batch(void **state)
 {
     struct company *c = warm_up(*state);
     struct error err;
@@ -222,7 +222,7 @@ static void new_to_all(struct company *c, size_t n, int64_t first, bool quiet)
 }
 
 /* What commits while a window is gone through comes after it, however low its number. */
-static void backlog_is_gone_through_in_company(void **state)
+static void backlog_is_claimed_in_batched_turns(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -258,7 +258,7 @@ static void backlog_is_left_to_a_turn_of_its_own_alone(void **state)
     dismiss(c);
 }
 
-static void batch_that_gets_too_large_ends_there_and_the_rest_comes_next(void **state)
+static void too_large_batch_ends_early_and_the_rest_comes_next(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -350,7 +350,7 @@ static void epochs_that_are_behind_fail_all_and_are_put_right_alone(void **state
     dismiss(c);
 }
 
-static void late_commit_is_handed_out_in_company_too(void **state)
+static void late_commit_is_handed_out_by_batched_turns(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -376,13 +376,13 @@ static void late_commit_is_handed_out_in_company_too(void **state)
         next_apart = true; \
         claim(state); \
     }
-ALONE(nobody_else_gets_what_was_claimed_in_company)
+ALONE(events_of_a_batched_claim_go_to_one_worker)
 ALONE(each_filter_gets_its_own)
 ALONE(what_waits_for_its_time_is_told)
-ALONE(one_that_is_not_simple_is_left_alone_and_the_others_are_made)
-ALONE(batch_that_gets_too_large_ends_there_and_the_rest_comes_next)
+ALONE(turn_that_is_not_simple_is_left_out_of_the_batch)
+ALONE(too_large_batch_ends_early_and_the_rest_comes_next)
 ALONE(numbers_that_begin_again_are_left_to_a_turn_of_its_own)
-ALONE(late_commit_is_handed_out_in_company_too)
+ALONE(late_commit_is_handed_out_by_batched_turns)
 
 static void turn_alone_settles_and_hands_out_in_one_transaction(void **state)
 {
@@ -552,7 +552,7 @@ static void look_shows_each_commit_once(void **state)
     PQfinish(db);
 }
 
-static void many_at_once_concern_everybody(void **state)
+static void many_commits_at_once_wake_every_consumer(void **state)
 {
     struct store_rig *g = *state;
     struct sight s;
@@ -565,7 +565,7 @@ static void many_at_once_concern_everybody(void **state)
     PQfinish(db);
 }
 
-static void call_for_everybody_is_told_from_a_ring_for_an_event(void **state)
+static void general_wake_up_differs_from_one_for_an_event(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -590,33 +590,33 @@ static void call_for_everybody_is_told_from_a_ring_for_an_event(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(each_gets_what_is_new_and_settles_it_in_one_transaction),
-    ON_A_STORE(nobody_else_gets_what_was_claimed_in_company),
+    ON_A_STORE(events_of_a_batched_claim_go_to_one_worker),
     ON_A_STORE(each_filter_gets_its_own),
     ON_A_STORE(what_waits_for_its_time_is_told),
-    ON_A_STORE(one_that_is_not_simple_is_left_alone_and_the_others_are_made),
+    ON_A_STORE(turn_that_is_not_simple_is_left_out_of_the_batch),
     ON_A_STORE(settlement_with_an_exception_is_left_alone),
-    ON_A_STORE(backlog_is_gone_through_in_company),
-    ON_A_STORE(batch_that_gets_too_large_ends_there_and_the_rest_comes_next),
+    ON_A_STORE(backlog_is_claimed_in_batched_turns),
+    ON_A_STORE(too_large_batch_ends_early_and_the_rest_comes_next),
     ON_A_STORE(events_that_cannot_be_kept_are_given_back),
     ON_A_STORE(of_two_workers_of_a_consumer_one_is_left_alone),
     ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own),
     ON_A_STORE(epochs_that_are_behind_fail_all_and_are_put_right_alone),
-    ON_A_STORE(late_commit_is_handed_out_in_company_too),
-    ON_A_STORE(nobody_else_gets_what_was_claimed_in_company_alone),
+    ON_A_STORE(late_commit_is_handed_out_by_batched_turns),
+    ON_A_STORE(events_of_a_batched_claim_go_to_one_worker_alone),
     ON_A_STORE(each_filter_gets_its_own_alone),
     ON_A_STORE(what_waits_for_its_time_is_told_alone),
-    ON_A_STORE(one_that_is_not_simple_is_left_alone_and_the_others_are_made_alone),
+    ON_A_STORE(turn_that_is_not_simple_is_left_out_of_the_batch_alone),
     ON_A_STORE(backlog_is_left_to_a_turn_of_its_own_alone),
-    ON_A_STORE(batch_that_gets_too_large_ends_there_and_the_rest_comes_next_alone),
+    ON_A_STORE(too_large_batch_ends_early_and_the_rest_comes_next_alone),
     ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own_alone),
-    ON_A_STORE(late_commit_is_handed_out_in_company_too_alone),
+    ON_A_STORE(late_commit_is_handed_out_by_batched_turns_alone),
     ON_A_STORE(turn_alone_settles_and_hands_out_in_one_transaction),
     ON_A_STORE(events_that_are_many_or_large_are_handed_out_alone_as_well),
     ON_A_STORE(claim_of_another_is_not_settled_alone),
     ON_A_STORE(claim_that_has_run_out_is_not_settled_alone),
     ON_A_STORE(number_from_before_is_left_to_a_turn_of_its_own),
     ON_A_STORE(look_shows_each_commit_once),
-    ON_A_STORE(many_at_once_concern_everybody),
-    ON_A_STORE(call_for_everybody_is_told_from_a_ring_for_an_event),
+    ON_A_STORE(many_commits_at_once_wake_every_consumer),
+    ON_A_STORE(general_wake_up_differs_from_one_for_an_event),
 };
 const struct suite_part pg_turns_tests = SUITE_PART(tests);

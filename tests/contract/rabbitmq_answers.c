@@ -65,7 +65,7 @@ static void each_of_many_ends_by_its_own_route(void **state)
     rabbitmq_server_delete(&broker, "half", NULL);
 }
 
-static void missing_exchange_refuses_until_somebody_makes_it(void **state)
+static void missing_exchange_refuses_until_it_is_declared(void **state)
 {
     struct peer *p = *state;
     open_to(p, "absent", "");
@@ -323,7 +323,7 @@ static const struct CMUnitTest tests[] = {
     OWN(unroutable_event_is_tried_again_until_a_queue_is_bound),
     OWN(unroutable_events_can_be_rejected_or_ignored),
     OWN(each_of_many_ends_by_its_own_route),
-    OWN(missing_exchange_refuses_until_somebody_makes_it),
+    OWN(missing_exchange_refuses_until_it_is_declared),
     OWN(exchange_deleted_under_way_refuses_until_it_is_back),
     OWN(create_makes_exchange_queue_and_binding),
     OWN(exchange_that_is_not_durable_is_a_caution),

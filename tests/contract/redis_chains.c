@@ -143,7 +143,7 @@ static void chain_stops_at_the_event_that_fails(void **state)
     assert_int_equal(entries("s"), 95);
 }
 
-static void chain_that_was_refused_comes_again_by_plain_commands_and_then_by_scripts(void **state)
+static void refused_chain_is_retried_by_commands_then_by_scripts(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -304,7 +304,7 @@ static const struct CMUnitTest tests[] = {
     OWN(chain_is_appended_in_order_by_few_scripts),
     OWN(short_chain_and_single_events_need_no_script),
     OWN(chain_stops_at_the_event_that_fails),
-    OWN(chain_that_was_refused_comes_again_by_plain_commands_and_then_by_scripts),
+    OWN(refused_chain_is_retried_by_commands_then_by_scripts),
     OWN(wrong_type_of_one_stream_stops_only_its_chain),
     OWN(chain_is_cut_where_its_stream_changes),
     OWN(chain_keeps_its_order_when_the_server_dies),

@@ -52,7 +52,7 @@ static void assert_held_against_it(struct peer *p, const char *query)
     redis_set(&server, "CONFIG SET client-query-buffer-limit 1gb");
 }
 
-static void event_that_costs_the_connection_again_and_again_is_held_against_it(void **state)
+static void event_that_keeps_breaking_the_connection_is_blamed(void **state)
 {
     struct peer *p = *state;
     assert_held_against_it(p, "stream=s");
@@ -122,7 +122,7 @@ static void replicas_are_waited_for(void **state)
 static const struct CMUnitTest tests[] = {
     OWN(paused_server_is_down_after_the_time_limit),
     OWN(idle_connection_closed_by_the_server_costs_nothing),
-    OWN(event_that_costs_the_connection_again_and_again_is_held_against_it),
+    OWN(event_that_keeps_breaking_the_connection_is_blamed),
     OWN(event_that_costs_the_connection_is_found_with_replicas_too),
     OWN(event_that_silences_the_server_is_held_against_it),
     OWN(replicas_are_waited_for),

@@ -105,7 +105,7 @@ static void ids_are_remembered_for_each_stream(void **state)
 }
 
 /* Whoever has crashed cannot say what is settled. */
-static void what_nobody_settled_is_forgotten_in_time(void **state)
+static void unsettled_ids_are_forgotten_in_time(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&dedupe=on&dedupe-keep=1h");
@@ -135,7 +135,7 @@ static const struct CMUnitTest tests[] = {
     OWN(what_is_settled_is_forgotten),
     OWN(connection_is_as_good_as_before_when_ids_were_forgotten),
     OWN(ids_are_remembered_for_each_stream),
-    OWN(what_nobody_settled_is_forgotten_in_time),
+    OWN(unsettled_ids_are_forgotten_in_time),
     OWN(without_scripts_it_is_down),
 };
 

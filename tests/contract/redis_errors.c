@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "redis/fate.h"
+#include "redis/reply.h"
 #include "redis/url.h"
-#include "redis_moody.h"
 #include "redis_peer.h"
+#include "redis_scripted.h"
 
 static void every_error_has_its_fate(void **state)
 {
@@ -60,21 +60,21 @@ static void every_error_has_its_fate(void **state)
     char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8];
     sink_tmp_new(dir);
     snprintf(path, sizeof path, "%s/s", dir);
-    struct redis_moody *moody = redis_moody_new(path);
+    struct redis_scripted *scripted = redis_scripted_new(path);
     for (size_t i = 0; i < 2 * COUNT(errors); i++) {
         snprintf(p->url, sizeof p->url, "unix:%s?stream=%s", path, i % 2 ? "{type}" : "s");
         sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
-        redis_moody_say(moody, errors[i / 2].text);
+        redis_scripted_say(scripted, errors[i / 2].text);
         struct sink_item *it = run_one(p, "1");
         enum sink_status want = errors[i / 2].status;
         if (it->status != want)
             fail_msg("%s: %d, not %d", errors[i / 2].text, it->status, want);
         sink_assert_says(it, errors[i / 2].text);
-        redis_moody_say(moody, NULL);
+        redis_scripted_say(scripted, NULL);
         sink_rig_passes_again(&p->rig);
         sink_rig_release(&p->rig);
     }
-    redis_moody_free(moody);
+    redis_scripted_free(scripted);
     sink_tmp_remove(dir);
 }
 
@@ -99,24 +99,24 @@ static void every_row_of_the_table_has_its_fate(void **state)
     char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], said[200];
     sink_tmp_new(dir);
     snprintf(path, sizeof path, "%s/s", dir);
-    struct redis_moody *moody = redis_moody_new(path);
+    struct redis_scripted *scripted = redis_scripted_new(path);
     snprintf(p->url, sizeof p->url, "unix:%s?stream=s", path);
-    for (size_t i = 0; i < redis_fates_n; i++) {
-        const struct redis_fate *f = &redis_fates[i];
+    for (size_t i = 0; i < redis_errors_n; i++) {
+        const struct redis_error *f = &redis_errors[i];
         snprintf(said, sizeof said, "%s and so on", f->words);
-        assert_ptr_equal(redis_fate_of(said), f);
+        assert_ptr_equal(redis_error_of(said), f);
         sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
-        redis_moody_say(moody, said);
+        redis_scripted_say(scripted, said);
         struct sink_item *it = run_one(p, "1");
         if (it->status != status_of(f->fault))
             fail_msg("%s: %d", said, it->status);
         if (f->advice)
             sink_assert_says(it, f->advice);
-        redis_moody_say(moody, NULL);
+        redis_scripted_say(scripted, NULL);
         sink_rig_passes_again(&p->rig);
         sink_rig_release(&p->rig);
     }
-    redis_moody_free(moody);
+    redis_scripted_free(scripted);
     sink_tmp_remove(dir);
 }
 
@@ -126,11 +126,11 @@ static void what_redis_says_is_made_fit_to_print(void **state)
     char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], *endless = malloc(4000);
     sink_tmp_new(dir);
     snprintf(path, sizeof path, "%s/s", dir);
-    struct redis_moody *moody = redis_moody_new(path);
+    struct redis_scripted *scripted = redis_scripted_new(path);
     memset(endless, 'x', 3999);
     memcpy(endless, "ERR \x1b[2J\xff\xc2\x9b ", 12);
     endless[3999] = '\0';
-    redis_moody_say(moody, endless);
+    redis_scripted_say(scripted, endless);
     snprintf(p->url, sizeof p->url, "unix:%s?stream=s{aggregate_id}", path);
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
     struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
@@ -144,7 +144,7 @@ static void what_redis_says_is_made_fit_to_print(void **state)
     for (const char *c = evil->text; *c; c++)
         assert_true((unsigned char)*c >= ' ');
     assert_true(strlen(it->text) < 700);
-    redis_moody_free(moody);
+    redis_scripted_free(scripted);
     sink_tmp_remove(dir);
     free(endless);
 }

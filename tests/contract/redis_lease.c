@@ -51,7 +51,7 @@ static void lease_is_taken_renewed_at_half_and_released_by_its_holder(void **sta
     freeReplyObject(r);
 }
 
-static void lost_lease_stops_new_work_at_once_and_is_left_to_its_new_holder(void **state)
+static void lost_lease_stops_new_work_and_stays_with_its_new_holder(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&lease=lock:outbox&lease-ttl=30s");
@@ -89,7 +89,7 @@ static void lease_ends_by_itself_while_the_server_hangs(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(lease_is_taken_renewed_at_half_and_released_by_its_holder),
-    OWN(lost_lease_stops_new_work_at_once_and_is_left_to_its_new_holder),
+    OWN(lost_lease_stops_new_work_and_stays_with_its_new_holder),
     OWN(lease_ends_by_itself_while_the_server_hangs),
 };
 

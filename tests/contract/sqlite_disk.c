@@ -44,7 +44,7 @@ static bool was_synced(const char *name)
     return false;
 }
 
-static void what_is_claimed_is_on_the_disk_whatever_its_producer_has_set(void **state)
+static void claimed_events_are_on_disk_whatever_the_producer_set(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -111,7 +111,7 @@ static void without_a_log_what_is_claimed_is_on_the_disk_as_well(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(what_is_claimed_is_on_the_disk_whatever_its_producer_has_set),
+    ON_A_STORE(claimed_events_are_on_disk_whatever_the_producer_set),
     ON_A_STORE(without_a_log_what_is_claimed_is_on_the_disk_as_well),
 };
 

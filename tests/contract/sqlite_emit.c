@@ -33,7 +33,7 @@ static void savepoint_rolled_back_takes_its_event_with_it(void **state)
     sqlite3_close(db);
 }
 
-static void emit_without_a_transaction_on_the_callers_connection_is_refused(void **state)
+static void emit_on_a_callers_connection_needs_a_transaction(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -222,7 +222,7 @@ static void settings_of_the_callers_connection_change_nothing(void **state)
                      (int64_t)(COUNT(settings) + 1) * 2);
 }
 
-static void connection_that_trusts_no_schema_works_or_is_told_what_to_do(void **state)
+static void connection_without_trusted_schema_works_or_is_advised(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -303,13 +303,13 @@ static void callers_connection_to_a_file_that_is_gone_is_refused(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(emit_is_part_of_the_callers_transaction),
     ON_A_STORE(savepoint_rolled_back_takes_its_event_with_it),
-    ON_A_STORE(emit_without_a_transaction_on_the_callers_connection_is_refused),
+    ON_A_STORE(emit_on_a_callers_connection_needs_a_transaction),
     ON_A_STORE(emit_into_a_database_without_outbox_says_so),
     ON_A_STORE(plain_insert_works_and_gets_a_uuid7),
     cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
     ON_A_STORE(emit_after_the_database_rolled_back_by_itself_is_refused),
     ON_A_STORE(settings_of_the_callers_connection_change_nothing),
-    ON_A_STORE(connection_that_trusts_no_schema_works_or_is_told_what_to_do),
+    ON_A_STORE(connection_without_trusted_schema_works_or_is_advised),
     ON_A_STORE(outbox_that_the_caller_has_attached_is_found),
     ON_A_STORE(event_that_a_trigger_swallows_is_an_error),
     ON_A_STORE(callers_connection_to_a_file_that_is_gone_is_refused),

@@ -62,7 +62,7 @@ static void one_of_several_workers_takes_a_single_lane(void **state)
     dismiss(&b);
 }
 
-static void worker_that_finds_all_lanes_taken_has_one_with_the_next_turn_of_the_other(void **state)
+static void worker_without_a_lane_gets_one_at_the_next_turn(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -107,7 +107,7 @@ static void worker_asks_for_no_lane_if_there_is_nothing_more_to_do(void **state)
     dismiss(&b);
 }
 
-static void lane_that_nobody_comes_for_is_free_again_and_lanes_come_together(void **state)
+static void unclaimed_lane_is_freed_and_lanes_are_joined_again(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -192,7 +192,7 @@ static void claim_of_all_lanes_that_expires_is_taken_over(void **state)
     dismiss(&b);
 }
 
-static void claim_of_a_lane_that_expires_waits_for_an_earlier_one_of_all_lanes(void **state)
+static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -235,7 +235,7 @@ static void event_in_a_claim_of_all_lanes_is_in_flight(void **state)
     dismiss(&a);
 }
 
-static void lane_that_is_set_aside_keeps_nobody_from_another_number_of_lanes(void **state)
+static void reserved_lane_does_not_block_a_change_of_lanes(void **state)
 {
     struct store_rig *g = *state;
     put_as(g->st, "c", ORDER_KEY, 4);
@@ -247,16 +247,16 @@ static void lane_that_is_set_aside_keeps_nobody_from_another_number_of_lanes(voi
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(lane_that_is_set_aside_keeps_nobody_from_another_number_of_lanes),
+    ON_A_STORE(reserved_lane_does_not_block_a_change_of_lanes),
     ON_A_STORE(sole_worker_claims_from_many_lanes_as_from_one),
     ON_A_STORE(one_of_several_workers_takes_a_single_lane),
-    ON_A_STORE(worker_that_finds_all_lanes_taken_has_one_with_the_next_turn_of_the_other),
+    ON_A_STORE(worker_without_a_lane_gets_one_at_the_next_turn),
     ON_A_STORE(worker_asks_for_no_lane_if_there_is_nothing_more_to_do),
-    ON_A_STORE(lane_that_nobody_comes_for_is_free_again_and_lanes_come_together),
+    ON_A_STORE(unclaimed_lane_is_freed_and_lanes_are_joined_again),
     ON_A_STORE(what_is_given_back_of_all_lanes_comes_again_in_all_of_them),
     ON_A_STORE(what_is_given_back_of_lanes_that_went_on_is_parked),
     ON_A_STORE(claim_of_all_lanes_that_expires_is_taken_over),
-    ON_A_STORE(claim_of_a_lane_that_expires_waits_for_an_earlier_one_of_all_lanes),
+    ON_A_STORE(expired_lane_claim_waits_for_an_earlier_whole_claim),
     ON_A_STORE(event_in_a_claim_of_all_lanes_is_in_flight),
 };
 const struct suite_part sqlite_lanes_tests = SUITE_PART(tests);

@@ -69,7 +69,7 @@ static void claim_from_before_a_restore_can_change_nothing_after_it(void **state
     sqlite3_close(copy);
 }
 
-static void another_outbox_put_into_the_file_is_told_and_gets_the_consumer(void **state)
+static void another_outbox_in_the_file_is_told_and_gets_the_consumer(void **state)
 {
     struct store_rig *g = *state;
     sqlite3 *empty = copy_of_now(), *db = lite_connect();
@@ -173,7 +173,7 @@ static void numbers_that_go_on_are_left_alone(void **state)
     sqlite3_close(db);
 }
 
-static void trimming_deletes_nothing_whose_number_began_again(void **state)
+static void trimming_deletes_no_event_with_a_reused_number(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -194,10 +194,10 @@ static void trimming_deletes_nothing_whose_number_began_again(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(claim_from_before_a_restore_can_change_nothing_after_it),
-    ON_A_STORE(another_outbox_put_into_the_file_is_told_and_gets_the_consumer),
+    ON_A_STORE(another_outbox_in_the_file_is_told_and_gets_the_consumer),
     ON_A_STORE(numbers_that_begin_again_lose_nothing),
     ON_A_STORE(numbers_that_go_on_are_left_alone),
-    ON_A_STORE(trimming_deletes_nothing_whose_number_began_again),
+    ON_A_STORE(trimming_deletes_no_event_with_a_reused_number),
 };
 
 const struct suite_part sqlite_moved_tests = SUITE_PART(tests);

@@ -45,7 +45,7 @@ static int count_commit(void *ctx)
     return 0;
 }
 
-static void turns_in_company_are_those_of_each_alone_in_one_commit(void **state)
+static void batched_turns_equal_single_turns_in_one_commit(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -136,7 +136,7 @@ static int look_at(struct store *st, bool *ret_all)
     return shown;
 }
 
-static void look_shows_what_is_new_once_and_anything_else_is_everybodys(void **state)
+static void watcher_shows_new_events_once_and_else_wakes_all(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -170,7 +170,7 @@ static void look_shows_what_is_new_once_and_anything_else_is_everybodys(void **s
 
 /* Two commits with an event each, or one with both and one with anything? All are told, but not
  * at every look. */
-static void doubt_is_told_to_everybody_and_not_more_often_than_needed(void **state)
+static void doubt_wakes_every_consumer_no_more_often_than_needed(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -262,11 +262,11 @@ static void handle_forgets_a_consumer_that_it_is_no_longer_used_for(void **state
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(turns_in_company_are_those_of_each_alone_in_one_commit),
+    ON_A_STORE(batched_turns_equal_single_turns_in_one_commit),
     ON_A_STORE(where_one_turn_fails_none_is_made),
     ON_A_STORE(batch_is_quiet_only_if_nothing_else_is_to_be_had),
-    ON_A_STORE(look_shows_what_is_new_once_and_anything_else_is_everybodys),
-    ON_A_STORE(doubt_is_told_to_everybody_and_not_more_often_than_needed),
+    ON_A_STORE(watcher_shows_new_events_once_and_else_wakes_all),
+    ON_A_STORE(doubt_wakes_every_consumer_no_more_often_than_needed),
     ON_A_STORE(doubt_is_told_the_less_often_the_more_there_are_to_tell),
     ON_A_STORE(handle_forgets_a_consumer_that_it_is_no_longer_used_for),
 };

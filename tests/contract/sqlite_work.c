@@ -45,7 +45,7 @@ static int64_t redelivered(struct store_rig *g, int n)
     return steps;
 }
 
-static void letters_that_are_sent_back_cost_the_same_however_many_there_are(void **state)
+static void cost_of_retried_letters_does_not_grow_with_their_number(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -175,8 +175,7 @@ static void lanes_of_one_worker_read_their_events_once(void **state)
 }
 
 /* What was read for other lanes belongs to numbers that were given again. */
-static void events_with_numbers_that_were_given_again_are_not_taken_for_those_read_before(
-    void **state)
+static void events_with_reused_numbers_are_not_taken_for_earlier_ones(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -225,9 +224,9 @@ static void events_with_numbers_that_were_given_again_are_not_taken_for_those_re
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(lanes_of_one_worker_read_their_events_once),
-    ON_A_STORE(events_with_numbers_that_were_given_again_are_not_taken_for_those_read_before),
+    ON_A_STORE(events_with_reused_numbers_are_not_taken_for_earlier_ones),
     ON_A_STORE(claim_of_a_parked_event_reads_no_new_ones),
     ON_A_STORE(claims_cost_the_same_however_many_events_are_parked),
-    ON_A_STORE(letters_that_are_sent_back_cost_the_same_however_many_there_are),
+    ON_A_STORE(cost_of_retried_letters_does_not_grow_with_their_number),
 };
 const struct suite_part sqlite_work_tests = SUITE_PART(tests);

@@ -59,7 +59,7 @@ static void event_that_waits_for_its_next_attempt_gets_it_when_told(void **state
     assert_false(retry_now(g, first));
 }
 
-static void retried_letter_is_gone_once_delivered_and_back_when_it_dies_again(void **state)
+static void retried_letter_goes_when_delivered_and_returns_when_dead(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -92,7 +92,7 @@ static void dropped_letter_is_gone(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(dead_letter_is_kept_whole_and_survives_trimming),
     ON_A_STORE(event_that_waits_for_its_next_attempt_gets_it_when_told),
-    ON_A_STORE(retried_letter_is_gone_once_delivered_and_back_when_it_dies_again),
+    ON_A_STORE(retried_letter_goes_when_delivered_and_returns_when_dead),
     ON_A_STORE(dropped_letter_is_gone),
 };
 

@@ -101,7 +101,7 @@ static void claim_that_ran_out_is_settled_late_in_a_transaction(void **state)
     store_close(w);
 }
 
-static void claim_that_runs_out_within_the_transaction_is_settled_if_nobody_took_it(void **state)
+static void claim_expiring_in_a_transaction_settles_if_not_taken(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -293,7 +293,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(effect_record_and_settlement_commit_together),
     ON_A_STORE(settling_outside_of_a_transaction_is_refused),
     ON_A_STORE(claim_that_ran_out_is_settled_late_in_a_transaction),
-    ON_A_STORE(claim_that_runs_out_within_the_transaction_is_settled_if_nobody_took_it),
+    ON_A_STORE(claim_expiring_in_a_transaction_settles_if_not_taken),
     ON_A_STORE(inbox_knows_what_was_handled),
     ON_A_STORE(inbox_has_a_retention_of_its_own),
     ON_A_STORE(savepoint_takes_back_what_came_after_it),

@@ -111,7 +111,7 @@ static void followers_stay_behind_when_the_first_fails_again(void **state)
 
 /* The first is delivered, or buried, in the same settlement in which the second fails. It is out of
  * the way then, but the second still waits for as long as it was told to. */
-static void follower_that_fails_in_the_claim_of_its_first_waits_for_its_time(void **state)
+static void follower_failing_in_the_same_claim_waits_for_its_time(void **state)
 {
     struct store_rig *g = *state;
     for (int way = 0; way < 2; way++) {
@@ -160,7 +160,7 @@ static void what_waits_behind_steps_forward_when_the_first_is_buried(void **stat
     assert_int_equal(g->b.ev[0].attempts, 0);
 }
 
-static void forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out(void **state)
+static void lost_claim_of_parked_events_is_waited_for_till_expiry(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -184,7 +184,7 @@ static void forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out(voi
     assert_int_equal(g->hint.crashed, 1); /* taken over */
 }
 
-static void without_order_a_failure_holds_nobody_back(void **state)
+static void without_order_a_failure_holds_no_event_back(void **state)
 {
     struct store_rig *g = *state;
     put_as(g->st, "c", ORDER_NONE, 1);
@@ -224,7 +224,7 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
 /* Another worker has three claims: the first has failed, the second is alive, and the third, which
  * it forgot, has run out but must wait for the second. Whoever looks must wait as well, instead of
  * looking again and again. */
-static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void **state)
+static void claim_expired_behind_a_live_one_causes_no_busy_polling(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -257,7 +257,7 @@ static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void 
     assert_true(g->hint.busy || g->hint.wait_ms > 0);
 }
 
-static void parked_event_goes_behind_an_earlier_one_that_was_parked_later(void **state)
+static void parked_event_waits_for_an_earlier_one_parked_later(void **state)
 {
     struct store_rig *g = *state;
     struct claim_request req = request("c", "me");
@@ -461,13 +461,13 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(only_the_latest_error_is_kept),
     ON_A_STORE(error_that_no_database_could_store_makes_no_settlement_fail),
     ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
-    ON_A_STORE(follower_that_fails_in_the_claim_of_its_first_waits_for_its_time),
+    ON_A_STORE(follower_failing_in_the_same_claim_waits_for_its_time),
     ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
-    ON_A_STORE(forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out),
-    ON_A_STORE(without_order_a_failure_holds_nobody_back),
+    ON_A_STORE(lost_claim_of_parked_events_is_waited_for_till_expiry),
+    ON_A_STORE(without_order_a_failure_holds_no_event_back),
     ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
-    ON_A_STORE(claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once),
-    ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),
+    ON_A_STORE(claim_expired_behind_a_live_one_causes_no_busy_polling),
+    ON_A_STORE(parked_event_waits_for_an_earlier_one_parked_later),
     ON_A_STORE(what_others_have_parked_meanwhile_holds_back_its_key),
     ON_A_STORE(what_is_no_longer_parked_holds_back_nothing),
     ON_A_STORE(delayed_event_waits_for_its_time),

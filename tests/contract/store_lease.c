@@ -3,7 +3,7 @@
 
 /* A worker that could not reach the store for longer than its lease still knows what it delivered.
  * */
-static void claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed(void **state)
+static void expired_claim_is_settled_late_if_it_was_not_taken_over(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -55,7 +55,7 @@ static void live_claim_is_never_stolen(void **state)
     assert_true(settle(g, "c", NULL, 0));
 }
 
-static void lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was(void **state)
+static void lease_taken_under_a_fast_clock_gets_no_longer(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -68,7 +68,7 @@ static void lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was(void 
     assert_int_equal(claim_by(g, request("c", "you")), 1);
 }
 
-static void retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told(void **state)
+static void retry_parked_under_a_fast_clock_waits_no_longer(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -88,7 +88,7 @@ static void retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_t
 
 /* The store looks for jumps only now and then. When it did not look, it asks to be called again
  * soon. */
-static void clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long(void **state)
+static void clock_jumping_back_twice_delays_no_event_for_long(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -134,7 +134,7 @@ static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **sta
     assert_true(lost);
 }
 
-static void taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time(void **state)
+static void taken_over_claim_is_fenced_and_yields_events_one_by_one(void **state)
 {
     struct store_rig *g = *state;
     int64_t seqs[3];
@@ -408,14 +408,14 @@ static void take_over_keeps_the_order_of_a_key(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed),
+    ON_A_STORE(expired_claim_is_settled_late_if_it_was_not_taken_over),
     ON_A_STORE(own_claims_that_ran_out_are_not_taken_over_by_their_owner),
     ON_A_STORE(live_claim_is_never_stolen),
-    ON_A_STORE(lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was),
-    ON_A_STORE(retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told),
-    ON_A_STORE(clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long),
+    ON_A_STORE(lease_taken_under_a_fast_clock_gets_no_longer),
+    ON_A_STORE(retry_parked_under_a_fast_clock_waits_no_longer),
+    ON_A_STORE(clock_jumping_back_twice_delays_no_event_for_long),
     ON_A_STORE(extended_claim_lives_on_and_a_lost_one_cannot_be_extended),
-    ON_A_STORE(taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time),
+    ON_A_STORE(taken_over_claim_is_fenced_and_yields_events_one_by_one),
     ON_A_STORE(expired_claim_waits_for_the_earlier_ones_of_its_lane),
     ON_A_STORE(careful_event_is_not_handed_out_beside_others),
     ON_A_STORE(poison_event_is_buried_alone),

@@ -38,7 +38,7 @@ static void trim_takes_old_events_that_everyone_is_past(void **state)
 
 /* Retention is 1000 ms in these tests. Only trimming notices that a consumer has got past an event.
  * */
-static void event_delivered_late_is_kept_for_the_retention_time_after_its_delivery(void **state)
+static void late_delivered_event_is_kept_for_the_retention_time(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -94,7 +94,7 @@ static void retention_counts_from_the_end_of_a_retry(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void never_trimmed_before_nothing_goes_until_the_retention_time_from_now(void **state)
+static void first_trim_deletes_nothing_until_the_retention_time(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -107,7 +107,7 @@ static void never_trimmed_before_nothing_goes_until_the_retention_time_from_now(
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void consumer_made_anew_holds_events_until_it_has_had_them_long_enough(void **state)
+static void recreated_consumer_holds_events_until_retention_is_over(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -123,7 +123,7 @@ static void consumer_made_anew_holds_events_until_it_has_had_them_long_enough(vo
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void consumer_that_starts_at_the_end_does_not_hold_what_was_before_it(void **state)
+static void consumer_starting_at_the_end_holds_no_earlier_event(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec spec = {
@@ -153,8 +153,7 @@ static void removed_consumer_frees_what_the_others_had_long_ago(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void clock_that_was_ahead_keeps_nothing_for_longer_than_the_retention_time_from_now(
-    void **state)
+static void fast_clock_keeps_nothing_longer_than_retention_from_now(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -252,7 +251,7 @@ static void old_idempotency_keys_are_trimmed_and_free_again(void **state)
     assert_false(dup);
 }
 
-static void idempotency_key_is_remembered_for_as_long_as_its_event_is_kept(void **state)
+static void idempotency_key_lives_as_long_as_its_event(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -340,7 +339,7 @@ static void events_kept_for_a_week_go_within_a_minute_of_their_time(void **state
 }
 
 /* What all were done with before a consumer was there says nothing about that one. */
-static void consumer_made_anew_holds_events_that_all_others_had_long_ago(void **state)
+static void recreated_consumer_holds_events_others_had_long_ago(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -360,7 +359,7 @@ static void consumer_made_anew_holds_events_that_all_others_had_long_ago(void **
     assert_int_equal(trim_week(g), 3);
 }
 
-static void events_that_are_delivered_again_are_kept_for_a_week_from_then_on(void **state)
+static void redelivered_events_are_kept_for_a_week_from_then_on(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -418,20 +417,20 @@ static void trim_that_goes_on_does_not_look_at_what_it_left_behind(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(events_kept_for_a_week_go_within_a_minute_of_their_time),
-    ON_A_STORE(consumer_made_anew_holds_events_that_all_others_had_long_ago),
-    ON_A_STORE(events_that_are_delivered_again_are_kept_for_a_week_from_then_on),
+    ON_A_STORE(recreated_consumer_holds_events_others_had_long_ago),
+    ON_A_STORE(redelivered_events_are_kept_for_a_week_from_then_on),
     ON_A_STORE(trim_that_goes_on_does_not_look_at_what_it_left_behind),
     ON_A_STORE(dry_run_counts_no_more_than_it_is_told_and_says_so),
     ON_A_STORE(trim_takes_old_events_that_everyone_is_past),
-    ON_A_STORE(event_delivered_late_is_kept_for_the_retention_time_after_its_delivery),
+    ON_A_STORE(late_delivered_event_is_kept_for_the_retention_time),
     ON_A_STORE(retention_counts_from_the_delivery_to_the_last_consumer),
     ON_A_STORE(retention_counts_from_the_end_of_a_retry),
-    ON_A_STORE(never_trimmed_before_nothing_goes_until_the_retention_time_from_now),
-    ON_A_STORE(consumer_made_anew_holds_events_until_it_has_had_them_long_enough),
-    ON_A_STORE(consumer_that_starts_at_the_end_does_not_hold_what_was_before_it),
+    ON_A_STORE(first_trim_deletes_nothing_until_the_retention_time),
+    ON_A_STORE(recreated_consumer_holds_events_until_retention_is_over),
+    ON_A_STORE(consumer_starting_at_the_end_holds_no_earlier_event),
     ON_A_STORE(removed_consumer_frees_what_the_others_had_long_ago),
-    ON_A_STORE(clock_that_was_ahead_keeps_nothing_for_longer_than_the_retention_time_from_now),
-    ON_A_STORE(idempotency_key_is_remembered_for_as_long_as_its_event_is_kept),
+    ON_A_STORE(fast_clock_keeps_nothing_longer_than_retention_from_now),
+    ON_A_STORE(idempotency_key_lives_as_long_as_its_event),
     ON_A_STORE(trim_leaves_what_a_position_a_claim_or_a_parked_event_needs),
     ON_A_STORE(trim_without_consumers_keeps_everything),
     ON_A_STORE(trim_works_in_small_batches),

@@ -87,7 +87,7 @@ static void settings_that_were_replaced_do_not_come_back_by_themselves(void **st
     refused(g, &old, "events \"c.*\"", "--to 1");
 }
 
-static void predicate_order_and_lanes_that_were_replaced_do_not_come_back(void **state)
+static void replaced_predicate_order_and_lanes_do_not_come_back(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec c = with_events(""), old = c;
@@ -233,7 +233,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(order_and_lanes_change_only_when_through),
     ON_A_STORE(only_a_worker_with_the_registered_filter_gets_anything),
     ON_A_STORE(settings_that_were_replaced_do_not_come_back_by_themselves),
-    ON_A_STORE(predicate_order_and_lanes_that_were_replaced_do_not_come_back),
+    ON_A_STORE(replaced_predicate_order_and_lanes_do_not_come_back),
     ON_A_STORE(retry_policy_changes_freely),
     ON_A_STORE(operator_brings_settings_back_on_purpose),
     ON_A_STORE(refused_settings_change_nothing),

@@ -96,7 +96,7 @@ static struct claim_request selective(struct store_rig *g, struct filter **ret_f
 
 /* Events that are given back while later ones are in hand are parked: those as well that the
  * predicate excludes, where only a worker can apply it. */
-static void what_the_predicate_excludes_is_not_delivered_after_it_was_given_back(void **state)
+static void released_event_is_still_excluded_by_the_predicate(void **state)
 {
     struct store_rig *g = *state;
     struct filter *f;
@@ -139,7 +139,7 @@ static void what_the_predicate_excludes_is_not_delivered_after_it_was_given_back
     filter_free(f);
 }
 
-static void released_tail_goes_back_also_when_events_behind_it_were_passed_over(void **state)
+static void released_tail_goes_back_behind_skipped_events_too(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -321,7 +321,7 @@ static void turn_of(struct store_rig *g, struct settlement s, size_t max, struct
     assert_false(lost);
 }
 
-static void turn_that_parks_an_event_claims_the_next_of_its_key_behind_it(void **state)
+static void turn_parking_an_event_claims_the_next_of_its_key_behind(void **state)
 {
     struct store_rig *g = *state;
     struct arena a;
@@ -362,15 +362,15 @@ static void turn_that_gives_events_back_claims_them_again(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(turn_that_parks_an_event_claims_the_next_of_its_key_behind_it),
+    ON_A_STORE(turn_parking_an_event_claims_the_next_of_its_key_behind),
     ON_A_STORE(turn_that_gives_events_back_claims_them_again),
     ON_A_STORE(turn_that_only_settles_needs_no_memory_of_the_callers),
     ON_A_STORE(settled_events_are_never_claimed_again),
     ON_A_STORE(settle_and_claim_share_one_call),
     ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
     ON_A_STORE(what_the_predicate_excludes_is_not_counted_as_given_back),
-    ON_A_STORE(what_the_predicate_excludes_is_not_delivered_after_it_was_given_back),
-    ON_A_STORE(released_tail_goes_back_also_when_events_behind_it_were_passed_over),
+    ON_A_STORE(released_event_is_still_excluded_by_the_predicate),
+    ON_A_STORE(released_tail_goes_back_behind_skipped_events_too),
     ON_A_STORE(released_tail_before_another_claim_is_parked),
     ON_A_STORE(receipts_can_be_kept),
     ON_A_STORE(marks_are_kept_with_the_settlement_and_never_go_back),

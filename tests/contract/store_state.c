@@ -199,7 +199,7 @@ static void event_is_shown_by_the_filter_it_was_handed_out_under(void **state)
         filter_free(f[i]);
 }
 
-static void failed_event_is_delivered_although_the_filter_changed_meanwhile(void **state)
+static void failed_event_is_delivered_despite_a_changed_filter(void **state)
 {
     struct store_rig *g = *state;
     struct filter *f[2];
@@ -272,7 +272,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(events_from_before_the_start_are_shown_as_such),
     ON_A_STORE(expired_claim_reads_as_pending),
     ON_A_STORE(event_is_shown_by_the_filter_it_was_handed_out_under),
-    ON_A_STORE(failed_event_is_delivered_although_the_filter_changed_meanwhile),
+    ON_A_STORE(failed_event_is_delivered_despite_a_changed_filter),
     ON_A_STORE(claim_taken_over_under_another_filter_is_shown_as_it_ends),
     ON_A_STORE(events_can_be_found_by_type_key_state_and_id),
 };

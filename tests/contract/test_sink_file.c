@@ -174,7 +174,7 @@ static void torn_line_of_another_relay_is_cut_off_while_open(void **state)
     assert_file(p, p->path, "");
 }
 
-static void last_line_of_a_stranger_is_ended_and_kept(void **state)
+static void foreign_last_line_is_ended_and_kept(void **state)
 {
     struct peer *p = *state;
     sink_tmp_write(p->path, "dear diary");
@@ -214,7 +214,7 @@ static void full_device_is_down(void **state)
     sink_assert_says(p->rig.items[0], "/dev/full");
 }
 
-static void failed_fsync_is_down_and_that_descriptor_is_never_used_again(void **state)
+static void failed_fsync_is_an_outage_and_retires_its_descriptor(void **state)
 {
     struct peer *p = *state;
     fsync_fails = true;
@@ -486,10 +486,10 @@ int main(void)
         cmocka_unit_test(torn_last_line_is_cut_off),
         ON_A_FILE(torn_line_longer_than_a_block_is_cut_off),
         ON_A_FILE(torn_line_of_another_relay_is_cut_off_while_open),
-        ON_A_FILE(last_line_of_a_stranger_is_ended_and_kept),
+        ON_A_FILE(foreign_last_line_is_ended_and_kept),
         ON_A_FILE(failed_write_leaves_no_trace_and_passes_later),
         ON_A_FILE(full_device_is_down),
-        ON_A_FILE(failed_fsync_is_down_and_that_descriptor_is_never_used_again),
+        ON_A_FILE(failed_fsync_is_an_outage_and_retires_its_descriptor),
         ON_A_FILE(one_fsync_covers_a_whole_drive),
         ON_A_FILE(lock_of_another_process_is_down_and_never_a_hang),
         ON_A_FILE(lock_that_is_given_back_in_time_costs_nothing),

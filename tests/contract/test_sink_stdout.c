@@ -245,7 +245,7 @@ static char *read_all(struct piped *p, size_t *n)
     return text;
 }
 
-static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
+static void reader_stalled_past_the_time_limit_is_an_outage(void **state)
 {
     struct piped *p = *state;
     size_t n, more;
@@ -264,7 +264,7 @@ static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
     sink_rig_check(&p->rig);
     assert_int_equal(p->rig.items[0]->status, SINK_DELIVERED);
     assert_int_equal(p->rig.items[99]->status, SINK_DOWN);
-    assert_string_equal(p->rig.items[99]->text, "nobody has read standard output for 30s");
+    assert_string_equal(p->rig.items[99]->text, "standard output was not read for 30s");
 
     /* Then somebody reads again. The line that was half out is ended, and comes once more. */
     char *first = read_all(p, &n);
@@ -312,7 +312,7 @@ int main(void)
         ON_A_PIPE(nonblocking_standard_output_works),
         cmocka_unit_test(full_device_is_down_while_no_line_is_torn),
         cmocka_unit_test(line_that_stopped_half_way_is_ended_before_the_next),
-        ON_A_PIPE(nobody_reads_for_longer_than_the_time_limit_is_down),
+        ON_A_PIPE(reader_stalled_past_the_time_limit_is_an_outage),
         cmocka_unit_test(refuses_anything_behind_the_colon),
     };
     return sink_suite_run(&standard_output, &(struct suite_part)SUITE_PART(tests), 1);

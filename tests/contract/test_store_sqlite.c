@@ -126,7 +126,7 @@ static void database_of_utf16_is_refused(void **state)
     unlink(path);
 }
 
-static void every_statement_fits_the_schema_and_has_its_parameters_in_order(void **state)
+static void statements_fit_the_schema_with_parameters_in_order(void **state)
 {
     struct store_rig *g = *state;
     sqlite3 *db = sqlite_handle(g->st);
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
         ON_A_STORE(bell_rings_for_a_commit_of_another_process_and_not_without),
         ON_A_STORE(locked_database_is_busy_and_nothing_is_half_done),
         ON_A_STORE(database_of_utf16_is_refused),
-        ON_A_STORE(every_statement_fits_the_schema_and_has_its_parameters_in_order),
+        ON_A_STORE(statements_fit_the_schema_with_parameters_in_order),
     };
     const struct suite_part own[] = {SUITE_PART(tests), sqlite_emit_tests,  sqlite_moved_tests,
                                      sqlite_disk_tests, sqlite_lanes_tests, sqlite_turns_tests,

@@ -3,7 +3,7 @@
 
 #include "pipeline_tests.h"
 
-static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void **state)
+static void sink_that_declines_events_pauses_without_losing_any(void **state)
 {
     static const int64_t want[] = {2, 1, 3, 4, 5};
     struct rig *g = *state;
@@ -32,7 +32,7 @@ static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void *
     assert_int_equal(g->n_seen, 1);
     w->sk->hold = false;
     assert_int_equal(g->st->ops->consumer_pause(g->st, "c", false, &err), 0);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     assert_true(rig_run(g, 0, 10000));
     rig_assert_seen(g, 5, want);
     for (size_t i = 0; i < 5; i++)
@@ -47,7 +47,7 @@ static void removed_consumer_fails_its_pipeline(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     rig_step(g, 0);
     assert_int_equal(g->st->ops->consumer_remove(g->st, "c", true, &err), 0);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
     assert_non_null(strstr(pipeline_error(w->p)->text, "not registered"));
@@ -61,7 +61,7 @@ static void give_another_filter(struct rig *g)
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
 }
 
-static void consumer_given_another_filter_lets_what_is_in_flight_end_and_stops(void **state)
+static void consumer_with_a_new_filter_ends_its_deliveries_and_stops(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -69,7 +69,7 @@ static void consumer_given_another_filter_lets_what_is_in_flight_end_and_stops(v
     rig_emit(g, "a");
     rig_step(g, 0);
     give_another_filter(g);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
     assert_int_equal(w->sk->n, 1);
@@ -80,7 +80,7 @@ static void consumer_given_another_filter_lets_what_is_in_flight_end_and_stops(v
     assert_int_equal(rig_look(g).delivered, 1);
 }
 
-static void worker_whose_settings_were_replaced_stands_by_until_they_are_back(void **state)
+static void worker_with_replaced_settings_stands_by_until_restored(void **state)
 {
     struct rig *g = *state;
     struct error err;
@@ -98,7 +98,7 @@ static void worker_whose_settings_were_replaced_stands_by_until_they_are_back(vo
     rig_step(g, 0);
     give_another_filter(g);
     rig_emit(g, "b");
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 1); /* what is in flight may end */
     rig_end(g, 0, 0, SINK_DELIVERED);
@@ -167,10 +167,10 @@ static void draining_is_not_cut_short_by_another_filter(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_RIG(sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing),
+    ON_A_RIG(sink_that_declines_events_pauses_without_losing_any),
     ON_A_RIG(removed_consumer_fails_its_pipeline),
-    ON_A_RIG(consumer_given_another_filter_lets_what_is_in_flight_end_and_stops),
-    ON_A_RIG(worker_whose_settings_were_replaced_stands_by_until_they_are_back),
+    ON_A_RIG(consumer_with_a_new_filter_ends_its_deliveries_and_stops),
+    ON_A_RIG(worker_with_replaced_settings_stands_by_until_restored),
     ON_A_RIG(worker_that_starts_with_replaced_settings_stands_by),
     ON_A_RIG(draining_is_not_cut_short_by_another_filter),
 };

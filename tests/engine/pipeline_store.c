@@ -133,7 +133,7 @@ static void dispatcher_has_the_numbers_of_its_document(void **state)
     close(broken_bell[1]);
 }
 
-static void claim_that_came_after_its_lease_is_kept_if_the_store_says_so(void **state)
+static void claim_granted_after_its_lease_is_kept_if_still_valid(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=2s", "batch=2", NULL);
@@ -161,7 +161,7 @@ static void store_that_is_away_is_asked_again_and_nothing_is_lost(void **state)
     fail_before = 0;
     rig_emit(g, "a");
     w->sk->hold = true;
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     rig_end(g, 0, 0, SINK_DELIVERED);
     fail_before = 3; /* now the settling */
@@ -201,7 +201,7 @@ static void answer_lost_after_a_claim_delays_the_events_but_loses_none(void **st
     SAW(1, 2);
 }
 
-static void answer_lost_after_a_claim_does_not_let_the_next_events_overtake(void **state)
+static void lost_claim_answer_lets_no_later_event_overtake(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=1s", "batch=1", NULL);
@@ -258,7 +258,7 @@ static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
     SAW(1, 2, 1, 3);
 }
 
-static void what_waits_for_a_lost_event_is_not_left_waiting_if_that_comes_back_untried(void **state)
+static void followers_of_a_lost_event_go_on_if_it_returns_untried(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -280,7 +280,7 @@ static void what_waits_for_a_lost_event_is_not_left_waiting_if_that_comes_back_u
 
 /* What is given back before a claim that we do not know of is parked, and could be handed out at
  * once; but not before what precedes it is settled. The simulator found this. */
-static void answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake(void **state)
+static void lost_claim_answer_lets_no_released_event_overtake(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -338,7 +338,7 @@ static void settling_again_and_again_takes_no_more_memory(void **state)
     int64_t used = 0;
     for (int i = 0; i < 500; i++) {
         rig_pass(g, 6000);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
         if (i == 9)
             used = (int64_t)mallinfo2().uordblks;
@@ -415,15 +415,15 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(marks_of_many_streams_wait_for_the_last_settlement_at_hand),
     ON_A_RIG(sweep_finds_what_the_bell_missed),
     ON_A_RIG(dispatcher_has_the_numbers_of_its_document),
-    ON_A_RIG(claim_that_came_after_its_lease_is_kept_if_the_store_says_so),
+    ON_A_RIG(claim_granted_after_its_lease_is_kept_if_still_valid),
     ON_A_RIG(store_that_is_away_is_asked_again_and_nothing_is_lost),
     ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
     ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),
-    ON_A_RIG(answer_lost_after_a_claim_does_not_let_the_next_events_overtake),
+    ON_A_RIG(lost_claim_answer_lets_no_later_event_overtake),
     ON_A_RIG(consumer_removed_while_draining_waits_for_what_flies),
     ON_A_RIG(what_flies_of_a_lost_claim_is_waited_for_by_its_key),
-    ON_A_RIG(what_waits_for_a_lost_event_is_not_left_waiting_if_that_comes_back_untried),
-    ON_A_RIG(answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake),
+    ON_A_RIG(followers_of_a_lost_event_go_on_if_it_returns_untried),
+    ON_A_RIG(lost_claim_answer_lets_no_released_event_overtake),
     ON_A_RIG(bell_is_not_listened_to_while_the_store_is_away),
     ON_A_RIG(settling_again_and_again_takes_no_more_memory),
 };

@@ -51,7 +51,7 @@ static void nothing_is_delivered_beside_a_suspect(void **state)
     assert_int_equal(w->sk->n, 1); /* the last one */
     rig_emit(g, "new");
     rig_pass(g, 100);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 1);
 }
@@ -83,7 +83,7 @@ static void crash_with_two_suspects_in_flight_is_held_against_neither(void **sta
     assert_int_equal(g->n_seen, 3);
 }
 
-static void without_code_in_the_process_no_crash_counts_and_events_come_together(void **state)
+static void no_crash_counts_without_handlers_in_the_process(void **state)
 {
     struct rig *g = *state;
     for (int i = 0; i < 3; i++)
@@ -107,7 +107,7 @@ static void without_code_in_the_process_no_crash_counts_and_events_come_together
     assert_int_equal(g->n_seen, 3);
 }
 
-static void suspect_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried(void **state)
+static void suspect_with_a_down_sink_blocks_none_and_is_not_buried(void **state)
 {
     struct rig *g = *state;
     g->caps = SINK_IN_PROCESS;
@@ -199,8 +199,8 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(consumers_do_not_wait_for_each_others_suspects),
     ON_A_RIG(nothing_is_delivered_beside_a_suspect),
     ON_A_RIG(crash_with_two_suspects_in_flight_is_held_against_neither),
-    ON_A_RIG(without_code_in_the_process_no_crash_counts_and_events_come_together),
-    ON_A_RIG(suspect_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried),
+    ON_A_RIG(no_crash_counts_without_handlers_in_the_process),
+    ON_A_RIG(suspect_with_a_down_sink_blocks_none_and_is_not_buried),
     ON_A_RIG(worker_that_starts_takes_over_at_once_what_a_dead_one_left),
     ON_A_RIG(poison_is_found_one_event_at_a_time),
 };

@@ -66,7 +66,7 @@ static void zombie_delivers_nothing_more_and_changes_nothing(void **state)
     assert_int_equal(pipeline_stats(b->p)->crashed, 2);
 }
 
-static void drain_gives_back_what_was_not_started_and_waits_for_the_rest(void **state)
+static void drain_releases_unstarted_events_and_awaits_the_rest(void **state)
 {
     struct rig *g = *state;
     g->capacity = 1;
@@ -128,7 +128,7 @@ static void crash_repeats_only_what_was_not_settled(void **state)
     SAW(1, 2, 3, 4);
     w->sk->hold = true;
     rig_emit(g, "a");
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     rig_crash(g, 0);
     rig_start(g, 0);
@@ -148,7 +148,7 @@ static void without_a_bell_it_looks_every_20_ms(void **state)
     assert_int_equal((deadline - g->mono) / MS_NS, 20);
 }
 
-static void settling_looks_as_well_so_that_nobody_waits_for_the_sweep(void **state)
+static void settling_claims_as_well_so_no_event_waits_for_the_sweep(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -209,7 +209,7 @@ static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
 static void deliver_one(struct rig *g, const char *key)
 {
     rig_emit(g, key);
-    pipeline_ring(g->w[0].p);
+    pipeline_wake(g->w[0].p);
     rig_step(g, 0);
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
@@ -224,7 +224,7 @@ static struct worker *patient_worker(struct rig *g)
     return w;
 }
 
-static void what_was_delivered_waits_a_little_to_be_settled_with_the_next_claim(void **state)
+static void settlement_waits_a_little_for_the_next_claim(void **state)
 {
     struct rig *g = *state;
     patient_worker(g);
@@ -246,7 +246,7 @@ static void what_was_delivered_waits_a_little_to_be_settled_with_the_next_claim(
     assert_int_equal(rig_look(g).claims, 0);
 }
 
-static void pipeline_that_waits_for_company_says_until_when(void **state)
+static void pipeline_that_delays_a_settlement_says_until_when(void **state)
 {
     struct rig *g = *state;
     struct worker *w = patient_worker(g);
@@ -257,7 +257,7 @@ static void pipeline_that_waits_for_company_says_until_when(void **state)
 }
 
 /* A thread may be put aside between a step and the wait that follows, for as long as it likes. */
-static void what_came_due_between_a_step_and_its_wait_ends_the_wait_at_once(void **state)
+static void event_due_between_step_and_wait_ends_the_wait(void **state)
 {
     struct rig *g = *state;
     struct worker *w = patient_worker(g);
@@ -273,7 +273,7 @@ static void what_came_due_between_a_step_and_its_wait_ends_the_wait_at_once(void
     assert_true(at <= g->mono);
 }
 
-static void sink_that_may_be_tried_again_between_a_step_and_its_wait_is_tried_at_once(void **state)
+static void sink_due_between_step_and_wait_is_tried_at_once(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=30s", NULL);
@@ -299,7 +299,7 @@ static void failure_is_settled_at_once(void **state)
     patient_worker(g);
     rig_emit(g, "a");
     rig_emit(g, "b");
-    pipeline_ring(g->w[0].p);
+    pipeline_wake(g->w[0].p);
     rig_step(g, 0);
     rig_end(g, 0, 1, SINK_DELIVERED);
     rig_end(g, 0, 0, SINK_REJECT);
@@ -308,7 +308,7 @@ static void failure_is_settled_at_once(void **state)
     assert_int_equal(rig_look(g).dead, 1);
 }
 
-static void drain_does_not_wait_for_company(void **state)
+static void drain_does_not_delay_settlements(void **state)
 {
     struct rig *g = *state;
     struct worker *w = patient_worker(g);
@@ -361,23 +361,23 @@ static void sink_that_has_asked_is_attended_until_it_has_told(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_RIG(sink_that_has_asked_is_attended_until_it_has_told),
-    ON_A_RIG(what_was_delivered_waits_a_little_to_be_settled_with_the_next_claim),
-    ON_A_RIG(pipeline_that_waits_for_company_says_until_when),
-    ON_A_RIG(what_came_due_between_a_step_and_its_wait_ends_the_wait_at_once),
-    ON_A_RIG(sink_that_may_be_tried_again_between_a_step_and_its_wait_is_tried_at_once),
+    ON_A_RIG(settlement_waits_a_little_for_the_next_claim),
+    ON_A_RIG(pipeline_that_delays_a_settlement_says_until_when),
+    ON_A_RIG(event_due_between_step_and_wait_ends_the_wait),
+    ON_A_RIG(sink_due_between_step_and_wait_is_tried_at_once),
     ON_A_RIG(failure_is_settled_at_once),
-    ON_A_RIG(drain_does_not_wait_for_company),
+    ON_A_RIG(drain_does_not_delay_settlements),
     ON_A_RIG(crash_before_the_settlement_repeats_what_waited),
     ON_A_RIG(slow_sink_keeps_its_lease),
     ON_A_RIG(slow_handlers_keep_their_lease),
     ON_A_RIG(step_returns_often_enough_to_be_stopped),
     cmocka_unit_test(what_is_set_wins_over_a_preset),
     ON_A_RIG(zombie_delivers_nothing_more_and_changes_nothing),
-    ON_A_RIG(drain_gives_back_what_was_not_started_and_waits_for_the_rest),
+    ON_A_RIG(drain_releases_unstarted_events_and_awaits_the_rest),
     ON_A_RIG(drain_cancels_what_does_not_end_and_it_is_delivered_again),
     ON_A_RIG(crash_repeats_only_what_was_not_settled),
     ON_A_RIG(without_a_bell_it_looks_every_20_ms),
-    ON_A_RIG(settling_looks_as_well_so_that_nobody_waits_for_the_sweep),
+    ON_A_RIG(settling_claims_as_well_so_no_event_waits_for_the_sweep),
     ON_A_RIG(batch_is_large_enough_for_what_may_be_in_flight),
 };
 

@@ -59,12 +59,12 @@ static struct {
     bool late; /* the claim runs out before the next transaction, and another worker steps in */
     int external[RIG_SEEN];
     int disturbed;
-} mood;
+} script;
 
 static int64_t number(const char *sql)
 {
     sqlite3_stmt *q;
-    sqlite3 *db = sqlite_handle(mood.g->st);
+    sqlite3 *db = sqlite_handle(script.g->st);
     if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK || sqlite3_step(q) != SQLITE_ROW)
         fail_msg("%s: %s", sql, sqlite3_errmsg(db));
     int64_t n = sqlite3_column_int64(q, 0);
@@ -74,7 +74,7 @@ static int64_t number(const char *sql)
 
 /* ---- a store that fails ---- */
 
-static struct store_ops moody_work, moody_main;
+static struct store_ops scripted_work, scripted_main;
 static const struct store_ops *real;
 
 static struct smith *smith_of(struct store *st)
@@ -96,13 +96,13 @@ static bool fails(struct store *st, enum op op)
     struct smith *s = smith_of(st);
     if (s && s->lost)
         return true;
-    if (op == mood.which && mood.g->mono < mood.away)
+    if (op == script.which && script.g->mono < script.away)
         return true;
-    bool now = mood.fail_for > 0 ||
-               (mood.chance && rng_below(&mood.g->rng, (uint64_t)mood.chance) == 0);
-    if (mood.fail_for > 0)
-        mood.fail_for--;
-    if (now && s && rng_below(&mood.g->rng, 3) == 0) {
+    bool now = script.fail_for > 0 ||
+               (script.chance && rng_below(&script.g->rng, (uint64_t)script.chance) == 0);
+    if (script.fail_for > 0)
+        script.fail_for--;
+    if (now && s && rng_below(&script.g->rng, 3) == 0) {
         real->rollback(st);
         s->lost = true;
     }
@@ -111,21 +111,21 @@ static bool fails(struct store *st, enum op op)
 
 static void work_late(struct store *st);
 
-static int moody_begin(struct store *st, struct error *err)
+static int scripted_begin(struct store *st, struct error *err)
 {
-    if (mood.late)
+    if (script.late)
         work_late(st);
     smith_of(st)->lost = false;
     return fails(st, BEGIN) ? scripted(err) : real->begin(st, err);
 }
 
-static int moody_commit(struct store *st, struct error *err)
+static int scripted_commit(struct store *st, struct error *err)
 {
     if (fails(st, COMMIT)) {
         real->rollback(st);
         return scripted(err);
     }
-    bool lies = mood.chance && rng_below(&mood.g->rng, (uint64_t)mood.chance) == 0;
+    bool lies = script.chance && rng_below(&script.g->rng, (uint64_t)script.chance) == 0;
     if (real->commit(st, err) != 0)
         return -1;
     smith_of(st)->lost = lies;
@@ -134,61 +134,61 @@ static int moody_commit(struct store *st, struct error *err)
                 : 0;
 }
 
-static int moody_savepoint(struct store *st, enum savepoint what, struct error *err)
+static int scripted_savepoint(struct store *st, enum savepoint what, struct error *err)
 {
     return fails(st, SAVEPOINT) ? scripted(err) : real->savepoint(st, what, err);
 }
 
-static enum tx_state moody_state(struct store *st)
+static enum tx_state scripted_state(struct store *st)
 {
     return smith_of(st)->lost ? TX_LOST : real->tx_state(st);
 }
 
-static int moody_settle(struct store *st, const struct settlement *s, bool *ret_lost,
-                        struct error *err)
+static int scripted_settle(struct store *st, const struct settlement *s, bool *ret_lost,
+                           struct error *err)
 {
     return fails(st, SETTLE) ? scripted(err) : real->settle(st, s, ret_lost, err);
 }
 
-static int moody_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
-                         struct error *err)
+static int scripted_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
+                            struct error *err)
 {
     return fails(st, HANDLED) ? scripted(err) : real->handled(st, k, n, ret, err);
 }
 
-static int moody_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
-                     bool *ret_all, struct error *err)
+static int scripted_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
+                        bool *ret_all, struct error *err)
 {
     return fails(st, PUT) ? scripted(err) : real->handled_put(st, k, skip, n, ret_all, err);
 }
 
-static int moody_extend(struct store *st, const struct claim_lease *l, bool *ret_lost,
-                        struct error *err)
+static int scripted_extend(struct store *st, const struct claim_lease *l, bool *ret_lost,
+                           struct error *err)
 {
     return fails(st, EXTEND) ? scripted(err) : real->extend(st, l, ret_lost, err);
 }
 
-static int moody_turn(struct store *st, const struct settlement *s, bool *ret_lost,
-                      const struct claim_request *req, struct arena *a, struct batch *ret_batch,
-                      struct claim_hint *ret_hint, struct error *err)
+static int scripted_turn(struct store *st, const struct settlement *s, bool *ret_lost,
+                         const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                         struct claim_hint *ret_hint, struct error *err)
 {
     return fails(st, TURN) ? scripted(err)
                            : real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
 }
 
-static void make_moody(void)
+static void make_scripted(void)
 {
-    real = mood.g->st->ops;
-    moody_main = moody_work = *real;
-    moody_main.turn = moody_turn;
-    moody_main.extend = moody_work.extend = moody_extend;
-    moody_work.begin = moody_begin;
-    moody_work.commit = moody_commit;
-    moody_work.savepoint = moody_savepoint;
-    moody_work.tx_state = moody_state;
-    moody_work.settle = moody_settle;
-    moody_work.handled = moody_handled;
-    moody_work.handled_put = moody_put;
+    real = script.g->st->ops;
+    scripted_main = scripted_work = *real;
+    scripted_main.turn = scripted_turn;
+    scripted_main.extend = scripted_work.extend = scripted_extend;
+    scripted_work.begin = scripted_begin;
+    scripted_work.commit = scripted_commit;
+    scripted_work.savepoint = scripted_savepoint;
+    scripted_work.tx_state = scripted_state;
+    scripted_work.settle = scripted_settle;
+    scripted_work.handled = scripted_handled;
+    scripted_work.handled_put = scripted_put;
 }
 
 /* ---- handlers ---- */
@@ -212,13 +212,13 @@ static bool poison(const struct event *ev, int handler)
 static enum sink_status misbehave(struct smith *s, struct handler_call *call)
 {
     static const enum sink_status said[] = {SINK_RETRY, SINK_DOWN, SINK_NOT_MINE, SINK_REJECT};
-    struct rng *r = &mood.g->rng;
+    struct rng *r = &script.g->rng;
     uint64_t n = rng_below(r, 40);
     snprintf(call->text, sizeof call->text, "told to");
     if (n < 24)
         return said[n % 8 < 4 ? 0 : n % 8 < 6 ? 1 : n % 8 < 7 || n > 8 ? 2 : 3];
     if (n < 30)
-        rig_pass(mood.g, (int64_t)rng_below(r, 2500)), mood.disturbed++;
+        rig_pass(script.g, (int64_t)rng_below(r, 2500)), script.disturbed++;
     /* and it does not notice */
     else if (n < 34 && call->tx)
         real->rollback(s->work), s->lost = true;
@@ -233,16 +233,16 @@ static enum sink_status act(struct handler_call *call, const struct delivery *d,
 {
     struct hand *hand = ctx;
     struct smith *s = &smiths[hand->worker];
-    if (++mood.calls > SPIN)
+    if (++script.calls > SPIN)
         fail_msg("seed %llu: handlers are called in a loop", (unsigned long long)plan.seed);
     if (call->tx)
         take_effect(s->db, hand->handler, d->ev);
     if (poison(d->ev, hand->handler))
         return snprintf(call->text, sizeof call->text, "poison"), SINK_RETRY;
-    enum sink_status said = plan.healed || rng_below(&mood.g->rng, 8) ? SINK_DELIVERED
-                                                                      : misbehave(s, call);
+    enum sink_status said = plan.healed || rng_below(&script.g->rng, 8) ? SINK_DELIVERED
+                                                                        : misbehave(s, call);
     if (!call->tx && said == SINK_DELIVERED)
-        mood.external[d->ev->seq]++;
+        script.external[d->ev->seq]++;
     return said;
 }
 
@@ -250,7 +250,7 @@ static enum sink_status act(struct handler_call *call, const struct delivery *d,
 
 static void begin_work(int i)
 {
-    struct rig *g = mood.g;
+    struct rig *g = script.g;
     struct smith *s = &smiths[i];
     struct error err;
     static unsigned long starts;
@@ -260,8 +260,8 @@ static void begin_work(int i)
     assert_int_equal(s->work->ops->expose_connection(s->work, 0, &err), 0);
     s->db = sqlite_handle(s->work);
     s->lost = false;
-    s->st->ops = &moody_main;
-    s->work->ops = &moody_work;
+    s->st->ops = &scripted_main;
+    s->work->ops = &scripted_work;
     for (int k = 0; k < HANDLERS; k++) {
         s->hands[k] = (struct hand){g, i, k};
         s->h[k] = (struct handler){
@@ -311,11 +311,11 @@ static void vanish(int i)
 static void step(int i)
 {
     int turns = 0;
-    mood.calls = 0;
+    script.calls = 0;
     while (smiths[i].p && pipeline_step(smiths[i].p))
         if (++turns > SPIN)
             fail_msg("seed %llu: the pipeline spins: %s", (unsigned long long)plan.seed,
-                     mood.g->last_log);
+                     script.g->last_log);
     if (smiths[i].p && real->tx_state(smiths[i].work) == TX_OPEN)
         fail_msg("seed %llu: a transaction stays open", (unsigned long long)plan.seed);
     if (smiths[i].p && pipeline_stats(smiths[i].p)->delivered < 0)
@@ -333,14 +333,14 @@ static void step(int i)
  * others do what they can. */
 static void work_late(struct store *st)
 {
-    mood.late = false;
-    mood.disturbed++;
-    rig_pass(mood.g, 2500);
+    script.late = false;
+    script.disturbed++;
+    rig_pass(script.g, 2500);
     for (int i = 0; i < RIG_PIPELINES; i++) {
         bool another = smiths[i].p && smiths[i].work != st;
         if (!another)
             continue;
-        pipeline_ring(smiths[i].p);
+        pipeline_wake(smiths[i].p);
         step(i);
     }
 }
@@ -350,15 +350,15 @@ static void work_late(struct store *st)
 static bool run_through(int i, int64_t ms)
 {
     struct pollfd fds[8];
-    int64_t deadline, end = mood.g->mono + ms * MS_NS;
-    while (mood.g->mono <= end) {
+    int64_t deadline, end = script.g->mono + ms * MS_NS;
+    while (script.g->mono <= end) {
         step(i);
         const struct pipeline_stats *s = pipeline_stats(smiths[i].p);
         if (s->through && !pipeline_busy(smiths[i].p))
             return true;
         pipeline_wait(smiths[i].p, fds, 8, &deadline);
-        int64_t left = deadline == CLOCK_NEVER ? 1000 * MS_NS : deadline - mood.g->mono;
-        rig_pass(mood.g, left > MS_NS ? (left + MS_NS - 1) / MS_NS : 1);
+        int64_t left = deadline == CLOCK_NEVER ? 1000 * MS_NS : deadline - script.g->mono;
+        rig_pass(script.g, left > MS_NS ? (left + MS_NS - 1) / MS_NS : 1);
     }
     return false;
 }
@@ -386,32 +386,32 @@ static void one_thing(struct rig *g, int *emitted)
         break;
     case 5:
         if (s->p && rng_below(&g->rng, 6) == 0)
-            vanish(i), mood.disturbed++;
+            vanish(i), script.disturbed++;
         break;
     case 6:
         if (rng_below(&g->rng, 6) == 0)
-            rig_pass(g, 2500), mood.disturbed++;
+            rig_pass(g, 2500), script.disturbed++;
         break;
     case 7:
         if (s->p && rng_below(&g->rng, 8) == 0)
-            pipeline_drain(s->p, g->mono + 100 * MS_NS), mood.disturbed++;
+            pipeline_drain(s->p, g->mono + 100 * MS_NS), script.disturbed++;
         break;
-    case 8: mood.chance = rng_below(&g->rng, 3) ? 0 : 4 + (int)rng_below(&g->rng, 40); break;
+    case 8: script.chance = rng_below(&g->rng, 3) ? 0 : 4 + (int)rng_below(&g->rng, 40); break;
     case 9:
         if (rng_below(&g->rng, 4) == 0)
-            mood.fail_for = (int)rng_below(&g->rng, 8);
-        mood.which = (enum op)rng_below(&g->rng, OPS);
-        mood.away = g->mono + (int64_t)rng_below(&g->rng, 3000) * MS_NS;
+            script.fail_for = (int)rng_below(&g->rng, 8);
+        script.which = (enum op)rng_below(&g->rng, OPS);
+        script.away = g->mono + (int64_t)rng_below(&g->rng, 3000) * MS_NS;
         break;
     case 10:
         if (rng_below(&g->rng, 3) == 0)
-            mood.late = true;
+            script.late = true;
         break;
     case 11: g->st->ops->consumer_pause(g->st, "c", rng_below(&g->rng, 4) == 0, &err); break;
     default:
         rig_pass(g, (int64_t)rng_below(&g->rng, 120));
         if (s->p && rng_below(&g->rng, 4) == 0)
-            pipeline_ring(s->p);
+            pipeline_wake(s->p);
         step(i);
     }
 }
@@ -439,10 +439,10 @@ static void check(struct rig *g, int emitted)
                 fail_msg("seed %llu: event %d took effect %lld times for %s",
                          (unsigned long long)plan.seed, seq, (long long)n, names[h]);
         }
-        if (plan.handlers > 2 && !mood.external[seq] && !dead[seq])
+        if (plan.handlers > 2 && !script.external[seq] && !dead[seq])
             fail_msg("seed %llu: %s did not act for event %d", (unsigned long long)plan.seed,
                      names[2], seq);
-        if (dead[seq] != (seq % 17 == 5) && dead[seq] && !mood.disturbed)
+        if (dead[seq] != (seq % 17 == 5) && dead[seq] && !script.disturbed)
             fail_msg("seed %llu: event %d is a dead letter", (unsigned long long)plan.seed, seq);
     }
     int64_t pairs = number(
@@ -486,9 +486,9 @@ static void run(struct rig *g)
     int emitted = 0;
     struct error err;
     rng_seed(&g->rng, plan.seed);
-    memset(&mood, 0, sizeof mood);
-    mood.g = g;
-    make_moody();
+    memset(&script, 0, sizeof script);
+    script.g = g;
+    make_scripted();
     if (sqlite3_exec(sqlite_handle(g->st),
                      "CREATE TABLE effect (handler INTEGER, seq INTEGER, key TEXT, at INTEGER "
                      "PRIMARY KEY AUTOINCREMENT)",
@@ -502,9 +502,9 @@ static void run(struct rig *g)
         one_thing(g, &emitted);
     for (int i = 0; i < RIG_PIPELINES; i++)
         vanish(i);
-    mood.chance = mood.fail_for = 0;
-    mood.away = 0;
-    mood.late = false;
+    script.chance = script.fail_for = 0;
+    script.away = 0;
+    script.late = false;
     plan.healed = true;
     if (g->st->ops->consumer_pause(g->st, "c", false, &err) != 0)
         fail_msg("%s", err.text);
@@ -514,7 +514,7 @@ static void run(struct rig *g)
     for (int i = 0; i < 4 && !through; i++) {
         run_through(0, 120000);
         rig_pass(g, 400);
-        pipeline_ring(smiths[0].p);
+        pipeline_wake(smiths[0].p);
         through = run_through(0, 120000);
     }
     if (!through)

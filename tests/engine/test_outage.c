@@ -126,7 +126,7 @@ static void what_a_sink_rejects_without_asking_is_no_evidence(void **state)
     out_for(g, 2 * MINUTE);
     for (int i = 0; i < 100; i++) {
         emit_keys(g, 5, 5);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_run(g, 0, 1000);
     }
     assert_int_equal(rig_look(g).dead, 100);
@@ -151,7 +151,7 @@ static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state
     out_for(g, 2 * MINUTE);
     for (int i = 0; i < 100; i++) {
         emit_keys(g, 5, 5);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_run(g, 0, 1000);
     }
     assert_true(rig_run(g, 0, 3 * HOUR));
@@ -175,7 +175,7 @@ static void refused_event_is_no_evidence_against_others(void **state)
     out_for(g, 2 * MINUTE);
     for (int i = 0; i < 100; i++) {
         emit_keys(g, 5, 5);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_run(g, 0, 1000);
     }
     assert_true(rig_run(g, 0, 3 * HOUR));
@@ -202,7 +202,7 @@ static struct worker *refusing(struct rig *g, const char *order)
     return w;
 }
 
-static void refused_events_use_up_their_attempts_though_nothing_gets_through(void **state)
+static void refused_events_use_up_attempts_if_all_are_refused(void **state)
 {
     struct rig *g = *state;
     struct worker *w = refusing(g, "order=none");
@@ -347,7 +347,7 @@ static void outage_counts_nothing_against_one_that_failed_before(void **state)
     assert_all_delivered_once(g, 50);
 }
 
-static void sink_that_fails_everything_is_left_in_peace_and_said_to_be_down(void **state)
+static void sink_failing_every_event_is_paused_and_reported_down(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast", "order=key");
@@ -366,7 +366,7 @@ static void sink_that_fails_everything_is_left_in_peace_and_said_to_be_down(void
     assert_all_delivered_once(g, 200);
 }
 
-static void event_that_fails_alone_is_said_so_and_nobody_waits_for_it(void **state)
+static void event_failing_alone_is_reported_and_not_waited_for(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast", "order=key");
@@ -376,7 +376,7 @@ static void event_that_fails_alone_is_said_so_and_nobody_waits_for_it(void **sta
     assert_true(pipeline_stats(w->p)->down);
     assert_int_equal(rig_look(g).dead, 0);
     rig_emit(g, "b");
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(g->n_seen, 1);
     assert_false(pipeline_stats(w->p)->down);
@@ -454,7 +454,7 @@ static void healthy_go_on_beside_a_kind_that_always_fails(void **state)
         dead += all - good;
         for (int s = 0; s < 600 && rig_look(g).dead < dead; s++) {
             rig_emit(g, "good"); /* now and then */
-            pipeline_ring(w->p);
+            pipeline_wake(w->p);
             rig_run(g, 0, 1000);
         }
         assert_int_equal(rig_look(g).dead, dead);
@@ -493,7 +493,7 @@ static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **sta
     for (; n < 30 && rig_look(g).dead == 0; n++) {
         rig_run(g, 0, (start - g->mono) / MS_NS + (n + 1) * 10000);
         rig_emit(g, "good");
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
     }
     assert_int_equal(rig_look(g).dead, 1);
@@ -517,7 +517,7 @@ static void send_after(struct rig *g, int64_t ms)
 {
     rig_pass(g, ms);
     rig_emit(g, NULL);
-    pipeline_ring(g->w[0].p);
+    pipeline_wake(g->w[0].p);
     rig_step(g, 0);
 }
 
@@ -592,7 +592,7 @@ static void proof_that_comes_last_counts(void **state)
 
     for (int i = 0; i < 10 && w->sk->n == 0; i++) {
         rig_pass(g, 10 * MINUTE);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
     }
     answer_to(g, 0, SINK_RETRY);
@@ -601,7 +601,7 @@ static void proof_that_comes_last_counts(void **state)
 
 /* Its failures take five seconds each. Others that are sent meanwhile get through, but never within
  * a second after it. */
-static void event_that_fails_slowly_among_rare_others_is_given_up_in_the_end(void **state)
+static void slowly_failing_event_among_rare_others_is_buried(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "base=1s,cap=1s,jitter=none,attempts=3,outage=2m", "order=none");
@@ -614,7 +614,7 @@ static void event_that_fails_slowly_among_rare_others_is_given_up_in_the_end(voi
         rig_pass(g, 3000);
         answer_to(g, 0, SINK_RETRY);
         rig_pass(g, 1000);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
     }
     assert_int_equal(rig_look(g).dead, 1);
@@ -793,7 +793,7 @@ int main(void)
         ON_A_RIG(what_a_sink_rejects_without_asking_is_no_evidence),
         ON_A_RIG(an_event_that_has_to_wait_is_no_evidence_against_others),
         ON_A_RIG(refused_event_is_no_evidence_against_others),
-        ON_A_RIG(refused_events_use_up_their_attempts_though_nothing_gets_through),
+        ON_A_RIG(refused_events_use_up_attempts_if_all_are_refused),
         ON_A_RIG(others_are_delivered_at_once_beside_refused_events),
         ON_A_RIG(failstop_sink_keeps_order_around_a_refused_event),
         ON_A_RIG(failstop_sink_refuses_all_and_all_are_buried),
@@ -803,8 +803,8 @@ int main(void)
         ON_A_RIG(outage_in_the_middle_of_a_single_key_buries_nothing),
         ON_A_RIG(outages_one_after_the_other_bury_nothing),
         ON_A_RIG(outage_counts_nothing_against_one_that_failed_before),
-        ON_A_RIG(sink_that_fails_everything_is_left_in_peace_and_said_to_be_down),
-        ON_A_RIG(event_that_fails_alone_is_said_so_and_nobody_waits_for_it),
+        ON_A_RIG(sink_failing_every_event_is_paused_and_reported_down),
+        ON_A_RIG(event_failing_alone_is_reported_and_not_waited_for),
         ON_A_RIG(event_that_fails_among_others_has_its_attempts_and_no_more),
         ON_A_RIG(many_that_fail_among_others_are_buried),
         ON_A_RIG(healthy_go_on_beside_a_kind_that_always_fails),
@@ -814,7 +814,7 @@ int main(void)
         ON_A_RIG(outage_ends_with_the_first_that_was_sent_and_got_through),
         ON_A_RIG(proof_that_comes_last_counts),
         ON_A_RIG(failure_of_a_lost_claim_counts_for_nothing),
-        ON_A_RIG(event_that_fails_slowly_among_rare_others_is_given_up_in_the_end),
+        ON_A_RIG(slowly_failing_event_among_rare_others_is_buried),
         ON_A_RIG(short_outage_that_fails_many_counts_against_none),
         ON_A_RIG(relays_that_come_and_go_do_not_begin_anew),
         ON_A_RIG(without_patience_every_failure_counts),

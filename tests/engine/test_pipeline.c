@@ -103,7 +103,7 @@ static void failed_event_holds_back_its_key_and_no_other(void **state)
     SAW(2, 4);
     rig_emit(g, "a"); /* 5 */
     rig_emit(g, "b"); /* 6 */
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     SAW(2, 4, 6);
     assert_true(rig_run(g, 0, 10000));
@@ -112,7 +112,7 @@ static void failed_event_holds_back_its_key_and_no_other(void **state)
     assert_int_equal(g->mono / MS_NS / 1000, 4); /* 1 s, then 2 s after the start at 1 s */
 }
 
-static void event_that_has_to_wait_burns_no_attempt_and_holds_back_only_its_key(void **state)
+static void deferred_event_uses_no_attempt_and_holds_only_its_key(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none", NULL);
@@ -146,7 +146,7 @@ static void attempts_used_up_make_a_dead_letter_and_let_the_key_go(void **state)
     assert_int_equal(pipeline_stats(w->p)->buried, 1);
 }
 
-static void rejected_event_is_buried_at_once_and_the_next_of_its_key_goes(void **state)
+static void rejected_event_is_buried_at_once_and_frees_its_key(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -231,7 +231,7 @@ static void fatal_sink_stops_the_consumer_and_gives_everything_back(void **state
         assert_int_equal(g->seen[i].attempt, 1);
 }
 
-static void several_batches_fly_at_once_and_a_failure_holds_its_key_in_all(void **state)
+static void failure_holds_its_key_in_all_batches_in_flight(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=2", "retry=base=1s,attempts=3,jitter=none", NULL);
@@ -266,7 +266,7 @@ static void delayed_event_holds_its_key_until_its_time(void **state)
     rig_step(g, 0);
     SAW(3);
     rig_pass(g, 5000);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     assert_true(rig_run(g, 0, 1000));
     SAW(3, 1, 2);
     assert_int_equal(g->seen[1].attempt, 1);
@@ -340,14 +340,14 @@ int main(void)
         ON_A_RIG(global_order_has_one_in_flight),
         ON_A_RIG(without_order_everything_flies),
         ON_A_RIG(failed_event_holds_back_its_key_and_no_other),
-        ON_A_RIG(event_that_has_to_wait_burns_no_attempt_and_holds_back_only_its_key),
+        ON_A_RIG(deferred_event_uses_no_attempt_and_holds_only_its_key),
         ON_A_RIG(attempts_used_up_make_a_dead_letter_and_let_the_key_go),
-        ON_A_RIG(rejected_event_is_buried_at_once_and_the_next_of_its_key_goes),
+        ON_A_RIG(rejected_event_is_buried_at_once_and_frees_its_key),
         ON_A_RIG(sink_that_is_down_burns_no_attempt_and_changes_no_order),
         ON_A_RIG(failstop_sink_gets_whole_batches_and_keeps_order_when_down),
         ON_A_RIG(back_pressure_is_not_a_failure),
         ON_A_RIG(fatal_sink_stops_the_consumer_and_gives_everything_back),
-        ON_A_RIG(several_batches_fly_at_once_and_a_failure_holds_its_key_in_all),
+        ON_A_RIG(failure_holds_its_key_in_all_batches_in_flight),
         ON_A_RIG(delayed_event_holds_its_key_until_its_time),
         ON_A_RIG(a_long_chain_of_one_key_is_held_back_without_recursion),
         ON_A_RIG(a_few_retries_gather_for_20_ms_while_there_are_new_events),

@@ -30,14 +30,13 @@ class Behind(Case):
                      {event} SELECT 'a', 'k', i % 1000, '"{PAYLOAD}"' FROM n""")
 
     def hold(self, port):
-        """hold has relays of all kinds run before a broker that is not there, and says what each has held at most."""
-        found = {}
-        for name, url in SINKS.items():
-            args = ("--consumer", name, "--sink", url.format(port=port), "--batch", 1000, "--timeout", "1s")
-            with self.relay("--log-level", "debug", *args) as relay:
-                wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
-                time.sleep(2)  # it tries again meanwhile
-                found[name] = peak(relay.pid)
+        """hold has relays of all kinds run at once before a broker that is not there, and says what each has held at most."""
+        args = lambda name: ("--consumer", name, "--sink", SINKS[name].format(port=port), "--batch", 1000, "--timeout", "1s")
+        relays = {name: self.relay("--log-level", "debug", *args(name)) for name in SINKS}
+        for relay in relays.values(): wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
+        time.sleep(2)  # they try again meanwhile
+        found = {name: peak(relay.pid) for name, relay in relays.items()}
+        for relay in relays.values(): relay.stop()
         say(f"# memory with {EVENTS} events behind, KiB: {found}")
         for name, most in found.items(): self.assertLess(most, CEILING, name)
 

@@ -87,7 +87,7 @@ class Brokers(Numbers, Case):
             c.verdict()
         self.assertEqual(self.held(), [])
 
-    def test_brokers_killed_and_stopped_delay_only_their_own_consumers(self):
+    def test_broken_brokers_delay_only_their_own_consumers(self):
         """With 28 consumers at four brokers, one of which is killed and another stopped: all events arrive, in order, none is blamed, and the
         consumers of the others don't wait."""
         with self.relay("-c", self.config(), "--batch", BATCH, "--timeout", "1s", "--log-hold", "0s") as relay:

@@ -122,7 +122,7 @@ class OnSqlite(Clocks, Case):
         path = self.path("calls")
         return path.read_text().split("\n").count(type) if path.exists() else 0
 
-    def test_a_live_claim_is_not_taken_by_a_process_whose_clock_is_wrong(self):
+    def test_a_process_with_a_wrong_clock_takes_no_live_claim(self):
         """Neither by one that is ahead nor by one that is behind, nor after the clock of all was set; but once its owner is dead."""
         machine = self.clock("machine")
         owner = self.hold(machine)
@@ -139,7 +139,7 @@ class OnSqlite(Clocks, Case):
         wait_until(lambda: self.calls("hang") > 1, timeout=SOON, what=lambda: [relay.output() for relay in others])
         for relay in others: relay.kill()
 
-    def test_a_claim_from_before_the_machine_started_goes_by_the_wall_clock(self):
+    def test_a_claim_from_before_a_reboot_uses_the_wall_clock(self):
         owner = self.hold(self.clock("right"))
         self.emit("hang")
         wait_until(lambda: self.calls("hang") == 1, what=owner.output)
@@ -155,7 +155,7 @@ class OnSqlite(Clocks, Case):
         wait_until(lambda: self.calls("hang") == 2, timeout=SOON, what=late.output)
         late.kill()
 
-    def test_a_clock_that_jumps_makes_nobody_wait(self):
+    def test_a_jumping_clock_makes_no_event_wait(self):
         """A machine's clock that jumps by hours, to and fro: leases and retries last as long as they were meant to, nothing is
         lost or out of order."""
         clock = self.clock("machine")
@@ -177,7 +177,7 @@ class ByServer(Clocks):
         for relay in relays: relay.stop()
         self.reckon(self.bound(0))
 
-    def test_a_clock_of_a_relay_that_jumps_is_nobodys_business(self):
+    def test_a_jumping_clock_of_a_relay_changes_nothing(self):
         """A relay's clock that jumps by hours changes nothing."""
         clock = self.clock("machine")
         with self.start(clock) as relay:
@@ -237,7 +237,7 @@ class OfTheServer(Clocks):
         self.out, self.sent, self.rng = self.path("out"), 0, random.Random(SEED)
         self.init()
 
-    def test_a_servers_clock_that_jumps_makes_nobody_wait(self):
+    def test_a_jumping_server_clock_makes_no_event_wait(self):
         """The server's clock jumps by hours, to and fro, under load: leases and retries last as long as they were meant to,
         nothing is lost or out of order."""
         self.assertLess(abs(self.server.now(self.store) - time.time()), 5)

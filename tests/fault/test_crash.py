@@ -95,7 +95,7 @@ class Storm(Storms, Crew, Scenario, Case):
 
 @on_each_store
 class Emitters(Scenario):
-    def test_an_emitter_killed_and_repeated_leaves_each_line_exactly_once(self):
+    def test_a_killed_and_repeated_import_has_each_line_once(self):
         """Idempotency keys make it safe to run the same import again until it gets through."""
         count, rng = 20000, random.Random(SEED)
         lines = self.path("import.ndjson")
@@ -194,7 +194,7 @@ class Directed:
         for table in ("outbox_claim", "outbox_parked", "outbox_dead"):
             self.assertEqual(self.sql(f"SELECT * FROM {table}"), [], f"left in {table}")
 
-    def test_a_later_claim_that_expires_first_does_not_overtake_an_earlier_one(self):
+    def test_a_later_claim_expiring_first_does_not_overtake(self):
         relay = self.two_claims()
         relay.kill()
         self.expire(self.claims()[1][0])
@@ -203,7 +203,7 @@ class Directed:
         self.assertEqual(self.first(), [1, 2, 3, 4])
         self.assert_clean(4)
 
-    def test_a_relay_that_lost_one_claim_goes_on_with_the_others_in_order(self):
+    def test_a_relay_that_lost_a_claim_keeps_the_others_in_order(self):
         relay = self.two_claims()
         self.freeze(relay)
         (first, _), (second, _) = self.claims()
@@ -232,7 +232,7 @@ class Directed:
         relay.stop()
         self.assert_clean(4)
 
-    def test_a_claim_that_took_longer_than_its_lease_to_get_does_not_misorder(self):
+    def test_a_claim_slower_than_its_lease_does_not_misorder(self):
         """The lock is held for so long that the claim is older than its lease when the relay gets it."""
         args = ("--consumer", "mail", "--sink", f"file:{self.out}", "--batch", 2, "--lease", "200ms", "--sweep", "20ms")
         relay = self.relay(*args)
@@ -249,7 +249,7 @@ class Directed:
         relay.stop()
         self.assert_clean(24)
 
-    def test_a_delayed_event_taken_over_does_not_overtake_a_failing_one_of_its_key(self):
+    def test_a_delayed_event_does_not_overtake_a_failing_one(self):
         broken = self.path("broken")
         broken.touch()
         self.emit_numbers(1, 1)
@@ -270,7 +270,7 @@ class Directed:
         self.assertEqual(self.got(), [1, 2])
         self.assert_clean(2)
 
-    def test_a_relay_stopped_past_its_lease_changes_nothing_when_it_comes_back(self):
+    def test_a_relay_stopped_past_its_lease_changes_nothing(self):
         """G5: the zombie's claim is lost, it says so, and what the other did stays as it is."""
         zombie = self.two_claims()
         self.freeze(zombie)
@@ -336,14 +336,14 @@ class Poison(Scenario):
         # neither. A lease that runs out on a busy server counts as an attempt, too.
         self.assertIn(deaths, range(2 if self.remote else 4, 10))
 
-    def test_two_poison_events_of_one_key_and_one_of_another_take_nobody_with_them(self):
+    def test_poison_events_of_two_keys_do_not_harm_others(self):
         """Several events that kill whoever handles them end as dead letters, and take nobody along."""
         self.emit_with({7, 12, 18}, 40)
         deaths = self.run_until_through()
         self.check([7, 12, 18], 40, bound=3 * 40)
         self.assertLessEqual(deaths, 9 * 3)
 
-    def test_neighbours_emitted_while_it_is_being_tried_are_delivered(self):
+    def test_events_emitted_during_its_attempts_are_delivered(self):
         """What is emitted while a poison event is being tried arrives all the same."""
         self.emit_with({3}, 5)
         first = self.spawn(PROGRAMS / "fault_poison", self.store, self.path("out"))

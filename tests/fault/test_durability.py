@@ -16,7 +16,7 @@ class Durable(PgCase):
         self.store = self.postgres.create_database("shop")
         self.init()
 
-    def test_event_that_was_delivered_is_there_after_a_crash_without_synchronous_commits(self):
+    def test_delivered_event_survives_a_crash_without_sync_commits(self):
         self.sql("ALTER DATABASE shop SET synchronous_commit = off")
         out = self.path("out.ndjson")
         relay = self.relay("--consumer", "c", "--sink", f"file:{out}")
@@ -49,7 +49,7 @@ class Durable(PgCase):
         """How a turn commits that found on_disk on disk at its beginning; None: as its session does."""
         return self.sql("SELECT outbox._commit_mode(%s, pg_current_snapshot())", on_disk)[0][0]
 
-    def test_a_commit_need_not_wait_only_if_all_that_it_hands_out_is_on_disk(self):
+    def test_a_commit_skips_the_wait_only_for_events_on_disk(self):
         on_disk = self.on_disk()
         self.assertEqual(self.mode(on_disk), "off")
         self.sql("SELECT outbox.emit('t', 'k', '2', '{}')")
@@ -110,7 +110,7 @@ class Durable(PgCase):
             self.go_on()
         self.fail("every turn has waited for the disk")
 
-    def test_a_turn_that_did_not_wait_for_the_disk_is_lost_whole_in_a_crash_and_its_events_come_again(self):
+    def test_a_turn_lost_in_a_crash_is_lost_whole_and_repeated(self):
         relay = self.relay_that_stands_still()
         self.warm_up(8)
         n = self.lose_a_turn(8)
@@ -122,7 +122,7 @@ class Durable(PgCase):
         self.assertEqual(sorted(self.got()[n + 1:]), sorted([str(n), str(n + 1)]), "of two keys, in either order")
         relay.stop()
 
-    def test_a_turn_waits_for_the_disk_if_what_it_hands_out_is_not_there(self):
+    def test_a_turn_waits_for_the_disk_for_events_not_on_it(self):
         relay = self.relay_that_stands_still()
         self.warm_up(8)
         self.sql("SET synchronous_commit = off")
@@ -191,7 +191,7 @@ class Settings(PgCase):
                 kind, self.TEXTS.get(name))
             if values: yield name, values[nth % len(values)]
 
-    def test_no_setting_of_a_session_changes_what_is_emitted_and_claimed(self):
+    def test_session_settings_change_no_emit_and_no_claim(self):
         """All of PostgreSQL's settings at once, with another odd value each time."""
         self.outbox("init")
         self.sql("SELECT outbox.register('c', 'a.*', lanes => 2)")

@@ -74,7 +74,7 @@ class Certificates(Delivered):
         self.reckon(bound=self.CONCURRENCY * self.faults["certificate renewed"])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_a_certificate_that_is_not_to_be_trusted_stops_the_sink_until_it_is_replaced(self):
+    def test_an_untrusted_certificate_stops_the_sink(self):
         """A certificate of another authority, or one that has run out, is a sink that is down: no event is sent, none is blamed,
         and all are delivered, in order, once there is a good one."""
         good = self.path("first") / "end.pem", self.path("first") / "end.key"
@@ -138,7 +138,7 @@ class Goodbyes(Delivered):
             self.blameless(relay)
         self.reckon(bound=0)
 
-    def test_requests_that_a_goaway_did_not_take_are_sent_again_and_not_counted(self):
+    def test_requests_refused_by_goaway_are_resent_uncounted(self):
         """GOAWAY names the last request that was taken; those after it go out again, over another connection."""
         self.goodbye(limit=30)
 

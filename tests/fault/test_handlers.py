@@ -1,4 +1,4 @@
-"""Handlers that die at each step, and connections cut in the middle of what they do: the crash table of docs/handlers.md.
+"""Handlers that die at each step, and connections cut in the middle of what they do: the crash table of docs/c.md.
 What a handler does in its transaction takes effect once; what one does outside may come twice, where the table says so."""
 # build: plain
 import pathlib
@@ -42,7 +42,7 @@ class Dying:
         self.run_until_through("before", 1)
         self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
 
-    def test_death_between_effect_and_commit_leaves_it_to_be_done_once(self):
+    def test_death_before_the_commit_leaves_the_effect_once(self):
         self.run_until_through("after", 1)
         self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
 
@@ -56,11 +56,11 @@ class Dying:
         self.run_until_through("out-before", 1)
         self.assertEqual((self.letters(), self.handled("mail")), (list(range(EVENTS)), EVENTS))
 
-    def test_death_between_acting_outside_and_its_record_repeats_that_one(self):
+    def test_death_before_the_record_repeats_an_external_effect(self):
         self.run_until_through("out-after", 1)
         self.assertEqual((self.letters(), self.handled("mail")), (sorted([*range(EVENTS), 5]), EVENTS))
 
-    def test_death_between_the_records_and_the_settlement_repeats_neither(self):
+    def test_death_before_the_settlement_repeats_no_effect(self):
         self.run_until_through("between", 1)
         self.assertEqual(self.letters(), list(range(EVENTS)))
         for name in "stock", "last":
@@ -108,7 +108,7 @@ class Cut(PgCase):
         for when in UNSENT, SENT, ANSWERED, TORN:
             with self.subTest(when): self.cut(match, when)
 
-    def test_a_handlers_own_statement_cut_off_at_any_point_takes_effect_once(self):
+    def test_a_handlers_statement_cut_anywhere_takes_effect_once(self):
         self.cut_everywhere(effect)
 
     def test_the_record_cut_off_at_any_point_takes_effect_once(self):

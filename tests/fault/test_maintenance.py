@@ -86,7 +86,7 @@ class Maintenance(Load):
         self.outbox("status")
         self.outbox("trim")
 
-    def test_tables_written_anew_moved_and_altered_under_load_lose_nothing(self):
+    def test_table_maintenance_under_load_loses_nothing(self):
         """VACUUM FULL, CLUSTER, REINDEX, also CONCURRENTLY, another tablespace, further columns and indexes, on every table: what is
         committed meanwhile is delivered, in order, within 30 s of each statement."""
         self.rounds(lambda _: self.play(99 if SOAK else 2), 0)

@@ -31,7 +31,7 @@ class Traps(MariaCase):
 
     # ---- what is stored is what was given ----
 
-    def test_keys_that_differ_in_spaces_accents_or_case_are_different_keys(self):
+    def test_keys_differing_in_spaces_accents_or_case_differ(self):
         keys = ["a", "a ", "A", "\u00e4", "a\u0308", "\u00df", "ss", " a"]
         for key in keys:
             self.sql("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, idempotency_key) VALUES (%s, 't', %s, %s)", "x", key, key)
@@ -40,7 +40,7 @@ class Traps(MariaCase):
         for consumer in ("mail", "Mail"): self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")
         self.assertEqual([len(self.ndjson(self.path(name))) for name in ("mail", "Mail")], [len(keys)] * 2)
 
-    def test_a_session_that_is_not_strict_changes_nothing_on_the_way(self):
+    def test_a_session_without_strict_mode_changes_no_value(self):
         db = self.connect()
         db.cursor().execute("SET SESSION sql_mode = ''")
         self.refused(db, "type: 1 to 255 bytes", "INSERT INTO outbox_event (type) VALUES (%s)", "x" * 300)
@@ -53,7 +53,7 @@ class Traps(MariaCase):
         self.assertEqual(self.sql("SELECT type FROM outbox_event"), [("fine",)])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_fresh"), [(1,)])
 
-    def test_no_session_stores_a_changed_value_whatever_its_settings(self):
+    def test_no_session_setting_changes_a_stored_value(self):
         """Every column, given something that does not fit, by every way to emit, under every setting that makes the server lenient:
         refused, or stored as it was given."""
         uuid = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -97,7 +97,7 @@ class Traps(MariaCase):
         db.cursor().execute(many.format(2))
         self.assertEqual(self.sql("SELECT version FROM outbox_event ORDER BY nr"), [(1,), (2,)])
 
-    def test_outbox_emit_stores_every_character_in_a_database_of_any_character_set(self):
+    def test_emit_stores_every_character_in_any_character_set(self):
         self.assertEqual(self.sql("SELECT @@character_set_database"), [("latin1",)])
         for mode in ("''", "'STRICT_TRANS_TABLES'"):
             cursor = self.connect().cursor()
@@ -115,7 +115,7 @@ class Traps(MariaCase):
         self.drain(*self.consumer)
         self.assertEqual([(e["type"], e["payload"]) for e in self.ndjson(self.out)], [("gr\u00fc\u00dfe", "\u00e4")])
 
-    def test_an_event_larger_than_a_packet_is_refused_with_the_way_out(self):
+    def test_an_event_larger_than_a_packet_is_refused_with_advice(self):
         with mariadb_server.MariaDB({"max-allowed-packet": "1M"}) as server:
             self.store = server.create_database("small")
             self.init()
@@ -132,7 +132,7 @@ class Traps(MariaCase):
 
     # ---- transactions ----
 
-    def test_a_producer_without_autocommit_commits_event_and_data_together(self):
+    def test_without_autocommit_event_and_data_commit_together(self):
         self.sql("CREATE TABLE account (id INT PRIMARY KEY) ENGINE = InnoDB")
         db = self.connect()
         db.autocommit(False)
@@ -150,7 +150,7 @@ class Traps(MariaCase):
         self.assertEqual([line["type"] for line in self.ndjson(self.out)], ["two"])
         self.assertEqual(self.sql("SELECT id FROM account"), [(2,)])
 
-    def test_a_key_committed_after_a_snapshot_was_taken_is_found_all_the_same(self):
+    def test_a_key_committed_after_the_snapshot_is_found(self):
         db = self.connect()
         with db.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -164,7 +164,7 @@ class Traps(MariaCase):
             cursor.execute("COMMIT")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)])
 
-    def test_whoever_keeps_a_consumers_row_is_waited_for_and_nothing_is_half_done(self):
+    def test_a_locked_consumer_row_is_awaited_and_all_is_whole(self):
         # 1205 undoes the statement only: what the turn did before has to be rolled back by hand.
         self.emit("a")
         holder = self.connect()
@@ -206,7 +206,7 @@ class Traps(MariaCase):
 
     # ---- servers that are not as they should be ----
 
-    def test_an_engine_without_transactions_is_not_used_whatever_the_default_is(self):
+    def test_an_engine_without_transactions_is_never_used(self):
         with mariadb_server.MariaDB({"default-storage-engine": "MyISAM", "sql-mode": "", "init-connect": "SET autocommit = 0"}) as server:
             self.store = server.create_database("old")
             self.init()
@@ -247,7 +247,7 @@ class Traps(MariaCase):
         self.assertEqual([line["type"] for line in self.ndjson(self.out)], ["t0", "t1", "t2", "t3", "t4", "last"])
         self.assertEqual([line["seq"] for line in self.ndjson(self.out)], [1, 2, 3, 4, 5, 6])
 
-    def test_a_server_that_may_only_be_read_can_be_looked_at_and_is_waited_for(self):
+    def test_a_read_only_server_is_readable_and_waited_for(self):
         with mariadb_server.MariaDB() as server:
             self.store = server.create_database("replica")
             mariadb_server.execute(server.url(""), "CREATE USER worker@localhost")
@@ -274,7 +274,7 @@ class Traps(MariaCase):
 
     # ---- connections ----
 
-    def test_connections_that_are_killed_all_the_time_lose_and_misorder_nothing(self):
+    def test_killed_connections_lose_and_misorder_nothing(self):
         with self.relay(*self.consumer) as relay:
             for i in range(60):
                 self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 3), "payload": i * 5 + n} for n in range(5)])
@@ -290,7 +290,7 @@ class Traps(MariaCase):
             self.assertGreater(line["payload"], last.get(line["aggregate_id"], -1))
             last[line["aggregate_id"]] = line["payload"]
 
-    def test_a_server_that_is_killed_and_started_again_is_gone_on_with(self):
+    def test_work_goes_on_after_a_killed_server_is_started(self):
         with mariadb_server.MariaDB({"innodb-flush-log-at-trx-commit": 1}) as server:
             self.store = server.create_database("shop")
             self.init()
@@ -314,7 +314,7 @@ class Traps(MariaCase):
         slow.stop()
         self.assertEqual(len(self.ids()), 1)
 
-    def test_passwords_come_from_files_and_the_environment_and_are_in_no_message(self):
+    def test_passwords_are_read_safely_and_never_printed(self):
         self.sql("CREATE OR REPLACE USER keeper@localhost IDENTIFIED BY 'open sesame'")
         self.addCleanup(mariadb_server.execute, self.server_url, "DROP USER keeper@localhost")
         self.sql(f"GRANT ALL ON {self.dbname}.* TO keeper@localhost")

@@ -121,7 +121,7 @@ class Failover(Load):
         self.hand_over()
         self.reckon(crew)
 
-    def test_relays_follow_when_the_primary_becomes_read_only_and_lives_on(self):
+    def test_relays_follow_when_the_primary_turns_read_only(self):
         """A primary that hands over in good order and keeps its connections open: relays leave it when they may not write any more;
         what was committed is delivered, in order."""
         self.rounds(self.switchover, 0)
@@ -227,7 +227,7 @@ class DiskFull(Numbers, Case):
             self.fault("database full")
             self.end(relay)
 
-    def test_a_relay_at_work_when_the_disk_fills_goes_on_by_itself(self):
+    def test_a_relay_recovers_after_a_full_disk(self):
         """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
         without anybody's help but for the room."""
         self.begin()

@@ -61,17 +61,17 @@ class Moved(Case):
             self.whole()
         self.assertEqual(self.got().count("after"), 1)
 
-    def test_a_backup_moved_onto_the_path_is_what_the_relay_works_on_from_then_on(self):
+    def test_a_relay_follows_a_backup_moved_onto_its_path(self):
         """The write-ahead log of the former file is still beside the path: it must not be taken for the new one's."""
         self.replaced_by(lambda copy: os.rename(copy, self.db))
 
-    def test_a_backup_copied_and_renamed_is_what_the_relay_works_on_from_then_on(self):
+    def test_a_relay_follows_a_backup_copied_and_renamed(self):
         def replace(copy):
             shutil.copy(copy, self.home / "shop.db.new")
             os.rename(self.home / "shop.db.new", self.db)
         self.replaced_by(replace)
 
-    def test_a_file_deleted_with_its_log_and_copied_anew_is_what_the_relay_works_on_from_then_on(self):
+    def test_a_relay_follows_a_file_deleted_and_copied_again(self):
         def replace(copy):
             for name in ("shop.db", "shop.db-wal", "shop.db-shm"): (self.home / name).unlink()
             shutil.copy(copy, self.path("new"))
@@ -112,7 +112,7 @@ class Moved(Case):
             self.assertEqual(db.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
             self.assertEqual([t for t, in db.execute("SELECT type FROM outbox_event ORDER BY seq")], ["before", "forgotten"])
 
-    def test_another_outbox_is_told_from_a_copy_and_gets_the_consumer(self):
+    def test_another_outbox_is_not_a_copy_and_gets_the_consumer(self):
         other = self.path("other.db")
         self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
         with self.start() as relay:
@@ -145,7 +145,7 @@ class Moved(Case):
             self.assertIn("was replaced by another outbox", relay.output())
             self.whole()
 
-    def test_another_outbox_restored_into_the_file_gets_all_the_consumers_of_a_relay(self):
+    def test_another_outbox_restored_gets_all_consumers(self):
         other = self.path("other.db")
         self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
         self.outbox("emit", "waits", env={"OUTBOX_STORE": f"sqlite:{other}"})
@@ -157,7 +157,7 @@ class Moved(Case):
             self.delivered_to_all("waits", relay)
             self.assertIn("another outbox was put into this file", relay.output())
 
-    def test_numbers_that_begin_again_are_put_right_for_all_the_consumers_of_a_relay(self):
+    def test_restarted_numbers_are_repaired_for_all_consumers(self):
         with self.many() as relay:
             for type in ("a", "b"): self.emit(type)
             self.delivered_to_all("b", relay)
@@ -194,7 +194,7 @@ class Moved(Case):
             self.delivered("after", relay)
             self.whole()
 
-    def test_what_was_in_flight_when_the_file_was_replaced_is_lost_to_nobody(self):
+    def test_events_in_flight_survive_a_replaced_file(self):
         """The copy has two events that were being delivered from the former file: they are delivered from it as well."""
         gate = self.path("gate")
         sink = f"exec:while test -e {gate}; do sleep 0.02; done; echo $OUTBOX_TYPE >> {self.out}"
@@ -238,7 +238,7 @@ class Moved(Case):
         if child.returncode == 0: self.assertEqual(stored, 5001)
         else: self.assertIn(b"was replaced", err)
 
-    def test_a_stranger_on_the_former_file_keeps_our_commands_from_mixing_two_files_up(self):
+    def test_a_reader_of_the_old_file_causes_no_mixed_files(self):
         """A process that knows nothing of us has the former file open. Whoever opened the new one now would get the log of
         the former: we refuse, name the process, and work as soon as it has ended."""
         with contextlib.closing(sqlite3.connect(self.db)) as db, db:
@@ -338,14 +338,14 @@ class Moved(Case):
     def test_a_log_deleted_under_a_relay_ends_it_with_a_word(self):
         self.log_deleted("-wal", "-shm")
 
-    def test_an_index_of_the_log_deleted_under_a_relay_ends_it_with_a_word(self):
+    def test_a_deleted_log_index_ends_a_relay_with_a_message(self):
         self.log_deleted("-shm")
 
-    def test_a_log_deleted_in_a_folder_that_was_quiet_ends_a_relay_with_a_word(self):
+    def test_a_log_deleted_while_idle_ends_a_relay_with_a_message(self):
         """A folder that does not change is looked at in place of its files, once its time of change lies back far enough."""
         self.log_deleted("-wal", "-shm", quiet=True)
 
-    def test_a_consumer_without_its_rows_is_told_of_and_can_be_made_anew(self):
+    def test_a_consumer_without_rows_is_told_of_and_recreated(self):
         self.emit("one")
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.sql("DELETE FROM outbox_lane")
@@ -362,7 +362,7 @@ class Moved(Case):
         os.link(self.db, self.home / "other.db")
         self.assertIn("more than one name", self.outbox("doctor", status=None).stdout)
 
-    def test_a_transaction_open_when_the_file_is_replaced_does_not_count(self):
+    def test_a_transaction_across_a_file_change_does_not_count(self):
         child = subprocess.Popen([BIN, "emit", "--ndjson", "-", "--atomic"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=self.env())
         self.addCleanup(child.kill)
@@ -377,7 +377,7 @@ class Moved(Case):
         for name in ("shop.db-wal", "shop.db-shm"): (self.home / name).unlink(missing_ok=True)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
 
-    def test_another_outbox_restored_into_the_same_file_is_told_and_gone_on_from(self):
+    def test_another_outbox_restored_in_place_is_told_and_used(self):
         """Its consumer of the same name has claimed more often: by its epochs it is not older."""
         other = self.path("other.db")
         store = {"OUTBOX_STORE": f"sqlite:{other}"}

@@ -1,5 +1,5 @@
 """A cluster of three NATS servers under load: a leader killed, every server in turn, all of them, one that stands still; with one event
-of a key in flight, and with exclusive=on. And the scale that docs/scaling.md speaks of: four relays, 16 lanes, three servers, any one of
+of a key in flight, and with exclusive=on. And the scale that docs/proof.md speaks of: four relays, 16 lanes, three servers, any one of
 the seven killed in turn."""
 # build: plain
 # clusters: yes

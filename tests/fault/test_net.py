@@ -112,14 +112,14 @@ class ToStore(Network):
             self.heal(far)
         self.reckon(self.bound(1))
 
-    def test_a_half_open_connection_holds_nothing_up_and_the_relay_gets_on_by_itself(self):
+    def test_a_relay_recovers_from_a_half_open_connection(self):
         """A connection to a store that stays open while its bytes vanish: another relay takes over after the lease, and
         the one that was cut off gets on by itself, within its limit for an answer."""
         for kind in self.some():
             with self.subTest(kind): self.half_open(kind, DIRECTIONS[kind])
             self.anew()
 
-    def test_an_emitter_on_a_half_open_connection_says_so_and_may_be_run_again(self):
+    def test_an_emitter_reports_a_half_open_connection(self):
         """An emitter whose answer vanishes ends with a clear error; whether it was stored is told by its idempotency key."""
         self.send(1)
         for _ in range(6 if SOAK else 1):
@@ -211,7 +211,7 @@ class ToRedis(Network, Case):
                 self.heal(relay)
         self.reckon(3)
 
-    def test_a_reader_on_a_half_open_connection_gets_on_by_itself(self):
+    def test_a_reader_recovers_from_a_half_open_connection(self):
         """A reader of a stream whose connection stays open while its bytes vanish gets on by itself; each event takes effect
         once, in order."""
         b = self.path("b.db")

@@ -182,7 +182,7 @@ class Asleep(Faults):
         self.wait_for_all(*relays, timeout=SOON)
         return time.monotonic() - start
 
-    def test_a_sleeping_relay_whose_backends_are_ended_wakes_for_the_next_event(self):
+    def test_a_sleeping_relay_with_ended_backends_still_wakes(self):
         with self.mail() as relay:
             for _ in range(3):
                 self.emit_and_time(relay)
@@ -192,7 +192,7 @@ class Asleep(Faults):
         self.check_order()
         self.check_settled()
 
-    def test_several_relays_asleep_all_wake_though_the_one_that_holds_the_lock_is_ended(self):
+    def test_sleeping_relays_wake_without_the_lock_holder(self):
         """Consumers of their own in relays of their own, so that each must wake. The backend that holds the lock is the
         one for which producers ring."""
         names = ("a", "b", "c")
@@ -215,7 +215,7 @@ class Asleep(Faults):
         return self.sql("SELECT l.pid FROM pg_locks l, pg_database d WHERE d.oid = l.database AND l.locktype = "
                         "'advisory' AND d.datname = current_database() AND l.mode = 'ExclusiveLock'")[0][0]
 
-    def test_an_event_that_commits_while_a_relay_falls_asleep_wakes_it(self):
+    def test_an_event_committed_before_sleep_wakes_a_relay(self):
         """An event is committed as soon as the relay holds the lock; the answer that says so and the ringing come in one piece.
         Whoever only waits for the socket then has missed it."""
         with Proxy(self.store) as proxy:
@@ -224,7 +224,7 @@ class Asleep(Faults):
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
 
-    def test_an_event_that_commits_while_a_relay_of_many_looks_once_more_wakes_it(self):
+    def test_an_event_committed_during_the_last_poll_wakes_it(self):
         """The same behind the last look, the one that it makes for all its consumers before it sleeps."""
         with Proxy(self.store) as proxy:
             slept = []
@@ -238,7 +238,7 @@ class Asleep(Faults):
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
 
-    def test_a_retry_that_comes_due_while_a_relay_sleeps_is_made_in_time(self):
+    def test_a_retry_due_while_a_relay_sleeps_is_on_time(self):
         """The relay has gone to sleep with its last event still on the way; that one fails then."""
         hold = self.path("hold")
         hold.touch()
@@ -251,7 +251,7 @@ class Asleep(Faults):
             hold.unlink()
             self.wait_for_all(relay, timeout=SOON)
 
-    def test_an_idle_relay_asks_at_most_once_in_five_seconds_and_wakes_at_once(self):
+    def test_an_idle_relay_polls_every_five_seconds_at_most(self):
         window = 6
         with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
             self.wait_asleep(1, relay)
@@ -294,7 +294,7 @@ class Impatient(Faults):
     def wait_for_a_waiter(self):
         wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"))
 
-    def test_an_emit_waits_for_a_lock_whatever_the_limits_of_the_database(self):
+    def test_an_emit_waits_for_a_lock_despite_database_limits(self):
         self.set_for_all(lock_timeout="100ms")
         with self.transaction() as t:
             t.execute("LOCK TABLE outbox.event IN ACCESS EXCLUSIVE MODE")
@@ -316,7 +316,7 @@ class Impatient(Faults):
         with self.assertRaisesRegex(psycopg2.Error, "works in READ COMMITTED, not in SERIALIZABLE"):
             self.sql("SELECT * FROM outbox.claim('mail', 'me')")
 
-    def test_a_producer_whose_transaction_cannot_be_serialized_emits_nothing(self):
+    def test_a_serialization_failure_emits_nothing(self):
         """PostgreSQL's own word reaches the producer; what it had emitted is gone with its transaction."""
         self.sql("CREATE TABLE stock (n int)")
         self.sql("INSERT INTO stock VALUES (1)")
@@ -370,7 +370,7 @@ class Impatient(Faults):
         self.assertEqual(self.got(), [0])
         self.check_settled()
 
-    def test_an_emit_chosen_as_the_victim_of_a_deadlock_says_so_and_emits_nothing(self):
+    def test_an_emit_that_is_a_deadlock_victim_says_so(self):
         self.set_for_all(deadlock_timeout="20ms")
         lines = self.path("lines")
         lines.write_text("".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xzy"))
@@ -424,7 +424,7 @@ class Refused(Faults):
         said = self.refused(UNAVAILABLE, "status", "--store", self.store.replace(self.dbname, "nowhere"))
         self.assertIn('database "nowhere" does not exist', said)
 
-    def test_a_database_without_an_outbox_is_told_from_one_with_somebody_elses_tables(self):
+    def test_a_missing_outbox_differs_from_foreign_tables(self):
         self.assertIn("`outbox init`", self.refused(DATA, "emit", "a"))
         self.sql("CREATE SCHEMA outbox")
         self.sql("CREATE TABLE outbox.event (mine int)")
@@ -444,7 +444,7 @@ class Refused(Faults):
             self.assertIn("version 999", said)
             self.assertIn("use a newer outbox", said)
 
-    def test_a_relay_stops_when_the_outbox_becomes_newer_than_the_program(self):
+    def test_a_relay_stops_when_its_outbox_becomes_newer(self):
         self.init()
         relay = self.mail()
         self.wait_asleep(1, relay)
@@ -546,7 +546,7 @@ class Secrets(Faults):
         self.said.append(relay.output())
         self.ask("DROP SCHEMA outbox CASCADE")
 
-    def test_a_right_password_is_printed_by_nobody(self):
+    def test_a_right_password_is_never_printed(self):
         passfile = self.path("pass")
         passfile.write_text(f"*:*:*:*:{SECRET}\n")
         passfile.chmod(0o600)
@@ -568,7 +568,7 @@ class Secrets(Faults):
         self.assertIn("password", done.stderr)
         self.refuse_pieces("not-this-one")
 
-    def test_a_password_that_breaks_its_url_is_not_printed_in_pieces(self):
+    def test_no_part_of_a_password_in_a_broken_url_is_printed(self):
         """Characters that a URL takes for its own, not percent-encoded, as people forget to."""
         port = self.server.tcp_port
         for mark in "@/?#%:[ &\\'\"=":

@@ -35,7 +35,7 @@ class Crash(workload.ServerCrashes, Load):
         return {"server stopped immediate": lambda: self.server.stop("immediate"), "server killed": self.server.kill,
                 "server stopped fast": lambda: self.server.stop("fast")}
 
-    def test_a_server_restarted_while_a_relay_sleeps_finds_it_awake_for_the_next_event(self):
+    def test_a_relay_asleep_over_a_server_restart_still_wakes(self):
         self.init()
         with self.mail("--sweep", "10m") as relay:
             for n, mode in enumerate(("fast", "immediate")):
@@ -76,7 +76,7 @@ class Trickle(Numbers, ServerCase):
             self.wait_let_go()
         self.reckon(2 * self.faults["server killed"])
 
-    def test_a_server_that_dies_while_one_event_comes_after_the_other_repeats_the_last_ones_and_loses_nothing(self):
+    def test_a_server_dying_in_a_trickle_repeats_only_the_last(self):
         self.rounds(self.trickle, STORM)
 
 
@@ -186,7 +186,7 @@ class DiskFull(Numbers, ServerCase):
         self.outbox("emit", "a", "--payload", large)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(self.sent + 1,)])
 
-    def test_a_relay_at_work_when_the_disk_fills_goes_on_by_itself(self):
+    def test_a_relay_recovers_after_a_full_disk(self):
         """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
         without anybody's help but for the room."""
         self.init()
@@ -269,7 +269,7 @@ class TwoPhase(ServerCase):
         finally:
             db.close()
 
-    def test_prepared_transactions_are_delivered_once_they_commit_also_after_a_crash(self):
+    def test_prepared_transactions_survive_a_crash(self):
         self.init()
         with self.mail() as relay:
             self.prepare("one", 1)

@@ -118,7 +118,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
-    def test_without_a_majority_nothing_is_confirmed_and_nothing_lost(self):
+    def test_without_a_majority_nothing_is_confirmed_or_lost(self):
         """With one node of three left nothing is confirmed; when the others are back, everything arrives, in order."""
         with self.start() as relay:
             self.send(100)

@@ -71,7 +71,7 @@ class Pair(Load):
 
 
 class Synchronous(Pair):
-    def test_a_standby_can_be_read_and_says_why_it_cannot_be_written_to(self):
+    def test_a_standby_is_readable_and_explains_refused_writes(self):
         self.init()
         id = self.emit("a", "k/1", 1)
         copy = self.standby.url(self.dbname)
@@ -139,7 +139,7 @@ class Synchronous(Pair):
         self.heal()
         self.check()
 
-    def test_a_synchronous_standby_that_takes_over_again_and_again_loses_nothing(self):
+    def test_repeated_synchronous_failover_loses_nothing(self):
         """A primary that dies, stops, or stands still and goes on beside its successor, and a synchronous standby that takes over: what
         was committed is delivered, in order, by the same relays, within 30 s."""
         self.rounds(self.turns, 0)
@@ -213,7 +213,7 @@ class Asynchronous(Pair):
         c.verdict()
         self.assertGreater(lost, 0, "no event was delivered that is gone: this shows nothing")
 
-    def test_a_standby_that_lagged_has_what_it_has_delivered_in_order(self):
+    def test_a_lagging_standby_delivers_its_events_in_order(self):
         """A standby that takes over though it lagged: every event that it has is delivered, in order, by the same relays; what it has
         not is gone with its data, and no claim of that time is mistaken for a later one."""
         self.again = {}

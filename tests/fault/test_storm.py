@@ -85,7 +85,7 @@ class Handlers(Scenario):
 
     # ---- the cases ----
 
-    def test_kill_9_between_effect_and_commit_leaves_each_effect_once(self):
+    def test_kills_between_effect_and_commit_leave_it_once(self):
         """Whoever is killed between effect and commit: each handler takes effect once for each event, in the order of its
         key; the external one acts again once for each kill at most."""
         rng, kills, own = random.Random(SEED), 0, 0
@@ -123,7 +123,7 @@ class Handlers(Scenario):
         self.check(kills=2)
         if not self.one_writer: self.assertIn("is lost", sleeper.output())
 
-    def test_what_fails_always_or_sometimes_or_by_crash_takes_nobody_along(self):
+    def test_failing_and_crashing_events_do_not_harm_others(self):
         """Events whose handler fails, or kills the process, become dead letters of that handler alone."""
         self.emit_numbers(40, {7: "fail", 9: "sometimes", 15: "abort", 21: "sometimes", 22: "fail", 29: "abort"})
         deaths = 0
@@ -153,7 +153,7 @@ class Handlers(Scenario):
         self.assertEqual(self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'"), [(12,)])
         self.assertEqual(self.sql("SELECT count(*) FROM old WHERE processed_at IS NULL"), [(0,)])
 
-    def test_two_processes_share_the_work_and_starve_nobody(self):
+    def test_two_processes_share_the_work_and_none_starves(self):
         """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()
         self.path("patient").touch()  # who has to wait for the processor is not taken for dead
@@ -187,7 +187,7 @@ class OnMariadb(Handlers, MariaCase):
         super().setUp()
         self.begin("bigint AUTO_INCREMENT PRIMARY KEY")
 
-    def test_a_connection_ended_while_a_handler_works_changes_nothing(self):
+    def test_a_connection_lost_during_a_handler_changes_nothing(self):
         """A connection ended in the middle of a handler: each handler takes effect once."""
         hold = self.path("hold")
         hold.touch()
@@ -210,7 +210,7 @@ class OnPostgres(Handlers, PgCase):
         super().setUp()
         self.begin("bigserial PRIMARY KEY")
 
-    def test_a_connection_ended_while_a_handler_works_changes_nothing(self):
+    def test_a_connection_lost_during_a_handler_changes_nothing(self):
         """A connection ended in the middle of a handler: each handler takes effect once."""
         hold = self.path("hold")
         hold.touch()
@@ -248,7 +248,7 @@ class OnPostgres(Handlers, PgCase):
                 self.start_anew()
                 self.through_proxy(lambda proxy: [proxy.cut(lambda r: r.text == "COMMIT", when) for _ in range(3)])
 
-    def test_a_connection_ended_between_handler_and_commit_changes_nothing(self):
+    def test_a_connection_lost_before_commit_changes_nothing(self):
         """A backend ended between handler and commit: each handler takes effect once."""
         for text in ("handle_all(", "turn(", "COMMIT"):
             with self.subTest(text):

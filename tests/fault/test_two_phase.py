@@ -69,7 +69,7 @@ class Prepared(Load):
         self.heal()
         self.check()
 
-    def test_transactions_prepared_long_ago_are_delivered_once_they_commit_over_crashes_under_load(self):
+    def test_long_prepared_transactions_survive_crashes_and_load(self):
         """Prepared transactions that outlive crashes of the server and are decided much later: what commits is delivered, in order, and
         what is rolled back is not, while everything else goes on."""
         self.rounds(self.play, STORM, 60)
@@ -80,7 +80,7 @@ class Held(Load):
     settings = {"max_prepared_transactions": 5}
     prepare = Prepared.prepare
 
-    def test_a_prepared_transaction_left_alone_holds_up_neither_relays_nor_status_and_doctor_names_it(self):
+    def test_an_abandoned_prepared_transaction_blocks_nothing(self):
         self.begin(1)
         self.made, self.open = 0, {}
         self.random = random.Random(1)

@@ -48,7 +48,7 @@ class WebhookCase(Case):
 
 
 class Away(WebhookCase):
-    def test_a_dead_endpoint_burns_no_attempts_and_gets_all_when_it_comes(self):
+    def test_a_dead_endpoint_uses_no_attempts_and_gets_all_later(self):
         endpoint = self.endpoint()
         endpoint.stop()
         self.number(1, 2, 3)
@@ -93,7 +93,7 @@ class Broken(Numbers, WebhookCase):
         """What a receiver knows: the requests that it answered."""
         return [(int(request.body), request.id) for request in list(self.receiver.requests) if request.answered]
 
-    def test_an_endpoint_restarted_under_load_loses_and_reorders_nothing(self):
+    def test_an_endpoint_restarted_under_load_loses_nothing(self):
         """An endpoint that is restarted in the middle of its answers gets everything, in order, the same events again."""
         self.receiver = self.endpoint()
         self.send(600)
@@ -125,7 +125,7 @@ class Broken(Numbers, WebhookCase):
 
 
 class Limits(WebhookCase):
-    def test_a_connection_that_nobody_takes_ends_at_its_limit(self):
+    def test_a_connection_not_accepted_ends_at_its_limit(self):
         # A queue of one that is full: what else comes is not answered at all.
         with socket.socket() as full, socket.socket() as first, socket.socket() as second:
             full.bind(("127.0.0.1", 0))
@@ -173,7 +173,7 @@ class Answers(WebhookCase):
         left = list(misbehaved)
         return self.endpoint(lambda request: left.pop(0)(request) if left else answer())
 
-    def test_an_answer_that_does_not_come_in_time_is_a_failed_attempt(self):
+    def test_an_answer_that_comes_too_late_is_a_failed_attempt(self):
         done = threading.Event()
         self.addCleanup(done.set)
 
@@ -192,7 +192,7 @@ class Answers(WebhookCase):
         attempts = sorted(int(r.headers["outbox-attempt"]) for r in endpoint.requests if r.body == b"1")
         self.assertEqual(attempts, [*range(1, len(attempts) + 1)])
 
-    def test_each_way_to_fail_is_an_attempt_and_the_event_comes_again(self):
+    def test_each_way_to_fail_is_an_attempt_and_is_retried(self):
         ways = {
             "empty reply": lambda request: None,
             "HTTP 500: oh no": lambda request: answer(500, body=b"oh no"),

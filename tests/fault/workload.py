@@ -104,11 +104,11 @@ class Storms:
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
         self.storm(lanes=1)
 
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_with_lanes(self):
+    def test_a_storm_of_kills_with_lanes_loses_nothing(self):
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
         self.storm(lanes=4)
 
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing_where_relays_share_many_lanes(self):
+    def test_a_storm_of_kills_with_shared_lanes_loses_nothing(self):
         """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
         self.storm(lanes=16, producers=3)
 
@@ -138,7 +138,7 @@ class ServerCrashes:
         self.heal()
         self.check()
 
-    def test_a_server_that_dies_under_load_and_comes_back_loses_nothing(self):
+    def test_a_server_dying_under_load_loses_nothing(self):
         """A server that ends without a word, or orderly, and comes back: what was committed is delivered, in order, and no relay has
         to be started again."""
         self.rounds(self.crashes, STORM)

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "admin/access.h"
 #include "admin/admin.h"
-#include "admin/gate.h"
 #include "ask.h"
 #include "fuzz.h"
 #include "outbox.h"
@@ -36,7 +36,7 @@ static void start(struct peer *p, outbox *ob)
     struct admin_door door = {.tokens = NULL};
     struct admin_config cfg = {
         .ob = ob, .store = "sqlite", .patience_ms = 1000, .reloads = reloads, .wake_fd = -1};
-    if (p->asks && token_load(NULL, VARIABLE, &door.tokens, &err) != 0)
+    if (p->asks && access_tokens_load(NULL, VARIABLE, &door.tokens, &err) != 0)
         abort();
     if (admin_address_parse("127.0.0.1:0", &door.address, &err) != 0)
         abort();
@@ -180,14 +180,14 @@ static bool alive(const struct peer *peer)
 
 static void read_host(const char *p, size_t n)
 {
-    struct gate_host h;
+    struct access_host h;
     struct error err = {0};
-    if (gate_host_parse((struct str){p, n}, &h)) {
+    if (access_host_parse((struct str){p, n}, &h)) {
         MUST(h.name[0] && strlen(h.name) < sizeof h.name && !strpbrk(h.name, " \r\n/@"));
         if (!h.is_address)
-            MUST(gate_hosts_check(h.name, &err) == 0);
+            MUST(access_hosts_check(h.name, &err) == 0);
     }
-    if (gate_hosts_check(p, &err) != 0)
+    if (access_hosts_check(p, &err) != 0)
         MUST(err.code == ERR_CONFIG && err.text[0]);
 }
 

@@ -85,7 +85,7 @@ class Installed(unittest.TestCase):
             said(program, endpoint.url, env=clean_env({"LD_LIBRARY_PATH": str(folder)}))
             self.assertEqual([request.body for request in endpoint.requests], [b'{"total": 99}'])
 
-    def test_missing_sinks_are_named_and_emitting_goes_on_without_them(self):
+    def test_missing_sinks_are_named_and_do_not_stop_emits(self):
         folder = self.root / "alone"
         folder.mkdir()
         shutil.copy(self.find("liboutbox.so.0"), folder)

@@ -16,7 +16,7 @@ class LateCommits:
         session.do("BEGIN")
         return session
 
-    def test_late_commit_with_nobody_else_about_is_handed_out(self):
+    def test_late_commit_without_other_writers_is_handed_out(self):
         # No transaction has ended since this one began: the reader's snapshot does not name it.
         writer = self.writer()
         seq = writer.emit("a/1")
@@ -33,7 +33,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [low])
 
-    def test_number_taken_early_and_written_late_keeps_the_order_of_a_key(self):
+    def test_number_taken_early_written_late_keeps_key_order(self):
         # Ordered by transaction, `late` would come first.
         writer, other = self.writer(), self.session()
         self.begin_early(writer)
@@ -42,7 +42,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [first, late])
 
-    def test_number_taken_early_and_written_after_the_reader_looked_is_handed_out(self):
+    def test_number_taken_before_a_read_written_after_is_handed_out(self):
         writer = self.writer()
         self.begin_early(writer)
         first = self.session().emit("a/1")
@@ -94,7 +94,7 @@ class LateCommits:
             if i % 5 == 0: seen += self.take("c")
         self.assertEqual(sorted(seen), sorted(seqs))
 
-    def test_consumer_that_starts_at_the_end_gets_what_was_running_then(self):
+    def test_consumer_at_the_end_gets_transactions_running_then(self):
         self.session().emit("a/1")
         writer = self.writer()
         late = writer.emit("a/1")
@@ -102,7 +102,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("new"), [late])
 
-    def test_change_of_lanes_loses_nobody_who_was_running(self):
+    def test_change_of_lanes_loses_no_running_transaction(self):
         self.assertEqual(self.take("c"), [])
         writer = self.writer()
         late = writer.emit("a/1")

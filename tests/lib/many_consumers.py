@@ -55,7 +55,7 @@ class ManyConsumers:
 class OneRelay(ManyConsumers):
     """Consumers that share what they can, and do not touch each other all the same."""
 
-    def test_the_thread_that_waits_for_the_end_of_all_is_not_woken_by_events(self):
+    def test_the_supervising_thread_is_not_woken_by_events(self):
         """It would be woken by each event and consumer, and would wake up for nothing. The kernel counts that."""
         with self.many(6) as relay:
             sent = ["first"]
@@ -79,17 +79,17 @@ class OneRelay(ManyConsumers):
             for i in range(6): wait_until(lambda: self.got(i)[-1] == "last", what=relay.output)
         self.assertEqual(self.ask("SELECT count(*) FROM @parked")[0][0], 0)
 
-    def test_a_predicate_is_asked_before_anybody_is_woken(self):
+    def test_a_predicate_is_evaluated_before_a_worker_is_woken(self):
         with self.many(5, where=lambda i: f"n = {i}") as relay:
             for n in (0, 1, 2, 3, 4, 2): self.emit("a", None, {"n": n})
             for i in range(5): wait_until(lambda: len(self.got(i)) == (2 if i == 2 else 1), what=relay.output)
 
-    def test_a_large_payload_that_was_not_looked_into_is_looked_into_by_all(self):
+    def test_a_large_payload_is_inspected_by_every_consumer(self):
         with self.many(5, where=lambda i: f"n = {i}") as relay:
             self.emit("a", None, {"pad": random.randbytes(40000).hex(), "n": 4})
             wait_until(lambda: len(self.got(4)) == 1, what=relay.output)
 
-    def test_a_consumer_that_fails_holds_up_no_other_and_comes_back_to_company(self):
+    def test_a_failing_consumer_blocks_no_other_and_recovers(self):
         flag = self.path("fail")
         flag.touch()
         sink = f"exec:[ $OUTBOX_CONSUMER != c1 ] || [ ! -e {flag} ] && echo $OUTBOX_TYPE >>{self.path('$OUTBOX_CONSUMER')}.txt"
@@ -102,7 +102,7 @@ class OneRelay(ManyConsumers):
             flag.unlink()
             wait_until(lambda: sorted(lines(1)) == [f"t{n}" for n in range(6)], what=relay.output)
 
-    def test_what_is_resumed_and_sent_back_is_delivered_though_no_event_is_new(self):
+    def test_a_resumed_consumer_is_served_without_new_events(self):
         with self.many(5) as relay:
             self.emit("a")
             self.wait_for(5, ["a"], relay)

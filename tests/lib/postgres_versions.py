@@ -15,11 +15,11 @@ import servers
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "outbox-tests")
 MAJORS = (16, 17, 18)
 PROGRAMS = ("store_postgres",)  # C tests
-FOLDERS = ("exact/", "fault/")  # of Python tests
+FOLDERS = ("isolation/", "fault/")  # of Python tests
 ABOUT = re.compile(r"\bPgCase\b|\bExact(Alone)?\b|^    postgres = True$|^from on_server import ", re.MULTILINE)
 # What a whole run does on the newest: the contract of the store, and the ways in which a newer server could see transactions, claims
 # and plans differently.
-IN_EVERY_RUN = ("store_postgres", "exact/test_claims.py", "exact/test_visibility.py", "exact/test_physical.py", "exact/test_claim_batch.py")
+IN_EVERY_RUN = ("store_postgres", "isolation/test_claims.py", "isolation/test_visibility.py", "isolation/test_physical.py", "isolation/test_claim_batch.py")
 
 
 def cached(major):

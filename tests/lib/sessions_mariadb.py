@@ -1,4 +1,4 @@
-"""What the tests of exactness on MariaDB share: sessions on an outbox, each doing one thing at a time as it is told, as sessions.py has
+"""What the tests of isolation on MariaDB share: sessions on an outbox, each doing one thing at a time as it is told, as sessions_postgres.py has
 them for PostgreSQL."""
 import mariadb_server
 from support import MariaCase

@@ -1,4 +1,4 @@
-"""What the tests of exactness share: sessions on an outbox in PostgreSQL, each doing one thing at a time as it is told.
+"""What the tests of isolation share: sessions on an outbox in PostgreSQL, each doing one thing at a time as it is told.
 
     class Late(Exact):
         def test_late_commit_is_handed_out(self):

@@ -5,7 +5,7 @@
  * an event, refuse it, or take it and not say so; the second event, which has a key to itself, it takes. The clock may end any
  * lease at any time. Retention takes what it may as soon as it may, which is the worst it can do.
  *
- * Every turn of a store is one atomic step here, because there it is one transaction. docs/proof.md says which functions of
+ * Every turn of a store is one atomic step here, because there it is one transaction. tests/model/README.md says which functions of
  * the sources each part stands for, and with which of the switches below what has been checked. */
 
 /* How it is set up: -DORDER=BY_KEY, IN_ALL or NO_ORDER, -DLANES=2, -DCLAIMS=2 (claims a relay may have at once). */

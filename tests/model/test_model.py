@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "sim"))
 import bugs
 
 MODEL = pathlib.Path(__file__).with_name("protocol.pml")
-DOCUMENT = ROOT / "docs" / "proof.md"
+DOCUMENT = ROOT / "tests" / "model" / "README.md"
 ASSERTION, END, CYCLE = "assertion violated", "invalid end state", "acceptance cycle"
 
 # Mistake: its counterpart among the bugs of the code (tests/sim/bugs), "" if there is none; and how spin
@@ -146,7 +146,7 @@ class Model(Checked):
                 self.assertRegex(said, rf"pan:1: {BUGS[name][1]}")
                 self.assertIn("proc ", trace, "no trace")
 
-    def test_each_bug_of_the_code_has_its_counterpart_or_a_reason_to_have_none(self):
+    def test_each_bug_has_its_counterpart_or_a_reason(self):
         here = [of for of, _ in BUGS.values() if of]
         self.assertEqual(sorted([*here, *NOT_IN_THE_MODEL]), sorted(bugs.all_bugs()))
         rows = re.findall(r"^\| `?(\w+|-)`? \| `(BUG_\w+)` \|", DOCUMENT.read_text(), re.M)

@@ -74,7 +74,7 @@ class AdminCase(Case):
 
 
 class Tokens(AdminCase):
-    def test_without_a_token_other_machines_get_only_livez_and_readyz(self):
+    def test_without_a_token_only_livez_and_readyz_are_remote(self):
         with self.serve(listen="0.0.0.0:0") as relay:
             self.assertIn("warning --listen 0.0.0.0:0: other machines may reach it, and no token is set", relay.output())
             for path in ("/metrics", "/", "/nothing", "/metrics?verbose", "/livez/", "//livez"):
@@ -108,7 +108,7 @@ class Tokens(AdminCase):
                 self.assertEqual(self.status(relay, "/nothing", good), 404)
                 self.assertEqual(self.ask(relay, "/readyz?verbose", good).body, "[+] mail: idle\nready\n")
 
-    def test_strangers_learn_no_more_from_readyz_than_its_status(self):
+    def test_unauthorized_clients_get_only_the_status_of_readyz(self):
         down = ["--consumer", "s3cret-name", "--sink", "file:/nonexistent/s3cret-path/out", "--stuck-after", "1ms"]
         with self.serve("--listen-token-file", self.token_file, *down) as relay:
             self.emit("a", payload=1)
@@ -169,7 +169,7 @@ class Tokens(AdminCase):
         self.assertIn("only /livez and /readyz are served", check("--listen", "0.0.0.0:1"))
         self.assertEqual(check("--listen", "0.0.0.0:1", "--listen-token-file", self.token_file), "")
         self.token_file.chmod(0o604)
-        self.assertIn("everybody on this machine can read", check("--listen-token-file", self.token_file))
+        self.assertIn("any user of this machine can read", check("--listen-token-file", self.token_file))
 
 
 class Names(AdminCase):
@@ -242,7 +242,7 @@ class Requests(AdminCase):
                     self.assertNotIn(b" 200 ", answer.split(b"\r\n")[0], raw)
             self.assertEqual(self.status(relay, "/livez"), 200)
 
-    def test_clients_that_never_finish_keep_nobody_out(self):
+    def test_clients_that_never_finish_keep_no_other_out(self):
         with self.serve() as relay:
             slow = [self.connect(relay) for _ in range(100)]
             for connection in slow:
@@ -299,14 +299,14 @@ class UnixSocket(AdminCase):
             said = self.outbox("relay", "--listen-mode", mode, *self.sink(), status=USAGE).stderr
             self.assertIn("is not a mode for a socket", said)
 
-    def test_one_that_was_left_behind_is_replaced(self):
+    def test_a_socket_left_behind_is_replaced(self):
         relay = self.serve(listen=self.at)
         relay.kill()
         self.assertTrue(self.sock.exists())
         with self.serve(listen=self.at) as relay: self.assertEqual(self.status(relay, "/livez"), 200)
         self.assertFalse(self.sock.exists())
 
-    def test_one_that_is_in_use_is_left_alone(self):
+    def test_a_socket_in_use_is_left_alone(self):
         with self.serve(listen=self.at) as relay:
             self.assertIn("another process is listening there", self.refused(UNAVAILABLE))
             self.assertEqual(self.status(relay, "/livez"), 200)
@@ -344,7 +344,7 @@ class UnixSocket(AdminCase):
         self.assertTrue(self.sock.exists())
 
     @unittest.skipIf(os.geteuid(), "only root can give files away")
-    def test_a_folder_of_a_stranger_is_not_used(self):
+    def test_a_folder_of_another_user_is_not_used(self):
         folder, shared = self.path("his"), self.path("shared")
         folder.mkdir()
         os.chown(folder, 65534, 65534)
@@ -357,11 +357,11 @@ class UnixSocket(AdminCase):
         self.refused(UNAVAILABLE, f"unix:{shared}/link/sock")
         self.assertEqual(list(self.path("ours").iterdir()), [])
 
-    def test_a_folder_where_everybody_may_replace_it_is_refused(self):
+    def test_a_world_writable_folder_is_refused(self):
         folder = self.path("open")
         folder.mkdir()
         folder.chmod(0o777)
-        self.assertIn("everybody can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
+        self.assertIn("every user of this machine can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
         folder.chmod(0o1777)
         with self.serve(listen=f"unix:{folder}/sock"): pass
         self.assertIn("No such file or directory", self.refused(UNAVAILABLE, f"unix:{self.dir}/nothing/sock"))

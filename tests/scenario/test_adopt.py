@@ -19,7 +19,7 @@ class Adoption(FlagTable):
         quote = "`" if isinstance(self, MariaCase) else '"'
         return quote + name.replace(quote, 2 * quote) + quote
 
-    def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
+    def test_unprocessed_rows_are_delivered_once_in_order(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox").stdout
         self.assertEqual(said, "outbox: adopted; 7 unprocessed rows became events\n")
@@ -32,7 +32,7 @@ class Adoption(FlagTable):
         self.assertTrue(all(uuid.UUID(e["id"]).version == 7 for e in events))
         self.assertEqual(self.processed(), [3, 6, 9], "nothing marks them unless it is said")
 
-    def test_a_new_row_is_an_event_if_and_only_if_its_transaction_commits(self):
+    def test_a_new_row_is_an_event_only_if_it_commits(self):
         self.sql(self.flagged)
         self.outbox("adopt", "outbox")
         do = self.session()
@@ -79,7 +79,7 @@ class Adoption(FlagTable):
         self.insert(4)
         self.assertEqual(self.numbers(), [1, 2, 4])
 
-    def test_adopting_again_with_other_columns_reads_the_next_rows_with_them(self):
+    def test_adopting_with_other_columns_applies_to_new_rows(self):
         self.sql("CREATE TABLE jobs (id int, event_type varchar(9), kind varchar(9), payload json, body json, processed_at date, done date)")
         add = lambda *values: self.ask("INSERT INTO jobs VALUES (?, 'a', 'b', '1', '2', ?, ?)", *values)
         self.outbox("adopt", "jobs")
@@ -111,7 +111,7 @@ class Adoption(FlagTable):
         self.assertIn("new rows would be read with these columns", said)
         self.assertFalse(self.json("adopt", "outbox")["changed"])
 
-    def test_undo_leaves_events_and_adopting_after_it_needs_a_decision(self):
+    def test_undo_keeps_events_and_readopting_needs_a_decision(self):
         self.old_rows(3)
         undo = lambda *how: self.outbox("adopt", "outbox", "--undo", *how).stdout
         self.assertEqual(undo("--yes"), "outbox: was not adopted; nothing to do\n")

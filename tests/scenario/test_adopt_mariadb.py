@@ -23,7 +23,7 @@ class Adoption(FlagTable, MariaCase):
     def events(self, columns):
         return self.sql(f"SELECT {columns} FROM outbox_event ORDER BY nr")
 
-    def test_the_old_producer_needs_no_rights_and_its_inserts_never_fail(self):
+    def test_old_producers_need_no_rights_and_never_fail(self):
         self.sql("CREATE TABLE old (id VARCHAR(50), event_type TEXT, payload LONGTEXT, processed_at DATE, short VARCHAR(3)) CHARACTER SET utf8mb4")
         self.outbox("adopt", "old")
         user = f"u{uuid.uuid4().hex[:12]}"
@@ -103,7 +103,7 @@ class Adoption(FlagTable, MariaCase):
         self.outbox("adopt", "outbox")
         self.assertEqual([e["type"] for e in self.drained()], ["before"] + ["message:created"] * 2)
 
-    def test_whoever_holds_the_table_is_not_waited_for_for_long(self):
+    def test_a_lock_on_the_table_is_not_waited_for_for_long(self):
         self.old_rows(3)
         db = self.connect()
         with db.cursor() as cursor:
@@ -186,7 +186,7 @@ class Beside(FlagTable, MariaCase):
         self.proxy.stops.clear()
         return stop, adopt
 
-    def test_a_row_in_flight_while_the_trigger_is_there_and_asleep_is_waited_for(self):
+    def test_a_row_written_before_the_trigger_is_waited_for(self):
         """The trigger makes nothing of a row yet, and the copy comes before its commit: it would be lost, but is waited for."""
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"):
             with self.subTest(level):
@@ -231,7 +231,7 @@ class Beside(FlagTable, MariaCase):
     def test_cut_off_after_any_statement_it_can_be_done_again(self):
         self.cut(ANSWERED)
 
-    def test_cut_off_after_any_statement_a_mark_is_given_and_dropped_again(self):
+    def test_cut_off_anywhere_a_mark_can_be_given_and_dropped(self):
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.cut(ANSWERED, *mark)
         unmarked = "SELECT count(*) FROM outbox WHERE processed_at IS NULL"
@@ -249,7 +249,7 @@ class Beside(FlagTable, MariaCase):
             self.outbox("adopt", "outbox", "--undo", "--yes")
         self.assertEqual(self.sql(noted), [(0,)])
 
-    def test_a_relay_cut_off_at_any_statement_marks_what_it_has_delivered_and_nothing_else(self):
+    def test_a_relay_cut_off_anywhere_marks_only_deliveries(self):
         """Its last statement is the one after which there is none to cut off."""
         self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail")
         for when in (UNSENT, ANSWERED):
@@ -268,7 +268,7 @@ class Beside(FlagTable, MariaCase):
         said = " ".join(stop.text for stop in self.stopped_at)
         for words in ("SKIP LOCKED", "FOR UPDATE `outbox`", "DELETE r FROM JSON_TABLE"): self.assertIn(words, said)
 
-    def test_undone_and_adopted_again_while_others_write_every_event_has_one_row(self):
+    def test_undone_and_readopted_under_writes_one_event_per_row(self):
         with self.writers(2):
             for _ in range(3):
                 self.outbox("adopt", "outbox", "--existing", "skip")

@@ -28,7 +28,7 @@ class Marking(FlagTable):
 class Marked(Marking):
     """Both systems run: what the outbox has delivered is marked, so that the old poller does not send it."""
 
-    def test_what_a_named_consumer_has_had_is_marked_and_nothing_else(self):
+    def test_only_rows_delivered_to_the_named_consumer_are_marked(self):
         self.old_rows(6)
         self.assertIn('are marked in processed_at once consumer "mail" has received them', self.adopt())
         self.insert(7, 8)
@@ -44,7 +44,7 @@ class Marked(Marking):
         self.assertEqual(self.poll(), [9], "the old one is first here; the outbox delivers it, too")
         self.assertEqual(self.numbers()[-1], 9)
 
-    def test_what_fails_is_left_to_the_old_one_and_what_is_retried_is_marked(self):
+    def test_failed_rows_stay_unmarked_and_retried_ones_are(self):
         self.old_rows(2)
         self.adopt()
         self.drain("--consumer", "mail", "--sink", "exec:case $OUTBOX_SEQ in 1) exit 65;; esac")
@@ -66,7 +66,7 @@ class Marked(Marking):
             self.path("go").touch()
             wait_until(lambda: self.processed() == [2, 3, 4], what=lambda: str(self.processed()))
 
-    def test_a_relay_that_is_killed_between_delivery_and_mark_leaves_the_row_to_the_next(self):
+    def test_a_relay_killed_before_the_mark_leaves_it_to_the_next(self):
         self.old_rows(1)
         self.adopt()
         killed = self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had; kill -9 $PPID", wait=False)
@@ -88,7 +88,7 @@ class Marked(Marking):
         self.assertEqual(sorted(e["payload"]["n"] for e in self.ndjson(self.path("mail.ndjson"))), list(range(1, 31)))
         self.assertEqual(self.waiting(), 0)
 
-    def test_marking_again_changes_nothing_and_another_consumer_or_column_does(self):
+    def test_marking_changes_with_the_consumer_or_column_only(self):
         self.old_rows(1)
         self.sql("ALTER TABLE outbox ADD COLUMN done boolean")
         self.adopt()
@@ -133,7 +133,7 @@ class Marked(Marking):
         self.assertEqual(self.processed(), [])
         self.sql("ALTER TABLE outbox DROP COLUMN processed_at")
 
-    def test_a_table_that_is_gone_holds_up_nobody(self):
+    def test_a_dropped_table_blocks_no_event(self):
         self.old_rows(2)
         self.adopt()
         self.sql("DROP TABLE outbox")
@@ -154,7 +154,7 @@ class Marked(Marking):
         self.drained("mail", "--events", "order.*")
         self.assertEqual(self.processed(), [])
 
-    def test_a_row_without_a_key_of_its_own_is_not_marked_in_anothers_place(self):
+    def test_a_row_without_a_unique_key_is_never_marked_wrongly(self):
         self.sql("CREATE TABLE twins (shop int NOT NULL, id int NOT NULL, event_type text, payload text, processed_at date, "
                  "PRIMARY KEY (shop, id))")
         for shop in (1, 2): self.ask("INSERT INTO twins VALUES (?, 7, 'a', ?, NULL)", shop, '{"n": %d}' % shop)
@@ -236,7 +236,7 @@ class OnPostgres(Marking, PgCase):
         self.drained("mail", "--receipts")
         self.assertEqual(self.sql("SELECT count(*) FROM saw JOIN outbox.receipt r ON r.seq = saw.id AND r.xmin = saw.xid::xid"), [(2,)])
 
-    def test_a_row_that_the_old_one_is_at_is_not_waited_for_and_marked_after_it(self):
+    def test_a_locked_row_is_marked_later_without_waiting(self):
         self.old_rows(2)
         self.adopt()
         db, poller = self.session()
@@ -252,7 +252,7 @@ class OnPostgres(Marking, PgCase):
         db.rollback()
         self.assertEqual(self.troubles(), [])
 
-    def test_what_is_wrong_with_the_table_holds_up_no_event_and_is_told(self):
+    def test_a_broken_table_blocks_no_event_and_is_reported(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not in this house'; END$$")
@@ -271,7 +271,7 @@ class OnPostgres(Marking, PgCase):
         self.assertEqual(self.processed(), [1, 2])
         with self.assertRaises(psycopg2.errors.InsufficientPrivilege): self.session(store)[1].execute("UPDATE outbox SET processed_at = NULL")
 
-    def test_partitions_and_keys_of_several_columns_and_any_type_are_marked(self):
+    def test_partitions_and_composite_keys_are_marked(self):
         self.sql("""CREATE TABLE parts (id uuid DEFAULT gen_random_uuid(), at timestamptz DEFAULT clock_timestamp(), code char(3) DEFAULT 'x',
                     event_type text, payload json, done boolean, PRIMARY KEY (id, code, at)) PARTITION BY RANGE (at)""")
         self.sql("CREATE TABLE parts_1 PARTITION OF parts DEFAULT")
@@ -283,7 +283,7 @@ class OnPostgres(Marking, PgCase):
         self.assertEqual(self.sql("SELECT array_agg(payload::text ORDER BY payload::text) FROM parts WHERE done"), [(["1", "3", "4", "6"],)])
         self.assertEqual(self.troubles(), [])
 
-    def test_where_a_predicate_decides_receipts_tell_what_was_delivered(self):
+    def test_with_a_predicate_receipts_tell_deliveries(self):
         self.old_rows(2)
         self.adopt()
         self.drained("mail", "--where", "n = 2", "--receipts")
@@ -306,7 +306,7 @@ class OnMariadb(Marking, MariaCase):
     def troubles(self):
         return [f["text"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "marked"]
 
-    def test_a_row_that_the_old_one_is_at_is_not_waited_for_and_marked_after_it(self):
+    def test_a_locked_row_is_marked_later_without_waiting(self):
         """By its row, by an index on the flag, or by the whole table: whatever it has locked."""
         self.old_rows(2)
         self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
@@ -331,7 +331,7 @@ class OnMariadb(Marking, MariaCase):
         self.numbers()
         self.assertEqual((self.processed(), self.waiting(), self.troubles()), ([1, 2, 3], 0, []))
 
-    def test_what_is_wrong_with_the_table_holds_up_no_event_and_is_told(self):
+    def test_a_broken_table_blocks_no_event_and_is_reported(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE TRIGGER no BEFORE UPDATE ON outbox FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not in this house'")
@@ -345,7 +345,7 @@ class OnMariadb(Marking, MariaCase):
         self.numbers()
         self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
 
-    def test_a_relay_needs_the_right_to_update_the_table_and_without_it_delivers_all_the_same(self):
+    def test_a_relay_without_update_rights_still_delivers(self):
         self.old_rows(2)
         self.adopt()
         user = f"u{uuid.uuid4().hex[:12]}"
@@ -360,7 +360,7 @@ class OnMariadb(Marking, MariaCase):
         drain()
         self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
 
-    def test_keys_of_any_type_are_found_and_flags_are_set_in_the_way_they_have_been(self):
+    def test_keys_of_any_type_are_found_and_flags_keep_their_form(self):
         keys = {"BIGINT UNSIGNED": (18446744073709551615, 18446744073709551614), "BINARY(16)": (b"\x00" * 15 + b"'", b"\xff" * 16),
                 "VARCHAR(50) COLLATE utf8mb4_general_ci": ("it's \\ \u2603", "B"), "VARCHAR(20) CHARACTER SET latin1": ("\u00fc", "a b "),
                 "CHAR(36)": (str(uuid.uuid4()), str(uuid.uuid4()).upper()), "DATETIME(6)": ("2025-01-02 03:04:05.000006", "2025-01-02 03:04:05.000007"),

@@ -15,7 +15,7 @@ DATA, AGAIN, CONFIG, UNAVAILABLE = 65, 75, 78, 69
 
 
 class Adoption(FlagTable, PgCase):
-    def test_the_old_producer_needs_no_rights_and_its_inserts_never_fail(self):
+    def test_old_producers_need_no_rights_and_never_fail(self):
         self.sql("CREATE TABLE old (id text, event_type text, payload text, processed_at date)")
         self.outbox("adopt", "old")
         store = self.role()
@@ -130,7 +130,7 @@ class Adoption(FlagTable, PgCase):
         self.assertEqual(got, [("x", "order", "7", "1", True), ("y", None, None, "2", True), ("w", "order", "8", "4", True)])
         self.assertEqual(self.sql("SELECT created_at::date::text FROM outbox.event WHERE type = 'x'"), [("2024-01-02",)])
 
-    def test_the_debezium_shape_of_another_schema_has_ids_of_its_own_type(self):
+    def test_the_debezium_shape_takes_any_schema_and_id_type(self):
         self.sql('CREATE SCHEMA "Shop"')
         self.sql('CREATE TABLE "Shop"."Out""box" (id UUID PRIMARY KEY, aggregatetype TEXT, aggregateid TEXT, type TEXT, payload JSONB)')
         id = str(uuid.uuid4())
@@ -221,7 +221,7 @@ class Hostile(PgCase):
         self.assertEqual(self.sql("SELECT type, aggregate_type, aggregate_id, payload, tenant, headers->>'source_id' FROM outbox.event"),
                          [("ok", "sad", "[1,3)", {"n": 1}, "acme", "(1,x)")] * 2)
 
-    def test_a_column_that_gets_another_type_later_runs_nothing_either(self):
+    def test_a_column_whose_type_changes_later_runs_nothing(self):
         self.table()
         self.outbox("adopt", "mallory.old", "--column", "tenant=tenant")
         self.act("CREATE TYPE mallory.mood AS ENUM ('sad', '1')")
@@ -234,7 +234,7 @@ class Hostile(PgCase):
                 self.assertEqual((column, e.pgcode), ("created_at", "22007"))
         self.assert_nothing_ran_as_us()
 
-    def test_what_is_in_indexes_constraints_policies_and_defaults_does_not_run_as_whoever_adopts(self):
+    def test_expressions_of_a_table_do_not_run_as_the_adopter(self):
         self.table(more="int DEFAULT mallory.odd(3)", made="int GENERATED ALWAYS AS (mallory.odd(4)) STORED")
         self.act("INSERT INTO mallory.old (event_type, payload) VALUES ('a', '1')",
                  "CREATE INDEX ON mallory.old ((mallory.odd(1)))", "CREATE INDEX ON mallory.old (id) WHERE mallory.odd(1) = 1",
@@ -253,7 +253,7 @@ class Hostile(PgCase):
         self.assert_nothing_ran_as_us()
         self.assertEqual(self.sql("SELECT type FROM outbox.event ORDER BY seq"), [("a",), ("b",)])
 
-    def test_what_runs_while_rows_are_read_leaves_nothing_behind_that_runs_as_whoever_adopts(self):
+    def test_reading_rows_leaves_nothing_to_run_as_the_adopter(self):
         """A function of his runs with his own rights; but a setting, a cursor or a trigger of it can outlive it."""
         self.table()
         things = {
@@ -321,7 +321,7 @@ class Hostile(PgCase):
         self.assertEqual(self.sql("SELECT type FROM second.event"), [("a",)])
         self.assertEqual(self.sql(f"SELECT has_schema_privilege('{self.name}', 'second', 'CREATE')"), [(False,)])
 
-    def test_no_row_is_marked_where_that_would_run_code_of_a_stranger(self):
+    def test_no_row_is_marked_where_foreign_code_would_run(self):
         """An UPDATE runs what is on the table; so it is made for those alone who may act as the outbox's owner anyhow."""
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.table(nr="int PRIMARY KEY DEFAULT 1")

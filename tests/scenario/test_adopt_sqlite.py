@@ -9,7 +9,7 @@ DATA = 65
 
 
 class Adoption(FlagTable, Case):
-    def test_its_inserts_never_fail_and_values_of_any_kind_are_taken(self):
+    def test_inserts_never_fail_and_values_of_any_kind_are_taken(self):
         self.sql("CREATE TABLE old (id, event_type, payload, processed_at)")
         self.outbox("adopt", "old")
         same = str(uuid.uuid4())

@@ -86,14 +86,14 @@ class Arguments(CliCase, Case):
             if name != "help":
                 self.assertEqual(self.outbox(name, "-h").stdout, text)
 
-    def test_h_behind_other_arguments_shows_the_help_of_that_command(self):
+    def test_h_after_other_arguments_shows_help_of_the_command(self):
         for command, args in ((["emit"], ["order.paid"]), (["emit"], ["order.paid", "--key", "order/1"]),
                               (["dead", "list"], ["--consumer", "mail"]), (["events", "show"], ["relay"]),
                               (["consumers", "set"], ["mail", "--events", "a"])):
             with self.subTest(command=command, args=args):
                 self.assertEqual(self.outbox(*command, *args, "-h").stdout, self.outbox(*command, "-h").stdout)
 
-    def test_help_and_version_work_whatever_is_wrong_with_the_settings(self):
+    def test_help_and_version_work_with_broken_settings(self):
         bad = {"OUTBOX_LEASE": "soon", "OUTBOX_CONFIG": "/nowhere", "OUTBOX_STORE": "nonsense", "OUTBOX_JSON": "maybe"}
         for args in (["help"], ["version"], ["emit", "--help"], ["config", "sample"]):
             self.outbox(*args, env=bad)
@@ -125,7 +125,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "dead", "drop", "7", "--all")
         self.refused(USAGE, "emit", "--ndjson", "--payload", "1", says="--ndjson")
 
-    def test_bad_values_of_flags_are_usage_errors_that_name_the_flag(self):
+    def test_bad_flag_values_are_usage_errors_naming_the_flag(self):
         for flag, value in (("--lease", "3"), ("--lease", "1ms"), ("--lanes", "0"), ("--lanes", "65"),
                             ("--concurrency", "1025"), ("--batch", "10001"), ("--retry", "quick"), ("--from", "now"),
                             ("--where", "a ="), ("--receipts=maybe", None), ("--consumer", "a b")):
@@ -191,7 +191,7 @@ class Emit(CliCase):
         self.assertEqual(ev["headers"], {"trace": "a=b", "q": '"ü"'})
         self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @event"), [('{"total": 9.50}',)])
 
-    def test_says_that_the_event_is_stored_when_its_id_cannot_be_printed(self):
+    def test_an_unprintable_id_is_reported_as_stored(self):
         for redirect in (">/dev/full", ">&-"):
             done = subprocess.run(["sh", "-c", f'exec "$0" emit a {redirect}', BIN], capture_output=True, text=True,
                                   env=self.env(), cwd=self.dir)
@@ -224,7 +224,7 @@ class Emit(CliCase):
         self.refused(DATA, "emit", "a", "--payload", "2", "--idempotency-key", "k", says='"k"')
         self.assertEqual((self.stored(), self.keys()), (1, 1))
 
-    def test_delay_sets_the_time_before_which_nobody_gets_it(self):
+    def test_delay_sets_the_time_before_which_it_is_not_delivered(self):
         self.outbox("emit", "a", "--delay", "5m")
         times = f"{self.millis('created_at')}, {self.millis('not_before')}"
         created, not_before = self.ask(f"SELECT {times} FROM @event")[0]
@@ -336,7 +336,7 @@ class BadInput(CliCase):
     def test_payload_file_that_is_not_there(self):
         self.emit_refused("a", "--payload", "@none.json", says="none.json")
 
-    def test_types_that_are_empty_or_hold_spaces_or_control_characters(self):
+    def test_empty_or_malformed_types_are_refused(self):
         for type, says in (("", "empty"), ("a b", "white space"), (" a", "white space"), ("a\tb", "control"),
                            ("a\nb", "control"), ("a\x7f", "control"), ("a\u0085", "control"), ("a\u2003b", "white space"),
                            ("x" * 256, "255"), (b"a\xff", "UTF-8")):
@@ -474,7 +474,7 @@ class Files(CliCase, Case):
         self.assertEqual(self.stored(), 0)
         self.outbox("emit", "a", env=quick)
 
-    def test_tables_show_no_control_characters_of_strangers(self):
+    def test_tables_show_no_control_characters(self):
         db = sqlite3.connect(self.db)
         db.execute("PRAGMA ignore_check_constraints = ON")  # an older version let them in
         with db:
@@ -538,7 +538,7 @@ lease = 20s
         self.assertEqual(got["outbox", "store"], ("sqlite:f.db", "flag", "--store"))
         self.assertEqual(got["consumer mail", "lease"], ("3s", "flag", "--lease"))
 
-    def test_options_behind_a_consumer_are_its_own_and_those_before_are_for_all(self):
+    def test_options_after_a_consumer_are_its_own(self):
         got = self.config("--batch", "7", "--lanes=2", "--consumer", "a", "--lanes", "3", "--sink", "stdout:",
                           "--consumer", "b", "--receipts")
         self.assertEqual(got["consumer a", "batch"][0], "7")
@@ -549,7 +549,7 @@ lease = 20s
         self.assertEqual(got["consumer b", "receipts"][0], "yes")
         self.assertEqual(got["consumer b", "sink"][0], None)
 
-    def test_consumers_of_the_arguments_replace_those_of_the_file_but_start_from_their_settings(self):
+    def test_consumers_in_arguments_start_from_the_files_settings(self):
         got = self.config("-c", self.write("o.conf", self.CONF), "--consumer", "mail", "--batch", "5")
         self.assertEqual({section for section, _ in got}, {"outbox", "consumer mail"})
         self.assertEqual(got["consumer mail", "sink"][0], "exec:./mail")
@@ -671,7 +671,7 @@ class Inspect(CliCase):
         self.assertRegex(text, r"(?m)^bad +expired")
         self.refused(DATA, "events", "show", "99", says='"99"')
 
-    def test_an_event_and_its_dead_letter_are_shown_with_their_idempotency_key(self):
+    def test_events_and_dead_letters_show_their_idempotency_key(self):
         for how in ((), ("--tenant", "acme")):  # of a tenant's, too, which for the platform's inbox goes by its id
             key = f"key of {how[-1] if how else 'nobody'}"
             event = self.emit("order.paid", None, None, "--idempotency-key", key, *how)
@@ -721,7 +721,7 @@ class Inspect(CliCase):
         for sub in ("show", "pause", "resume", "remove"):
             self.refused(DATA, "consumers", sub, "none", says='"none"')
 
-    def test_trim_deletes_what_nobody_needs_and_names_what_pins(self):
+    def test_trim_deletes_unneeded_events_and_names_what_pins(self):
         self.deliver()
         self.outbox("consumers", "pause", "good")
         self.emit("order.paid")

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import unittest
 
+from pages import items
 from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, wait_until
 from test_docs import BUILD, FENCE, plain
 
@@ -120,7 +121,7 @@ class NamedOnPostgres(Named, PgCase):
         self.sql("CREATE TABLE outbox.outbox_listeners (mine text)")
         self.outbox("migrate", "validate")
 
-    def test_a_part_reads_those_it_may_know_and_never_a_table_of_the_applications(self):
+    def test_a_part_never_reads_tables_of_the_application(self):
         self.sql("DROP VIEW outbox.outbox_dead_letters; CREATE TABLE outbox.outbox_dead_letters (mine text)")
         roles = {part: self.role(part) for part in ("producer", "consumer", "operator")}
         may = {part: {name for (name,) in self.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND "
@@ -159,6 +160,9 @@ WORDS = {
         handleEvent listenerId batchSize maxRetries baseBackoffMs claimListener updateCursor recordError fetchAfterId
         OutboxListenerConfig OutboxListenerRepository OutboxRepository""",
     "Debezium": "aggregatetype aggregateid type payload table.field.event.id route.by.field route.topic.replacement",
+    "Sequin": "message_grouping group_column_names max_retry_count",
+    "PgQue": "subscribe send insert_event ticker receive ack nack pgque_reader pgque_writer pgque_admin",
+    "Svix": "whsec_ whsk_",
     "River": "river_job kind args InsertTx available running retryable completed discarded max_attempts scheduled_at UniqueOpts",
     "pg-boss": "send publish subscribe work fetch complete fail created active retry failed retryLimit retryBackoff deadLetter singletonKey",
     "Watermill": "watermill_<topic> watermill_offsets_<topic> offset_acked consumer_group ConsumerGroup NewSubscriber Ack Nack",
@@ -173,9 +177,8 @@ def sections():
 
 
 def rows(text):
-    """rows gives what stands in the columns of a section's table: (there, here)."""
-    lines = [line.strip().strip("|") for line in text.splitlines() if line.startswith("| ")]
-    return [tuple(cell.strip() for cell in re.split(r" \| ", line)) for line in lines[1:]]
+    """rows gives what stands on both sides of the arrows of a section: (there, here)."""
+    return [tuple(item.split(" → ", 1)) for item in items(text) if " → " in item]
 
 
 def spans(text):
@@ -229,7 +232,7 @@ class Names(PgCase):
         if name.startswith("outbox."): return name[7:] in self.relations
         if name.endswith("()"): return f" {name[:-1]}" in HEADERS or f"*{name[:-1]}" in HEADERS
         if name.startswith("OUTBOX_"): return re.search(rf"\b{name}\b", HEADERS) is not None
-        if name.startswith("outbox_"): return f"| `{name}` |" in METRICS
+        if name.startswith("outbox_"): return f"* `{name}`, " in METRICS
         if " = " in name: return self.is_taken(*name.split(" = ", 1))
         return name in option
 

@@ -140,12 +140,12 @@ webhook-ca-file = neither
             self.write("closed.conf", "", 0)
             self.assertIn("closed.conf", self.problems("-c", "closed.conf")[0][1])
 
-    def test_secrets_that_everybody_can_read_are_a_warning(self):
+    def test_world_readable_secrets_are_a_warning(self):
         secret = self.write("secrets", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 0o644)
         args = "--consumer", "a", "--sink", "https://example.com/", "--webhook-secret-file", secret
         got = self.json("config", "check", *args)
         self.assertTrue(got["ok"])
-        self.assertIn("everybody", got["warnings"][0]["text"])
+        self.assertIn("any user of this machine", got["warnings"][0]["text"])
         secret.chmod(0o640)
         self.assertEqual(self.json("config", "check", *args)["warnings"], [])
 
@@ -165,7 +165,7 @@ webhook-ca-file = neither
         said = self.outbox("config", "check", "--connect", "--consumer", "e", "--sink", f"file:{self.path('new')}").stdout
         self.assertIn("ok, 1 consumer", said)
 
-    def test_a_reload_refuses_a_sink_that_cannot_be_opened_as_a_whole(self):
+    def test_a_reload_with_an_unusable_sink_is_refused_whole(self):
         good = f"[outbox]\nstore = {self.store}\n[consumer a]\nsink = file:{self.path('out')}\n"
         self.write("o.conf", good)
         with self.relay("-c", "o.conf") as relay:
@@ -191,7 +191,7 @@ class Environment(ConfigCase):
         self.assertEqual([ev["type"] for ev in self.ndjson(self.path("mail"))], ["b.1"])
         self.assertTrue(self.json("config", "check", env=env)["ok"])
 
-    def test_flags_count_before_the_environment_and_that_before_the_file(self):
+    def test_flags_precede_the_environment_and_the_file(self):
         self.write("o.conf", "[outbox]\nbatch = 1\n[consumer a]\nsink = file:x\nbatch = 2\nlease = 7s\n[consumer b]\nsink = file:y\n")
         env = {"OUTBOX_CONSUMER_A_BATCH": "3", "OUTBOX_BATCH": "4"}
         got = self.show("-c", "o.conf", **env)
@@ -219,6 +219,16 @@ class Environment(ConfigCase):
                 self.assertIn(f"outbox: {where}: ", said)
                 self.assertIn(says, said)
                 self.assertIn(where, [w for w, _ in self.problems(env={**base, **more})])
+
+    def test_a_variable_that_misspells_a_setting_is_refused(self):
+        self.init()
+        for name, meant in (("LAESE", "LEASE"), ("LEAS", "LEASE"), ("LEASEE", "LEASE"), ("LEESE", "LEASE"), ("DRAIN_DEADLIN", "DRAIN_DEADLINE"),
+                            ("LIMITS", "LIMIT"), ("STORES", "STORE")):
+            done = self.outbox("status", status=78, env={f"OUTBOX_{name}": "1"})
+            self.assertIn(f"OUTBOX_{name}: there is no such setting; did you mean OUTBOX_{meant}?", done.stderr)
+            self.assertIn(f"OUTBOX_{meant}?", self.outbox("config", "check", status=78, env={f"OUTBOX_{name}": "1"}).stderr)
+        for name in ("LAESE", "WORKER", "TOPIC", "HOST", "SINKS", "SEED", "TEST_PG", "PORT", "TYPE", "CONSUMER", "REDIS_PASSWORD"):
+            self.outbox("status", env={f"OUTBOX_{name}": "" if name == "LAESE" else "1"})
 
     def test_what_is_not_for_us_is_passed_over(self):
         self.outbox("status", env={"OUTBOX_CONSUMER_SEARCH_EVENTS": "a.*"})  # a relay's business

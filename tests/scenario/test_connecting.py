@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL: what docs/running-on-postgres.md says is so, and a server that is too old is refused."""
+"""Connecting to PostgreSQL: what docs/stores.md says is so, and a server that is too old is refused."""
 # build: plain
 import contextlib
 import re
@@ -12,7 +12,7 @@ import servers
 from support import ROOT, TIMEOUT, Case, clean_env
 from test_docs import BUILD, plain, shell_blocks
 
-PAGE = ROOT / "docs" / "running-on-postgres.md"
+PAGE = ROOT / "docs" / "stores.md"
 CONFIG = 78
 
 
@@ -70,7 +70,7 @@ class Old(Case):
                     guest.sendall(hello)
                     while guest.recv(4096): pass  # nobody asks it anything before the end
 
-    def test_a_server_that_is_too_old_is_refused_before_anything_is_asked_of_it(self):
+    def test_a_too_old_server_is_refused_before_any_query(self):
         for args in (["init"], ["status"], ["doctor"], ["relay", "--consumer", "mail", "--sink", "stdout:"]):
             with self.subTest(command=args[0]):
                 said = self.outbox(*args, status=CONFIG).stderr

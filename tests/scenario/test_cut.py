@@ -54,7 +54,7 @@ class Cut:
     def test_without_its_burial_no_failure_is_settled(self):
         self.cut_and_mended("INSERT", "dead", self.settled_nothing)
 
-    def test_without_the_end_of_its_claim_nothing_is_buried_and_nothing_recorded(self):
+    def test_an_open_claim_buries_and_records_nothing(self):
         self.cut_and_mended("DELETE", "claim", self.settled_nothing)
 
     def test_without_its_record_no_event_is_settled_and_none_buried(self):

@@ -72,7 +72,7 @@ class Dispatcher(Configured):
     def ids(self):
         return [e["id"] for e in self.json("events", "list", "--limit", "1000")]
 
-    def test_each_event_is_dispatched_once_with_its_time_and_stream_id(self):
+    def test_each_event_is_dispatched_once_with_time_and_id(self):
         self.emit_many({"type": f"tenant.{'user' if i % 2 else 'role'}.added", "aggregate_type": "u",
                         "aggregate_id": str(i), "payload": i} for i in range(120))
         before = time.time()

@@ -1,6 +1,7 @@
 """The documents tell the truth: their examples run and print what they show, their links lead somewhere, and the tests
 and options they name exist."""
 # build: plain
+import contextlib
 import json
 import pathlib
 import re
@@ -10,13 +11,15 @@ import unittest
 
 import proof
 import rows
+from pages import BROKERS, items, section
 from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env
 
 BUILD = pathlib.Path(BIN).parent
 README = ROOT / "README.md"
 FIRST_STEPS = ROOT / "docs" / "first-steps.md"
-FROM_C = ROOT / "docs" / "from-c.md"
+C_PAGE = ROOT / "docs" / "c.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
+REFERENCE = ROOT / "docs" / "reference.md"
 WEBHOOKS = ROOT / "docs" / "webhooks.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 # What is asked for, where it is kept beside the source.
@@ -143,8 +146,8 @@ class Examples(Runs, Case):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
 
-    def test_programs_of_from_c_compile_and_run(self):
-        programs = [text for language, text, _ in blocks(FROM_C) if language == "c" and "int main(" in text]
+    def test_programs_of_the_page_on_c_compile_and_run(self):
+        programs = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" in text]
         printed = [self.compile_and_run(text) for text in programs]
         self.assertEqual(printed, ["", 'order.paid {"total":99}\n'])
 
@@ -153,31 +156,41 @@ class Readme(Runs, PgCase):
     def test_examples_of_the_readme_print_what_it_shows(self):
         self.run_blocks(README, shop=self.store)
 
+    def test_its_producer_in_python_emits(self):
+        import psycopg2
+        self.init()
+        self.sql("CREATE TABLE orders (id bigint, paid boolean); INSERT INTO orders VALUES (42, false)")
+        program, = (text for language, text, _ in blocks(README) if language == "python")
+        with contextlib.closing(psycopg2.connect(self.store)) as connection:
+            exec(program, {"connection": connection})
+        self.assertEqual(self.sql("SELECT type, aggregate_id, payload::text, paid FROM outbox.event, orders"),
+                         [("order.paid", "42", '{"total": 99}', True)])
+
 
 class Quotes(unittest.TestCase):
-    def test_code_of_from_c_that_is_no_program_stands_in_an_example(self):
+    def test_snippets_of_the_page_on_c_stand_in_an_example(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
-        quotes = [text for language, text, _ in blocks(FROM_C) if language == "c" and "int main(" not in text]
+        quotes = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)
         for quote in quotes: self.assertTrue(any(quote in text for text in examples), f"in no example:\n{quote}")
 
 
 class Recipes(Case):
-    """The pages on adding a sink, a store and a command."""
+    """The page on adding a sink, a store and a command."""
 
     # What their second steps declare.
     DECLARED = "#include \"sink/sink.h\"\nextern const struct sink_ops spool_ops;\n"
 
     def test_files_they_show_compile(self):
-        shown = [(path.name, text) for path in (ROOT / "docs").glob("adding-a-*.md")
-                 for language, text, _ in blocks(path) if language == "c" and text.lstrip().startswith(("#include", "/*"))]
-        self.assertEqual(sorted(name for name, _ in shown), ["adding-a-command.md", "adding-a-sink.md"])
-        for name, text in shown:
-            source = self.path(name + ".c")
+        shown = [text for language, text, _ in blocks(ROOT / "docs" / "extending.md")
+                 if language == "c" and text.lstrip().startswith(("#include", "/*"))]
+        self.assertEqual(len(shown), 2)
+        for text in shown:
+            source = self.path("shown.c")
             source.write_text(self.DECLARED + text)
             done = subprocess.run(["gcc", "-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
                                    "-I", ROOT / "include", "-I", ROOT / "src", source], capture_output=True, text=True)
-            with self.subTest(document=name): self.assertEqual((done.returncode, done.stderr), (0, ""))
+            with self.subTest(file=text[:40]): self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
 class Conformance(unittest.TestCase):
@@ -197,7 +210,7 @@ class Conformance(unittest.TestCase):
                 self.assertTrue(row.tests)
                 self.assertEqual(set(row.stores) - {store for on in row.tests.values() for store in on}, set())
 
-    def test_a_row_is_proven_only_by_tests_that_passed_on_its_stores(self):
+    def test_a_row_is_proven_only_by_tests_on_its_stores(self):
         """What ./test --rows says of a row whose test passed on one store, was skipped on the other, or is not there."""
         def said(*lines, cell="both: `scenario/test_x.py:test_y`", stores="PostgreSQL, SQLite"):
             job = types.SimpleNamespace(label="scenario/test_x.py", output="\n".join(lines))
@@ -256,7 +269,7 @@ class References(unittest.TestCase):
         heads = re.findall(r"^## (G\d+)\b", GUARANTEES.read_text(), re.MULTILINE)
         self.assertEqual(heads, [f"G{i}" for i in range(1, 14)])
 
-    def test_every_guarantee_is_attacked_under_the_words_it_is_stated_in(self):
+    def test_every_guarantee_is_attacked_in_its_own_words(self):
         stated = re.findall(r"^## (G\d+) (.*)$", GUARANTEES.read_text(), re.MULTILINE)
         self.assertEqual([(name, text) for name, text, _ in proof.guarantees()], stated)
         for name, _, tests in proof.guarantees():
@@ -292,7 +305,7 @@ class Program(unittest.TestCase):
                                (r"\boutbox_\w+", ("sql/sqlite/*.sql", "sql/mariadb/*.sql", "src/admin/*.c"))):
             for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
         for path in documents():
-            if path.name in ("CHANGELOG.md", "testing.md", "proof.md", "coming-from.md"): continue  # the last has a test of its own
+            if path.name in ("testing.md", "coming-from.md") or ROOT / "tests" in path.parents: continue  # the second has a test of its own
             for name in re.findall(r"`(outbox_\w+|OUTBOX_[A-Z]+(?:_[A-Z]+)*)(?:\(\))?`", prose(path)):
                 with self.subTest(document=path.name, name=name): self.assertIn(name, known)
 
@@ -300,7 +313,8 @@ class Program(unittest.TestCase):
 class Options(unittest.TestCase):
     def test_every_option_that_is_documented_exists(self):
         known = {"--" + option["name"] for option in options()}
-        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", OPERATIONS.read_text()))
+        pages = (OPERATIONS, REFERENCE, FIRST_STEPS, BROKERS, WEBHOOKS)
+        named = {option for page in pages for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text())}
         self.assertTrue(named)
         self.assertEqual(named - known, set())
 
@@ -308,7 +322,7 @@ class Options(unittest.TestCase):
         known = {option["env"] for option in options()}
         known |= set(re.findall(r'"(OUTBOX_\w+)"', (ROOT / "src" / "sink" / "exec_env.c").read_text()))
         known |= SECRETS
-        named = set(re.findall(r"\bOUTBOX_[A-Z_]*[A-Z]\b", OPERATIONS.read_text()))
+        named = set(re.findall(r"\bOUTBOX_[A-Z_]*[A-Z]\b", OPERATIONS.read_text() + REFERENCE.read_text()))
         for name in ("SEARCH", "MAIL_EU"):  # consumers of an example
             known |= {f"OUTBOX_CONSUMER_{name}_{option['env'].removeprefix('OUTBOX_')}" for option in options()
                       if option["scope"] == "consumer"}
@@ -316,7 +330,8 @@ class Options(unittest.TestCase):
         self.assertEqual(named - known, set())
 
     def test_every_setting_is_documented_with_its_default(self):
-        table = dict(re.findall(r"^\| `([a-z-]+)` \| ([^|]*?) *\|", OPERATIONS.read_text(), re.MULTILINE))
+        said = items(section(REFERENCE, "## Settings of a relay")) + items(section(REFERENCE, "## Settings of a consumer"))
+        table = {name: default or "-" for name, default in (re.match(r"`([a-z-]+)`(?: \((`[^`]*`)\))?: ", item).groups() for item in said)}
         wanted = {option["name"]: f"`{option['default']}`" if option["default"] else "-"
                   for option in options() if option["file"]}
         self.assertEqual(table, wanted)
@@ -326,16 +341,131 @@ class Options(unittest.TestCase):
                  "store/mariadb/doctor.c")
         sources = [ROOT / "src" / name for name in files]
         found = {name for path in sources for name in re.findall(r'FINDING_[A-Z]+,\s*"([a-z-]+)"', path.read_text())}
-        table = re.search(r"^\| finding \| where .*?\n\n", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)[0]
-        told = [name for names in re.findall(r"^\| ([a-z, -]+?) \| (?:all|(?:(?:, )?(?:PostgreSQL|SQLite|MariaDB))+) \|", table, re.MULTILINE)
-                for name in names.split(", ")]
+        said = [re.match(r"([a-z, -]+) \((?:all|(?:(?:, )?(?:PostgreSQL|SQLite|MariaDB))+)\): ", item) for item in items(section(OPERATIONS, "## Asking the doctor"))]
+        told = [name for item in said for name in item[1].split(", ")]
         self.assertEqual(sorted(told), sorted(found))
 
     def test_every_exit_code_is_documented(self):
         source = (ROOT / "src" / "cli" / "cli.h").read_text()
         codes = {0} | {int(code) for code in re.findall(r"EXIT_\w+_ = (\d+)", source)}
-        documented = re.findall(r"^\| (\d+) \|", OPERATIONS.read_text(), re.MULTILINE)
+        documented = [re.match(r"(\d+), ", item)[1] for item in items(section(REFERENCE, "## Exit codes"))]
         self.assertEqual(sorted(int(code) for code in documented), sorted(codes))
+
+
+MIB = 1 << 20
+
+
+class Numbers(unittest.TestCase):
+    """Numbers that the code knows are the same in the documents: here those that are no defaults of options."""
+
+    # Words of docs/reference.md: the folder of src and the constant that has their number, and in how many of its units.
+    FIXED = {r"holds at most (\d+) batches at once": ("engine", "INFLIGHT_BATCHES", 1),
+             r"the first has (\d+) events at most": ("engine", "START", 1),
+             r"waits at most (\d+) ms for the next claim": ("api", "SETTLE_WAIT_MS", 1),
+             r"its lane taken looks again after (\d+) ms": ("engine", "TAKEN_WAIT", 10**6),
+             r"a sink that is down is probed after (\d+) ms": ("engine", "DELAY_MIN_MS", 1),
+             r"a sink that is down [^.]* at least every (\d+) s": ("engine", "DELAY_MAX_MS", 10**3),
+             r"a store that is away is tried again after (\d+) ms": ("engine", "STORE_WAIT_MIN", 10**6),
+             r"a store that is away [^.]* at least every (\d+) s": ("engine", "STORE_WAIT_MAX", 10**9),
+             r"deletes old events at least every (\d+) s": ("api", "TRIM_EVERY_MAX_MS", 10**3),
+             r"warns every (\d+) min about a consumer": ("api", "TRIM_WARN_EVERY_MS", 60 * 10**3),
+             r"asks again at least every (\d+) s": ("engine", "AGAIN_MAX", 10**9),
+             r"on postgresql looks every (\d+) ms": ("store/postgres", "POLL_ALONE", 1),
+             r"every (\d+) ms while nothing comes": ("store/postgres", "POLL_ALONE_IDLE", 1),
+             r"from (\d+) workers on": ("pool", "POOL_WORKERS", 1),
+             r"ends its search after (\d+) sequence numbers": ("store", "STORE_LOOK", 1),
+             r"takes (\d+) connections": ("admin", "CONNECTIONS_MAX", 1),
+             r"(\d+) per address": ("admin", "CONNECTIONS_PER_ADDRESS", 1)}
+    # The same in other pages: the page, its words, and the constant.
+    ELSEWHERE = [("guarantees.md", r"may wait up to (\d+) ms for its settlement", "api", "SETTLE_WAIT_MS", 1),
+                 ("architecture.md", r"waits up to (\d+) ms for the next claim", "api", "SETTLE_WAIT_MS", 1),
+                 ("architecture.md", r"the next one is (\d+) ms away as long as there are fresh events", "engine", "PARKED_PAUSE", 10**6),
+                 ("architecture.md", r"batches start at (\d+) events", "engine", "START", 1),
+                 ("architecture.md", r"less than (\d+) ms doubles the next", "engine", "QUICK", 10**6),
+                 ("architecture.md", r"one that took more than (\d+) s halves it", "engine", "SLOW", 10**9),
+                 ("architecture.md", r"the circuit\*\* then waits (\d+) ms", "engine", "DELAY_MIN_MS", 1),
+                 ("architecture.md", r"the circuit\*\* then waits \d+ ms, doubling to (\d+) s", "engine", "DELAY_MAX_MS", 10**3),
+                 ("architecture.md", r"the turn is tried again after (\d+) ms", "engine", "STORE_WAIT_MIN", 10**6),
+                 ("architecture.md", r"the turn is tried again after \d+ ms, doubling to (\d+) s", "engine", "STORE_WAIT_MAX", 10**9),
+                 ("architecture.md", r"relays poll every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
+                 ("architecture.md", r"relays poll every \d+ ms \((\d+) ms", "store/postgres", "POLL_ALONE_IDLE", 1),
+                 ("architecture.md", r"looks again every (\d+) ms", "store/postgres", "POLL_AWAKE", 1),
+                 ("architecture.md", r"looks again every \d+ ms \((\d+) ms under load", "store/postgres", "POLL_BUSY", 1),
+                 ("stores.md", r"it checks every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
+                 ("stores.md", r"which check every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
+                 ("operations.md", r"asks at least every (\d+) seconds", "engine", "AGAIN_MAX", 10**9),
+                 ("operations.md", r"the search ends after (\d+) sequence numbers", "store", "STORE_LOOK", 1),
+                 ("brokers.md", r"at most one window of (\d+) events", "sink", "RABBITMQ_WINDOW", 1),
+                 ("metrics.md", r"\*\*limits\*\*: (\d+) connections", "admin", "CONNECTIONS_MAX", 1)]
+    LIMITS = {r"`type`: 1 to (\d+) bytes": ("EVENT_TYPE_MAX", 1), r"`aggregate_type`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
+              r"`aggregate_id`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"`tenant`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
+              r"`idempotency_key`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"at most (\d+) strings": ("EVENT_HEADERS_COUNT", 1),
+              r"(\d+) kib in total": ("EVENT_HEADERS_MAX", 1 << 10), r"json, (\d+) mib unless": ("EVENT_PAYLOAD_MAX", MIB),
+              r"(\d+) mib at most": ("EVENT_PAYLOAD_CEILING", MIB), r"ten years \((\d+) days\)": ("EVENT_AHEAD_MAX_MS", 24 * 3600 * 1000)}
+
+    def constant(self, folder, name):
+        """constant gives the value of a #define in a folder of src; it may be in any of the folder's files."""
+        said = {text for path in (ROOT / "src" / folder).glob("*.[ch]")
+                for text in re.findall(rf"^#define {name} (.*?)(?:\s*/\*.*)?$", path.read_text(), re.MULTILINE)}
+        self.assertEqual(len(said), 1, f"#define {name} in src/{folder}")
+        text = re.sub(r"\((?:size_t|int64_t)\)|INT64_C", "", said.pop()).replace("MS_NS", "10**6")
+        self.assertRegex(text, r"^[\d\s*()<]+$", name)
+        return eval(text)
+
+    def words(self, heading):
+        return re.sub(r"(?<=\d),(?=\d)", "", " ".join(items(section(REFERENCE, heading))).lower())
+
+    def test_fixed_numbers_are_those_of_the_code(self):
+        text = self.words("## Fixed numbers")
+        for pattern, (folder, name, unit) in self.FIXED.items():
+            with self.subTest(constant=name):
+                self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant(folder, name)], pattern)
+        known = {match[1] for pattern in self.FIXED for match in re.finditer(pattern, text)}
+        self.assertEqual(set(re.findall(r"\d+", text)) - known, set(), "numbers that nothing is compared with")
+
+    def test_numbers_elsewhere_are_those_of_the_code(self):
+        for page, pattern, folder, name, unit in self.ELSEWHERE:
+            text = re.sub(r"(?<=\d),(?=\d)", "", re.sub(r"\s+", " ", (ROOT / "docs" / page).read_text()).lower())
+            with self.subTest(page=page, words=pattern):
+                self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant(folder, name)])
+
+    def test_defaults_of_a_brokers_url_are_those_of_the_code(self):
+        """`name` (`default`) in the lists of docs/brokers.md is a row of that broker's table of options."""
+        def rows(*files):
+            text = "".join((ROOT / "src" / "sink" / file).read_text() for file in files)
+            return dict(re.findall(r'\{"([a-z-]+)",[\s\\]*"[^"]*",[\s\\]*"([^"]*)",', text))
+        part = section(BROKERS, "## Where to")
+        for broker in ("Kafka", "NATS", "RabbitMQ", "Redis"):
+            said = " ".join(items(part.split(f"\n{broker}:\n", 1)[1].split("\n\n", 1)[0]))
+            known, found = rows(f"{broker.lower()}_settings.c"), re.findall(r"`([a-z-]+)` \(`([^`]+)`", said)
+            self.assertTrue(found)
+            for name, default in found:
+                if name == "routing-key": continue  # it depends on the format
+                with self.subTest(broker=broker, name=name): self.assertEqual(known.get(name), default)
+
+    def test_limits_of_an_event_are_those_of_the_code(self):
+        text = self.words("## Limits of an event")
+        for pattern, (name, unit) in self.LIMITS.items():
+            with self.subTest(constant=name, words=pattern):
+                self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant("event", name)])
+
+    def test_retry_presets_are_those_of_the_code(self):
+        source = (ROOT / "src" / "engine" / "retry.c").read_text()
+        ms = {"s": 10**3, "min": 60 * 10**3, "h": 3600 * 10**3}
+        said = {name: (int(base) * ms[bu], int(cap) * ms[cu], jitter == "full", int(n)) for name, base, bu, cap, cu, jitter, n in
+                re.findall(r"`(\w+)`: base (\d+) (s|min), cap (\d+) (min|h), (full|no) jitter, (\d+) attempts", "\n".join(items(section(REFERENCE, "## Retry policies"))))}
+        self.assertEqual(set(said), {"patient", "fast", "slow"})
+        for name, (base, cap, jitter, attempts) in said.items():
+            row = re.search(rf'{{"{name}",\s*{{(.*?)}}', source, re.DOTALL)[1]
+            fields = {field: value for field, value in re.findall(r"\.(\w+) = ([^,}]+)", row)}
+            with self.subTest(preset=name):
+                self.assertEqual((eval(fields["base_ms"]), eval(fields["cap_ms"]), fields.get("jitter", "true") == "true", int(fields["attempts"])),
+                                 (base, cap, jitter, attempts))
+
+    def test_how_many_bugs_the_simulator_is_tried_with(self):
+        patches = len(list((ROOT / "tests" / "sim" / "bugs").glob("*.patch")))
+        said = re.findall(r"each of (\d+) deliberate bugs is detected", (ROOT / "docs" / "proof.md").read_text())
+        self.assertEqual(said, [str(patches)])
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Server(PgDoctor):
         self.assertEqual(([self.sql(look.format(t)) for t in tables],
                           self.sql("SELECT pg_snapshot_xmax(pg_current_snapshot())")), before)
 
-    def test_an_old_transaction_and_who_holds_it(self):
+    def test_an_old_transaction_and_its_session(self):
         db = self.connect()
         db.cursor().execute("SELECT outbox.emit('order.paid', NULL, NULL, '{}')")
         pid = db.info.backend_pid
@@ -127,7 +127,7 @@ class Server(PgDoctor):
         self.alter_events("UPDATE outbox.event SET created_at = created_at - interval '1 hour'")
         self.doctor()
 
-    def test_transactions_of_others_are_hidden_from_an_ordinary_role(self):
+    def test_an_ordinary_role_cannot_see_other_transactions(self):
         role, store = self.role()
         self.outbox("grant", "consumer", role)
         self.outbox("grant", "operator", role)
@@ -158,7 +158,7 @@ class Server(PgDoctor):
                  "'SELECT statement_timestamp() - interval ''90 seconds'''")
         self.one("warning", "clock", "the store's clock is 1m", "behind this one")
 
-    def test_dead_rows_that_nobody_removes(self):
+    def test_dead_rows_that_are_not_removed(self):
         self.sql("INSERT INTO outbox.parked (consumer, seq, key, attempts) SELECT 'x', g, 0, 0 FROM "
                  "generate_series(1, 60000) g; DELETE FROM outbox.parked")
         servers.forget_connections()  # a session tells what it did when it ends, or much later
@@ -212,7 +212,7 @@ class Consumers(PgDoctor):
         self.consume()
         self.doctor()
 
-    def test_a_retry_that_nobody_takes(self):
+    def test_a_retry_that_is_not_taken(self):
         self.emit("order.paid")
         self.sql("SELECT outbox.register('mail')")
         self.sql("SELECT outbox.settle('mail', 'w', c.epoch, '[{\"seq\": 1, \"kind\": \"retry\", \"attempts\": 1, "
@@ -242,7 +242,7 @@ class Consumers(PgDoctor):
         self.drain("--consumer", "mail", "--sink", "exec:exit 65", "--sweep", "100ms")
         self.one("warning", "dead-letter", 'consumer "mail" has 1 dead letter', "outbox dead list --consumer mail")
 
-    def test_who_keeps_old_events(self):
+    def test_the_consumer_that_keeps_old_events_is_named(self):
         self.emit("order.paid")
         self.consume()
         self.age("30 days")
@@ -287,7 +287,7 @@ class OtherServers(PgDoctor):
         self.sql("ROLLBACK PREPARED 'left behind'")
         self.doctor("--patience", "0s")
 
-    def test_names_of_strangers_are_quoted_and_bring_no_control_characters(self):
+    def test_foreign_names_are_quoted_without_control_characters(self):
         self.use(server("prepared", max_prepared_transactions=2, max_connections=12))
         db = self.connect()
         db.cursor().execute("SELECT outbox.emit('order.paid', NULL, NULL, '{}')")

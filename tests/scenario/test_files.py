@@ -25,7 +25,7 @@ class Made(Case):
     def deliver(self, path, *more, **kw):
         return self.drain("--consumer", path.name.replace("~", ""), "--sink", f"file:{path}", *more, **kw)
 
-    def test_nobody_else_can_read_what_we_make(self):
+    def test_files_are_readable_by_their_owner_only(self):
         self.outbox("init")
         self.emit("t")
         self.deliver(self.path("out"))
@@ -74,7 +74,7 @@ class Made(Case):
             wait_until(lambda: self.ndjson(self.path("b")), what=relay.output)
         self.assertEqual(victim.read_text(), "mine\n")
 
-    def test_a_tenant_or_schema_is_not_taken_for_part_of_a_files_name(self):
+    def test_a_tenant_or_schema_is_no_part_of_a_file_name(self):
         for more in "?tenant=acme", "?schema=shop":
             said = self.outbox("init", "--store", f"sqlite:{self.path('new.db')}{more}", status=78).stderr
             self.assertIn(f"{more[1:8]} is for PostgreSQL", said)
@@ -110,7 +110,7 @@ class Shared(Case):
         os.chown(path, STRANGER, STRANGER)
         return path
 
-    def test_a_file_of_a_stranger_gets_no_events(self):
+    def test_a_file_of_another_user_gets_no_events(self):
         path = self.plant("out")
         self.refused(path, f"belongs to uid {STRANGER}")
         self.assertEqual(path.read_text(), "")
@@ -122,7 +122,7 @@ class Shared(Case):
         self.refused(self.tmp / "out", "other names")
         self.assertEqual(ours.read_text(), "mine\n")
 
-    def test_a_folder_that_is_a_strangers_link_is_not_entered(self):
+    def test_a_folder_linked_by_another_user_is_not_entered(self):
         inside = self.path("inside")
         inside.mkdir()
         for target in (str(inside), "../inside"):
@@ -137,7 +137,7 @@ class Shared(Case):
         self.drain("--consumer", "b", "--sink", f"file:{self.tmp}/mine/out")
         self.assertEqual(len(self.ndjson(inside / "out")), 1)
 
-    def test_a_database_or_log_of_a_stranger_is_not_opened(self):
+    def test_a_database_or_log_of_another_user_is_not_opened(self):
         new = self.tmp / "new.db"
         for name in ("new.db", "new.db-wal", "new.db-journal", "new.db-shm"):
             planted = self.plant(name)
@@ -150,8 +150,8 @@ class Shared(Case):
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
         self.assertIn(f"belongs to uid {STRANGER}", self.outbox("status", "--store", f"sqlite:{link}", status=69).stderr)
 
-    def test_a_folder_that_others_can_take_files_from_is_warned_about(self):
-        for prepare, says in ((lambda: self.tmp.chmod(0o777), "everybody on this machine can delete files"),
+    def test_a_folder_writable_by_others_is_warned_about(self):
+        for prepare, says in ((lambda: self.tmp.chmod(0o777), "any user of this machine can delete files"),
                               (lambda: (self.tmp.chmod(0o755), os.chown(self.tmp, STRANGER, -1)), f"belongs to uid {STRANGER}")):
             prepare()
             with self.relay("--consumer", "a", "--sink", f"file:{self.tmp / 'out'}") as relay:
@@ -166,7 +166,7 @@ class Seen(Case):
         super().setUp()
         self.outbox("init")
 
-    def test_files_that_everybody_can_read_are_warned_about(self):
+    def test_world_readable_files_are_warned_about(self):
         secret = self.path("secrets")
         secret.write_text(SECRET)
         conf = self.path("a.conf")
@@ -188,7 +188,7 @@ class Seen(Case):
         secret.write_text(SECRET)
         secret.chmod(0o644)
         with self.relay("--consumer", "a", "--sink", "http://127.0.0.1:9/", "--webhook-secret-file", secret) as relay:
-            self.assertIn(f'warning --webhook-secret-file: consumer "a": {secret}: everybody', relay.output())
+            self.assertIn(f'warning --webhook-secret-file: consumer "a": {secret}: any user', relay.output())
             self.assertEqual("running as root" in relay.output(), os.geteuid() == 0)
             self.assertLessEqual(relay.output().count("running as root"), 1)
 
@@ -199,7 +199,7 @@ class Seen(Case):
         os.chown(conf, STRANGER, -1)
         self.assertIn("belongs to another user", self.outbox("status", "-c", conf).stderr)
 
-    def test_a_password_in_arguments_is_warned_about_and_overwritten(self):
+    def test_a_password_in_arguments_is_overwritten_with_a_warning(self):
         hook = "http://127.0.0.1:9/x?token=geheim"
         relay = self.relay("--consumer", "a", "--sink", hook, "--retry=patient", "--store", f"sqlite:{self.db}")
         self.assertIn("warning --sink: it contains a secret", relay.output())
@@ -241,13 +241,13 @@ class Seen(Case):
             rows = self.json("config", "show", env={"OUTBOX_CONSUMERS": "a", "OUTBOX_CONSUMER_A_SINK": url})
             self.assertEqual([r["value"] for r in rows if r["name"] == "sink" and r["origin"] == "environment"], [shown], url)
 
-    def test_webhook_secret_says_if_everybody_can_read_it(self):
+    def test_a_world_readable_webhook_secret_is_reported(self):
         before = os.umask(0o022)
         self.addCleanup(os.umask, before)
         for bits, warned in ((0o644, True), (0o640, False), (0o600, False)):
             path = self.path(f"secret{bits:o}")
             with open(os.open(path, os.O_CREAT | os.O_WRONLY, bits), "wb") as out:
                 done = subprocess.run([BIN, "webhook", "secret"], stdout=out, stderr=subprocess.PIPE, text=True, env=self.env())
-            self.assertEqual("everybody on this machine can read" in done.stderr, warned, done.stderr)
+            self.assertEqual("any user of this machine can read" in done.stderr, warned, done.stderr)
             self.assertRegex(path.read_text(), r"\Awhsec_\S+\n\Z")
             self.assertNotIn("whsec_", done.stderr)

@@ -175,12 +175,12 @@ class Grants(MariaCase):
         self.outbox("revoke", "--yes", PRODUCER, role)
         self.assertFalse(self.json("revoke", "--dry-run", PRODUCER, role)["changed"])
 
-    def test_who_may_not_look_takes_no_part_from_anybody(self):
+    def test_a_role_without_read_rights_revokes_no_part(self):
         name = self.name(self.account(PRODUCER))
         said = self.outbox("revoke", "--yes", PRODUCER, name, "--store", self.account(OPERATOR), status=UNAVAILABLE).stderr
         self.assertIn("mysql.procs_priv", said)
 
-    def test_who_has_no_part_is_told_of_parts(self):
+    def test_a_role_without_a_part_is_told_of_parts(self):
         store = self.account()
         self.sql(f"GRANT INSERT ON outbox_event TO {self.name(store)}")
         self.assertIn("outbox grant", self.outbox("emit", "a", "--store", store, status=DATA).stderr)
@@ -191,7 +191,7 @@ class Grants(MariaCase):
             with self.assertRaisesRegex(pymysql.Error, "not stored .*type"):
                 cursor.execute("CALL outbox_emit(%s, NULL, NULL, '1')", "x" * 300)
 
-    def test_numbers_that_no_signed_one_reaches_are_delivered_like_others(self):
+    def test_numbers_beyond_signed_range_are_delivered(self):
         many = "INSERT INTO outbox_event (type, payload) SELECT 'a', seq FROM seq_1_to_300"
         self.sql(many)
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 9223372036854775900)")
@@ -268,12 +268,12 @@ class Grants(MariaCase):
         self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}")
         self.assertEqual([e["type"] for e in self.ndjson(out)], ["c"])
 
-    def test_a_number_that_leaves_none_for_others_is_found_and_what_doctor_advises_helps(self):
+    def test_an_exhausting_number_is_found_and_doctors_advice_helps(self):
         self.emit("a")
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_a_number_that_was_rolled_back_is_found_and_what_doctor_advises_helps(self):
+    def test_a_rolled_back_number_is_found_and_doctor_helps(self):
         self.emit("a")
         with mariadb_server.connect(self.store) as db, db.cursor() as cursor:
             cursor.execute("BEGIN")
@@ -281,7 +281,7 @@ class Grants(MariaCase):
             cursor.execute("ROLLBACK")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_a_marker_that_leaves_none_for_others_is_found_and_what_doctor_advises_helps(self):
+    def test_an_exhausting_marker_is_found_and_doctor_helps(self):
         self.emit("a")
         self.sql("DROP TRIGGER outbox_event_inserted")
         nr = self.sql("INSERT INTO outbox_event (type) VALUES ('b') RETURNING nr")[0][0]

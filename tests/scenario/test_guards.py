@@ -1,4 +1,4 @@
-"""scripts/guards.py, which scripts/lint runs as includes, width, exports, named and printed, finds what breaks a rule and nothing else."""
+"""scripts/guards.py, which scripts/lint runs as includes, width, exports, named, printed and claims, finds what breaks a rule and nothing else."""
 # build: plain
 import importlib.util
 import pathlib
@@ -66,6 +66,13 @@ class Guards(unittest.TestCase):
                 (self.tree / path.replace("__", "/")).unlink()
         self.finds("width", "scripts/build:4", "101 columns", scripts__build="#!/bin/sh\n" + wide)
 
+    def test_documents_have_100_columns_outside_tables(self):
+        wide = " ".join(["word"] * 21)
+        fine = f"# {wide}\n\n| {wide} |\n\n```sh\n{wide}\n```\n\n    {wide}\n\n* `{'x' * 120}`\n"
+        self.assertEqual(self.complaints("width", docs__page=fine, **{"docs__page.md": fine, "README.md": fine}), [])
+        self.finds("width", "docs/page.md:13", "104 columns; break it at 100", **{"docs__page.md": fine + f"\n{wide}\n"})
+        self.finds("width", "tests/list.md:1", "106 columns", **{"docs__page.md": fine, "tests__list.md": f"* {wide}\n"})
+
     def test_python_migrations_have_a_width_of_their_own(self):
         wide = "x" * 200
         self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "scripts__a.py": wide,
@@ -89,10 +96,11 @@ class Guards(unittest.TestCase):
         self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
 
     def test_a_file_that_is_named_is_there(self):
-        there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__limits.md": ""}
-        good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/limits.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
+        there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__reference.md": ""}
+        good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/reference.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])
         self.finds("named", "src/store/postgres/a.c:2", "names functions/turn.sql", **{"src__store__postgres__a.c": good + "/* functions/turn.sql */\n"})
+        self.finds("named", "src/store/postgres/a.c:2", "names docs/gone.md", **{"src__store__postgres__a.c": good + "/* docs/gone.md */\n"})
         (self.tree / "src/store/postgres/a.c").unlink()
         self.finds("named", "sql/sqlite/statements/a.sql:1", "names internal/turn.sql", **{"sql__sqlite__statements__a.sql": "-- see internal/turn.sql\n", "sql__sqlite__0001_outbox.sql": "-- see internal/turn.sql\n"})
 
@@ -101,6 +109,14 @@ class Guards(unittest.TestCase):
         self.assertEqual(self.complaints("printed", **{"src__cli__a.c": fine, "src__cli__output.c": "fwrite(p, 1, n, stdout);\n"}), [])
         for line in ('printf("%s", a);', "puts(why);", "fputs(why, stdout);", 'fprintf(stderr, "%d", 1);', "fwrite(p, 1, n, stdout);"):
             with self.subTest(line): self.finds("printed", "src/cli/a.c:1", "output_addf", **{"src__cli__a.c": line})
+
+    def test_the_name_of_a_test_is_short(self):
+        long, short = "a_" * 29 + "bc", "a_" * 29 + "b"
+        text = "class T:\n    def test_{}(self):\n        pass\n"
+        self.assertEqual(self.complaints("claims", **{"tests__unit__test_a.c": f"static void {short}(void **state)\n", "tests__a__test_a.py": text.format(short[5:])}), [])
+        self.finds("claims", "tests/unit/test_a.c:1", "less than 60", **{"tests__unit__test_a.c": f"static void {long}(void **state)\n"})
+        (self.tree / "tests/unit/test_a.c").unlink()
+        self.finds("claims", "tests/a/test_a.py:2", "less than 60", **{"tests__a__test_a.py": text.format(long[5:])})
 
     def test_the_prefixes_of_folders_are_those_of_the_guide(self):
         spec = importlib.util.spec_from_file_location("guards", GUARDS)

@@ -132,7 +132,7 @@ class Peers(Case):
             reader.stop()
             self.assertFalse(set("\x1b\x9b\u202e") & set(reader.output()))
 
-    def test_a_password_that_redis_repeats_is_neither_shown_nor_kept(self):
+    def test_a_password_echoed_by_redis_is_not_shown_or_kept(self):
         """As a server does that does not know AUTH, because it was renamed: it quotes what came with it."""
         env = {"OUTBOX_REDIS_PASSWORD": PASSWORD}
         unknown = f"-ERR unknown command `AUTH`, with args beginning with: `{PASSWORD}`, \r\n".encode()

@@ -1,8 +1,7 @@
 """Roles of the database that are hostile: each tries what it was not given. One outbox for all of it, with a row of everything in it;
 what a role does is undone.
 
-Everything in the schema is tried by every role, and what was found to be allowed is the table of rights in docs/security.md. To write
-that anew:
+Everything in the schema is tried by every role, and what was found to be allowed is tests/rights.md. To write that anew:
 
     python3 tests/scenario/test_hostile_roles.py --write
 """
@@ -12,6 +11,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import textwrap
 import unittest
 import uuid
 
@@ -21,7 +21,7 @@ import servers
 from support import BIN, ROOT, postgres_server
 
 REFUSED = "42501"
-BEGIN, END = "<!-- rights: written by tests/scenario/test_hostile_roles.py --write -->\n", "<!-- rights: end -->\n"
+RIGHTS = ROOT / "tests" / "rights.md"
 
 
 class Lair:
@@ -163,7 +163,8 @@ BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean
            "bytea": "'x'", "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
            "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0, NULL, NULL)",
            "outbox._request": "ROW(1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, '', '')",
-           "outbox._simple": "ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '')"}
+           "outbox._simple": "ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '', true)",
+           "outbox._simple[]": "ARRAY[ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '', false)::outbox._simple]"}
 
 
 class Matrix:
@@ -321,42 +322,48 @@ def in_table(head, rows):
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows]) + "\n"
 
 
-def written(matrix):
-    """written is the part of docs/security.md that the finding makes."""
-    roles = list(matrix.roles)
-    tables = matrix.tables()
-    rows = [[f"`{name}`", *(cells[role] or "-" for role in roles[2:])] for name, cells in tables.items()]
-    outside = [name for name, cells in tables.items() if cells[roles[0]] or cells[roles[1]]]
+def alike(cells_of):
+    """alike gives {cells: names}: what the same roles may do the same with."""
     groups = {}
-    for name, cells in matrix.calls().items(): groups.setdefault(tuple(cells[role] for role in roles), []).append(name)
-    grouped = sorted(groups.items(), key=lambda item: (sum(map(bool, item[0])), item[1]))
-    of_functions = [[", ".join(f"`{n}`" for n in names), *(cell or "-" for cell in cells[2:])] for cells, names in grouped if any(cells)]
+    for name, cells in cells_of.items(): groups.setdefault(tuple(cells.values()), []).append(name)
+    return groups
+
+
+def rows(groups):
+    """rows gives rows of a table, those that the fewest may use first."""
+    ordered = sorted(groups.items(), key=lambda item: (sum(map(bool, item[0])), item[1]))
+    return [[", ".join(f"`{name}`" for name in names), *(cell or "-" for cell in cells[2:])] for cells, names in ordered if any(cells)]
+
+
+def written(matrix):
+    """written is tests/rights.md."""
+    tables, calls, roles = matrix.tables(), matrix.calls(), list(matrix.roles)
     rung = {}
     for role, acts in matrix.doorbell().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
-    of_functions.append(["all others", *("-" for _ in roles[2:])])
-    outside += [n for cells, names in grouped for n in names if cells[0] or cells[1]]
-    return (f"A {roles[0].replace('without a part', 'role without a part')}, and the owner of an adopted table, could use: "
-            f"{', '.join(outside) or 'nothing'}.\n\n" +
-            in_table(["table", *roles[2:]], rows) + "\n" +
-            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others, or alter it.\n\n" +
-            in_table(["function", *roles[2:]], of_functions) + "\n" +
-            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its own*: it changed something only\n"
-            "for the role's own consumers or tenant. *changes*: it did so for any consumer that was named; for the inbox (`handle`), within the\n"
-            "role's tenant. *-*: refused.\n\n" +
-            "The doorbell's locks and its channel are not objects, so PostgreSQL has no rights for them; [above](#who-may-be-hostile) says what\n"
-            "can be done with them. Who could do what: " +
-            "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".\n")
+    outside = [name for name, cells in {**tables, **calls}.items() if cells[roles[0]] or cells[roles[1]]]
+    return ("# What each role may do\n\n"
+            "Written by `tests/scenario/test_hostile_roles.py --write`, which tries everything with a role of\n"
+            "each kind. `docs/operations.md` says what each part is for. `consumer of audit` was granted one\n"
+            "consumer; roles `of a` are bound to tenant `a`.\n\n"
+            f"A {roles[0].replace('without a part', 'role without a part')}, and the owner of an adopted table, could use: {', '.join(outside) or 'nothing'}.\n\n" +
+            in_table(["table", *roles[2:]], [[f"`{name}`", *(cells[role] or "-" for role in roles[2:])] for name, cells in tables.items()]) + "\n" +
+            "*reads its own*: rows of its consumers, or of its tenant. No role could lock a table against others,\n"
+            "or alter it.\n\n" +
+            in_table(["function", *roles[2:]], rows(alike(calls)) + [["all others", *("-" for _ in roles[2:])]]) + "\n" +
+            "*calls*: the role can call it, and it changed nothing, for its own consumers or others. *changes its\n"
+            "own*: it changed something only for the role's own consumers or tenant. *changes*: it did so for any\n"
+            "consumer that was named; for the inbox (`handle`), within the role's tenant. *-*: refused.\n\n" +
+            textwrap.fill("The locks for wake-ups, and their channel: " +
+                          "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".", 100) + "\n")
 
 
 class Everything(unittest.TestCase):
     maxDiff = None
 
     def test_the_docs_say_what_was_found_to_be_allowed(self):
-        text = (ROOT / "docs" / "security.md").read_text()
-        self.assertIn(BEGIN, text)
         untouched = Lair()
         self.addCleanup(untouched.close)
-        self.assertEqual(written(Matrix(untouched)).splitlines(), text.split(BEGIN)[1].split(END)[0].splitlines(),
+        self.assertEqual(written(Matrix(untouched)).splitlines(), RIGHTS.read_text().splitlines(),
                          "run tests/scenario/test_hostile_roles.py --write, and look whether the difference is meant")
 
 
@@ -453,7 +460,7 @@ class Consumers(Hostile):
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
-    def test_cannot_use_up_the_numbers_of_claims_by_what_it_says_it_knows(self):
+    def test_cannot_exhaust_claim_numbers_by_false_statements(self):
         """Epochs are everybody's, and setval is not undone: past their end nobody could claim or settle any more."""
         db, name = self.as_role(lair.role("consumer {} --consumer known")), "known"
         lair.do("SELECT outbox.emit('t', NULL, NULL, '1') FROM generate_series(1, 4)")
@@ -522,7 +529,7 @@ class Consumers(Hostile):
 class Readers(Hostile):
     """Roles that were given the tables to read, by hand, as for reports and backups."""
 
-    def test_who_may_read_everything_becomes_no_operator_with_the_next_init(self):
+    def test_a_read_all_role_does_not_become_operator_by_init(self):
         reader = lair.role()
         lair.do(f"GRANT USAGE ON SCHEMA outbox TO {reader}; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO {reader}")
         lair.do(f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA outbox TO {reader}; DELETE FROM outbox.meta WHERE name = 'functions'")
@@ -553,7 +560,7 @@ class Schemas(Hostile):
         self.addCleanup(lair.do, f"DROP SCHEMA {name} CASCADE")
         return name, stranger
 
-    def test_an_outbox_is_made_in_no_schema_where_others_create_functions(self):
+    def test_no_outbox_is_made_in_a_schema_others_can_change(self):
         for more, who in (("CREATE SCHEMA {name} AUTHORIZATION {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO PUBLIC", "everybody")):
@@ -563,7 +570,7 @@ class Schemas(Hostile):
             self.assertIn(who or stranger, done.stderr)
             self.assertIn("REVOKE CREATE", done.stderr)
 
-    def test_doctor_says_who_may_create_functions_beside_ours(self):
+    def test_doctor_names_roles_that_may_create_functions_here(self):
         name, stranger = self.schema("CREATE SCHEMA {name}")
         self.assertEqual(self.init(name).returncode, 0)
         for level, more in ("ok", ""), ("problem", f"GRANT CREATE ON SCHEMA {name} TO {stranger}"):
@@ -659,7 +666,7 @@ class Tenants(Hostile):
         self.assertEqual(lair.outbox("hwm", "orders"), "5-0\n")
         self.assertEqual(lair.outbox("hwm", "--consumer", "b.mail", "--json").count("6-0"), 1)
 
-    def test_writes_nothing_on_the_terminal_of_who_lists_marks(self):
+    def test_writes_nothing_on_the_terminal_that_lists_marks(self):
         db = self.as_role(self.consumer)
         self.run_on(db, "SELECT outbox._worker_turn('a.mail', 'w', NULL, ROW(0, 0, '[]', 0, %s), "
                         "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
@@ -705,7 +712,7 @@ class Tenants(Hostile):
             self.run_on(db, "SELECT 1 FROM outbox.works_here WHERE pg_temp.leak(consumer)")
             self.assertEqual([said.split()[-1] for said in db.notices], own)
 
-    def test_is_who_it_is_in_a_function_of_somebody_elses(self):
+    def test_keeps_its_identity_in_a_foreign_function(self):
         """An application's function that runs as its owner emits for its owner's tenant, whoever calls it."""
         schema = f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.producer}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
@@ -720,9 +727,7 @@ def write():
     global lair
     lair = Lair()
     try:
-        path = ROOT / "docs" / "security.md"
-        text = path.read_text()
-        path.write_text(text.split(BEGIN)[0] + BEGIN + written(Matrix(lair)) + END + text.split(END)[1])
+        RIGHTS.write_text(written(Matrix(lair)))
     finally:
         lair.close()
 

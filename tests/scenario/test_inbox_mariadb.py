@@ -37,7 +37,7 @@ class Inbox(MariaCase):
         cursor.execute("SELECT @first")
         return bool(cursor.fetchone()[0])
 
-    def test_a_program_that_is_given_events_again_takes_effect_once_for_each(self):
+    def test_a_program_given_events_again_acts_once_for_each(self):
         self.sql("CREATE TABLE bill (event CHAR(36))")
         program = self.path("program.py")
         program.write_text(PROGRAM % {"tests": str(ROOT / "tests" / "lib"), "folder": str(self.dir), "store": self.store})

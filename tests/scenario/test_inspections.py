@@ -80,7 +80,7 @@ class Inspections:
         for name in "kept", "not":
             self.assertEqual([e["type"] for e in self.json("events", "published", "--consumer", name)], ["a"])
 
-    def test_a_state_that_is_none_is_answered_with_all_that_there_are(self):
+    def test_an_unknown_state_is_answered_with_the_known_ones(self):
         said = self.outbox("events", "list", "--state", "unprocesed", status=64).stderr
         for name in (*NAMES, "pending", "in-flight", "before-start"): self.assertIn(f" {name}", said)
         self.assertIn("did you mean unprocessed?", said)
@@ -158,7 +158,7 @@ class Maria(Asked, MariaCase):
 class Ranges:
     """Where inspections are views, whoever reads them says how far to look: a range of seq costs what is in it."""
 
-    def test_a_range_of_a_view_costs_the_same_however_many_events_are_kept(self):
+    def test_cost_of_a_view_range_does_not_grow_with_the_events(self):
         self.init()
         costs = []
         for _ in range(2):

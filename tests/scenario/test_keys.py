@@ -34,7 +34,7 @@ class Keyed:
 
 @on_each_store
 class Inserted(Keyed):
-    def test_a_second_insert_with_the_same_key_stores_nothing_and_returns_no_row(self):
+    def test_a_second_insert_with_a_key_stores_and_returns_nothing(self):
         first = self.insert("k")
         self.assertEqual((len(first), self.insert("k"), self.insert("k")), (1, [], []))
         self.assertEqual(len(self.insert("other")), 1)
@@ -83,7 +83,7 @@ class Taken:
 
 
 class OnSqliteAlone(Keyed, Case):
-    def test_an_insert_that_does_not_say_or_ignore_fails_and_its_transaction_goes_on(self):
+    def test_a_plain_duplicate_insert_fails_only_its_statement(self):
         self.insert("k")
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
@@ -122,10 +122,10 @@ class AtOnce(PgCase):
     def test_the_second_of_two_at_once_waits_and_stores_nothing(self):
         self.assertEqual(self.race("COMMIT"), 0)
 
-    def test_the_second_of_two_at_once_is_the_first_if_that_is_rolled_back(self):
+    def test_the_second_of_two_wins_if_the_first_rolls_back(self):
         self.assertEqual(self.race("ROLLBACK"), 1)
 
-    def test_a_producer_inserts_with_a_key_and_each_tenant_has_its_own(self):
+    def test_idempotency_keys_are_separate_for_each_tenant(self):
         producer = Session(self.role("producer"))
         self.addCleanup(producer.close)
         insert = "INSERT INTO outbox.event (type, idempotency_key) VALUES ('a', 'k')"

@@ -1,4 +1,4 @@
-"""Every limit of docs/limits.md on every way in, of both stores: what breaks one is refused with a text that names it, and leaves
+"""Every limit of docs/reference.md on every way in, of each store: what breaks one is refused with a text that names it, and leaves
 nothing behind; what just keeps to it comes out byte for byte.
 
 # build: plain
@@ -281,7 +281,7 @@ class WaysIn:
                 tried[way] += self.check_refused(way, name, broken, words)
         for way, n in tried.items(): self.assertGreater(n, 25, f"{way}: too few violations were tried to mean anything")
 
-    def test_every_extreme_passes_on_every_way_in_and_arrives_byte_for_byte(self):
+    def test_every_extreme_arrives_byte_for_byte_by_every_way(self):
         self.begin()
         for way, (name, odd) in itertools.product(self.ways(), EXTREMES.items()):
             with self.subTest(way=way, extreme=name):
@@ -315,7 +315,7 @@ class WaysIn:
         self.assertEqual(len(lines), 0 if later else 1)
         return None if later else lines[0]
 
-    def test_what_got_in_all_the_same_stops_nobody(self):
+    def test_a_violation_that_was_stored_stops_no_consumer(self):
         """Around the checks, as an older version's events and a superuser's come."""
         self.begin()
         self.let_in_anything()
@@ -475,7 +475,7 @@ class LimitsOfPostgres(WaysIn, PgCase):
                 column, value = next(iter(self.values(broken).items()))
                 self.alter_events(f"UPDATE outbox.event SET {column} = %s", params=(value,))
 
-    def test_what_a_large_payload_may_be_is_a_setting_up_to_a_ceiling(self):
+    def test_the_largest_payload_is_a_setting_with_a_ceiling(self):
         self.begin()
         large = lambda n: json.dumps("x" * (n - 2))
         insert = "SELECT set_config('outbox.max_payload', %s, true); INSERT INTO outbox.event (type, payload) VALUES ('a', %s)"

@@ -33,7 +33,7 @@ class Listings:
             if not told: return seqs, steps
             after = ["--after", told[3]]
 
-    def test_a_look_in_vain_ends_and_says_where_to_go_on(self):
+    def test_an_empty_lookup_ends_and_says_where_to_continue(self):
         self.emit_types(*["a"] * 24, "rare", *["a"] * 15)  # rare is the 25th of 40
         rare = ("--type", "rare", "--look", "10")
         self.assertEqual(self.listed(*rare), ([], (True, 1, 10, 10)))
@@ -58,7 +58,7 @@ class Listings:
         self.assertEqual(self.listed("--key", "o/3", "--look", "10", "--newest"), ([], (True, 21, 30, 21)))
         self.assertEqual(self.listed_in_steps("--key", "o/3", "--look", "10", "--newest"), ([3], 3))
 
-    def test_what_matches_is_listed_to_the_limit_however_short_the_look(self):
+    def test_matches_are_listed_up_to_the_limit_despite_short_scans(self):
         self.emit_types(*["a"] * 20)
         self.assertEqual(self.listed("--type", "a", "--look", "1"), (list(range(1, 21)), None))
         limited = self.outbox("events", "list", "--type", "a", "--look", "1", "--limit", "5")

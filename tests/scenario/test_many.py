@@ -23,7 +23,7 @@ class Many(OneRelay, PgCase):
     def sessions(self):
         return self.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")[0][0]
 
-    def test_fifty_consumers_have_four_connections_and_each_gets_everything_in_order(self):
+    def test_fifty_consumers_share_four_connections_in_order(self):
         with self.many(50) as relay:
             sent = []
             for n in range(8):
@@ -84,7 +84,7 @@ class Many(OneRelay, PgCase):
             self.wait_for(8, want, relay)
         self.assertLess(slowest, 4)
 
-    def test_a_relay_that_cannot_look_says_why_once_and_delivers_all_the_same(self):
+    def test_a_relay_without_a_watcher_says_so_once_and_delivers(self):
         store = self.role("consumer")
         user = urllib.parse.parse_qs(urllib.parse.urlsplit(store).query)["user"][0]
         with self.many(6, "--store", store) as relay:
@@ -121,7 +121,7 @@ class Many(OneRelay, PgCase):
             self.emit("third")
             self.wait_for(8, ["first", "second", "third"], relay)
 
-    def test_a_connection_that_comes_back_wakes_one_that_waits_for_it_and_not_all(self):
+    def test_a_returned_connection_wakes_one_waiter_only(self):
         """Consumers with several lanes make their turns alone, on two connections for all of them."""
         n, events = 100, 3
         def switches(pid):
@@ -137,7 +137,7 @@ class Many(OneRelay, PgCase):
             wait_until(self.settled)
             self.assertLess((switches(relay.pid) - before) / (n * events), 30)  # with a herd it was 195
 
-    def test_a_consumer_that_is_locked_while_its_share_is_cut_loses_no_attempt(self):
+    def test_a_consumer_locked_during_a_cut_loses_no_attempt(self):
         """c0 gets more than it can hold, and is locked before it can give the rest back."""
         sizes = lambda i: [len(str(event["payload"])) > 1000 for event in self.ndjson(self.path(f"c{i}"))]
         with proxy_postgres.Proxy(self.store) as px:
@@ -159,7 +159,7 @@ class Many(OneRelay, PgCase):
                 self.assertTrue(rule.done())
                 self.assertNotIn("vanished", relay.output())
 
-    def test_a_worker_that_does_not_say_what_it_holds_gets_nothing_beside_it(self):
+    def test_a_worker_hiding_its_claims_gets_nothing_beside_them(self):
         with contextlib.closing(Session(self.store, "outbox")) as worker:
             worker.do("SELECT outbox.register('c0')")
             self.emit("first")
@@ -208,10 +208,10 @@ class Cost(PgCase):
     def said(self):
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
-    def test_an_event_for_twenty_consumers_costs_little_more_than_one_for_one(self):
+    def test_an_event_for_twenty_consumers_costs_little_more(self):
         self.costs_little()
 
-    def test_it_costs_no_more_where_not_all_of_them_could_have_a_whole_batch(self):
+    def test_smaller_batches_for_many_consumers_cost_no_more(self):
         self.costs_little("--memory", "8MiB")
 
     def costs_little(self, *more):
@@ -236,7 +236,7 @@ class Cost(PgCase):
         self.assertLess(len(alone) + len(together), 14 * self.EVENTS, said[-20:])
         self.assertLess(len(alone), 2 * self.EVENTS, alone[-5:])
 
-    def test_consumers_that_are_behind_share_their_turns_and_each_gets_more_in_one(self):
+    def test_consumers_with_a_backlog_share_larger_turns(self):
         """They want different events, so that each has its own place in the backlog."""
         self.store = self.postgres.create_database(self.dbname)
         self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)

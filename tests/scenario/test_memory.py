@@ -33,7 +33,7 @@ class Memory(ManyConsumers):
         config.write_text("\n".join(lines) + "\n")
         return self.relay("--config", config, "--timeout", "120s", "--listen", "127.0.0.1:0", *args)
 
-    def test_consumers_share_the_memory_and_each_gets_on_beside_others_that_hold_what_they_can(self):
+    def test_consumers_share_memory_and_none_starves(self):
         """No request is answered until every consumer has one. Then all is delivered."""
         self.fill()
         go = threading.Event()

@@ -73,7 +73,7 @@ class Functions(PgCase):
         self.sql("UPDATE outbox.meta SET value = 'another' WHERE name = 'functions'")
         self.sql("UPDATE outbox.meta SET value = value || E'\nextend(text, text)\nformer()' WHERE name = 'functions_list'")
 
-    def test_those_of_an_earlier_build_are_replaced_and_what_is_gone_goes(self):
+    def test_objects_of_an_earlier_build_are_replaced_or_dropped(self):
         consumer = self.role("consumer")
         self.sql("CREATE FUNCTION outbox.mine(a int) RETURNS int LANGUAGE sql AS 'SELECT a'")
         self.of_another_build()
@@ -117,7 +117,7 @@ class Functions(PgCase):
         self.assertEqual([f["text"] for f in said["findings"]],
                          ["function claim(a text) has the name of one of the outbox's: a call may mean either"])
 
-    def test_what_an_application_built_on_one_that_goes_keeps_it_and_is_told(self):
+    def test_a_dropped_view_with_dependents_is_kept_and_named(self):
         self.of_another_build()
         self.sql("CREATE VIEW public.built AS SELECT outbox.former() AS a")
         self.outbox("init")
@@ -151,7 +151,7 @@ class Validate(PgCase):
         self.assertFalse(said["ok"])
         return [f["text"] for f in said["findings"] if f["level"] == "problem"]
 
-    def test_what_the_program_made_is_valid_and_nothing_is_left_behind(self):
+    def test_what_init_made_is_valid_and_leaves_nothing_behind(self):
         self.outbox("init")
         self.assertIn("all is well", self.outbox("migrate", "validate").stdout)
         self.assertEqual(self.json("migrate", "validate")["findings"], [])
@@ -210,7 +210,7 @@ class Validate(PgCase):
             self.sql(undo)
             self.assertEqual(self.json("migrate", "validate")["problems"], 0, undo)
 
-    def test_a_missing_table_is_one_difference_and_a_missing_view_another(self):
+    def test_a_missing_table_and_a_missing_view_are_differences(self):
         self.outbox("init")
         self.sql("DROP TABLE outbox.setting; DROP VIEW outbox.consumer_status")
         self.assertEqual(self.differences(), ["table setting is missing", "view consumer_status is missing"])
@@ -250,7 +250,7 @@ class Gen(PgCase):
             cursor.execute(sql)
         db.close()
 
-    def test_plain_runs_by_itself(self):
+    def test_plain_sql_runs_without_a_tool(self):
         self.sql(self.gen())
         self.valid()
 

@@ -176,7 +176,7 @@ class Trapped(Names):
             self.assertNotIn("trap:", done.stdout + done.stderr)
             return done
 
-    def test_a_producer_runs_nobody_elses_code(self):
+    def test_a_producer_runs_no_foreign_code(self):
         producer = self.grant("producer")
         self.set_trap()
         self.do(producer,
@@ -203,7 +203,7 @@ class Trapped(Names):
         self.cli(producer, "emit", "--ndjson", "-", input='{"type": "a", "payload": 1}\n' * 3)
         self.assert_unsprung()
 
-    def test_a_consumer_and_an_operator_run_nobody_elses_code(self):
+    def test_a_consumer_and_an_operator_run_no_foreign_code(self):
         consumer, operator = self.grant("consumer"), self.grant("operator")
         for n in range(40): self.emit(f"a.{n % 2}", f"k/{n % 5}", n)
         self.set_trap()
@@ -232,7 +232,7 @@ class Trapped(Names):
             self.cli(operator, *args, status=None)
         self.assert_unsprung()
 
-    def test_an_owner_runs_nobody_elses_code(self):
+    def test_an_owner_runs_no_foreign_code(self):
         self.sql("CREATE TABLE public.old (id pg_catalog.int8 PRIMARY KEY, event_type text, payload jsonb, created_at timestamptz, "
                  "processed_at timestamptz)")
         self.sql("INSERT INTO public.old VALUES (1, 'a', '1', now(), NULL)")
@@ -248,7 +248,7 @@ class Trapped(Names):
         self.assertEqual(self.as_boss("SELECT pg_catalog.count(*) FROM outbox.event"), [(2,)])
         self.assert_unsprung()
 
-    def test_a_superuser_who_makes_an_outbox_runs_nobody_elses_code(self):
+    def test_a_superuser_making_an_outbox_runs_no_foreign_code(self):
         self.set_trap()
         self.store = self.boss
         for args in (("init", "--store", self.boss + "&schema=second"), ("doctor",), ("status",), ("migrate", "validate")):
@@ -265,7 +265,7 @@ class Trapped(Names):
                          self.cli(self.boss, "migrate", "validate").stdout)
         self.assert_unsprung()
 
-    def test_an_application_keeps_its_own_names_and_runs_nobody_elses_code_through_us(self):
+    def test_an_application_keeps_its_names_and_runs_no_other_code(self):
         guest = self.grant("producer", "consumer")
         self.sql("CREATE TABLE public.note (n pg_catalog.int4)")
         self.sql("GRANT ALL ON public.note TO PUBLIC")
@@ -280,7 +280,7 @@ class Trapped(Names):
 class Pooled(Names):
     """Behind a pooler no session is one's own: each statement says what its names mean."""
 
-    def test_nobody_elses_code_runs_through_a_pooler(self):
+    def test_no_foreign_code_runs_through_a_pooler(self):
         folder = re.search(r"host=([^&]*)", self.boss).group(1)
         server = type("Server", (), {"dir": folder, "port": 5432})
         pooler = servers.PgBouncer(server).start()

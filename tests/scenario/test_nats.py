@@ -13,6 +13,7 @@ import ed25519
 from broker_nats import Nats
 from broker_metrics import BrokerView
 from broker_refusals import Refusals
+from pages import BROKERS, items, section
 from support import Case, on_each_store, wait_until
 
 HERE = pathlib.Path(__file__).parent
@@ -73,7 +74,7 @@ class Refused(Own, Refusals):
     def test_what_one_subject_refuses_is_buried_and_others_arrive(self):
         self.check_subject("")
 
-    def test_what_one_subject_refuses_is_buried_on_a_stream_of_our_own(self):
+    def test_events_refused_by_one_subject_are_buried_alone(self):
         self.check_subject("&exclusive=on")
 
     def check_subject(self, query):
@@ -142,7 +143,7 @@ class Settings(Own, Case):
         done = self.drain(*self.to())
         self.assertIn("consumer=out stream S: one replica", done.stderr)
 
-    def test_files_with_secrets_that_everybody_can_read_are_warned_about(self):
+    def test_world_readable_files_with_secrets_are_warned_about(self):
         for name in ("password-file", "token-file", "creds-file", "nkey-file"):
             secret = self.path(name)
             secret.write_text("geheim\n")
@@ -150,13 +151,13 @@ class Settings(Own, Case):
             conf = self.path("a.conf")
             conf.write_text(f"[consumer a]\nsink = nats://u@127.0.0.1:1/s?stream=S&{name}={secret}\n")
             conf.chmod(0o600)
-            self.assertIn(f"{secret}: everybody", self.outbox("status", "-c", conf).stderr)
+            self.assertIn(f"{secret}: any user", self.outbox("status", "-c", conf).stderr)
 
     def test_table_of_answers_is_the_one_in_the_documents(self):
         source = (ROOT / "src" / "sink" / "nats_answer.c").read_text()
         rows = re.findall(r'\{(\d+), (?:NULL|"[^"]*"), SINK_(\w+), "(.*?)"\},', source)
-        table = [(code.replace("-", "0"), status.upper(), meaning)
-                 for code, status, meaning in re.findall(r"^\| (\d{5}|-) \| (\w+) \| (.*) \|$", (ROOT / "docs" / "nats.md").read_text(), re.M)]
+        table = [(code.replace("-", "0"), status.upper(), meaning) for code, status, meaning in
+                 (re.match(r"(\d{5}|-), (\w+): (.*)$", item).groups() for item in items(section(BROKERS, "### NATS")))]
         self.assertEqual(table, rows)
 
 

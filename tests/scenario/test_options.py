@@ -21,7 +21,7 @@ class Drift(Case):
         self.assertEqual(found, [o["name"] for o in self.options if o["file"]])
         self.assertLessEqual({"store", "lease", "sink", "drain-deadline", "sweep", "retention", "where"}, set(found))
 
-    def test_the_sample_is_valid_as_it_is_and_with_everything_switched_on(self):
+    def test_the_sample_is_valid_with_everything_switched_on(self):
         self.path("a.conf").write_text(self.sample)
         said = self.outbox("config", "check", "-c", "a.conf", status=78).stderr
         self.assertRegex(said, r"\Aoutbox: a\.conf: no consumers to run[^\n]*\n\Z")
@@ -74,7 +74,7 @@ class Drift(Case):
         self.check_given("flag", lambda name: f"--{name}",
                          lambda names: ([f"--{name}={self.examples[name]}" for name in names], {}))
 
-    def test_every_option_of_a_command_is_accepted_there_and_nowhere_else(self):
+    def test_options_are_accepted_by_their_own_command_only(self):
         """Each where it belongs, and in one command in turn where it does not; a soak tries each in all of them."""
         scopes = sorted({o["scope"] for o in self.options} - {"global", "outbox", "consumer"})
         own = sorted({o["name"] for o in self.options if o["scope"] in scopes})
@@ -96,7 +96,7 @@ class Drift(Case):
         shared = ("consumer",) if scope == "relay" or scope.startswith("config ") else ()
         return self.names(scope, "global", "outbox", *shared)
 
-    def test_variables_of_commands_are_read_and_none_is_one_of_the_exec_sink(self):
+    def test_command_variables_are_none_of_the_exec_sinks(self):
         self.init()
         for o in self.options:
             if not o["env"]:
@@ -139,7 +139,7 @@ class Members(Case):
                 if r["command"] == command: self.assertIn(f"      {r['member']}, {r['type']}", text)
         for r in self.rows: self.assertIn(f".TP\n\\fB{r['member']}\\fR, {r['type']}\n{r['help']}.", page)
 
-    def test_what_is_printed_has_the_documented_members_in_their_order(self):
+    def test_printed_members_are_as_documented_and_in_order(self):
         self.init()
         for n in "12": self.outbox("emit", "order.paid", "--key", f"order/{n}")
         with self.relay("--consumer", "mail", "--sink", "exec:exit 65") as relay:

@@ -74,7 +74,7 @@ class Pooler(Case):
             for link in links: link.close()
         self.assertGreaterEqual(seen, pool)
 
-    def test_everything_works_through_a_pool_and_leaves_nothing_behind(self):
+    def test_everything_works_through_a_pool_without_traces(self):
         self.emit("a", "k/0", 0, "--idempotency-key", "once")
         self.emit("a", "k/0", 0, "--idempotency-key", "once")
         with self.mail("--batch", 10) as relay:

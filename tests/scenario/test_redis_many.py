@@ -128,7 +128,7 @@ class BySentinels(Many):
     def entries(self):
         return len(self.group.master()("XRANGE", "s", "-", "+"))
 
-    def test_z_the_master_gets_everything_before_and_after_a_failover(self):
+    def test_z_the_master_gets_every_event_across_a_failover(self):
         """With replicas=1 nothing that was delivered is lost with the master."""
         url = self.group.url("stream=s&replicas=1")
         with self.serve("--consumer", "out", "--sink", url) as relay:
@@ -157,7 +157,7 @@ class BySentinels(Many):
         self.drain("--consumer", "out", "--sink", f"redis-sentinel://127.0.0.1:{away},{self.group.sentinels[2].address}/shop?stream=s")
         self.assertEqual(self.entries(), 20)
 
-    def test_a_name_that_nobody_knows_is_told(self):
+    def test_an_unknown_master_name_is_reported(self):
         self.fill(1)
         with self.relay("--consumer", "out", "--sink", self.group.url("stream=s").replace("/shop", "/stop")) as relay:
             wait_until(lambda: 'does not know a master "stop"' in relay.output(), what=relay.output)

@@ -88,7 +88,7 @@ class Order(RelayCase):
             self.wait_got([200, 201, 202, 203, 204, 205, 100, 101, 102, 103, 104, 105], relay=relay)
         self.assert_settled(12)
 
-    def test_without_order_a_failing_event_holds_back_nobody(self):
+    def test_without_order_a_failing_event_holds_back_no_other(self):
         self.broken.touch()
         self.number(*range(1, 7))
         with self.relay(*self.failing("[ $OUTBOX_SEQ = 2 ]", "--retry", QUICK, "--order", "none")) as relay:
@@ -97,7 +97,7 @@ class Order(RelayCase):
             wait_until(lambda: self.got()[5:] == [2], what=relay.output)
         self.assert_settled(6)
 
-    def test_in_global_order_a_failing_event_holds_back_everybody(self):
+    def test_in_global_order_a_failing_event_holds_back_all(self):
         self.broken.touch()
         for n in range(1, 9): self.number(n, key=str(n))
         with self.relay(*self.failing("[ $OUTBOX_SEQ = 3 ]", "--retry", QUICK, "--order", "global")) as relay:
@@ -150,7 +150,7 @@ class Order(RelayCase):
 
 @on_each_store
 class Failing(RelayCase):
-    def test_retries_wait_as_the_policy_says_and_end_as_a_dead_letter(self):
+    def test_retries_follow_the_policy_and_end_as_a_dead_letter(self):
         times = self.path("times")
         self.number(1)
         fail = f"date +%s%N >>{times}; echo no stock >&2; exit 1; "
@@ -166,7 +166,7 @@ class Failing(RelayCase):
         self.assertEqual(self.got(), [])
         self.assert_settled(0)
 
-    def test_the_delivery_has_the_latest_error_alone_and_the_log_has_them_all(self):
+    def test_the_delivery_has_the_latest_error_the_log_has_all(self):
         """C2.6, and C4.4: what a dead letter says."""
         event = self.emit("a", "k/1", 1)
         begun = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
@@ -185,7 +185,7 @@ class Failing(RelayCase):
         self.assertGreater(datetime.datetime.fromisoformat(letter["dead_at"].replace("Z", "+00:00")), begun)
         self.assertNotIn("reason 1", json.dumps(self.json("events", "show", 1)))
 
-    def test_a_dead_letter_lets_its_key_go_on_and_comes_back_on_request(self):
+    def test_a_dead_letter_frees_its_key_and_returns_on_request(self):
         self.broken.touch()
         self.number(1, 2, 3)
         sink = self.failing("[ $OUTBOX_SEQ = 2 ]", "--retry", "base=10ms,attempts=2,outage=0s")
@@ -234,7 +234,7 @@ class Failing(RelayCase):
         draft.chmod(0o755)
         draft.rename(path)
 
-    def test_a_sink_that_is_down_burns_no_attempts_and_gets_everything_in_order_later(self):
+    def test_a_down_sink_uses_no_attempts_and_gets_all_in_order(self):
         folder = self.path("not-yet")
         sink = self.file_sink(out=folder / "out")
         self.number(*range(30))
@@ -293,7 +293,7 @@ class Choosing(RelayCase):
         self.assertEqual({name: self.got(self.path(name)) for name in starts},
                          {"all": [1, 2, 3, 4, 5], "new": [5], "some": [3, 4, 5]})
 
-    def test_a_known_consumer_goes_on_where_it_was_whatever_from_says(self):
+    def test_a_known_consumer_continues_whatever_from_says(self):
         self.number(1, 2)
         self.drain(*self.file_sink())
         self.number(3)
@@ -322,7 +322,7 @@ class Delay(RelayCase):
     def stamping(self, script="", *more):
         return self.exec_sink(f"{script}echo $OUTBOX_SEQ $(date +%s%N) >>{self.path('times')}; ", *more)
 
-    def test_a_delayed_event_comes_at_its_time_and_holds_back_its_key_alone(self):
+    def test_a_delayed_event_is_on_time_and_holds_only_its_key(self):
         events = [{"type": "a", "aggregate_type": "k", "aggregate_id": key, "payload": n} for n, key in enumerate("112", 1)]
         events[0]["delay"] = "2s"
         with self.relay(*self.stamping()) as relay:
@@ -338,7 +338,7 @@ class Delay(RelayCase):
         self.assertEqual(self.got(), [2])
         self.assertEqual(self.state(1), ("pending", 0))
 
-    def test_a_delayed_event_behind_a_failing_one_still_waits_for_its_time(self):
+    def test_a_delayed_event_behind_a_failing_one_keeps_its_time(self):
         self.number(1)
         self.emit("a", "k/1", 2, "--delay", "1500ms")
         fails = "[ $OUTBOX_SEQ != 1 ] || [ $OUTBOX_ATTEMPT -gt 1 ] || exit 1; "
@@ -346,7 +346,7 @@ class Delay(RelayCase):
             self.wait_got([1, 2], relay=relay)
         self.assertGreaterEqual(self.arrivals()[2], self.not_before(2))
 
-    def test_a_delayed_event_behind_a_dead_letter_still_waits_for_its_time(self):
+    def test_a_delayed_event_behind_a_dead_letter_keeps_its_time(self):
         self.number(1)
         self.emit("a", "k/1", 2, "--delay", "1h")
         self.drain(*self.exec_sink("[ $OUTBOX_SEQ != 1 ] || exit 65; "))
@@ -356,7 +356,7 @@ class Delay(RelayCase):
 
 @on_each_store
 class Operating(RelayCase):
-    def test_pause_and_resume_take_effect_on_a_running_relay_long_before_its_sweep(self):
+    def test_pause_and_resume_reach_a_running_relay_at_once(self):
         with self.relay(*self.file_sink(), "--sweep", "10m") as relay:
             self.number(1)
             self.wait_got([1], relay=relay)
@@ -369,7 +369,7 @@ class Operating(RelayCase):
             self.outbox("consumers", "resume", "mail")
             wait_until(lambda: self.got() == [1, 2, 3], timeout=AT_ONCE, what=relay.output)
 
-    def test_a_relay_sleeping_without_sweeps_wakes_up_at_anothers_commit(self):
+    def test_a_sleeping_relay_wakes_at_a_commit_without_sweeps(self):
         with self.relay(*self.file_sink(), "--sweep", "10m") as relay:
             for n in range(3):
                 wait_until(lambda: self.consumer()["behind"] == 0)
@@ -443,7 +443,7 @@ class Operating(RelayCase):
 
 
 class OfSqlite(RelayCase, Case):
-    def test_a_database_locked_for_a_while_loses_and_repeats_nothing(self):
+    def test_a_locked_database_loses_and_repeats_nothing(self):
         with self.relay(*self.file_sink(), "--sweep", "50ms", "--busy-timeout", "200ms") as relay:
             self.number(*range(50))
             self.wait_got([*range(50)], relay=relay)
@@ -481,7 +481,7 @@ class Retention(RelayCase):
         self.ask(f"UPDATE @event SET created_at = {older('created_at')} WHERE seq <= ?", seq)
         self.ask(f"UPDATE @passed SET at = {older('at')}")
 
-    def test_a_relay_trims_what_is_old_and_everybody_has(self):
+    def test_a_relay_trims_old_events_that_every_consumer_has(self):
         self.number(*range(10))
         self.drain(*self.file_sink())
         self.age(7)
@@ -509,7 +509,7 @@ class Retention(RelayCase):
         self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 4)
         self.assertEqual(self.seqs(), [])
 
-    def test_a_dead_letter_outlives_its_event_and_can_still_be_retried(self):
+    def test_a_dead_letter_outlives_its_event_and_can_be_retried(self):
         self.broken.touch()
         self.number(1, 2)
         sink = self.failing("[ $OUTBOX_SEQ = 1 ]", "--retry", "base=1ms,attempts=1,outage=0s")
@@ -557,7 +557,7 @@ class Stopping(RelayCase):
         self.assertEqual(self.got(), [*range(6)])
         self.assert_settled(6)
 
-    def test_sigterm_gives_up_on_a_hanging_delivery_at_the_deadline_and_it_comes_again(self):
+    def test_sigterm_abandons_a_hanging_delivery_at_the_deadline(self):
         self.broken.touch()
         started = self.path("started")
         self.number(*range(6))
@@ -572,7 +572,7 @@ class Stopping(RelayCase):
         self.assertEqual([(ev["payload"], ev["attempt"]) for ev in self.ndjson(self.out)], [(n, 1) for n in range(6)])
         self.assert_settled(6)
 
-    def test_sigterm_with_several_claims_in_flight_loses_and_repeats_nothing(self):
+    def test_sigterm_with_claims_in_flight_loses_repeats_nothing(self):
         self.broken.touch()
         started = self.path("started")
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 3), "payload": n}

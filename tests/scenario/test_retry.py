@@ -68,7 +68,7 @@ class Retry:
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
             self.assertIn("neither waits for a retry", self.outbox("events", "retry", first, status=DATA).stderr)
 
-    def test_a_letter_that_was_sent_back_and_fails_again_is_found_though_its_event_was_trimmed(self):
+    def test_a_retried_letter_of_a_trimmed_event_is_found_again(self):
         id = self.emit("bad")
         self.drain("--consumer", "mail", "--sink", "exec:exit 65")
         self.outbox("trim", "--older-than", "0s", "--yes")

@@ -25,7 +25,7 @@ def tree():
 
 
 class Demo(unittest.TestCase):
-    def test_without_a_terminal_proves_its_point_and_leaves_nothing_behind(self):
+    def test_without_a_terminal_it_ends_well_and_leaves_no_trace(self):
         with tempfile.TemporaryDirectory(prefix="ob") as tmp:
             before = tree()
             done = subprocess.run([ROOT / "run"], cwd="/", env=clean_env({"TMPDIR": tmp}), capture_output=True,
@@ -45,7 +45,7 @@ class Demo(unittest.TestCase):
             self.assertEqual({ev["aggregate_id"] for ev in events if ev["type"] == type}, kept)
         self.assertEqual({ev["type"] for ev in mail}, {"order.paid"})
 
-    def test_the_same_on_a_server_of_its_own_which_is_gone_afterwards(self):
+    def test_it_works_on_a_private_server_that_is_gone_afterwards(self):
         kept = {str(n) for n in range(1, 41) if n % 7 != 0}
         for store in "postgres", "mariadb":
             with self.subTest(store), tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
@@ -63,7 +63,7 @@ class Demo(unittest.TestCase):
                 running = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
                 self.assertFalse(any(tmp.encode() in line for line in running))
 
-    def test_a_server_that_does_not_start_is_said_with_its_last_words(self):
+    def test_a_failed_server_start_is_reported_with_its_output(self):
         with tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
             stub = pathlib.Path(tmp, "mariadb-install-db")
             stub.write_text("#!/bin/sh\necho no room left >&2\nexit 1\n")
@@ -80,7 +80,7 @@ class Demo(unittest.TestCase):
                                   timeout=150, stdin=subprocess.DEVNULL)
             self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
 
-    def test_a_second_one_at_the_same_time_is_refused_and_leaves_the_first_alone(self):
+    def test_a_second_run_at_once_is_refused_and_harmless(self):
         demo = ROOT / "build" / "demo"
         shutil.rmtree(demo, ignore_errors=True)
         first = subprocess.Popen([ROOT / "run", "--seconds", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -189,7 +189,7 @@ class Packages(unittest.TestCase):
         for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
         return self.shell("packages_node_pg", XDG_CACHE_HOME=str(self.dir / "cache"))
 
-    def test_the_module_for_node_comes_from_npm_into_a_folder_outside_the_tree(self):
+    def test_the_node_module_is_installed_outside_the_tree(self):
         done = self.node("no", f'echo "npm $*" >>{self.dir}/calls')
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(self.calls()[0], rf"^npm install --prefix {self.dir}/cache/outbox-tests .* pg@8$")
@@ -199,7 +199,7 @@ class Packages(unittest.TestCase):
         self.node("yes", f'echo "npm $*" >>{self.dir}/calls')
         self.assertEqual(self.calls(), [])
 
-    def test_the_libraries_for_webhooks_come_into_a_folder_outside_the_tree_or_their_tests_are_skipped(self):
+    def test_webhook_libraries_are_outside_the_tree_or_skipped(self):
         for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
         self.stub("node", "exit 1")
         for status, said in ((0, ""), (1, "the tests that want {} are skipped: {} cannot get it from here\n")):
@@ -213,7 +213,7 @@ class Packages(unittest.TestCase):
         self.assertRegex(self.calls()[0], rf"^npm install --prefix {folder} .* standardwebhooks@1$")
         self.assertRegex(self.calls()[1], rf"^pip -m pip install .* --target {folder}/python .* standardwebhooks>=1.1,<2$")
 
-    def test_without_a_registry_the_tests_for_node_are_skipped_with_a_line(self):
+    def test_without_a_registry_node_tests_are_skipped_visibly(self):
         for npm, why in ((None, "there is no npm to get it with"), ("exit 1", "npm cannot get it from here")):
             with self.subTest(why):
                 for name in "mkdir", "timeout": (self.dir / name).unlink(missing_ok=True)

@@ -44,7 +44,7 @@ class Quick(unittest.TestCase):
 
 
 class Versions(unittest.TestCase):
-    def test_what_every_run_does_on_the_newest_version_belongs_to_what_runs_on_each(self):
+    def test_tests_of_the_newest_version_run_on_each_version(self):
         for label in (*postgres_versions.IN_EVERY_RUN, "fault/test_postgres_servers.py", "fault/test_clock.py"): self.assertTrue(postgres_versions.about_postgres(run.ROOT, label), label)
         for label in ("fault/test_mariadb.py", "scenario/test_cli.py", "store_sqlite"):
             self.assertFalse(postgres_versions.about_postgres(run.ROOT, label), label)
@@ -79,7 +79,7 @@ class SecondChance(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out: status = run.total(jobs)
         return status, out.getvalue()
 
-    def test_a_case_that_passes_alone_is_named_unsteady_and_does_not_fail_the_run(self):
+    def test_a_case_passing_alone_is_unsteady_and_fails_no_run(self):
         status, said = self.outcome([self.job("once", "well")])
         self.assertEqual(status, 0)
         self.assertIn("UNSTEADY build test_file.py Some.test_once", said)
@@ -125,7 +125,7 @@ class FolderForAll(unittest.TestCase):
         child.communicate()
         self.assertFalse(folder.exists())
 
-    def test_that_of_a_killed_run_goes_with_the_next_and_nobody_elses(self):
+    def test_the_next_run_removes_only_folders_of_killed_runs(self):
         killed, abandoned = self.start()
         _, used = self.start()
         self.assertTrue(abandoned.is_dir())

@@ -51,7 +51,7 @@ class ServiceCase(Case):
 
 
 class Reloading(ServiceCase):
-    def test_consumers_come_and_go_under_load_and_no_event_is_lost_or_repeated(self):
+    def test_changing_consumers_under_load_loses_repeats_nothing(self):
         total, rounds = 4000, 8
         self.configure(self.file_sink("a"), self.file_sink("b"))
 
@@ -80,7 +80,7 @@ class Reloading(ServiceCase):
         self.assertEqual(relay.output().count("stopped: no longer in the config"), rounds)
         self.assertNotIn("consumer=a ", relay.output(), "nothing was to happen to it")
 
-    def test_a_consumer_that_did_not_change_keeps_what_it_has_in_flight(self):
+    def test_an_unchanged_consumer_keeps_its_events_in_flight(self):
         hold, runs = self.path("hold"), self.path("runs")
         hold.touch()
         slow = "slow", {"sink": f"exec:echo $OUTBOX_ATTEMPT >>{runs}; while [ -e {hold} ]; do sleep 0.02; done"}
@@ -97,7 +97,7 @@ class Reloading(ServiceCase):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
         self.assertEqual(runs.read_text(), "1\n")
 
-    def test_a_changed_consumer_goes_on_with_its_new_settings_where_it_was(self):
+    def test_a_changed_consumer_continues_with_new_settings(self):
         self.configure(self.file_sink("a"))
         with self.relay("-c", self.conf) as relay:
             self.emit("t", payload=1)
@@ -161,7 +161,7 @@ class Reloading(ServiceCase):
         relay.wait()
         self.assertIn("stopped by SIGHUP", relay.output())
 
-    def test_a_consumer_that_stopped_by_itself_is_started_again(self):
+    def test_a_consumer_that_stopped_unasked_is_started_again(self):
         self.configure(self.file_sink("a"), self.file_sink("b"))
         with self.relay("-c", self.conf) as relay:
             self.emit("t", payload=1)
@@ -253,7 +253,7 @@ class Notifying(ServiceCase):
         self.assertNotRegex(seen.read_text(), "NOTIFY_SOCKET|WATCHDOG")
         manager.hear("STOPPING=1")
 
-    def test_the_watchdog_is_fed_while_idle_and_while_a_sink_is_down(self):
+    def test_the_watchdog_is_fed_while_idle_or_a_sink_is_down(self):
         folder = self.path("later")
         manager, relay = self.manage("--consumer", "a", "--sink", f"file:{folder}/out", "--stuck-after", "100ms",
                                      watchdog=0.2)
@@ -303,7 +303,7 @@ class Early(Case):
         wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
         relay.stop()
 
-    def test_it_is_alive_and_says_why_it_is_not_ready_while_it_waits(self):
+    def test_while_it_waits_it_is_alive_and_explains_not_ready(self):
         def fetch(path):
             try:
                 with urllib.request.urlopen(url + path, timeout=10) as answer: return answer.status, answer.read().decode()
@@ -329,7 +329,7 @@ class Early(Case):
         relay.stop(timeout=4)
         self.assertIn("stopped by SIGTERM", relay.output())
 
-    def test_who_drains_is_told_at_once(self):
+    def test_a_draining_relay_is_told_at_once(self):
         said = self.drain("--consumer", "c", "--sink", "stdout:", status=UNAVAILABLE).stderr
         self.assertIn(str(self.server.dir), said)
 
@@ -337,7 +337,7 @@ class Early(Case):
 class Locked(Case):
     """A relay that starts while somebody else has locked its store waits, says so, and goes to work afterwards."""
 
-    def test_it_waits_for_whoever_has_locked_the_store(self):
+    def test_it_waits_for_the_lock_of_the_store(self):
         self.init()
         self.emit("a", "k/1", 1)
         with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as stranger:

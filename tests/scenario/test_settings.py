@@ -55,7 +55,7 @@ class Rolling:
                    what=lambda: (self.types(), [r.output() for r in relays]))
         self.assertEqual(self.types(), sorted(expected))
 
-    def test_a_relay_that_was_restarted_with_its_old_file_stands_by_and_no_event_is_passed_over(self):
+    def test_a_relay_restarted_with_an_old_file_stands_by(self):
         b = self.host("b", events="a.*")
         with self.host("a", events="a.*") as a:
             self.configure("a", events="a.*, b.*")
@@ -78,7 +78,7 @@ class Rolling:
                 self.emit("b.y")
                 self.wait_types(["a.x"] * 3 + ["b.x"] * 3 + ["b.y"], again)
 
-    def test_a_relay_at_work_stands_by_when_its_settings_are_replaced_and_goes_on_when_they_are_brought_back(self):
+    def test_a_relay_with_replaced_settings_stands_by_till_restored(self):
         with self.host("old", events="a.*") as old:
             self.emit("a.1")
             self.wait_types(["a.1"], old)
@@ -104,7 +104,7 @@ class Rolling:
                 self.wait_standing(again)
                 self.assertRegex(again.output(), 'order "?none"?, lanes "?4"?')
 
-    def test_settings_that_wait_for_others_to_be_through_are_taken_once_they_are(self):
+    def test_settings_that_wait_for_other_workers_are_taken_later(self):
         hold = self.path("hold")
         hold.touch()
         slow = {"sink": f"exec:while [ -e {hold} ]; do sleep 0.02; done; cat >>{self.path('out')}"}
@@ -120,7 +120,7 @@ class Rolling:
                 self.wait_standing(old)
                 self.wait_types(["t", "t"], old, new)
 
-    def test_a_relay_at_work_that_is_given_replaced_settings_goes_on_with_those_that_count(self):
+    def test_a_relay_given_old_settings_keeps_those_that_count(self):
         self.drain("--consumer", "c", "--sink", f"file:{self.path('out')}", "--events", "a.*")
         with self.host("a", events="b.*") as a:
             self.configure("a", events="a.*")
@@ -130,14 +130,14 @@ class Rolling:
             self.wait_types(["b.1"], a)
             self.assertEqual(self.ready(a)[0], 200)
 
-    def test_one_that_drains_says_so_at_once(self):
+    def test_a_draining_relay_says_so_at_once(self):
         sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
         self.drain(*sink, "--events", "a.*")
         self.drain(*sink, "--events", "b.*")
         said = self.outbox("relay", "--drain", *sink, "--events", "a.*", status=DATA).stderr
         self.assertIn("outbox consumers revert c --to 1", said)
 
-    def test_a_consumer_that_was_removed_is_not_made_anew_by_one_that_stands_by(self):
+    def test_a_standby_does_not_recreate_a_removed_consumer(self):
         old = self.host("old", events="a.*")
         self.outbox("consumers", "set", "c", "--events", "b.*")
         self.wait_standing(old)

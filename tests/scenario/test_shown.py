@@ -580,7 +580,7 @@ class Shown:
             self.setUp()
             self.look_at(seed)
 
-    def test_an_event_from_the_future_holds_up_nobody_and_trim_says_what_it_did(self):
+    def test_an_event_from_the_future_blocks_no_trim(self):
         for n in range(6): self.emit("a.x", None, n, "--idempotency-key", str(n))
         self.drain("--consumer", "all", "--sink", f"file:{self.path('all')}", "--receipts")
         self.from_the_future(2)

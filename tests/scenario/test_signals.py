@@ -35,7 +35,7 @@ class Relay(Case):
         wait_until(lambda: "started" in relay.output(), what=relay.output)
         return relay
 
-    def test_a_relay_stops_though_its_caller_ignored_or_blocked_the_signal(self):
+    def test_a_relay_stops_despite_ignored_or_blocked_signals(self):
         for how in "ignored", "blocked":
             for name in "SIGTERM", "SIGINT":
                 with self.subTest(how=how, signal=name):
@@ -45,7 +45,7 @@ class Relay(Case):
                     relay.wait()
                     self.assertIn(f"stopped by {name}", relay.output())
 
-    def test_under_nohup_a_hangup_neither_stops_a_relay_nor_keeps_it_from_reading_its_config_again(self):
+    def test_under_nohup_a_hangup_reloads_and_does_not_stop_a_relay(self):
         conf = self.path("outbox.conf")
         conf.write_text(f"[consumer a]\nsink = file:{self.path('a')}\n")
         with self.start(caller("ignored", "SIGHUP"), "-c", conf) as relay:

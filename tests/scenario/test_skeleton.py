@@ -109,7 +109,7 @@ class OnSqlite(Skeleton, Case):
         self.assertEqual(self.sql("SELECT name FROM sqlite_master WHERE name LIKE 'outbox%'"), [])
         self.outbox("migrate", "gen", "--json", status=USAGE)
 
-    def test_names_that_could_not_be_one_are_refused_with_one_that_could(self):
+    def test_bad_names_are_refused_with_a_possible_one(self):
         for name, advice in (("größe x", "gr-e-x"), ("a'b", "a-b"), ('a"b;--', "a-b---"[:5]), ("a/b", "a-b"), ("", None),
                              ("a\nb", "a-b"), ("é", None), ("s" * 70, "s" * 52 + '"')):
             said = self.gen(name, status=USAGE).stderr

@@ -6,7 +6,7 @@ from support import on_each_store, wait_until
 
 @on_each_store
 class Slow:
-    def test_each_retry_waits_as_the_document_says_and_then_the_event_expires(self):
+    def test_each_retry_waits_as_documented_until_the_event_expires(self):
         self.init()
         self.emit("a")
         sink = ["--consumer", "mail", "--sink", "exec:exit 1", "--retry", "slow,outage=0s"]

@@ -29,17 +29,17 @@ class Statements(unittest.TestCase):
         beside.write_text(other)
         return self.statements("sqlite", self.sql, "mariadb", beside)
 
-    def test_a_statement_becomes_a_struct_with_its_parameters_in_the_order_of_their_use(self):
+    def test_a_statement_becomes_a_struct_with_ordered_parameters(self):
         self.assertEqual(self.make("-- About the file.\n\n" + DROP).returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n};", self.header.read_text())
         self.assertIn('"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
 
-    def test_for_mariadb_each_use_of_a_parameter_is_a_question_mark_and_tables_have_room_for_a_database(self):
+    def test_for_mariadb_each_use_of_a_parameter_is_a_placeholder(self):
         self.assertEqual(self.make("-- twice (a int, b text): both.\nSELECT ':a' FROM outbox_t WHERE x = :b AND y = :a OR z = :b;\n", "mariadb").returncode, 0)
         self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_mariadb, 3', self.source.read_text())
         self.assertEqual(self.source.read_text().count('{"b", \'s\''), 2)
 
-    def test_a_statement_of_both_has_the_parameters_of_both_and_a_text_for_each(self):
+    def test_a_shared_statement_has_parameters_and_text_of_both(self):
         self.assertEqual(self.make_both(DROP, "-- drop_claim (epoch int, owner str): it is over.\nDELETE FROM c WHERE o = :owner AND e = :epoch;\n").returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n    struct str owner;\n};", self.header.read_text())
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch", drop_claim_sqlite, 2}', self.source.read_text())
@@ -54,18 +54,18 @@ class Statements(unittest.TestCase):
         for file, text in zip(files, (shared, sqlite, mariadb)): file.write_text(text)
         return self.statements(*(word for name, file in zip(("shared", "sqlite", "mariadb"), files) for word in (name, file)))
 
-    def test_a_shared_statement_says_things_in_the_words_of_each_store(self):
+    def test_a_shared_statement_is_in_the_dialect_of_each_store(self):
         text = "-- top (n int): one.\nINSERT INTO t (a) SELECT greatest(@a@, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a;\n"
         self.assertEqual(self.make_shared(text, "-- @a@: its own.\nx;\n", "-- @a@: its own.\ny;\n").returncode, 0)
         self.assertIn('"INSERT INTO t (a) SELECT max(x, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a"', self.source.read_text())
         self.assertIn('"INSERT INTO t (a) SELECT greatest(y, ?) WHERE 1 ON DUPLICATE KEY UPDATE a = VALUES(a)"', self.source.read_text())
 
-    def test_a_store_puts_its_own_statement_in_the_place_of_the_shared_one(self):
+    def test_a_store_can_override_a_shared_statement(self):
         self.assertEqual(self.make_shared(DROP, "", "-- drop_claim (epoch int): another.\nDELETE FROM d WHERE e = :epoch;\n").returncode, 0)
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
         self.assertIn('[SQL_MARIADB] = {"DELETE FROM d WHERE e = ?"', self.source.read_text())
 
-    def test_a_shared_statement_may_have_a_parameter_that_only_one_store_uses(self):
+    def test_a_shared_parameter_may_be_used_by_one_store_only(self):
         text = "-- read (most int): some.\nSELECT @payload@;\n"
         self.assertEqual(self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: part.\nleft(p, :most);\n").returncode, 0)
         done = self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: all.\np;\n")
@@ -81,7 +81,7 @@ class Statements(unittest.TestCase):
         self.assertIn('"SELECT a, b FROM t WHERE c = \':no\'"', self.source.read_text())
         self.assertIn('#define SQL_PAIR "a, b"', self.header.read_text())
 
-    def test_what_does_not_fit_together_is_refused_with_the_name_of_the_file(self):
+    def test_inconsistent_statements_are_refused_naming_the_file(self):
         for text, why in ((DROP.replace(", epoch int", ""), "drop_claim: declared are ['consumer'], used are ['consumer', 'epoch']"),
                           (DROP.replace("epoch int", "epoch int, lane int"), "'lane'"), (DROP.replace("int)", "number)"), "no such type: number"),
                           (DROP.replace("-- drop_claim (", "-- ("), "does not open with"), (DROP.replace(";", ""), "a semicolon at its end"),

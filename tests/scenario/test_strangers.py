@@ -50,7 +50,7 @@ class Strangers(PgCase):
     def findings(self):
         return [f for f in self.json("doctor", status=None)["findings"] if f["name"] == "lock"]
 
-    def test_no_lock_that_a_stranger_can_take_keeps_a_relay_from_its_work(self):
+    def test_no_lock_of_an_unrelated_role_blocks_a_relay(self):
         for how in ("", "_shared"):
             with self.subTest(how):
                 wait_until(lambda: not self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"))  # of the relay before
@@ -69,7 +69,7 @@ class Strangers(PgCase):
                     wait_until(lambda: "wake-ups work again" in relay.output(), SOON, relay.output)
                     self.assertEqual([f["level"] for f in self.findings()], ["ok"])
 
-    def test_a_stranger_keeps_nobody_from_init_or_from_settling_by_sql(self):
+    def test_an_unrelated_role_blocks_neither_init_nor_settling(self):
         self.squat("")
         self.sql("DELETE FROM outbox.meta WHERE name = 'functions'")
         self.outbox("init", timeout=SOON)
@@ -78,7 +78,7 @@ class Strangers(PgCase):
         epoch, = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0]
         self.assertEqual(self.sql("SELECT outbox.settle('mail', 'w', %s)", epoch), [(True,)])
 
-    def test_a_relay_stays_idle_whoever_shares_its_bell(self):
+    def test_a_relay_stays_idle_whatever_shares_its_channel(self):
         with self.mail() as relay:
             (pid,), = wait_until(lambda: self.sql("SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = "
                                                   "current_database() AND locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"))
@@ -98,7 +98,7 @@ class Strangers(PgCase):
                 looks |= set(self.sql("SELECT query_start FROM pg_stat_activity WHERE pid = %s", pid))
             self.assertLess(len(looks), 20)
 
-    def test_a_stranger_who_holds_the_bell_makes_no_commit_notify(self):
+    def test_an_unrelated_lock_holder_makes_no_commit_notify(self):
         listener = psycopg2.connect(self.store)
         self.addCleanup(listener.close)
         listener.autocommit = True
@@ -127,7 +127,7 @@ class Strangers(PgCase):
             holder.close()
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox._bell_locks()") == [(0,)])
 
-    def test_whoever_holds_a_consumers_row_is_named(self):
+    def test_the_session_that_locks_a_consumers_row_is_named(self):
         holder = psycopg2.connect(self.store, application_name="the holder")
         self.addCleanup(holder.close)
         with self.mail() as relay:

@@ -49,7 +49,7 @@ class Postgres(Sweep, PgCase):
         return self.sql("SELECT a.pid, a.query_start FROM outbox._bell_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
                         "AND NOT b.second AND a.state = 'idle'")
 
-    def test_a_relay_that_sleeps_asks_nothing_while_others_emit_unheard_start_and_go(self):
+    def test_a_sleeping_relay_asks_nothing_while_others_come_and_go(self):
         """The server knows when each session last began a statement: the same time means that there was none. Only whoever holds
         the lock is that still: one that listens beside a holder is told when that one gets up, and asks every 10 s."""
         self.init()

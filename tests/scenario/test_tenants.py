@@ -95,7 +95,7 @@ class Tenants(PgCase):
 
     # ---- consuming ----
 
-    def test_a_tenants_consumer_gets_its_events_and_the_platforms_all(self):
+    def test_a_tenants_consumer_gets_its_own_the_platforms_all(self):
         self.mixed()
         self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"])
         self.assertEqual(self.drained("b-mail", "b"), ["b1", "b2"])
@@ -103,7 +103,7 @@ class Tenants(PgCase):
         self.mixed()
         self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"] * 2)
 
-    def test_a_running_relay_of_a_tenant_is_woken_and_gets_no_others(self):
+    def test_a_running_relay_of_a_tenant_is_woken_for_it_alone(self):
         out = self.path("a.ndjson")
         with self.relay("--consumer", "a-mail", "--sink", f"file:{out}", "--retention", "0s",
                         "--store", self.of("a")) as relay:
@@ -176,7 +176,7 @@ class Tenants(PgCase):
         self.assertEqual(got, ["a1", "a2"])
         self.assertEqual(self.run_on(a, "SELECT outbox.claim('a-mail', 'w2')"), [])
 
-    def test_dead_letters_are_redriven_by_their_own_tenant_or_the_platform(self):
+    def test_dead_letters_are_retried_by_their_tenant_or_platform(self):
         self.mixed()
         for tenant in ("a", "b"): self.drained(f"{tenant}-mail", tenant, sink="exec:exit 65")
         self.drained("all", None, sink="exec:exit 65")
@@ -223,7 +223,7 @@ class Tenants(PgCase):
             if said == "b": self.refused(db, "42501", "SELECT outbox.register('b-mine')")
         self.drained("a-second", "a")
 
-    def test_every_statement_of_a_relay_that_writes_is_in_the_context_of_its_tenant(self):
+    def test_every_writing_statement_is_in_its_tenants_context(self):
         """A trigger on each table notes the context of each statement that changes it, whoever's function that is in."""
         self.sql("CREATE TABLE seen (tab text, tenant text); GRANT INSERT ON seen TO PUBLIC")
         self.sql("CREATE FUNCTION see() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $$ BEGIN "

@@ -64,7 +64,7 @@ class Events(Terminal):
     def same(self, got):
         for name, value in self.EVENT.items(): self.assertEqual(got[name], value, name)
 
-    def test_each_field_is_shown_as_text_and_as_json_keeps_its_value(self):
+    def test_each_field_is_shown_as_text_and_kept_as_json(self):
         self.put()
         text, answer = self.both("events", "list")
         self.same(json.loads(answer)[0])
@@ -198,7 +198,7 @@ class Outside(Terminal):
         self.assertIn(r"a\u202eb.conf: ok", text)
         self.shown(self.outbox("relay", "--drain", "-c", path).stderr)
 
-    def test_sql_with_a_name_that_cannot_be_shown_is_written_to_files_only(self):
+    def test_sql_with_an_unprintable_name_goes_to_files_only(self):
         store = {"OUTBOX_STORE": "postgres:///x?schema=a%E2%80%AEb"}
         said = self.outbox("migrate", "gen", env=store, status=None)
         self.assertIn("--out-dir", self.shown(said.stderr), said.stdout[:200])

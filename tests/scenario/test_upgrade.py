@@ -90,7 +90,7 @@ class Upgrade:
         self.assertFalse(json.loads(self.next("migrate", "up", "--json"))["changed"])
         return rows
 
-    def test_it_is_brought_up_while_a_producer_and_a_relay_are_at_work(self):
+    def test_it_is_upgraded_under_a_working_producer_and_relay(self):
         """The producer goes on, the relay of this version stops in order, the next one's delivers the rest: each event once."""
         relay = self.relay(*self.consumer("--batch", "5", "--sweep", "100ms"))
         with self.producer() as count:
@@ -132,7 +132,7 @@ class Upgrade:
             self.assertEqual(self.brought_up(), 20)
             self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(20,)])
 
-    def test_a_relay_with_a_delivery_in_flight_gives_its_claims_back(self):
+    def test_a_relay_with_a_delivery_in_flight_releases_its_claims(self):
         hold, begun = self.path("hold"), self.path("begun")
         hold.touch()
         self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": "1", "payload": i} for i in range(4))

@@ -17,7 +17,7 @@ class Bumped:
         self.assertIn(text, relay.output())
         self.assertNotIn("abandoned", relay.output())
 
-    def test_a_relay_stops_in_order_when_the_outbox_was_brought_up_under_it(self):
+    def test_a_relay_stops_in_order_when_its_outbox_is_upgraded(self):
         self.outbox("init")
         out = self.path("out.ndjson")
         consumer = ("--consumer", "a", "--sink", f"file:{out}", "--batch", "10")

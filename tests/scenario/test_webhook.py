@@ -209,7 +209,7 @@ class Asymmetric(WebhookCase):
         self.assertIn("the name of an environment variable", said.stderr)
 
     @unittest.skipUnless(WEBHOOK, "no module standardwebhooks for Python: ./test says why it could not get it")
-    def test_the_official_library_for_python_and_we_believe_each_other(self):
+    def test_signatures_agree_with_the_official_python_library(self):
         request = self.sent(f"{PRIVATE}\n{OTHER}\n{SECRET}\n")
         headers = {name: request.headers[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")}
         for secret in (SECRET, OTHER):
@@ -223,7 +223,7 @@ class Asymmetric(WebhookCase):
         self.assertIn("not genuine", self.check(request, OTHER, status=1))
 
     @unittest.skipUnless(NODE, "no module standardwebhooks for node: ./test says why it could not get it")
-    def test_the_official_library_for_node_and_we_believe_each_other(self):
+    def test_signatures_agree_with_the_official_node_library(self):
         request = self.sent(f"{PRIVATE}\n{OTHER}\n{SECRET}\n")
         headers = {name: request.headers[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")}
         code = """const [secret, body, headers] = process.argv.slice(1);
@@ -413,7 +413,7 @@ class Listening(WebhookCase):
         self.assertEqual(self.post(url, *good[:2], flood), 401)
         child.stop()
 
-    def test_a_body_that_is_no_text_takes_no_longer_and_reaches_no_terminal(self):
+    def test_a_binary_body_is_as_fast_and_reaches_no_terminal(self):
         child, url = self.listen()
         self.assertEqual(self.post(url, body=b"\xff" * (4 << 20)), 204)
         with self.dial(url) as sender:

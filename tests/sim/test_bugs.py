@@ -43,7 +43,7 @@ class Bugs(unittest.TestCase):
     def test_every_file_of_the_folder_is_a_bug(self):
         self.assertEqual({path.name for path in bugs.FOLDER.iterdir()}, {"README.md", *(f"{name}.patch" for name in bugs.all_bugs())})
 
-    def test_a_bug_says_what_it_does_what_sees_it_and_what_it_changes(self):
+    def test_a_bug_names_its_effect_its_detector_and_its_change(self):
         it = bug("One too far.\nSeen by: sim --seeds 40\n\n@@ src/a.c: claim\n l->to\n-= n;\n+= n + 1;\n@@ src/b.h\n-1\n+2\n")
         self.assertEqual(it, ("EXAMPLE", "One too far.", ["sim", "--seeds", "40"],
                               [("src/a.c", "claim", "l->to\n= n;", "l->to\n= n + 1;"), ("src/b.h", "", "1", "2")]))
@@ -53,11 +53,11 @@ class Bugs(unittest.TestCase):
                      "What.\nSeen by: sim\n\n@@ src/a.c\n+2\n", "What.\nSeen by: sim\n\n@@ src/a.c\n 2\n", "What.\nSeen by: sim\n\n@@ a\n-1\n2\n"):
             with self.subTest(text), self.assertRaisesRegex(bugs.Stale, "EXAMPLE"): bug(text)
 
-    def test_a_change_is_made_in_its_function_however_lines_are_broken(self):
+    def test_a_change_is_made_in_its_function_in_any_layout(self):
         self.assertEqual(self.changed("l->to = l->from + n;", "l->to = n;"), CODE.replace("l->to =\n        l->from + n", "l->to = n"))
         self.assertEqual(self.changed("return n;", "return 1;"), "return 1;".join(CODE.rsplit("return n;", 1)))
 
-    def test_a_change_of_what_is_not_there_or_there_twice_is_refused(self):
+    def test_a_change_of_missing_or_ambiguous_text_is_refused(self):
         for old, function, why in (("l->to = 0;", "claim", "0 times"), ("return", "claim", "2 times"), ("return n;", "", "2 times"),
                                    ("l->to", "other", "0 times"), ("l->to", "claims", "no function claims")):
             with self.subTest(old), self.assertRaisesRegex(bugs.Stale, why): self.changed(old, "", function)

@@ -60,7 +60,7 @@ class Mutations(unittest.TestCase):
         for name, result in results.items():
             with self.subTest(name): self.assertTrue(result.result(), f"{name} was not seen by {' '.join(known[name].seen_by)}")
 
-    def test_without_a_bug_a_program_made_in_the_same_way_finds_nothing(self):
+    def test_without_a_bug_the_rebuilt_program_finds_nothing(self):
         """What a bug changes is compiled and linked as it is."""
         paths = {change.path for bug in bugs.all_bugs().values() for change in bug.changes}
         done = run(TREE.make("none", "sim", {path: (ROOT / path).read_text() for path in paths}), "--seeds", "30")

@@ -139,6 +139,7 @@ static void no_nats_message_is_unfit_for_a_lack_of_memory(void **state)
                               .clock = &clock_system};
     const struct delivery d = {.ev = &full, .attempt = 1};
     bool hit = true;
+    assert_int_equal(nats_Open(-1), NATS_OK);
     assert_int_equal(sink_find(cfg.url, &ops, &err), 0);
     for (long at = 1; hit; at++) {
         natsMsg *msg = NULL;

@@ -12,10 +12,9 @@
 
 #include <cmocka.h>
 
+#include "admin/access.h"
 #include "admin/admin.h"
-#include "admin/gate.h"
-#include "admin/guests.h"
-#include "admin/token.h"
+#include "admin/connections.h"
 #include "base/ipnet.h"
 
 #define TOKEN "0123456789abcdef0123456789abcdef"
@@ -29,7 +28,7 @@ static struct tokens *tokens_of(const char *words)
     struct tokens *t;
     struct error err;
     setenv("TEST_TOKENS", words, 1);
-    if (token_load(NULL, "TEST_TOKENS", &t, &err) != 0)
+    if (access_tokens_load(NULL, "TEST_TOKENS", &t, &err) != 0)
         fail_msg("%s", err.text);
     return t;
 }
@@ -47,62 +46,62 @@ static void only_a_whole_token_matches(void **state)
                                         "0123456789ABCDEF0123456789ABCDEF",
                                         OTHER};
     struct tokens *t = tokens_of(TOKEN);
-    char longest[TOKEN_MAX + 2];
+    char longest[ACCESS_TOKEN_MAX + 2];
     (void)state;
-    assert_true(token_matches(t, STR(TOKEN)));
+    assert_true(access_token_matches(t, STR(TOKEN)));
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        if (token_matches(t, str_of(wrong[i])))
+        if (access_token_matches(t, str_of(wrong[i])))
             fail_msg("%s was taken", wrong[i]);
-    assert_false(token_matches(t, (struct str){TOKEN "\0\0\0", 35}));
-    assert_false(token_matches(t, (struct str){NULL, 0}));
-    token_free(t);
+    assert_false(access_token_matches(t, (struct str){TOKEN "\0\0\0", 35}));
+    assert_false(access_token_matches(t, (struct str){NULL, 0}));
+    access_tokens_free(t);
 
     memset(longest, 'x', sizeof longest);
-    longest[TOKEN_MAX] = '\0';
+    longest[ACCESS_TOKEN_MAX] = '\0';
     t = tokens_of(longest);
-    assert_true(token_matches(t, (struct str){longest, TOKEN_MAX}));
-    longest[TOKEN_MAX] = 'x';
-    assert_false(token_matches(t, (struct str){longest, TOKEN_MAX + 1}));
-    token_free(t);
+    assert_true(access_token_matches(t, (struct str){longest, ACCESS_TOKEN_MAX}));
+    longest[ACCESS_TOKEN_MAX] = 'x';
+    assert_false(access_token_matches(t, (struct str){longest, ACCESS_TOKEN_MAX + 1}));
+    access_tokens_free(t);
 }
 
 static void several_tokens_are_good_at_once(void **state)
 {
     struct tokens *t = tokens_of("  " TOKEN " \n# a comment " OTHER "x\n\t" OTHER "\r\n");
     (void)state;
-    assert_true(token_matches(t, STR(TOKEN)));
-    assert_true(token_matches(t, STR(OTHER)));
-    assert_false(token_matches(t, STR(OTHER "x")));
-    token_free(t);
+    assert_true(access_token_matches(t, STR(TOKEN)));
+    assert_true(access_token_matches(t, STR(OTHER)));
+    assert_false(access_token_matches(t, STR(OTHER "x")));
+    access_tokens_free(t);
 }
 
 static void bad_tokens_are_refused_without_being_repeated(void **state)
 {
     static const char *const bad[] = {"short-s3cret", TOKEN " s3cret", "s3cret-with-a-b\x01ll",
                                       "s3cret-with-umlaut-\xc3\xbc", "# s3cret-0123456789abcdef"};
-    static char many[9 * 40], too_long[TOKEN_MAX + 10];
+    static char many[9 * 40], too_long[ACCESS_TOKEN_MAX + 10];
     struct tokens *t;
     struct error err;
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         setenv("TEST_TOKENS", bad[i], 1);
-        if (token_load(NULL, "TEST_TOKENS", &t, &err) == 0)
+        if (access_tokens_load(NULL, "TEST_TOKENS", &t, &err) == 0)
             fail_msg("%s was taken", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_null(strstr(err.text, "s3cret"));
     }
     for (int i = 0; i < 9; i++)
         strcat(many, TOKEN " ");
-    memset(too_long, 'x', TOKEN_MAX + 1);
+    memset(too_long, 'x', ACCESS_TOKEN_MAX + 1);
     setenv("TEST_TOKENS", many, 1);
-    assert_int_equal(token_load(NULL, "TEST_TOKENS", &t, &err), -1);
+    assert_int_equal(access_tokens_load(NULL, "TEST_TOKENS", &t, &err), -1);
     setenv("TEST_TOKENS", too_long, 1);
-    assert_int_equal(token_load(NULL, "TEST_TOKENS", &t, &err), -1);
-    assert_int_equal(token_load("/nonexistent/token", NULL, &t, &err), -1);
+    assert_int_equal(access_tokens_load(NULL, "TEST_TOKENS", &t, &err), -1);
+    assert_int_equal(access_tokens_load("/nonexistent/token", NULL, &t, &err), -1);
     assert_non_null(strstr(err.text, "/nonexistent/token"));
-    assert_int_equal(token_variable(TOKEN, &err), -1);
+    assert_int_equal(access_token_variable(TOKEN, &err), -1);
     assert_null(strstr(err.text, TOKEN));
-    assert_int_equal(token_variable("LISTEN_TOKEN", &err), 0);
+    assert_int_equal(access_token_variable("LISTEN_TOKEN", &err), 0);
 }
 
 /* ---- Host ---- */
@@ -139,21 +138,21 @@ static void host_is_read_as_browsers_write_it(void **state)
                                       "localhost\\",
                                       "[::1]x",
                                       "[::1]]:80"};
-    struct gate_host h;
+    struct access_host h;
     char longest[400];
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        if (!gate_host_parse(str_of(good[i][0]), &h))
+        if (!access_host_parse(str_of(good[i][0]), &h))
             fail_msg("%s was refused", good[i][0]);
         assert_string_equal(h.name, good[i][1]);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (gate_host_parse(str_of(bad[i]), &h))
+        if (access_host_parse(str_of(bad[i]), &h))
             fail_msg("%s was taken for %s", bad[i], h.name);
     memset(longest, 'a', sizeof longest);
-    assert_false(gate_host_parse((struct str){longest, 256}, &h));
-    assert_true(gate_host_parse((struct str){longest, 255}, &h));
-    assert_false(gate_host_parse((struct str){"local\0host", 10}, &h));
+    assert_false(access_host_parse((struct str){longest, 256}, &h));
+    assert_true(access_host_parse((struct str){longest, 255}, &h));
+    assert_false(access_host_parse((struct str){"local\0host", 10}, &h));
 }
 
 struct asked {
@@ -196,11 +195,11 @@ static void only_names_that_are_ours_are_answered(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         struct sockaddr_storage here = {.ss_family = AF_UNIX};
-        struct gate g = {.hosts = asked[i].hosts, .local = true};
-        struct gate_request r = {.method = STR("GET"), .host = str_of(asked[i].host)};
+        struct access_rules g = {.hosts = asked[i].hosts, .local = true};
+        struct access_request r = {.method = STR("GET"), .host = str_of(asked[i].host)};
         if (asked[i].at)
             assert_true(ipnet_of_text(asked[i].at, &here));
-        unsigned status = gate_check(&g, &r, (struct sockaddr *)&here).status;
+        unsigned status = access_check(&g, &r, (struct sockaddr *)&here).status;
         if (status != asked[i].status)
             fail_msg("%s: %u, not %u", asked[i].host, status, asked[i].status);
     }
@@ -210,22 +209,22 @@ static void hosts_that_are_none_are_refused_in_the_settings(void **state)
 {
     struct error err;
     (void)state;
-    assert_int_equal(gate_hosts_check("", &err), 0);
-    assert_int_equal(gate_hosts_check("*", &err), 0);
-    assert_int_equal(gate_hosts_check(" a.example,10.0.0.7 fd00::1, [fd00::2] ", &err), 0);
-    assert_int_equal(gate_hosts_check("a.example:80", &err), -1);
-    assert_int_equal(gate_hosts_check("http://a.example", &err), -1);
-    assert_int_equal(gate_hosts_check("a*.example", &err), -1);
+    assert_int_equal(access_hosts_check("", &err), 0);
+    assert_int_equal(access_hosts_check("*", &err), 0);
+    assert_int_equal(access_hosts_check(" a.example,10.0.0.7 fd00::1, [fd00::2] ", &err), 0);
+    assert_int_equal(access_hosts_check("a.example:80", &err), -1);
+    assert_int_equal(access_hosts_check("http://a.example", &err), -1);
+    assert_int_equal(access_hosts_check("a*.example", &err), -1);
 }
 
 /* ---- the rest of a request ---- */
 
-static unsigned checked(struct gate_request r)
+static unsigned checked(struct access_request r)
 {
     struct sockaddr_storage here;
-    struct gate g = {.hosts = "relay.example", .local = true};
+    struct access_rules g = {.hosts = "relay.example", .local = true};
     assert_true(ipnet_of_text("127.0.0.1", &here));
-    return gate_check(&g, &r, (struct sockaddr *)&here).status;
+    return access_check(&g, &r, (struct sockaddr *)&here).status;
 }
 
 static void pages_of_other_origins_are_not_answered(void **state)
@@ -242,7 +241,7 @@ static void pages_of_other_origins_are_not_answered(void **state)
                                           "http://localhost:8025.evil.example",
                                           "http://relay.example",
                                           "http://"};
-    struct gate_request r = {.method = STR("GET"), .host = STR("localhost:8025")};
+    struct access_request r = {.method = STR("GET"), .host = STR("localhost:8025")};
     (void)state;
     assert_int_equal(checked(r), 0);
     r.origin = STR("http://localhost:8025");
@@ -258,7 +257,7 @@ static void pages_of_other_origins_are_not_answered(void **state)
 
 static void odd_requests_are_not_answered(void **state)
 {
-    struct gate_request r = {.method = STR("GET"), .host = STR("localhost")};
+    struct access_request r = {.method = STR("GET"), .host = STR("localhost")};
     (void)state;
     r.method = STR("POST");
     assert_int_equal(checked(r), 405);
@@ -280,16 +279,16 @@ static void odd_requests_are_not_answered(void **state)
     assert_int_equal(checked(r), 403);
 }
 
-static void who_may_know_more(void **state)
+static void clients_with_the_token_learn_more(void **state)
 {
     struct tokens *t = tokens_of(TOKEN);
-    struct gate local = {.local = true}, remote = {.local = false},
-                asking = {.local = true, .tokens = t};
-    struct gate_request r = {.method = STR("GET"), .host = STR("localhost")};
+    struct access_rules local = {.local = true}, remote = {.local = false},
+                        asking = {.local = true, .tokens = t};
+    struct access_request r = {.method = STR("GET"), .host = STR("localhost")};
     (void)state;
-    assert_int_equal(gate_knows(&local, &r).status, 0);
-    assert_int_equal(gate_knows(&remote, &r).status, 403);
-    assert_int_equal(gate_knows(&asking, &r).status, 401);
+    assert_int_equal(access_details(&local, &r).status, 0);
+    assert_int_equal(access_details(&remote, &r).status, 403);
+    assert_int_equal(access_details(&asking, &r).status, 401);
     static const char *const wrong[] = {"",
                                         "Bearer",
                                         "Bearer ",
@@ -303,18 +302,18 @@ static void who_may_know_more(void **state)
     static const char *const right[] = {"Bearer " TOKEN, "bearer " TOKEN, "BEARER   " TOKEN " \t"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         r.authorization = str_of(wrong[i]);
-        if (gate_knows(&asking, &r).status != 401)
+        if (access_details(&asking, &r).status != 401)
             fail_msg("%s was let in", wrong[i]);
     }
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         r.authorization = str_of(right[i]);
-        if (gate_knows(&asking, &r).status != 0)
+        if (access_details(&asking, &r).status != 0)
             fail_msg("%s was not let in", right[i]);
     }
-    assert_int_equal(gate_knows(&remote, &r).status, 403);
+    assert_int_equal(access_details(&remote, &r).status, 403);
     asking.local = false;
-    assert_int_equal(gate_knows(&asking, &r).status, 0);
-    token_free(t);
+    assert_int_equal(access_details(&asking, &r).status, 0);
+    access_tokens_free(t);
 }
 
 static void what_only_this_machine_reaches_is_known(void **state)
@@ -343,7 +342,7 @@ static void what_only_this_machine_reaches_is_known(void **state)
             fail_msg("%s was taken", bad[i]);
 }
 
-/* ---- guests ---- */
+/* ---- connections ---- */
 
 /* has_been_shown_out tells whether the server has closed the connection: its other end reads end of
  * file. */
@@ -360,54 +359,54 @@ static void make_pair(int fds[2])
 
 static void request_and_answer_have_their_time(void **state)
 {
-    struct guests g;
+    struct connections g;
     int slow[2], busy[2];
     int64_t now = 1000 * SECOND;
     (void)state;
     make_pair(slow);
     make_pair(busy);
-    guests_init(&g);
-    assert_true(guests_tick(&g, now) == CLOCK_NEVER);
-    guests_arrive(&g, slow[0], now);
-    guests_arrive(&g, busy[0], now);
-    guests_ask(&g, busy[0], now + 9 * SECOND);
-    assert_true(guests_tick(&g, now + 9 * SECOND) == now + 10 * SECOND);
+    connections_init(&g);
+    assert_true(connections_tick(&g, now) == CLOCK_NEVER);
+    connections_opened(&g, slow[0], now);
+    connections_opened(&g, busy[0], now);
+    connections_request_complete(&g, busy[0], now + 9 * SECOND);
+    assert_true(connections_tick(&g, now + 9 * SECOND) == now + 10 * SECOND);
     assert_false(has_been_shown_out(slow[1]));
-    guests_tick(&g, now + 10 * SECOND);
+    connections_tick(&g, now + 10 * SECOND);
     assert_true(has_been_shown_out(slow[1]));
     assert_false(has_been_shown_out(busy[1]));
-    guests_leave(&g, slow[0]);
-    assert_true(guests_tick(&g, now + 38 * SECOND) == now + 39 * SECOND);
+    connections_closed(&g, slow[0]);
+    assert_true(connections_tick(&g, now + 38 * SECOND) == now + 39 * SECOND);
     assert_false(has_been_shown_out(busy[1]));
-    guests_tick(&g, now + 39 * SECOND);
+    connections_tick(&g, now + 39 * SECOND);
     assert_true(has_been_shown_out(busy[1]));
-    guests_leave(&g, busy[0]);
-    assert_true(guests_tick(&g, now + 39 * SECOND) == CLOCK_NEVER);
-    guests_release(&g);
+    connections_closed(&g, busy[0]);
+    assert_true(connections_tick(&g, now + 39 * SECOND) == CLOCK_NEVER);
+    connections_release(&g);
     for (int i = 0; i < 2; i++) {
         close(slow[i]);
         close(busy[i]);
     }
 }
 
-static void whoever_does_not_ask_makes_room(void **state)
+static void client_without_request_is_disconnected_first(void **state)
 {
-    struct guests g;
-    int pair[GUESTS_MAX][2];
+    struct connections g;
+    int pair[CONNECTIONS_MAX][2];
     (void)state;
-    guests_init(&g);
-    for (int i = 0; i < GUESTS_MAX; i++) {
+    connections_init(&g);
+    for (int i = 0; i < CONNECTIONS_MAX; i++) {
         make_pair(pair[i]);
-        guests_arrive(&g, pair[i][0], SECOND + i);
+        connections_opened(&g, pair[i][0], SECOND + i);
         if (i < 4)
-            guests_ask(&g, pair[i][0], SECOND + i);
+            connections_request_complete(&g, pair[i][0], SECOND + i);
     }
     for (int i = 0; i < 4; i++)
         assert_false(has_been_shown_out(pair[i][1]));
     assert_true(has_been_shown_out(pair[4][1]));
-    assert_false(has_been_shown_out(pair[GUESTS_MAX - 1][1]));
-    guests_release(&g);
-    for (int i = 0; i < GUESTS_MAX; i++) {
+    assert_false(has_been_shown_out(pair[CONNECTIONS_MAX - 1][1]));
+    connections_release(&g);
+    for (int i = 0; i < CONNECTIONS_MAX; i++) {
         close(pair[i][0]);
         close(pair[i][1]);
     }
@@ -424,10 +423,10 @@ int main(void)
         cmocka_unit_test(hosts_that_are_none_are_refused_in_the_settings),
         cmocka_unit_test(pages_of_other_origins_are_not_answered),
         cmocka_unit_test(odd_requests_are_not_answered),
-        cmocka_unit_test(who_may_know_more),
+        cmocka_unit_test(clients_with_the_token_learn_more),
         cmocka_unit_test(what_only_this_machine_reaches_is_known),
         cmocka_unit_test(request_and_answer_have_their_time),
-        cmocka_unit_test(whoever_does_not_ask_makes_room),
+        cmocka_unit_test(client_without_request_is_disconnected_first),
     };
     return cmocka_run_group_tests_name("admin", tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void starts_with_64_or_what_may_be_in_flight_within_the_most(void **state
     assert_int_equal(b.n, 10);
 }
 
-static void starts_small_with_8_or_what_may_be_in_flight_within_the_most(void **state)
+static void quota_starts_at_8_or_the_flight_limit_within_its_maximum(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -114,7 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starts_with_64_or_what_may_be_in_flight_within_the_most),
-        cmocka_unit_test(starts_small_with_8_or_what_may_be_in_flight_within_the_most),
+        cmocka_unit_test(quota_starts_at_8_or_the_flight_limit_within_its_maximum),
         cmocka_unit_test(full_and_quick_doubles_up_to_the_most),
         cmocka_unit_test(slow_halves_down_to_what_may_be_in_flight),
         cmocka_unit_test(halving_ends_at_one),

@@ -65,7 +65,7 @@ static void payload_becomes(const char *payload, const char *headers, const char
     buf_release(&text);
 }
 
-static void telemetry_is_the_last_member_of_an_object_and_nothing_else_is_touched(void **state)
+static void telemetry_becomes_the_last_member_and_changes_nothing_else(void **state)
 {
     (void)state;
     payload_becomes("{}", NULL, "{\"_telemetry\":{\"trace\":\"abc\"}}");
@@ -157,7 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_exactly_these_keys_in_this_order),
         cmocka_unit_test(absent_parts_are_null),
-        cmocka_unit_test(telemetry_is_the_last_member_of_an_object_and_nothing_else_is_touched),
+        cmocka_unit_test(telemetry_becomes_the_last_member_and_changes_nothing_else),
         cmocka_unit_test(what_was_written_can_be_read),
         cmocka_unit_test(what_is_no_envelope_is_refused),
         cmocka_unit_test(fields_that_no_event_may_have_are_refused),

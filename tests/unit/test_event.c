@@ -222,7 +222,7 @@ static void headers_have_a_limit(void **state)
     free(text);
 }
 
-static void time_that_nobody_can_wait_for_is_refused(void **state)
+static void time_too_far_ahead_is_refused(void **state)
 {
     (void)state;
     FINE(not_before, NOW + EVENT_AHEAD_MAX_MS);
@@ -346,7 +346,7 @@ int main(void)
         cmocka_unit_test(headers_are_an_object_of_strings),
         cmocka_unit_test(header_names_are_checked_after_unescaping),
         cmocka_unit_test(headers_have_a_limit),
-        cmocka_unit_test(time_that_nobody_can_wait_for_is_refused),
+        cmocka_unit_test(time_too_far_ahead_is_refused),
         cmocka_unit_test(stored_event_is_refused_if_no_sink_can_have_it),
         cmocka_unit_test(stored_event_that_breaks_newer_rules_is_delivered),
         cmocka_unit_test(inbox_takes_names_and_keys_within_their_limits),

@@ -132,7 +132,7 @@ static void judged(const struct worker_view *v, bool ready, bool alive, const ch
     assert_int_equal(h.alive, alive);
 }
 
-static void one_that_gets_on_or_has_nothing_to_do_is_ready(void **state)
+static void worker_making_progress_or_idle_is_ready(void **state)
 {
     struct worker_view v = working_since(0), w = working_since(940);
     (void)state;
@@ -140,7 +140,7 @@ static void one_that_gets_on_or_has_nothing_to_do_is_ready(void **state)
     judged(&w, true, true, "working");
 }
 
-static void one_that_waits_for_a_sink_is_not_ready_but_alive(void **state)
+static void worker_waiting_for_a_sink_is_not_ready_but_alive(void **state)
 {
     struct worker_view v = working_since(900);
     (void)state;
@@ -154,7 +154,7 @@ static void one_that_waits_for_a_sink_is_not_ready_but_alive(void **state)
     judged(&v, false, true, "no progress for 100 s: every delivery fails");
 }
 
-static void sink_that_is_silent_past_its_time_limit_is_a_loop_gone_wrong(void **state)
+static void sink_silent_past_its_time_limit_is_a_stuck_loop(void **state)
 {
     struct worker_view v = working_since(930), w = working_since(900);
     (void)state;
@@ -196,9 +196,9 @@ int main(void)
         cmocka_unit_test(sums_of_absurd_ages_stop_at_the_most_there_is),
         cmocka_unit_test(types_beyond_the_limit_and_long_ones_are_others),
         cmocka_unit_test(bounds_belong_to_their_bucket_and_time_is_never_negative),
-        cmocka_unit_test(one_that_gets_on_or_has_nothing_to_do_is_ready),
-        cmocka_unit_test(one_that_waits_for_a_sink_is_not_ready_but_alive),
-        cmocka_unit_test(sink_that_is_silent_past_its_time_limit_is_a_loop_gone_wrong),
+        cmocka_unit_test(worker_making_progress_or_idle_is_ready),
+        cmocka_unit_test(worker_waiting_for_a_sink_is_not_ready_but_alive),
+        cmocka_unit_test(sink_silent_past_its_time_limit_is_a_stuck_loop),
         cmocka_unit_test(step_without_end_is_not_alive),
         cmocka_unit_test(paused_is_ready_and_stopped_is_not),
     };

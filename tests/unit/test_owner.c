@@ -47,7 +47,7 @@ static void process_that_runs_is_not_gone(void **state)
     assert_false(owner_gone(owner));
 }
 
-static void process_that_has_ended_is_gone_also_if_nobody_has_noticed(void **state)
+static void ended_process_is_gone_even_if_not_yet_reaped(void **state)
 {
     (void)state;
     char owner[OWNER_TEXT];
@@ -105,7 +105,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(process_that_runs_is_not_gone),
-        cmocka_unit_test(process_that_has_ended_is_gone_also_if_nobody_has_noticed),
+        cmocka_unit_test(ended_process_is_gone_even_if_not_yet_reaped),
         cmocka_unit_test(process_with_a_pid_that_was_used_before_is_another),
         cmocka_unit_test(process_that_cannot_be_asked_for_is_not_gone),
     };

@@ -37,8 +37,7 @@ static void rest_puts_the_look_off_and_listens_meanwhile(void **state)
     assert_int_equal(schedule_look_wake(&s, NOW), NOW + 500 * MS_NS);
 }
 
-static void rest_while_the_lane_is_taken_ignores_wake_ups_for_50_ms_and_is_never_shorter(
-    void **state)
+static void rest_for_a_taken_lane_ignores_wake_ups_for_50_ms(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -128,8 +127,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_look_is_due_at_once),
         cmocka_unit_test(rest_puts_the_look_off_and_listens_meanwhile),
-        cmocka_unit_test(
-            rest_while_the_lane_is_taken_ignores_wake_ups_for_50_ms_and_is_never_shorter),
+        cmocka_unit_test(rest_for_a_taken_lane_ignores_wake_ups_for_50_ms),
         cmocka_unit_test(rest_without_a_crowd_ends_deafness),
         cmocka_unit_test(store_is_left_alone_for_twice_as_long_each_time_up_to_5_s),
         cmocka_unit_test(pause_of_the_store_counts_no_failure),

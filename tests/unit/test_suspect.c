@@ -94,7 +94,7 @@ static void suspect_does_not_begin_while_another_is_being_claimed(void **state)
     suspect_all_release(&all);
 }
 
-static void who_stops_the_process_clears_the_one_in_flight(void **state)
+static void stopping_the_process_clears_the_event_in_flight(void **state)
 {
     (void)state;
     struct suspects all;
@@ -120,7 +120,7 @@ int main(void)
         cmocka_unit_test(no_pipeline_waits_for_the_delivery_of_another),
         cmocka_unit_test(suspect_beside_another_clears_it),
         cmocka_unit_test(suspect_does_not_begin_while_another_is_being_claimed),
-        cmocka_unit_test(who_stops_the_process_clears_the_one_in_flight),
+        cmocka_unit_test(stopping_the_process_clears_the_event_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static void steps_grow_while_they_are_quick_and_shrink_when_slow(void **state)
     assert_int_equal(t.rows, 1000);
 }
 
-static void where_one_writes_at_a_time_steps_are_short_and_pauses_as_long(void **state)
+static void with_one_writer_steps_are_short_and_pauses_as_long(void **state)
 {
     (void)state;
     struct trimming t = {.rows = 1000};
@@ -73,7 +73,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_grow_while_they_are_quick_and_shrink_when_slow),
-        cmocka_unit_test(where_one_writes_at_a_time_steps_are_short_and_pauses_as_long),
+        cmocka_unit_test(with_one_writer_steps_are_short_and_pauses_as_long),
         cmocka_unit_test(a_step_begins_where_the_last_one_ended_while_there_is_more),
         cmocka_unit_test(a_look_at_all_events_that_takes_long_is_made_seldom),
     };

@@ -6,7 +6,7 @@
 --               aggregatetype, aggregateid, type, payload) or 'auto'
 --     columns   the names that differ from these, see _adopt_columns
 --     existing  'copy' or 'skip'. The default is to copy. For a table that was adopted before there
---               is no default, because nobody can tell which of its rows became events then.
+--               is no default, because it is unknown which of its rows became events then.
 --     mark      a column that is set in a row once `consumer` has had its event, see _mark_adopted;
 --               NULL: none, or the one there is
 --
@@ -99,5 +99,100 @@ BEGIN
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) IS
-    'makes events of the rows of a table';
+
+-- adopt_dry_run says what adopt would do, without doing it or keeping anybody waiting. It takes the
+-- parameters of adopt, and returns
+--
+--     what     'adopt', 'nothing', or 'change': the table is adopted, with other columns or another
+--              mark
+--     mapping  which column, or text in single quotes, becomes which field of an event
+--     rows     how many rows would be copied now
+CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(
+    source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
+    mark text DEFAULT NULL, consumer text DEFAULT NULL,
+    OUT what text, OUT mapping jsonb, OUT rows bigint)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    tab regclass := @schema@._adopt_source(source);
+    old text;
+BEGIN
+    -- What would change? The first line of a trigger function of ours is its mapping, as a comment.
+    SELECT jsonb_object_agg(x.field, x.col) INTO mapping
+    FROM @schema@._adopt_columns(tab, shape, columns) x;
+    SELECT substr(split_part(p.prosrc, E'\n', 1), 4) INTO old
+    FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = tab AND t.tgname = @schema@._adopted(tab);
+    what := CASE WHEN NOT FOUND THEN 'adopt'
+                 WHEN old = mapping::text THEN 'nothing'
+                 ELSE 'change' END;
+    IF mark IS NOT NULL THEN
+        PERFORM @schema@._adopt_keys(tab, mark, consumer); -- refuses what cannot be marked
+        IF what = 'nothing'
+           AND NOT EXISTS (SELECT 1 FROM @schema@.marking m
+                           WHERE m.tab = @schema@._adopt_source(source) AND m.col = mark
+                             AND m.consumer = adopt_dry_run.consumer) THEN
+            what := 'change';
+        END IF;
+    END IF;
+
+    -- Rows are counted as adopt would copy them, in a view that is made for that.
+    rows := 0;
+    PERFORM @schema@._adopt_decided(tab, what <> 'adopt', existing);
+    IF what = 'adopt' AND existing IS DISTINCT FROM 'skip' THEN
+        BEGIN
+            EXECUTE format('SELECT x.n FROM %s x', @schema@._adopt_rows(tab, shape, columns, true))
+            INTO rows;
+            -- Undoes the view in which they were counted.
+            RAISE EXCEPTION 'that was all' USING ERRCODE = 'OB007';
+        EXCEPTION WHEN SQLSTATE 'OB007' THEN
+            NULL;
+        END;
+    END IF;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) IS
+    'what adopt would do';
+
+-- unadopt undoes adopt: new rows of a table no longer become events. Existing events stay.
+-- Returns whether the table was adopted.
+CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+DECLARE
+    tab regclass := @schema@._adopt_source(source);
+    trigger_name text := @schema@._adopted(tab);
+    f regprocedure;
+BEGIN
+    IF trigger_name IS NULL THEN
+        RETURN false;
+    END IF;
+    -- The trigger's function is made for this table alone, and goes with it.
+    SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t
+    WHERE t.tgrelid = tab AND t.tgname = trigger_name;
+    EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);
+    EXECUTE format('DROP FUNCTION %s', f);
+    -- Without events of new rows there is nothing to mark either.
+    PERFORM @schema@._adopt_unmark(tab);
+    RETURN true;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@.unadopt(text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.unadopt(text) IS 'undoes adopt';
+
+-- drop_mark stops marking the rows of an adopted table. New rows become events as before. Returns
+-- whether rows were being marked.
+CREATE OR REPLACE FUNCTION @schema@.drop_mark(source text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+DECLARE
+    tab regclass := @schema@._adopt_source(source);
+BEGIN
+    IF NOT @schema@._adopt_unmark(tab) THEN
+        RETURN false;
+    END IF;
+    -- For the mark the trigger records which row became which event. It is made anew without that.
+    PERFORM @schema@._adopt_anew(tab);
+    RETURN true;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@.drop_mark(text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.drop_mark(text) IS 'rows of an adopted table are marked no longer';

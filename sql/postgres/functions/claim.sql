@@ -48,8 +48,6 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._check_claim(text, text, int, bigint, int) IS
-    'refuses a claim that would not be durable';
 
 -- _claim_some does the work of claim and claim_batch. If `careful` is true, the row is the only
 -- one: its event was in the hands of a worker that vanished. For careful_mode see _claim_parked.
@@ -95,12 +93,160 @@ BEGIN
     WHERE c.name = _claim_some.consumer
     ORDER BY e.seq;
 
-    -- A claim without events: somebody deleted those that were parked. The caller never learns its
-    -- epoch, so it is settled here.
+    -- A claim without events: those that were parked were deleted by hand. The caller never learns
+    -- its epoch, so it is settled here.
     IF NOT FOUND THEN
         PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._claim_some(text, text, int, bigint, int, int) IS
-    'what claim and claim_batch have in common';
+
+-- claim_batch is claim for a worker that works on several consumers. target is the consumer to
+-- claim for. NULL claims up to max_events events in all, for every consumer that the caller may
+-- work on and that has something to do.
+--
+-- Each row names its consumer. The rows of a consumer stand together, in order of seq, and have one
+-- epoch; they are settled by settle(consumer, worker, epoch).
+--
+-- Without a target, consumers come in random order, so that a busy one does not starve the others.
+-- A consumer that another transaction has locked is skipped, not waited for. An event that was in
+-- the hands of a worker that vanished comes alone. A consumer that cannot be claimed for raises an
+-- error only if there is nothing else to hand out.
+CREATE OR REPLACE FUNCTION @schema@.claim_batch(
+    worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
+    lease_ms bigint DEFAULT 30000, max_attempts int DEFAULT 5)
+RETURNS TABLE (
+    consumer text, epoch bigint, seq bigint, id uuid, type text, aggregate_type text,
+    aggregate_id text, version bigint, payload json, headers json, tenant text,
+    created_at timestamptz, attempts int, held boolean, delayed boolean, inbox_key text)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    names text[];
+    name text;
+    r record;
+    n int := 0;               -- how many events were claimed
+    state text;               -- the last error that was met, and its text
+    text text;
+    alone boolean := false;   -- the event must not be joined by others
+    brief text := coalesce(current_setting('outbox.brief', true), '');
+BEGIN
+    PERFORM @schema@._check_claim('claim_batch', worker, max_events, lease_ms, max_attempts);
+    IF target IS NOT NULL THEN
+        RETURN QUERY
+        SELECT target, c.*
+        FROM @schema@.claim(target, worker, max_events, lease_ms, max_attempts) c;
+        RETURN;
+    END IF;
+
+    -- Consumers that have nothing to do are left out before anything is locked.
+    names := ARRAY(SELECT w.name FROM @schema@._workable() w
+                   WHERE NOT w.paused
+                     AND (SELECT i.idle
+                          FROM @schema@._idle(w, false, @schema@._clock()) i) IS NOT TRUE
+                   ORDER BY random());
+
+    PERFORM set_config('outbox.brief', 'on', true); -- for _try_consumer
+    FOREACH name IN ARRAY names LOOP
+        -- What was claimed for one consumer stays claimed if the next one fails: each has a
+        -- savepoint.
+        BEGIN
+            -- A careful event comes alone, so it is taken only if nothing was claimed yet.
+            FOR r IN SELECT s.*
+                     FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
+                                               CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
+                consumer := name;
+                epoch := r.epoch;
+                seq := r.seq;
+                id := r.id;
+                type := r.type;
+                aggregate_type := r.aggregate_type;
+                aggregate_id := r.aggregate_id;
+                version := r.version;
+                payload := r.payload;
+                headers := r.headers;
+                tenant := r.tenant;
+                created_at := r.created_at;
+                attempts := r.attempts;
+                held := r.held;
+                delayed := r.delayed;
+                inbox_key := r.inbox_key;
+                alone := r.careful;
+                n := n + 1;
+                RETURN NEXT;
+            END LOOP;
+        EXCEPTION
+            WHEN sqlstate 'OB003' THEN
+                NULL; -- it was removed just now
+            WHEN OTHERS THEN
+                state := SQLSTATE;
+                text := format('consumer "%s": %s', name, SQLERRM);
+        END;
+        EXIT WHEN alone OR n >= max_events;
+    END LOOP;
+    PERFORM set_config('outbox.brief', brief, true);
+
+    -- What was claimed must reach the caller, so an error counts only if nothing was.
+    IF n = 0 AND state IS NOT NULL THEN
+        RAISE EXCEPTION '%', text USING ERRCODE = state;
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.claim_batch(text, int, text, bigint, int) IS
+    'leases events to a worker, of one consumer or of all';
+
+-- _workable returns the consumers that the caller may work on, and for whose tenant it acts.
+CREATE OR REPLACE FUNCTION @schema@._workable() RETURNS SETOF @schema@.consumer
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    acting text := @schema@._acting_for(current_user);
+    given text[];
+BEGIN
+    -- Whoever may write to the tables may work on all consumers of the tenant.
+    IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN QUERY
+        SELECT * FROM @schema@.consumer c WHERE c.tenant = acting ORDER BY c.name;
+        RETURN;
+    END IF;
+    SELECT array_agg(y) INTO given
+    FROM @schema@.worker w, unnest(@schema@._name_like(w.consumer)) AS y
+    WHERE @schema@._inherits(current_user, w.role);
+    IF given IS NULL THEN
+        RAISE EXCEPTION 'permission denied: role "%" may not work on any consumer', current_user
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('run as the outbox''s owner: outbox grant consumer %I',
+                                current_user);
+    END IF;
+    RETURN QUERY
+    SELECT * FROM @schema@.consumer c
+    WHERE c.tenant = acting AND c.name LIKE ANY (given) ORDER BY c.name;
+END
+$outbox$;
+
+-- extend moves the end of a claim to lease_ms from now. Returns false if the claim is no longer the
+-- worker's. A claim that has run out remains the worker's until another worker takes it over.
+-- absolve: if the worker vanishes, that is not counted as an attempt of its event, because the
+-- worker is being stopped, or has other such events in hand.
+CREATE OR REPLACE FUNCTION @schema@.extend(
+    consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000,
+    absolve boolean DEFAULT false) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms, absolve);
+    END IF;
+    IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'lease_ms must be 1 to 86400000 (a day)' USING ERRCODE = 'OB004';
+    END IF;
+    -- Whoever is about to take the claim over must not miss this.
+    PERFORM @schema@._lock_consumer(consumer);
+    UPDATE @schema@.claim x
+    SET locked_until = @schema@._clock() + extend.lease_ms * interval '1 millisecond',
+        lease = extend.lease_ms * interval '1 millisecond',
+        blamed = x.blamed AND NOT absolve
+    WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker;
+    RETURN FOUND;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.extend(text, text, bigint, bigint, boolean) IS 'keeps a claim';

@@ -65,3 +65,81 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
     END LOOP;
 END
 $outbox$;
+
+-- emit_once is emit with an idempotency key that must be given. duplicate says whether the key was
+-- known; then id is that of the first event. As with emit there is a function for each type of
+-- payload and headers.
+DO $outbox$
+DECLARE
+    p text;
+    h text;
+BEGIN
+    FOR p, h IN SELECT *
+                FROM unnest('{text, json, jsonb, bytea}'::text[]) AS x,
+                     unnest('{text, json, jsonb}'::text[]) AS y LOOP
+        EXECUTE replace(replace(replace($function$
+CREATE OR REPLACE FUNCTION @schema@.emit_once(
+    type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
+    headers <headers>, idempotency_key text, version bigint DEFAULT NULL,
+    not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL,
+    OUT id uuid, OUT duplicate boolean)
+LANGUAGE plpgsql VOLATILE AS $body$
+DECLARE -- Every name has its schema.
+    whose pg_catalog.text :=
+        coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
+                                   OPERATOR(pg_catalog.<>) ''
+                              THEN pg_catalog.current_setting('outbox.tenant', true) END);
+    -- Whether the caller is held to a tenant: such a producer may not choose ids.
+    held pg_catalog.bool :=
+        NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT');
+BEGIN
+    IF idempotency_key IS NULL THEN
+        RAISE EXCEPTION 'idempotency_key: 1 to 1024 bytes, no control character'
+            USING ERRCODE = 'check_violation';
+    END IF;
+
+    -- In both branches the trigger take_key decides whether the event is stored.
+    IF held THEN
+        IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass,
+                                               'idempotency_key', 'INSERT') THEN
+            -- The caller is no producer at all.
+            RAISE EXCEPTION 'permission denied for table event'
+                USING ERRCODE = 'insufficient_privilege';
+        END IF;
+        -- It acts for its tenant even if the connection does not say so.
+        whose := coalesce(tenant, @schema@._acting_for(current_user));
+        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
+                                    not_before, tenant, idempotency_key)
+        VALUES (emit_once.type, emit_once.aggregate_type,
+                emit_once.aggregate_id::pg_catalog.text, <json>,
+                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
+                whose, emit_once.idempotency_key)
+        RETURNING event.id INTO id;
+    ELSE
+        id := @schema@._uuid7();
+        INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers,
+                                    version, not_before, tenant, idempotency_key)
+        VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type,
+                emit_once.aggregate_id::pg_catalog.text, <json>,
+                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
+                whose, emit_once.idempotency_key);
+    END IF;
+
+    -- If the key was known, the trigger left the row out, and nothing was inserted.
+    duplicate := NOT FOUND;
+    IF duplicate THEN
+        SELECT i.event_id INTO id FROM @schema@.idempotency i
+        WHERE i.key OPERATOR(pg_catalog.=) emit_once.idempotency_key
+          AND i.tenant OPERATOR(pg_catalog.=) coalesce(whose, '');
+    END IF;
+END
+$body$$function$, '<payload>', p), '<headers>', h), '<json>',
+            CASE p WHEN 'bytea' THEN 'pg_catalog.convert_from(emit_once.payload, ''UTF8'')'
+                   ELSE 'emit_once.payload' END || '::pg_catalog.json');
+        EXECUTE format('COMMENT ON FUNCTION %s.emit_once(text, text, anycompatible, %s, %s, text, '
+                       'bigint, timestamptz, text) IS %L',
+                       '@schema@', p, h,
+                       'emit with an idempotency key; says whether it was known');
+    END LOOP;
+END
+$outbox$;

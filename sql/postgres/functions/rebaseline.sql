@@ -6,12 +6,12 @@
 --
 -- The outbox was moved. The snapshots of a lane are the old cluster's. They still tell what the
 -- lane has handed out up to its window_end: it was shown nothing past that, and numbers only grow.
--- Whatever is past it is new, from either cluster. An event that somebody still has to get is given
--- a transaction number that has ended here and that no lane has seen. An event that nobody has to
--- get is given one that all lanes have seen.
+-- Whatever is past it is new, from either cluster. An event that some consumer still has to get is
+-- given a transaction number that has ended here and that no lane has seen. An event that none has
+-- to get is given one that all lanes have seen.
 --
 -- Events are strange, in the same cluster. Their transaction number has not begun yet, or they are
--- past all that a lane was given and still look as if the lane had seen them. Somebody wrote them
+-- past all that a lane was given and still look as if the lane had seen them. They were written
 -- with a number from elsewhere. They get the number of this transaction.
 --
 -- Event numbers began again. They go on past everything known, and new events get new numbers in
@@ -148,7 +148,6 @@ BEGIN
                             '@schema@', owner);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._may_rebaseline() IS 'whether the caller may put the outbox right';
 
 -- _lock_events waits until no transaction has uncommitted events, and keeps new ones out. It waits
 -- for as long as patience says. Then it raises an error that names who is in the way, and why the
@@ -177,7 +176,6 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
               HINT = 'end what is named here; workers try again by themselves';
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._lock_events(text, text) IS 'keeps everybody from emitting';
 
 -- _handed_out_there says whether a lane that comes from another cluster was past an event. It was
 -- past nothing after its window_end, except for events below the floor where its consumer was told
@@ -188,8 +186,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN seq > coalesce((l).window_end, (l).floor) THEN seq <= (l).floor
                 ELSE @schema@._handed_out((l).seen, (l).floor, (l).target, (l).pos, xid, seq) END
 $outbox$;
-COMMENT ON FUNCTION @schema@._handed_out_there(@schema@.lane, xid8, bigint) IS
-    'whether a lane was past an event in another cluster';
 
 -- _began_again says whether an event has a number that a lane is past, though its transaction began
 -- after all that the lane has seen.
@@ -201,8 +197,6 @@ LANGUAGE sql STABLE AS $outbox$
                      AND _began_again.seq <= @schema@._reached(c, l)
                      AND _began_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
-COMMENT ON FUNCTION @schema@._began_again(xid8, bigint) IS
-    'whether an event has a number from before it';
 
 -- _may_be_again says whether an event may have a number that was given out before. Its number is in
 -- the last window of a lane, and its transaction began after that. Either it took the number while
@@ -214,5 +208,3 @@ LANGUAGE sql STABLE AS $outbox$
                    WHERE l.lane >= 0 AND _may_be_again.seq <= l.window_end
                      AND _may_be_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
-COMMENT ON FUNCTION @schema@._may_be_again(xid8, bigint) IS
-    'whether an event may have a number from before it';

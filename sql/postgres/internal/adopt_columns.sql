@@ -1,3 +1,156 @@
+-- Which columns of an adopted table make up an event, and the values that come out of them.
+
+-- _adopt_values says, as pieces of SQL, how a row of an old table becomes an event. r is NEW, or
+-- the table's alias.
+--
+--     texts        the first step: the row's columns as text, by their types' output functions
+--     expressions  the second step: the columns of an event, made from those texts (t.*)
+--     targets      the names of these columns
+--     unprocessed  the condition for rows that are to become events
+--     sort         the order of the rows
+--
+-- No cast of the row's own types is ever looked up: the table's owner could bring one along, even
+-- after the table was adopted, and have it run with the rights of whoever reads the row.
+-- No expression may fail as long as the table stays what it was, because they run inside the old
+-- producer's INSERT.
+CREATE OR REPLACE FUNCTION @schema@._adopt_values(
+    source regclass, shape text, columns jsonb, r text,
+    OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text)
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    c record;
+    v text;
+    tenant text := 'NULL';
+    x text[] := '{}'; -- become texts, targets and expressions
+    t text[] := '{}';
+    e text[] := '{}';
+BEGIN
+    unprocessed := 'true';
+    FOR c IN SELECT * FROM @schema@._adopt_columns(source, shape, columns) LOOP
+        v := format('%s.%I', r, c.col);
+        x := x || format('%s AS %I',
+                         coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
+                         c.field);
+        IF c.field = 'id' THEN
+            -- An id that is no UUIDv7 is kept in the headers, too. A number is the best order there
+            -- is.
+            t := t || '{id, headers}'::text[];
+            e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
+                   || format('CASE WHEN %s._adopt_id(t.id)::text ~ ''^.{14}7.{4}[89ab]'' THEN NULL '
+                             'WHEN t.id IS NOT NULL THEN json_build_object(''source_id'', '
+                             'coalesce(%1$s._adopt_id(t.id)::text, t.id)) END', '@schema@');
+            sort := CASE c.category WHEN 'N' THEN v END;
+        ELSIF c.field = 'type' THEN
+            t := t || c.field;
+            e := e || format('%s._as_type(t.type)', '@schema@');
+        ELSIF c.field = 'payload' THEN
+            -- What is json in the table is JSON for sure; text and bytes may be anything.
+            t := t || c.field;
+            e := e || format(CASE WHEN c.typ IN ('json'::regtype, 'jsonb'::regtype)
+                                  THEN 'coalesce(t.payload::json, ''null'')'
+                                  WHEN c.typ = 'bytea'::regtype
+                                  THEN 'coalesce(%s._as_json(t.payload::bytea), ''null'')'
+                                  ELSE 'coalesce(%s._as_json(t.payload), ''null'')' END,
+                             '@schema@');
+        ELSIF c.field = 'created_at' THEN
+            -- Never ahead of the clock: that would keep the event from being trimmed.
+            t := t || c.field;
+            e := e || format('greatest(least(t.created_at::timestamptz, %s._clock()), '
+                             'timestamptz ''epoch'')', '@schema@');
+            sort := coalesce(sort, format('%s, %s.tableoid, %2$s.ctid', v, r));
+        ELSIF c.field = 'processed_at' THEN
+            unprocessed := v || CASE c.category WHEN 'B' THEN ' IS NOT TRUE' ELSE ' IS NULL' END;
+        ELSIF c.field = 'aggregate_id' THEN
+            -- Its type came just before. One without the other is no key.
+            t := t || '{aggregate_type, aggregate_id}'::text[];
+            e := e || 'CASE WHEN t.aggregate_id IS NOT NULL THEN t.aggregate_type END'::text
+                   || 'CASE WHEN t.aggregate_type IS NOT NULL THEN t.aggregate_id END'::text;
+        ELSIF c.field = 'tenant' THEN
+            tenant := 't.tenant';
+        END IF;
+    END LOOP;
+
+    -- The tenant is set in any case: the connection may work for one that the table knows nothing
+    -- of.
+    t := t || 'tenant'::text;
+    e := e || format('%s._adopt_tenant(%s)', '@schema@', tenant);
+    texts := array_to_string(x, ', ');
+    targets := array_to_string(t, ', ');
+    expressions := array_to_string(e, ', ');
+    sort := coalesce(sort, format('%s.tableoid, %1$s.ctid', r));
+END
+$outbox$;
+
+-- _adopt_text returns an SQL expression for a value v of type typ as text. Some of the server's own
+-- types have a cast to text that differs from their output function (a boolean is true, not t).
+-- Their text is read again and cast, which only the server has a say in.
+CREATE OR REPLACE FUNCTION @schema@._adopt_text(v text, typ regtype) RETURNS text
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    base oid := typ;
+    name text;
+    -- concat uses the output function, but makes '' of NULL
+    plain text := format('CASE WHEN %s IS NOT NULL THEN pg_catalog.concat(%1$s) END', v);
+BEGIN
+    -- A domain is written out as the type it is made of.
+    WHILE (SELECT x.typtype = 'd' FROM pg_catalog.pg_type x WHERE x.oid = base) LOOP
+        SELECT x.typbasetype INTO base FROM pg_catalog.pg_type x WHERE x.oid = base;
+    END LOOP;
+    -- castmethod f: the cast is a function of its own.
+    SELECT x.typname
+    INTO name
+    FROM pg_catalog.pg_cast k
+    JOIN pg_catalog.pg_type x ON x.oid = k.castsource
+    WHERE k.castsource = base
+      AND k.casttarget = 'text'::regtype
+      AND k.castmethod = 'f'
+      AND x.typnamespace = 'pg_catalog'::regnamespace;
+    IF FOUND THEN
+        RETURN format('(%s)::pg_catalog.%I::pg_catalog.text', plain, name);
+    END IF;
+    RETURN plain;
+END
+$outbox$;
+
+-- _adopt_tenant returns the tenant of a row, which is the connection's if the row names none. A
+-- connection that works for a tenant, or whose role is bound to one, may write for that one only:
+-- anything else is an error.
+CREATE OR REPLACE FUNCTION @schema@._adopt_tenant(tenant text) RETURNS text
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    acting text := @schema@._acting_for(@schema@._caller());
+    own text := nullif(acting, '');
+BEGIN
+    -- acting is NULL if the role is bound to several tenants and names none of them.
+    IF acting IS NULL OR own <> tenant THEN
+        RAISE EXCEPTION 'this connection works for tenant "%", and cannot emit for tenant "%"',
+            own, left(tenant, 100)
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'SET outbox.tenant to the tenant whose rows are written';
+    END IF;
+    RETURN coalesce(tenant, own);
+END
+$outbox$;
+
+-- _adopt_id returns the event id that a row with this id gets; NULL: a new one. A role that is
+-- bound to a tenant chooses no ids, here or elsewhere: it could take the id of another tenant's
+-- event, which would then be mistaken for its own.
+CREATE OR REPLACE FUNCTION @schema@._adopt_id(id text) RETURNS uuid
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    who name := @schema@._caller();
+BEGIN
+    -- As in _acting_for: no query if no role was ever bound, and a superuser is bound by nothing.
+    IF pg_relation_size('@schema@.held'::regclass) > 0
+       AND EXISTS (SELECT 1 FROM @schema@.held h WHERE @schema@._inherits(who, h.role))
+       AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r
+                       WHERE r.rolname = who AND r.rolsuper) THEN
+        RETURN NULL;
+    END IF;
+    RETURN @schema@._as_uuid(id);
+END
+$outbox$;
+
 -- _adopt_columns says which column of an old table is which field of an event. It returns a row for
 -- each field that the table has a column for, in a fixed order. The shape ('processed_at',
 -- 'debezium', 'auto') gives the usual names. columns ({"type": "kind", "created_at": ""}) gives
@@ -129,5 +282,3 @@ BEGIN
     END LOOP;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._adopt_columns(regclass, text, jsonb) IS
-    'which column is which field of an event';

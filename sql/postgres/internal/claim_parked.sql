@@ -147,6 +147,121 @@ BEGIN
     epoch := e;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._claim_parked(@schema@.consumer, text, int, interval, int, boolean,
-    timestamptz, timestamptz) IS
-    'leases parked events that are due';
+
+-- Parked events that are tried again, where there is little to consider: what the short way of
+-- _turn does about them. _claim_parked and _settle_claim are for all cases. Under the consumer's
+-- lock.
+
+-- _due_together finds the parked events that are due, each with what waits behind it, and where
+-- their rows are. seqs is NULL if one of them has something about it that _claim_parked has to
+-- consider: it has been through a crash, or another of its key is in a claim, due by itself, or
+-- before it. None has a time before `since`. Events of claim `was` may be parked after this look:
+-- they must come behind all of these, so one that does not is something to consider, too. The event
+-- numbers must be those that lane l knows.
+CREATE OR REPLACE FUNCTION @schema@._due_together(
+    l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
+    OUT seqs bigint[], OUT rows tid[])
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $outbox$
+DECLARE
+    odd boolean;
+BEGIN
+    IF current_user <> @schema@._caller() THEN
+        PERFORM set_config('outbox.cluster', '', true); -- as in _turn_home
+    END IF;
+    IF NOT @schema@._at_home(l.home, @schema@._here()) THEN
+        RETURN;
+    END IF;
+
+    -- A nested loop, as nothing else can be made of it. Both indexes are the ones that are meant:
+    -- see _parked_rows.
+    SELECT array_agg(f.seq), array_agg(f.at),
+           bool_or(f.odd) OR max(f.seq) > was.from_seq
+    INTO seqs, rows, odd
+    FROM (SELECT x.seq, x.at, x.crashes > 0 OR x.attempts >= 1 << 23 OR x.seq < p.seq
+                 OR x.seq > p.seq AND (x.claim IS NOT NULL OR x.due_at IS NOT NULL) AS odd
+          FROM (SELECT y.seq, y.key, y.crashes, y.attempts, y.due_at, y.ctid AS at
+                FROM @schema@.parked y
+                WHERE y.consumer = l.consumer AND y.claim IS NULL
+                  AND y.due_at >= since AND y.due_at <= now
+                ORDER BY y.due_at, y.seq LIMIT max_events) p,
+               LATERAL (SELECT p.seq, p.at, p.crashes, p.attempts, NULL::bigint AS claim, p.due_at
+                        WHERE p.key = 0
+                        UNION ALL
+                        (SELECT y.seq, y.ctid, y.crashes, y.attempts, y.claim, y.due_at
+                         FROM @schema@.parked y
+                         WHERE y.consumer = l.consumer AND y.key BETWEEN p.key AND p.key
+                           AND p.key <> 0
+                         ORDER BY y.key, y.seq LIMIT max_events)) x
+          LIMIT max_events) f;
+    IF odd THEN
+        seqs := NULL;
+    END IF;
+END
+$outbox$;
+
+-- _take_due puts the parked events at `rows` into claim k. It gives their seqs, in order, and what
+-- each has been through, as one number: for how many milliseconds it has been failing (from bit
+-- 24 on), how many attempts it has used (from bit 1 on), and whether it was proven to be at fault.
+CREATE OR REPLACE FUNCTION @schema@._take_due(
+    k @schema@.claim, rows tid[], now timestamptz, OUT seqs bigint[], OUT past bigint[])
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    WITH taken AS (
+        UPDATE @schema@.parked p SET claim = k.epoch
+        WHERE p.ctid = ANY (_take_due.rows)
+        RETURNING p.seq, p.attempts, p.failing_since, p.proven)
+    SELECT array_agg(t.seq), array_agg(
+               (least(greatest(floor(extract(epoch FROM now - t.failing_since) * 1000), 0),
+                      549755813887)::bigint << 24) | (t.attempts << 1) | t.proven::int)
+    INTO seqs, past
+    FROM (SELECT x.seq, x.attempts::bigint, x.failing_since, x.proven
+          FROM taken x ORDER BY x.seq) t;
+END
+$outbox$;
+
+-- _settle_retried records how claim k of parked events ended, and notes in their lane how many were
+-- delivered. It leaves the claim's own row alone. No parked event has a time before `since`.
+CREATE OR REPLACE FUNCTION @schema@._settle_retried(
+    c @schema@.consumer, k @schema@.claim, s @schema@._settlement, since timestamptz,
+    now timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    failed bigint;
+    first_due timestamptz;
+BEGIN
+    failed := @schema@._settle_parked(c, k, s.outcomes, 0, now);
+    first_due := @schema@._first_due(k.consumer, since);
+    -- The next look need not step over those that are gone, as in _long_turn.
+    UPDATE @schema@.lane x
+    SET version = x.version + 1, delivered = x.delivered + greatest(s.tried - failed, 0),
+        due_from = least(first_due, now - interval '10 milliseconds')
+    WHERE x.consumer = k.consumer AND x.lane = -1
+      AND x.version = (SELECT y.version FROM @schema@.lane y
+                       WHERE y.consumer = k.consumer AND y.lane = -1
+                       ORDER BY y.version DESC LIMIT 1);
+END
+$outbox$;
+
+-- _retried_rows gives where the parked events are that claim k holds. They are close together,
+-- unless many others were parked between them: then _claimed_rows looks for each of them.
+CREATE OR REPLACE FUNCTION @schema@._retried_rows(k @schema@.claim) RETURNS tid[]
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    n int := cardinality(k.seqs);
+    rows tid[] := ARRAY(
+        SELECT x.at
+        FROM (SELECT p.ctid AS at, p.claim FROM @schema@.parked p -- by this index: see _parked_rows
+              WHERE p.consumer = k.consumer
+                AND p.seq BETWEEN (SELECT min(o.seq) FROM unnest(k.seqs) AS o (seq))
+                              AND (SELECT max(o.seq) FROM unnest(k.seqs) AS o (seq))
+              ORDER BY p.seq LIMIT 4 * n) x
+        WHERE x.claim = k.epoch);
+BEGIN
+    IF cardinality(rows) < n THEN
+        rows := @schema@._claimed_rows(k);
+    END IF;
+    RETURN rows;
+END
+$outbox$;

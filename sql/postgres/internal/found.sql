@@ -1,3 +1,123 @@
+-- Looking for events by their state.
+
+-- _states returns what the view delivery says of some events, for `target` (NULL: for every
+-- consumer), with their receipts, in order of seq. They are few, so each is looked up: a plan made
+-- for many would read whole tables.
+CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
+RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
+               predicate text, received_at timestamptz, sink_id text)
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $outbox$
+    SELECT d.seq, d.consumer, d.state, d.attempts, d.due_at, d.error, d.predicate, r.at, r.sink_id
+    FROM @schema@.delivery d
+    LEFT JOIN @schema@.receipt r
+           ON r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = d.event_id
+    WHERE d.seq = ANY (_states.seqs) AND (_states.target IS NULL OR d.consumer = _states.target)
+    ORDER BY d.seq
+$outbox$;
+
+-- _seq_of returns the seq of the event with an id, or NULL if there is none. There is no index by
+-- id: it would cost every emit. But an id (UUIDv7) begins with the time it was made, and so grows
+-- with seq, nearly: it is searched for by halving, then around the place where it should be. An id
+-- from elsewhere, or made while a clock was wrong, may be anywhere: for that one the newest `look`
+-- events are looked at; NULL: all.
+CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
+DECLARE
+    low bigint;    -- ids up to here are smaller,
+    high bigint;   -- and from here on not, if they are in order
+    middle bigint;
+    at record;
+    found bigint;
+    around bigint;
+BEGIN
+    low := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
+    high := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq DESC LIMIT 1);
+    WHILE low < high LOOP
+        middle := low + (high - low) / 2;
+        SELECT e.seq, e.id INTO at FROM @schema@.event e
+        WHERE e.seq >= middle ORDER BY e.seq LIMIT 1;
+        IF at.id < _seq_of.id THEN
+            low := at.seq + 1;
+        ELSE
+            high := middle;
+        END IF;
+    END LOOP;
+    FOREACH around IN ARRAY ARRAY[1000, 100000] LOOP
+        SELECT e.seq INTO found FROM @schema@.event e
+        WHERE e.seq BETWEEN low - around AND low + around AND e.id = _seq_of.id;
+        IF found IS NOT NULL THEN
+            RETURN found;
+        END IF;
+    END LOOP;
+    IF look IS NULL THEN
+        RETURN (SELECT e.seq FROM @schema@.event e WHERE e.id = _seq_of.id LIMIT 1);
+    END IF;
+    -- The fence keeps the id out of the inner query, which has to end after `look` events.
+    RETURN (SELECT n.seq
+            FROM (SELECT e.seq, e.id FROM @schema@.event e ORDER BY e.seq DESC LIMIT look) n
+            WHERE n.id = _seq_of.id LIMIT 1);
+END
+$outbox$;
+
+-- _exceptional returns the seqs of events that may be in a state for the consumer `whose` (NULL:
+-- for any) because something is recorded about them: that they are parked, dead, ended, in a claim,
+-- or late. Some may be in another state, and the events of some dead letters are gone: ask _states.
+--
+-- For failed, expired, dropped and in-flight these are all there are. For pending and unprocessed
+-- (pending, or failed and due again) they are all up to _low. For the others they are the
+-- exceptions to what positions and filters say.
+CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
+RETURNS TABLE (seq bigint)
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+    SELECT p.seq
+    FROM @schema@.parked p
+    WHERE (whose IS NULL OR p.consumer = whose)
+      AND CASE wanted WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
+                                              OR p.due_at <= @schema@._clock()
+                      WHEN 'before-start' THEN true
+                      WHEN 'in-flight' THEN p.claim IS NOT NULL
+                      WHEN 'pending' THEN p.attempts = 0 AND p.failing_since IS NULL
+                      WHEN 'failed' THEN p.attempts > 0 OR p.failing_since IS NOT NULL
+                      ELSE false END
+    UNION ALL
+    SELECT d.seq
+    FROM @schema@.dead d
+    WHERE (whose IS NULL OR d.consumer = whose)
+      AND (wanted = 'expired' AND NOT d.retrying OR wanted = 'before-start')
+    UNION ALL
+    SELECT x.seq
+    FROM @schema@.ended x
+    WHERE (whose IS NULL OR x.consumer = whose) AND wanted IN (x.state, 'before-start')
+    UNION ALL
+    -- A claim of a lane is a range: what its consumer does not ask for is no part of it, unless it
+    -- asked before, or a worker said how it ended.
+    SELECT e.seq
+    FROM @schema@.claim k
+    JOIN @schema@.consumer c ON c.name = k.consumer
+    CROSS JOIN LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
+                                               c.tenant) e
+    WHERE (whose IS NULL OR k.consumer = whose) AND k.lane >= 0
+      AND CASE WHEN k.locked_until > @schema@._clock() THEN wanted = 'in-flight'
+               ELSE wanted IN ('pending', 'unprocessed') END
+      AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like)
+           OR EXISTS (SELECT 1 FROM @schema@.former_filter b WHERE b.consumer = c.name)
+           OR EXISTS (SELECT 1 FROM @schema@.ended x WHERE x.seq = e.seq))
+    UNION ALL
+    SELECT e.seq
+    FROM (SELECT pg_snapshot_xip(l.seen) AS xid
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+          WHERE wanted IN ('pending', 'unprocessed') AND (whose IS NULL OR c.name = whose)
+          UNION
+          SELECT pg_snapshot_xip(l.target)
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+          WHERE wanted IN ('pending', 'unprocessed') AND (whose IS NULL OR c.name = whose)) late
+    CROSS JOIN LATERAL (SELECT i.seq FROM @schema@.event i
+                        WHERE i.xid = late.xid ORDER BY i.seq OFFSET 0) e -- by the index
+$outbox$;
+
 -- _found lists events in order of seq, max_events at most: what a worker would get (wanted:
 -- unprocessed; pending, or failed and due again) or what was delivered (published). target: for
 -- this consumer only, NULL: for all; after_seq: only events behind it.
@@ -58,8 +178,6 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._found(text, int, text, bigint, bigint) IS
-    'events that wait for a worker, or were delivered';
 
 -- _look_end returns the last number that _found may look at; NULL: it may look at all that there
 -- are. From the first number on that may matter to a consumer these are `look` numbers, divided
@@ -97,7 +215,6 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
     WHERE look IS NOT NULL AND max_events IS NOT NULL
       AND EXISTS (SELECT FROM s, @schema@.event i WHERE i.seq > b.until AND i.seq <= s.high)
 $outbox$;
-COMMENT ON FUNCTION @schema@._look_end(text, int, text, bigint, bigint) IS 'how far a look may go';
 
 -- _scopes returns for each consumer the events (low < seq <= high) among which there can be some
 -- that are unprocessed or published, apart from what _exceptional finds. judged: it depends on more
@@ -126,7 +243,6 @@ LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
     FROM @schema@.consumer c
     WHERE wanted = 'published' AND (target IS NULL OR c.name = target)
 $outbox$;
-COMMENT ON FUNCTION @schema@._scopes(text, text, bigint) IS 'where a look may find something';
 
 -- _candidates returns the events of a scope that its consumer wants; if they are judged, those as
 -- well that it may have been given under a former filter, or whose end is on record. It is inlined,
@@ -148,5 +264,3 @@ LANGUAGE sql STABLE AS $outbox$
                               WHERE x.seq OPERATOR(pg_catalog.=) e.seq
                                 AND x.consumer OPERATOR(pg_catalog.=) _candidates.consumer)))
 $outbox$;
-COMMENT ON FUNCTION @schema@._candidates(text, text, text[], boolean, bigint, bigint) IS
-    'events that a look has to ask about';

@@ -1,3 +1,5 @@
+-- Is this still the outbox that a consumer knows?
+
 -- _home returns the system identifier of this cluster; NULL if the role may not know it. A session
 -- stays in its cluster, so it asks once and remembers the answer in the setting outbox.cluster.
 CREATE OR REPLACE FUNCTION @schema@._home() RETURNS text
@@ -16,7 +18,6 @@ BEGIN
     RETURN nullif(known, '?');
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._home() IS 'which cluster this is';
 
 -- _here returns the place that a lane remembers (lane.home): cluster/sequence/file, where the
 -- sequence is the one that event numbers come from. A lane that finds another place was brought
@@ -28,7 +29,6 @@ LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
               '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
-COMMENT ON FUNCTION @schema@._here() IS 'the place that lanes remember: cluster, sequence, file';
 
 -- _at_home says whether a lane that remembers home is at home in here (see _here). A role that may
 -- not know the cluster goes by the sequence and its file.
@@ -36,7 +36,6 @@ CREATE OR REPLACE FUNCTION @schema@._at_home(home text, here text) RETURNS boole
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
-COMMENT ON FUNCTION @schema@._at_home(text, text) IS 'whether a lane is at home here';
 
 -- _always_here says whether the outbox is known to have been in this cluster always: no lane
 -- remembers another one, and neither does meta.
@@ -49,8 +48,6 @@ LANGUAGE sql VOLATILE AS $outbox$
        AND EXISTS (SELECT 1 FROM @schema@.meta m
                    WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
 $outbox$;
-COMMENT ON FUNCTION @schema@._always_here() IS
-    'whether nothing of the outbox comes from another cluster';
 
 -- _moved says whether the outbox came here from another cluster. Then the transaction numbers in it
 -- mean nothing here, and have to be replaced (rebaseline) before anybody reads.
@@ -58,5 +55,229 @@ CREATE OR REPLACE FUNCTION @schema@._moved() RETURNS boolean
 LANGUAGE sql VOLATILE AS $outbox$
     SELECT t.moved IS NOT NULL FROM @schema@._trouble() t
 $outbox$;
-COMMENT ON FUNCTION @schema@._moved() IS
-    'whether the outbox was restored from another cluster and not re-baselined yet';
+
+-- _trouble says whether this is still the outbox that its lanes know. Each answer is NULL, or says
+-- what is wrong.
+--
+-- moved: it came from another cluster, so transaction numbers mean nothing here.
+--
+-- numbers: event numbers began again below what a consumer knows (TRUNCATE ... RESTART IDENTITY,
+-- setval, a cut-over by logical replication, which copies no sequences), so that a position would
+-- pass over new events. Or events were brought in with the transaction numbers they had
+-- elsewhere, or once had here (a restore of single tables): those would be taken for seen.
+--
+-- sequence: event numbers need not grow in the order they are taken (CACHE), or will end.
+--
+-- It probes indexes, and looks at samples: rebaseline, which puts this right, looks at all events.
+-- Most consumers stand at the same place, and what is asked of events is asked once for a place: a
+-- relay with a thousand consumers asks whenever it registers one of them.
+CREATE OR REPLACE FUNCTION @schema@._trouble(OUT moved text, OUT numbers text, OUT sequence text)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+DECLARE
+    cluster text := @schema@._home();
+    here text := @schema@._here();
+    own xid8 := pg_current_xact_id_if_assigned();
+    s record;   -- how the sequence of event numbers is defined
+    k record;   -- what consumers know
+    top bigint;
+    head bigint;
+BEGIN
+    -- What do consumers know, and what was given out? What is known is read first, because the head
+    -- only grows meanwhile.
+    WITH place AS MATERIALIZED (
+        SELECT min(c.name) AS name, l.lane >= 0 AS reads, l.home, l.window_end, o.seq AS reached,
+               l.seen::text AS seen, coalesce(l.target, l.seen)::text AS shown
+        FROM @schema@.consumer c
+        CROSS JOIN LATERAL @schema@._places(c.name, c.lanes) l
+        CROSS JOIN LATERAL @schema@._reached(c, l) AS o (seq)
+        WHERE l.leader IS NULL -- else its place is that of its leader
+        GROUP BY 2, 3, 4, 5, 6, 7),
+    -- Who knows the highest number?
+    knows AS (
+        SELECT x.name, x.seq
+        FROM (SELECT l.name, l.window_end AS seq FROM place l
+              UNION ALL
+              SELECT c.name, greatest(p.seq, d.seq, r.seq)
+              FROM @schema@.consumer c
+              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.parked x
+                                  WHERE x.consumer = c.name) p
+              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.dead x
+                                  WHERE x.consumer = c.name) d
+              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.receipt x
+                                  WHERE x.consumer = c.name) r) x
+        ORDER BY x.seq DESC NULLS LAST LIMIT 1),
+    -- Two events are looked at for each place: the first that is new there, by transaction, and the
+    -- last one up to the number that was reached. Neither may be new and have been reached.
+    again AS (
+        SELECT f.seq, l.name, l.window_end
+        FROM place l
+        CROSS JOIN LATERAL ((SELECT e.seq, e.xid FROM @schema@.event e
+                             WHERE e.xid >= pg_snapshot_xmax(l.shown::pg_snapshot)
+                             ORDER BY e.xid, e.seq LIMIT 1)
+                            UNION ALL
+                            (SELECT e.seq, e.xid FROM @schema@.event e
+                             WHERE e.seq <= l.reached AND e.seq > l.reached - 100
+                             ORDER BY e.seq DESC LIMIT 1)) f
+        WHERE l.reads AND f.seq <= l.reached
+          AND f.xid >= pg_snapshot_xmax(l.shown::pg_snapshot)
+        LIMIT 1),
+    -- An event that looks as if it had been seen, though it is past all that was given there?
+    strange AS (
+        SELECT f.seq, l.name
+        FROM place l
+        CROSS JOIN LATERAL (SELECT e.seq, e.xid FROM @schema@.event e
+                            WHERE e.seq > l.window_end ORDER BY e.seq LIMIT 1000) f
+        WHERE l.reads AND pg_visible_in_snapshot(f.xid, l.shown::pg_snapshot)
+        LIMIT 1)
+    SELECT knows.name, knows.seq,
+           -- A home is cluster/sequence/file. Where the cluster is not known, now or when the lane
+           -- was written, the sequence has to tell.
+           EXISTS (SELECT 1 FROM place l
+                   WHERE l.home IS NOT NULL
+                     AND CASE WHEN cluster IS NULL OR l.home LIKE '?/%'
+                              THEN split_part(l.home, '/', 2) <> split_part(here, '/', 2)
+                              ELSE split_part(l.home, '/', 1) <> cluster END) AS from_elsewhere,
+           EXISTS (SELECT 1 FROM place l
+                   WHERE pg_snapshot_xmax(l.seen::pg_snapshot)
+                         > pg_snapshot_xmax(pg_current_snapshot())) AS not_begun,
+           (SELECT format('event %s is new, but consumer "%s" was past %s already',
+                          x.seq, x.name, x.window_end) FROM again x) AS again,
+           (SELECT format('event %s was brought here from elsewhere: it is past what consumer "%s" '
+                          'was given, and looks as if it had been seen',
+                          x.seq, x.name) FROM strange x) AS strange
+    INTO k
+    FROM (SELECT 1) AS one LEFT JOIN knows ON true;
+    SELECT max(e.seq) INTO top FROM @schema@.event e;
+    SELECT q.seqcache AS cache, q.seqincrement AS step, q.seqcycle AS cycle, q.seqmax AS most INTO s
+    FROM pg_catalog.pg_sequence q WHERE q.seqrelid = '@schema@.event_seq_seq'::regclass;
+    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+
+    -- Was it moved?
+    IF k.from_elsewhere
+       OR EXISTS (SELECT 1 FROM @schema@.meta m
+                  WHERE m.name = 'system_identifier' AND m.value NOT IN ('unknown', cluster)) THEN
+        moved := 'it was brought here from another cluster';
+    ELSIF k.not_begun THEN
+        moved := 'its consumers have seen transactions that this cluster has not begun yet';
+    ELSIF (SELECT e.xid FROM @schema@.event e
+           WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot()) AND e.xid IS DISTINCT FROM own
+           ORDER BY e.xid LIMIT 1) IS NOT NULL THEN -- ordered, so that it is a probe of the index
+        moved := 'it has events of transactions that this cluster has not begun yet';
+    END IF;
+
+    -- Did numbers begin again, or was an event brought in?
+    IF k.seq > head THEN
+        numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
+                          head, k.name, k.seq);
+    ELSIF top > head THEN
+        numbers := format('the last event number given out is %s, but there is an event %s',
+                          head, top);
+    ELSIF s.step < 1 THEN
+        numbers := format('event numbers go backwards (INCREMENT %s)', s.step);
+    ELSIF moved IS NULL THEN
+        numbers := coalesce(k.again, k.strange);
+    END IF;
+
+    -- Do both sequences grow, without end? A cache is harmless to epochs: _refence sees to that.
+    SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s',
+                  q.seqincrement, q.seqmax, CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
+    INTO sequence
+    FROM pg_catalog.pg_sequence q
+    WHERE q.seqrelid = '@schema@.epoch'::regclass
+      AND (q.seqincrement <> 1 OR q.seqcycle OR q.seqmax < 8796093022207);
+    IF s.cache <> 1 OR s.step <> 1 OR s.cycle OR s.most <> 9223372036854775807 THEN
+        sequence := format('event numbers come from a sequence with '
+                           'CACHE %s INCREMENT %s MAXVALUE %s%s',
+                           s.cache, s.step, s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);
+    END IF;
+END
+$outbox$;
+
+-- _make_right runs rebaseline for a caller that holds the lock of a consumer. why says what is
+-- wrong, for the error message if that cannot be put right now.
+CREATE OR REPLACE FUNCTION @schema@._make_right(why text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    -- rebaseline takes this lock first, and then those of all consumers. Waiting for it here could
+    -- be a deadlock: whoever has it may be waiting for the consumer that the caller has locked.
+    BEGIN
+        LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION 'the outbox in schema % is being made right: %', '@schema@', why
+            USING ERRCODE = 'lock_not_available', HINT = 'try again in a moment';
+    END;
+
+    IF NOT @schema@.rebaseline() THEN
+        RAISE EXCEPTION 'the outbox in schema % has to be made right (%), but rebaseline finds '
+            'nothing to do', '@schema@', why
+            USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';
+    END IF;
+END
+$outbox$;
+
+-- _turn_home asks whether this is still the outbox that the lanes of a consumer know. wrong: it has
+-- to be made right first, for this reason. repaired: that was done, and the turn has to begin
+-- again. here: the lanes have to note this as their place. moved: they did not know this place, so
+-- the head that was read before the lock means nothing to them. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._turn_home(ls @schema@.lane[], OUT wrong text,
+                                               OUT repaired boolean, OUT here text,
+                                               OUT moved boolean)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    place text;
+    trouble record;
+BEGIN
+    repaired := false;
+    moved := false;
+    IF current_user <> @schema@._caller() THEN
+        -- What a worker says of the cluster could be anything.
+        PERFORM set_config('outbox.cluster', '', true);
+    END IF;
+    place := @schema@._here();
+    IF NOT EXISTS (SELECT 1 FROM unnest(ls) x WHERE NOT @schema@._at_home(x.home, place)) THEN
+        RETURN;
+    END IF;
+
+    PERFORM @schema@._check_whole();
+    trouble := @schema@._trouble();
+    moved := true;
+    wrong := coalesce(trouble.moved, trouble.numbers);
+    IF wrong IS NOT NULL THEN
+        RETURN;
+    ELSIF trouble.sequence IS NULL THEN
+        here := place;
+    ELSIF random() < 0.02 THEN
+        -- Numbers need not grow in the order in which they are taken. The floor stays where it is,
+        -- which is slower and just as right. Putting the sequence right makes emits wait, so it is
+        -- tried only now and then.
+        BEGIN
+            PERFORM @schema@._make_right(trouble.sequence);
+            repaired := true;
+        EXCEPTION WHEN lock_not_available OR sqlstate 'OB006' THEN
+            NULL;
+        END;
+    END IF;
+END
+$outbox$;
+
+-- _check_fed raises an error while an enabled subscription writes to the table event. Events that
+-- logical replication brings in carry transaction numbers of another cluster. The lanes here would
+-- take them for seen and pass them over, so nothing is handed out while more of them may come.
+CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    name text := (SELECT min(s.subname)
+                  FROM pg_catalog.pg_subscription_rel r
+                  JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
+                  WHERE r.srrelid = '@schema@.event'::regclass AND s.subenabled);
+BEGIN
+    IF name IS NOT NULL THEN
+        RAISE EXCEPTION 'the outbox in schema % is a copy that subscription "%" still writes to',
+            '@schema@', name
+            USING ERRCODE = 'OB006',
+                  HINT = format('run workers on the publisher; at the cut-over stop them, '
+                                'then run ALTER SUBSCRIPTION %I DISABLE here', name);
+    END IF;
+END
+$outbox$;

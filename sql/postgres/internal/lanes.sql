@@ -1,6 +1,19 @@
+-- The rows of lane: where a consumer stands.
+
+-- _reached returns the seq up to which lane l has seen all numbers given out, so that no event up
+-- to it can be new to the lane. NULL: the lane cannot tell. Where a consumer starts (start_at) does
+-- not count: it was chosen, and it may be ahead of anything the lane has seen.
+CREATE OR REPLACE FUNCTION @schema@._reached(c @schema@.consumer, l @schema@.lane) RETURNS bigint
+LANGUAGE sql STABLE
+RETURN CASE WHEN (l).window_end IS NULL THEN NULL
+            WHEN (l).target IS NOT NULL AND (l).next_floor > (l).window_end THEN NULL
+            WHEN (l).target IS NOT NULL THEN (l).next_floor
+            WHEN (l).floor <= @include start_of((c))@ THEN NULL
+            ELSE least((l).floor, (l).window_end) END;
+
 -- _places returns the current row of every lane of a consumer that has `lanes` of them, and before
 -- them that of the parked events, lane -1, as they are: where a lane in a group stands is in the
--- row of its leader (see group.sql). The current row is the one with the highest version: one
+-- row of its leader (see groups.sql). The current row is the one with the highest version: one
 -- probe, backwards, of the index. It can be inlined, so that a query plans with it.
 CREATE OR REPLACE FUNCTION @schema@._places(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
@@ -13,11 +26,10 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   ORDER BY x.version DESC
                   LIMIT 1) AS l
 $outbox$;
-COMMENT ON FUNCTION @schema@._places(text, int) IS 'the rows of a consumer''s lanes';
 
 -- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per
 -- lane, as _places does, with the place of its leader where it has one. The columns are named, so
--- that a table to which somebody has added one of his own does no harm.
+-- that a table to which one was added by hand does no harm.
 CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABLE (
     consumer text, lane int, version bigint, seen pg_snapshot, floor bigint, target pg_snapshot,
     next_floor bigint, window_end bigint, pos bigint, claims_from bigint, delivered bigint,
@@ -40,7 +52,6 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   ORDER BY x.version DESC
                   LIMIT 1) AS p
 $outbox$;
-COMMENT ON FUNCTION @schema@._lanes(text, int) IS 'how far each lane of a consumer has got';
 
 -- _check_whole raises an error while a restore is under way. A restore makes keys last, so as long
 -- as they are missing, rows may be missing, too.
@@ -54,10 +65,9 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._check_whole() IS 'refuses an outbox that is being restored';
 
 -- _lost_place always raises an error. It is called for a consumer that has lost rows of lane, so
--- that nobody can tell which events it has had.
+-- that it is unknown which events it has had.
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -70,5 +80,48 @@ BEGIN
                             'consumer again where you want it', c.name);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._lost_place(@schema@.consumer) IS
-    'refuses a consumer whose rows in lane are gone';
+
+-- _put_lane makes l the current row of its lane, in place of the version it was made from. Under
+-- _lock_consumer.
+--
+-- It inserts a row instead of updating one: the newest version is then found at the end of the
+-- index, however many dead rows a long transaction keeps from being cleaned up.
+CREATE OR REPLACE FUNCTION @schema@._put_lane(l @schema@.lane) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    INSERT INTO @schema@.lane
+    VALUES (l.consumer, l.lane, l.version + 1, l.seen, l.floor, l.target, l.next_floor,
+            l.window_end, l.pos, l.claims_from, l.delivered, l.home, l.due_from, l.leader,
+            l.members, l.kept_for, l.kept_until);
+    DELETE FROM @schema@.lane x
+    WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
+END
+$outbox$;
+
+-- _put_lanes does the same for those of a consumer's lanes that have changed. ls and dirty are as
+-- in _long_turn. What goes is found by where it is, as in _turns: a probe of the index for each.
+CREATE OR REPLACE FUNCTION @schema@._put_lanes(ls @schema@.lane[], dirty boolean[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    changed int[] := array_positions(dirty, true);
+BEGIN
+    IF cardinality(changed) <= 2 THEN -- sooner done one by one
+        FOR i IN 1 .. cardinality(changed) LOOP
+            PERFORM @schema@._put_lane(ls[changed[i]]);
+        END LOOP;
+        RETURN;
+    END IF;
+    INSERT INTO @schema@.lane
+    SELECT l.consumer, l.lane, l.version + 1, l.seen, l.floor, l.target, l.next_floor,
+           l.window_end, l.pos, l.claims_from, l.delivered, l.home, l.due_from, l.leader,
+           l.members, l.kept_for, l.kept_until
+    FROM unnest(ls) l
+    WHERE dirty[l.lane + 2];
+    DELETE FROM @schema@.lane x
+    WHERE x.ctid = ANY (ARRAY(SELECT (SELECT y.ctid FROM @schema@.lane y
+                                      WHERE y.consumer = l.consumer AND y.lane = l.lane
+                                        AND y.version = l.version)
+                              FROM unnest(ls) l
+                              WHERE dirty[l.lane + 2]));
+END
+$outbox$;

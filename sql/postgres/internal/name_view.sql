@@ -18,8 +18,6 @@ BEGIN
                    '@schema@', name, 'a name from elsewhere: ' || meaning);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._name_view(text, text, text) IS
-    'makes a view under a name from elsewhere';
 
 -- _named_views returns the views that _name_view made. inbox: the view shows the inbox, which no
 -- consumer may read.
@@ -30,4 +28,3 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE c.relnamespace = '@schema@'::regnamespace AND c.relkind = 'v'
       AND starts_with(obj_description(c.oid, 'pg_class'), 'a name from elsewhere: ')
 $outbox$;
-COMMENT ON FUNCTION @schema@._named_views() IS 'the views under names from elsewhere';

@@ -1,3 +1,64 @@
+-- Parked events and dead letters.
+
+-- _parked_rows gives where the rows of parked events are, for statements that change them. Which
+-- index they would be found by is not left to the planner: the table is empty at most times, so
+-- that every index looks alike to it, and one that it takes for all of a consumer's events would be
+-- read whole for each of them.
+CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) RETURNS tid[]
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    RETURN ARRAY(
+        SELECT p.at
+        FROM unnest(seqs) AS o (seq), LATERAL (
+             SELECT x.ctid AS at FROM @schema@.parked x
+             WHERE x.consumer = $1 AND x.seq BETWEEN o.seq AND o.seq
+             ORDER BY x.seq LIMIT 1) p);
+END
+$outbox$;
+
+-- _claimed_rows gives where the parked events are that claim k still holds.
+CREATE OR REPLACE FUNCTION @schema@._claimed_rows(k @schema@.claim) RETURNS tid[]
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    RETURN ARRAY(
+        SELECT p.at
+        FROM unnest(k.seqs) AS o (seq), LATERAL (
+             SELECT x.ctid AS at, x.claim FROM @schema@.parked x
+             WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
+             ORDER BY x.seq LIMIT 1) p
+        WHERE p.claim = k.epoch);
+END
+$outbox$;
+
+-- _due_since returns the time from which on to look for parked events of a consumer: lane.due_from.
+-- It is called before any of them is given a time, which is never before now. If now is before
+-- due_from, because the clock was set back, due_from is forgotten. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._due_since(consumer text, now timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    l @schema@.lane;
+BEGIN
+    SELECT * INTO l FROM @schema@.lane x
+    WHERE x.consumer = _due_since.consumer AND x.lane = -1
+    ORDER BY x.version DESC LIMIT 1;
+    IF l.due_from > now THEN
+        l.due_from := NULL;
+        PERFORM @schema@._put_lane(l);
+    END IF;
+    RETURN coalesce(l.due_from, '-infinity');
+END
+$outbox$;
+
+-- _first_due returns the first time that a parked event has, whether it is in a claim or not; NULL:
+-- none is parked. It sees to it that the index is the one that is meant: see _parked_rows.
+CREATE OR REPLACE FUNCTION @schema@._first_due(consumer text, since timestamptz)
+RETURNS timestamptz
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $outbox$
+BEGIN
+    RETURN @include first_due($1, since)@;
+END
+$outbox$;
+
 -- _park makes events wait, in the order in which their worker had them. What kind of wait it is, is
 -- said as in settle: a retry waits for its delay, a delay for the event's own time, and what was
 -- behind another event for nothing by itself. An event behind a parked one of its key, or behind
@@ -30,8 +91,6 @@ BEGIN
         proven = p.proven OR excluded.proven;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._park(@schema@.consumer, bigint[], text[], int[], bigint[], text[],
-    boolean[], timestamptz) IS 'makes events wait';
 
 -- _as_parked gives the rows that _park makes of its parameters. It becomes a part of the statement
 -- that calls it. The columns are named as in _lanes, for the same reason.
@@ -75,5 +134,46 @@ BEGIN ATOMIC
            AND w.key <> 0 AND (w.before < w.seq) IS NOT TRUE
          ORDER BY x.key, x.seq LIMIT 1) b ON true;
 END;
-COMMENT ON FUNCTION @schema@._as_parked(@schema@.consumer, bigint[], text[], int[], bigint[],
-    text[], boolean[], timestamptz) IS 'the rows of events that begin to wait';
+
+-- _promote makes the first parked event of each of the keys due, if it waited behind one that is
+-- gone. One that failed while it was behind that one has not waited for its own time yet.
+CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[], now timestamptz)
+RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    UPDATE @schema@.parked p SET due_at = greatest(now, p.failed_at + p.wait)
+    WHERE p.claim IS NULL AND p.due_at IS NULL
+      AND p.ctid = ANY (ARRAY(
+          SELECT f.at
+          FROM unnest(key_list) AS k (key), LATERAL ( -- by this index: see _parked_rows
+               SELECT x.ctid AS at FROM @schema@.parked x
+               WHERE x.consumer = _promote.consumer AND x.key BETWEEN k.key AND k.key
+               ORDER BY x.key, x.seq LIMIT 1) f
+          WHERE k.key <> 0));
+END
+$outbox$;
+
+-- _bury makes dead letters of events, which are kept whole, and takes them out of the parked ones.
+CREATE OR REPLACE FUNCTION @schema@._bury(consumer text, seqs bigint[], attempts int[],
+                                          errors text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    INSERT INTO @schema@.dead AS d (consumer, seq, id, type, aggregate_type, aggregate_id, version,
+                                    payload, headers, tenant, not_before, created_at,
+                                    idempotency_key, attempts, error, dead_at)
+    SELECT $1, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version,
+           e.payload, e.headers, e.tenant, e.not_before, e.created_at,
+           e.idempotency_key, o.attempts, o.error, @schema@._clock()
+    FROM unnest($2, $3, $4) AS o (seq, attempts, error)
+    JOIN @schema@.event e ON e.seq = o.seq
+    ON CONFLICT ON CONSTRAINT dead_pkey DO UPDATE SET
+        attempts = excluded.attempts, error = excluded.error, dead_at = excluded.dead_at,
+        retrying = false;
+    -- A letter sent back after its event was trimmed has only its own row.
+    UPDATE @schema@.dead d
+    SET attempts = o.attempts, error = o.error, dead_at = @schema@._clock(), retrying = false
+    FROM unnest($2, $3, $4) AS o (seq, attempts, error)
+    WHERE d.consumer = $1 AND d.seq = ANY ($2) AND d.seq = o.seq AND d.retrying;
+    DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._parked_rows($1, $2));
+END
+$outbox$;

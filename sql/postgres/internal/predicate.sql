@@ -81,7 +81,6 @@ BEGIN
     RETURN (any_before[1] OR all_since[1]) AND NOT @schema@._too_deep(payload::text);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._wants(text, json) IS 'whether a payload passes a predicate';
 
 -- _at_path returns the value at a path of a predicate; NULL: there is none. Only a bare name of
 -- digits indexes an array.
@@ -102,7 +101,6 @@ BEGIN
     RETURN payload;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._at_path(json, text) IS 'the value at a path of a predicate';
 
 -- _equals compares a value with a literal of a predicate: strings without their escapes, numbers by
 -- value, and never across types. A value that is not there equals nothing. NULL: that is no
@@ -127,8 +125,6 @@ BEGIN
         ELSE value #>> '{}' = @schema@._plain_json(literal) #>> '{}' END, false);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._equals(json, text) IS
-    'whether a value equals a literal of a predicate';
 
 -- _normal_number writes a JSON number as digits without a zero at either end and an exponent, so
 -- that equal numbers are equal texts, however large. Of an exponent 16 digits count, as in
@@ -144,7 +140,6 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     FROM regexp_match(number, '^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?$') AS n (m),
          LATERAL (SELECT ltrim(concat(n.m[2], n.m[3]), '0') AS digits) d
 $outbox$;
-COMMENT ON FUNCTION @schema@._normal_number(text) IS 'a JSON number in its normal form';
 
 -- _plain_json makes JSON text that PostgreSQL can read escapes in: half of a surrogate pair becomes
 -- U+FFFD, as for a relay, and a NUL character U+FDD0, which is in no predicate that _wants reads.
@@ -163,7 +158,6 @@ BEGIN
     RETURN replace(text, '\u0000', '\ufdd0')::json;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._plain_json(text) IS 'JSON whose escapes PostgreSQL can read';
 
 -- _too_deep says whether JSON is nested more than 256 deep, which a relay does not read. Texts with
 -- so many brackets are looked at more closely: the strings go, then the inner pairs, level by
@@ -183,4 +177,3 @@ BEGIN
     RETURN document <> '';
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._too_deep(text) IS 'whether JSON is nested too deep for a relay';

@@ -1,7 +1,7 @@
 -- _rights returns what a role needs for its part (producer, consumer, operator), and nothing
 -- beyond. held: the role is held to a tenant.
 --
--- Apart from emitting, nobody but the owner writes to the tables: what workers and operators
+-- Apart from emitting, only the owner writes to the tables: what workers and operators
 -- change, they change through functions that check (see _admit). Reading is a matter of rights on
 -- tables, and of row-level security: a worker sees its own consumers, and a role that is held to a
 -- tenant those of that tenant.
@@ -92,7 +92,6 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     WHERE (r.part = _rights.part OR r.part IS NULL)
       AND (r.held = _rights.held OR r.held IS NULL)
 $outbox$;
-COMMENT ON FUNCTION @schema@._rights(text, boolean) IS 'what a role needs for its part';
 
 -- _open_to_all returns the functions that everyone may call to whom the schema is open. They run
 -- with the rights of whoever calls them, and read, compute, or hand on to a function that checks.
@@ -118,4 +117,3 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              _refuse_version, _rights, parts, _open_to_all,
              _acting_for, _sees, _inherits, _name_like, _caller}'::text[]
 $outbox$;
-COMMENT ON FUNCTION @schema@._open_to_all() IS 'functions that everyone may call';

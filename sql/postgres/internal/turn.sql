@@ -20,10 +20,11 @@
 -- go through _worker_turn, which comes back here if they may.
 --
 -- Usually there is little to consider: what comes next was read ahead, no row of an adopted table
--- is to be marked, nobody else is at work, and no parked event has to come first. Then the claim
--- becomes the next claim and the lane moves on: a few statements, and some more for events that
--- failed, have to wait or are tried again (_turn_exceptions). If parked events are due and come
--- first, the claim becomes one of those, and the lane stays where it is. _long_turn does the rest.
+-- is to be marked, no other worker is at work, and no parked event has to come first. Then the
+-- claim becomes the next claim and the lane moves on: a few statements, and some more for events
+-- that failed, have to wait or are tried again (_turn_exceptions). If parked events are due and
+-- come first, the claim becomes one of those, and the lane stays where it is. _long_turn does the
+-- rest.
 CREATE OR REPLACE FUNCTION @schema@._turn(
     consumer text, owner text, knows int,
     s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
@@ -195,8 +196,6 @@ BEGIN
     RETURN r;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._turn(text, text, int, @schema@._settlement, @schema@._request,
-    @schema@._ahead) IS 'one transaction of a worker: take over, settle, claim';
 
 -- _turn_exceptions does for the short way of _turn what is to be done about exceptions. It records
 -- how claim `was` ended. Then, if the next claim k is one of parked events, it takes those, which
@@ -237,6 +236,20 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._turn_exceptions(@schema@.claim, @schema@.claim, @schema@.lane,
-    @schema@._settlement, @schema@._ahead, tid[], timestamptz) IS
-    'what a short turn does about exceptions';
+
+-- _refuse_version raises the error that tells a worker of another version why it gets nothing more.
+-- knows is the version that the worker was written for.
+CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    there int := (SELECT m.value::int FROM @schema@.meta m WHERE m.name = 'schema_version');
+BEGIN
+    -- What to do depends on which of the two is behind.
+    IF there > knows THEN
+        RAISE EXCEPTION 'this outbox was brought up to version %; this program knows %: update it',
+            there, knows USING ERRCODE = 'OB005';
+    END IF;
+    RAISE EXCEPTION 'this outbox has version %; this program wants %: run `outbox migrate up`',
+        there, knows USING ERRCODE = 'OB005';
+END
+$outbox$;

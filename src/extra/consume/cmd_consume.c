@@ -14,7 +14,6 @@
 #include "cli/logger.h"
 #include "extra/streams/stream_reader.h"
 #include "sink/exec_env.h"
-#include "sink/exec_start.h"
 #include "sink/sink.h"
 
 #define POLL_MAX_MS 60000
@@ -126,8 +125,8 @@ struct reader {
     char text[400];
 };
 
-/* done is called by the sink once the command has ended. */
-static void done(void *ctx, struct delivery *d, const struct sink_result *res)
+/* note_answer is called by the sink once the command has ended. */
+static void note_answer(void *ctx, struct delivery *d, const struct sink_result *res)
 {
     struct reader *r = ctx;
     (void)d;
@@ -167,10 +166,10 @@ static int run_command(struct reader *r, const struct event *ev, struct error *e
     return 0;
 }
 
-/* remember records the event as handled; with `look` it only asks, and rolls back. *ret_first says
- * whether the event was new; without a store every event is. */
-static int remember(struct reader *r, const struct event *ev, bool look, bool *ret_first,
-                    struct error *err)
+/* record_handled records the event as handled; with `look` it only asks, and rolls back. *ret_first
+ * says whether the event was new; without a store every event is. */
+static int record_handled(struct reader *r, const struct event *ev, bool look, bool *ret_first,
+                          struct error *err)
 {
     *ret_first = true;
     if (!r->st)
@@ -185,19 +184,19 @@ static int remember(struct reader *r, const struct event *ev, bool look, bool *r
     return rc;
 }
 
-/* handle runs the command unless the event has been handled before. No transaction is open while
- * the command runs, because the command may write to the same database. */
-static int handle(void *ctx, const struct event *ev, struct error *err)
+/* handle_event runs the command unless the event has been handled before. No transaction is open
+ * while the command runs, because the command may write to the same database. */
+static int handle_event(void *ctx, const struct event *ev, struct error *err)
 {
     struct reader *r = ctx;
     bool first;
-    if (remember(r, ev, true, &first, err) != 0)
+    if (record_handled(r, ev, true, &first, err) != 0)
         return -1;
     if (!first)
         return 0;
     if (run_command(r, ev, err) != 0)
         return -1;
-    return remember(r, ev, false, &first, err);
+    return record_handled(r, ev, false, &first, err);
 }
 
 /* start_snapshot starts the command with two facts in its environment: the stream and where it
@@ -243,8 +242,8 @@ static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct 
                    stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
-/* check asks for the options that consume cannot do without. */
-static int check(const struct consume_args *args, struct error *err)
+/* check_options asks for the options that consume cannot do without. */
+static int check_options(const struct consume_args *args, struct error *err)
 {
     if (!args->group)
         return options_usage(err, "consume needs --group NAME, the consumer group");
@@ -269,14 +268,14 @@ static int open_sink(struct reader *r, struct error *err)
                               .concurrency = 1,
                               .exec_env = r->args->exec_env,
                               .clock = &clock_system,
-                              .done = done,
+                              .done = note_answer,
                               .done_ctx = r};
     return ops->open(&cfg, &r->sk, err);
 }
 
-/* consume reads the stream until told to stop, or with --drain until nothing is left, and logs
+/* read_stream reads the stream until told to stop, or with --drain until nothing is left, and logs
  * how it went. */
-static int consume(struct cli *cli, struct reader *r, struct error *err)
+static int read_stream(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;
     struct log log = {.write = write_log, .ctx = cli, .least = cli->settings.log_level};
@@ -289,7 +288,7 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
         .until_through = a->drain,
         .wake = stopping.wake,
         .log = &log,
-        .handle = handle,
+        .handle = handle_event,
         .ctx = r,
     };
     if (a->snapshot)
@@ -332,17 +331,17 @@ static void close_all(struct reader *r)
     buf_release(&r->sink_url);
 }
 
-static int run(struct cli *cli, struct error *err)
+static int consume_run(struct cli *cli, struct error *err)
 {
     struct reader r = {.args = &cli->args.consume, .url = cli->args.pos[0]};
-    if (check(r.args, err) != 0)
+    if (check_options(r.args, err) != 0)
         return -1;
     if (catch_signals(err) != 0)
         return -1;
 
     int rc = open_all(cli, &r, err);
     if (rc == 0)
-        rc = consume(cli, &r, err);
+        rc = read_stream(cli, &r, err);
     close_all(&r);
     return rc;
 }
@@ -354,6 +353,6 @@ const struct command cmd_consume[] = {
      .options = options,
      .min = 1,
      .max = 1,
-     .run = run},
+     .run = consume_run},
     {.name = NULL},
 };

@@ -22,22 +22,22 @@ struct texts {
 
 /* ---- the formats of the tools ---- */
 
-static void plain(struct texts *t)
+static void print_plain(struct texts *t)
 {
     buf_addf(&t->out, "-- The tables and functions of outbox %s.\nBEGIN;\n", outbox_version());
     buf_add(&t->out, t->up.p, t->up.n);
     buf_adds(&t->out, "COMMIT;\n");
 }
 
-/* flyway writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
-static void flyway(struct texts *t)
+/* print_flyway writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
+static void print_flyway(struct texts *t)
 {
     buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n",
              outbox_version());
     buf_add(&t->out, t->up.p, t->up.n);
 }
 
-static void golang_migrate(struct texts *t)
+static void print_golang_migrate(struct texts *t)
 {
     buf_addf(&t->out,
              "-- ==== 000001_outbox.up.sql ====\n"
@@ -72,7 +72,7 @@ static void python_text(struct buf *b, const struct buf *sql)
     buf_adds(b, "\"\"\"\n");
 }
 
-static void alembic(struct texts *t)
+static void print_alembic(struct texts *t)
 {
     buf_addf(&t->out,
              "\"\"\"The tables and functions of outbox %s.\n"
@@ -102,7 +102,7 @@ static void alembic(struct texts *t)
                       "    op.execute(DOWN)\n");
 }
 
-static void rails(struct texts *t)
+static void print_rails(struct texts *t)
 {
     buf_addf(&t->out,
              "# db/migrate/20000101000001_create_outbox.rb\n"
@@ -134,11 +134,11 @@ static const struct tool {
     const char *file;   /* name with --out-dir */
     const char *down;   /* name of the file that undoes it; NULL if there is none */
 } tools[] = {
-    {plain, "-- ", false, "0001_outbox.sql", NULL},
-    {flyway, "-- ", false, "V1__outbox.sql", NULL},
-    {golang_migrate, "-- ", false, "000001_outbox.up.sql", "000001_outbox.down.sql"},
-    {alembic, "# ", true, "outbox_0001.py", NULL},
-    {rails, "# ", true, "20000101000001_create_outbox.rb", NULL},
+    {print_plain, "-- ", false, "0001_outbox.sql", NULL},
+    {print_flyway, "-- ", false, "V1__outbox.sql", NULL},
+    {print_golang_migrate, "-- ", false, "000001_outbox.up.sql", "000001_outbox.down.sql"},
+    {print_alembic, "# ", true, "outbox_0001.py", NULL},
+    {print_rails, "# ", true, "20000101000001_create_outbox.rb", NULL},
 };
 
 static const struct tool *tool_of(const struct cli *cli)

@@ -202,8 +202,8 @@ static bool same_text(const struct buf *a, const struct buf *b)
     return a->n == 0 || memcmp(a->p, b->p, a->n) == 0;
 }
 
-/* look finds out whether a file exists, and fails if it has another content. */
-static int look(const char *dir, struct skeleton_file *f, struct error *err)
+/* compare_file finds out whether a file exists, and fails if it has another content. */
+static int compare_file(const char *dir, struct skeleton_file *f, struct error *err)
 {
     char path[SKELETON_PATH];
     struct buf there;
@@ -268,7 +268,7 @@ int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struc
 
     /* Look at all of them before writing the first: all or nothing. */
     for (size_t i = 0; i < n; i++)
-        if (look(dir, &files[i], err) != 0)
+        if (compare_file(dir, &files[i], err) != 0)
             return -1;
     for (size_t i = 0; i < n; i++)
         if (!files[i].there && write_new(dir, &files[i], err) != 0)

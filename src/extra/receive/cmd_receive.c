@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "event/message_read.h"
+#include "event/message.h"
 #include "extra/receive/receive_check.h"
 #include "receive/receive.h"
 
@@ -261,9 +261,9 @@ static void verdict_text(struct buf *b, const void *row)
         buf_addf(b, "not an event: %lld\n", (long long)n->strange);
 }
 
-/* judge compares with the store and prints what came of it. Repeats are no fault: delivery is at
- * least once. */
-static int judge(struct receiving *r, struct error *err)
+/* print_verdict compares with the store and prints what came of it. Repeats are no fault: delivery
+ * is at least once. */
+static int print_verdict(struct receiving *r, struct error *err)
 {
     struct store *st;
     if (commands_look(r->cli, &st, err) != 0)
@@ -316,7 +316,7 @@ static int receive_run(struct cli *cli, struct error *err)
         rc = receive_all(&r, err);
     receive_close(r.rc);
     if (rc == 0 && r.check)
-        rc = judge(&r, err);
+        rc = print_verdict(&r, err);
     receive_check_free(r.check);
     buf_release(&r.text);
     return rc;

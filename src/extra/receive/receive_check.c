@@ -35,8 +35,8 @@ static int table_init(struct table *t)
     return t->slot ? 0 : -1;
 }
 
-/* find returns the slot of these numbers, or the empty one where it would be. */
-static struct slot *find(const struct table *t, uint64_t high, uint64_t low)
+/* find_slot returns the slot of these numbers, or the empty one where it would be. */
+static struct slot *find_slot(const struct table *t, uint64_t high, uint64_t low)
 {
     size_t i = (size_t)hash_end(high ^ (low * UINT64_C(0x9e3779b97f4a7c15))) & (t->size - 1);
     while (t->slot[i].used && (t->slot[i].high != high || t->slot[i].low != low))
@@ -44,7 +44,7 @@ static struct slot *find(const struct table *t, uint64_t high, uint64_t low)
     return &t->slot[i];
 }
 
-static int grow(struct table *t)
+static int grow_table(struct table *t)
 {
     struct table bigger = {.slot = calloc(2 * t->size, sizeof(struct slot)), .size = 2 * t->size};
     if (!bigger.slot)
@@ -52,18 +52,18 @@ static int grow(struct table *t)
     bigger.n = t->n;
     for (size_t i = 0; i < t->size; i++)
         if (t->slot[i].used)
-            *find(&bigger, t->slot[i].high, t->slot[i].low) = t->slot[i];
+            *find_slot(&bigger, t->slot[i].high, t->slot[i].low) = t->slot[i];
     free(t->slot);
     *t = bigger;
     return 0;
 }
 
-/* put finds a slot or makes one; NULL without memory. */
-static struct slot *put(struct table *t, uint64_t high, uint64_t low, bool *ret_new)
+/* put_slot finds a slot or makes one; NULL without memory. */
+static struct slot *put_slot(struct table *t, uint64_t high, uint64_t low, bool *ret_new)
 {
-    if (t->n >= t->size / 4 * 3 && grow(t) != 0)
+    if (t->n >= t->size / 4 * 3 && grow_table(t) != 0)
         return NULL;
-    struct slot *s = find(t, high, low);
+    struct slot *s = find_slot(t, high, low);
     *ret_new = !s->used;
     if (!s->used) {
         *s = (struct slot){.high = high, .low = low, .used = true};
@@ -116,7 +116,7 @@ int receive_check_add(struct receive_check *c, struct str id, struct str place)
     uint64_t high, low;
     bool is_new;
     number_of(id, &high, &low);
-    struct slot *s = put(&c->events, high, low, &is_new);
+    struct slot *s = put_slot(&c->events, high, low, &is_new);
     if (!s)
         return -1;
     c->counts.received++;
@@ -145,7 +145,7 @@ static void check_order(struct receive_check *c, const struct event *ev, const s
     bool is_new;
     if (ev->key == 0)
         return;
-    struct slot *key = put(&c->keys, ev->key, came->place, &is_new);
+    struct slot *key = put_slot(&c->keys, ev->key, came->place, &is_new);
     if (!key) {
         c->failed = true;
         return;
@@ -158,7 +158,8 @@ static void check_order(struct receive_check *c, const struct event *ev, const s
         snprintf(c->counts.misordered_id, sizeof c->counts.misordered_id, "%s", ev->id.p);
 }
 
-/* is_expected says whether the store has the event as delivered, or whether nobody asked. */
+/* is_expected says whether the store has the event as delivered, or whether no consumer was
+ * given. */
 static bool is_expected(const struct delivery_info *d, size_t n, const char *consumer)
 {
     if (!consumer)
@@ -174,13 +175,13 @@ struct walk {
     const char *consumer;
 };
 
-static int visit(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
+static int visit_event(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
     const struct walk *w = ctx;
     struct receive_check *c = w->c;
     uint64_t high, low;
     number_of(ev->id, &high, &low);
-    struct slot *came = find(&c->events, high, low);
+    struct slot *came = find_slot(&c->events, high, low);
     bool expected = is_expected(d, n, w->consumer);
     if (expected)
         c->counts.expected++;
@@ -199,7 +200,7 @@ int receive_check_store(struct receive_check *c, struct store *st, const char *c
 {
     struct walk w = {c, consumer};
     struct event_query q = {.consumer = consumer, .limit = SIZE_MAX / 4, .look = LOOK_ALL};
-    if (st->ops->events(st, &q, visit, &w, err) != 0)
+    if (st->ops->events(st, &q, visit_event, &w, err) != 0)
         return -1;
     if (c->failed)
         return err_nomem(err);

@@ -84,7 +84,7 @@ static int error_of(struct member *m, const redisReply *r, struct error *err)
     redis_conn_text(&m->conn, r, said);
     if (redis_fault_of(r->str) == REDIS_FAULT_SETUP)
         class = CLASS_FATAL;
-    if (redis_reconnects(r->str))
+    if (redis_error_of(r->str)->reconnect)
         redis_conn_close(&m->conn);
     return err_class(err, ERR_UNAVAILABLE, class, 0, "%s: %s", m->url.label, said);
 }

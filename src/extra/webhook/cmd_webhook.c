@@ -139,10 +139,10 @@ static int read_body(const char *path, struct buf *body, struct error *err)
     return 0;
 }
 
-/* load reads the keys and the body. On success the caller frees *keys; it releases the body in any
- * case. */
-static int load(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
-                struct buf *body, struct error *err)
+/* load_message reads the keys and the body. On success the caller frees *keys; it releases the body
+ * in any case. */
+static int load_message(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
+                        struct buf *body, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
     bool has_id = w->id && *w->id;
@@ -162,15 +162,15 @@ static int load(const struct cli *cli, enum signature_use use, struct signature_
     return -1;
 }
 
-/* sign prints the headers that a sender would send with the body. */
-static int sign(struct cli *cli, struct error *err)
+/* webhook_sign prints the headers that a sender would send with the body. */
+static int webhook_sign(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
     struct signature_keys *keys = NULL;
     struct buf body, out;
     buf_init(&body, BODY_MAX);
     buf_init(&out, 8192);
-    int r = load(cli, SIGNATURE_SIGN, &keys, &body, err);
+    int r = load_message(cli, SIGNATURE_SIGN, &keys, &body, err);
     if (r == 0) {
         struct signature_message m = {str_of(w->id), w->timestamp, {body.p, body.n}};
         if (!m.timestamp)
@@ -188,9 +188,9 @@ static int sign(struct cli *cli, struct error *err)
     return r;
 }
 
-/* judge prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
-static int judge(const struct webhook_args *w, struct signature_keys *keys, const struct buf *body,
-                 struct error *err)
+/* say_verdict prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
+static int say_verdict(const struct webhook_args *w, struct signature_keys *keys,
+                       const struct buf *body, struct error *err)
 {
     struct signature_message m = {str_of(w->id), w->timestamp, {body->p, body->n}};
     int64_t now = 0; /* any timestamp will do */
@@ -213,7 +213,7 @@ static int judge(const struct webhook_args *w, struct signature_keys *keys, cons
     return -1;
 }
 
-static int verify(struct cli *cli, struct error *err)
+static int webhook_verify(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
     if (!w->signature || !w->timestamp)
@@ -222,28 +222,28 @@ static int verify(struct cli *cli, struct error *err)
     struct signature_keys *keys = NULL;
     struct buf body;
     buf_init(&body, BODY_MAX);
-    int r = load(cli, SIGNATURE_VERIFY, &keys, &body, err);
+    int r = load_message(cli, SIGNATURE_VERIFY, &keys, &body, err);
     if (r == 0) {
-        r = judge(w, keys, &body, err);
+        r = say_verdict(w, keys, &body, err);
         signature_keys_free(keys);
     }
     buf_release(&body);
     return r;
 }
 
-/* warn_readable warns about `webhook secret > file`: the shell makes the file, perhaps for
- * everybody to read. */
+/* warn_readable warns about `webhook secret > file`: the shell makes the file, perhaps
+ * readable by every user. */
 static void warn_readable(void)
 {
     struct stat st;
     bool is_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
     if (is_file && st.st_mode & (S_IROTH | S_IWOTH))
-        output_error("warning: everybody on this machine can read the file this is written to; run "
+        output_error("warning: any user of this machine can read the file this is written to; run "
                      "chmod o-rwx on it, and create such files with umask 077");
 }
 
-/* secret prints a new secret, and wipes it from memory. */
-static int secret(struct cli *cli, struct error *err)
+/* webhook_secret prints a new secret, and wipes it from memory. */
+static int webhook_secret(struct cli *cli, struct error *err)
 {
     struct buf b, public;
     warn_readable();
@@ -268,8 +268,8 @@ static int secret(struct cli *cli, struct error *err)
     return r;
 }
 
-/* public prints the public key of each private key, for receivers. */
-static int public(struct cli *cli, struct error *err)
+/* webhook_public prints the public key of each private key, for receivers. */
+static int webhook_public(struct cli *cli, struct error *err)
 {
     struct signature_keys *keys = NULL;
     struct buf b;
@@ -299,7 +299,7 @@ const struct command cmd_webhook[] = {
      .help = "sign a body from a file or stdin, and print the headers",
      .options = sign_options,
      .bare = true,
-     .run = sign},
+     .run = webhook_sign},
     {.name = "webhook",
      .sub = "verify",
      .args = "[FILE]",
@@ -307,18 +307,18 @@ const struct command cmd_webhook[] = {
      .help = "verify the signature of a body; exit status 1 if it is not genuine",
      .options = verify_options,
      .bare = true,
-     .run = verify},
+     .run = webhook_verify},
     {.name = "webhook",
      .sub = "secret",
      .help = "print a new signing secret, or a key pair",
      .options = secret_options,
      .bare = true,
-     .run = secret},
+     .run = webhook_secret},
     {.name = "webhook",
      .sub = "public",
      .help = "print the public keys of private keys",
      .options = public_options,
      .bare = true,
-     .run = public},
+     .run = webhook_public},
     {.name = NULL},
 };

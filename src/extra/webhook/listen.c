@@ -63,8 +63,8 @@ static void see_halves(struct listener *l)
     }
 }
 
-/* shut disconnects a client. The daemon notices, and cleans up. */
-static void shut(struct client *c)
+/* disconnect disconnects a client. The daemon notices, and cleans up. */
+static void disconnect(struct client *c)
 {
     shutdown(c->fd, SHUT_RDWR);
     c->deadline = CLOCK_NEVER;
@@ -95,7 +95,7 @@ static void drop_halves(struct listener *l)
         if (!c->deadline || !c->half_closed)
             continue;
         if (waits_in_vain(c))
-            shut(c);
+            disconnect(c);
         else
             l->any_half = true;
     }
@@ -133,12 +133,6 @@ static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
     *client = c;
 }
 
-/* is_timed says whether it is the client's turn. */
-static bool is_timed(const struct client *c)
-{
-    return c->deadline != 0 && c->deadline != CLOCK_NEVER;
-}
-
 /* drop_late disconnects the clients whose time is up, and finds the next deadline. */
 static void drop_late(struct listener *l, int64_t now)
 {
@@ -147,10 +141,11 @@ static void drop_late(struct listener *l, int64_t now)
     l->look_at = CLOCK_NEVER;
     for (size_t i = 0; i < LISTEN_CLIENTS; i++) {
         struct client *c = &l->client[i];
-        if (!is_timed(c))
+        bool timed = c->deadline != 0 && c->deadline != CLOCK_NEVER; /* it is the client's turn */
+        if (!timed)
             continue;
         if (now >= c->deadline)
-            shut(c);
+            disconnect(c);
         else if (c->deadline < l->look_at)
             l->look_at = c->deadline;
     }
@@ -182,8 +177,8 @@ static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_stora
                             MHD_OPTION_END);
 }
 
-/* start prints the address with the port in use, which --port 0 leaves to the kernel. */
-static int start(struct listener *l, struct error *err)
+/* start_listening prints the address with the port in use, which --port 0 leaves to the kernel. */
+static int start_listening(struct listener *l, struct error *err)
 {
     const char *address = l->w->address;
     struct sockaddr_storage sa;
@@ -206,16 +201,16 @@ static int start(struct listener *l, struct error *err)
     return output_end(err);
 }
 
-/* done says whether to leave the loop: after a signal, an error of the output, or --count
+/* is_done says whether to leave the loop: after a signal, an error of the output, or --count
  * requests. */
-static bool done(const struct listener *l)
+static bool is_done(const struct listener *l)
 {
     bool all_answered = l->w->count && l->answered >= l->w->count;
     return stopped || l->err.code || all_answered;
 }
 
-/* sooner returns the smaller of two timeouts in ms, where -1 stands for none. */
-static int sooner(int a, int b)
+/* sooner_timeout returns the smaller of two timeouts in ms, where -1 stands for none. */
+static int sooner_timeout(int a, int b)
 {
     if (a < 0 || b < 0)
         return a < 0 ? b : a;
@@ -229,8 +224,8 @@ static int ms_until(int64_t at, int64_t now)
     return (int)((at - now) / MS_NS) + 1;
 }
 
-/* timeout returns how long the loop may sleep, in ms; -1: until something happens. */
-static int timeout(const struct listener *l)
+/* loop_timeout returns how long the loop may sleep, in ms; -1: until something happens. */
+static int loop_timeout(const struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
     int64_t now = clock_mono(&clock_system);
@@ -238,25 +233,25 @@ static int timeout(const struct listener *l)
     if (l->first)
         ms = ms_until(l->first->due, now);
     if (l->look_at != CLOCK_NEVER)
-        ms = sooner(ms, ms_until(l->look_at, now));
+        ms = sooner_timeout(ms, ms_until(l->look_at, now));
     if (MHD_get_timeout(l->daemon, &mhd) == MHD_YES)
-        ms = sooner(ms, (int)mhd);
+        ms = sooner_timeout(ms, (int)mhd);
     return ms;
 }
 
-/* loop answers until it is told to stop. Signals are let in only while it waits, so none is
+/* run_loop answers until it is told to stop. Signals are let in only while it waits, so none is
  * missed. */
-static void loop(struct listener *l, const sigset_t *waiting)
+static void run_loop(struct listener *l, const sigset_t *waiting)
 {
     struct pollfd fds[] = {
         {.fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
          .events = POLLIN},
         {.fd = l->halves, .events = POLLIN},
     };
-    while (!done(l)) {
+    while (!is_done(l)) {
         listen_resume(l, false);
         drop_late(l, clock_mono(&clock_system));
-        int ms = timeout(l);
+        int ms = loop_timeout(l);
         struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
         ppoll(fds, 2, ms < 0 ? NULL : &ts, waiting);
 
@@ -314,7 +309,7 @@ static void catch_signals(sigset_t *before)
     sigprocmask(SIG_BLOCK, &block, before);
 }
 
-static int prepare(struct listener *l, struct error *err)
+static int prepare_listener(struct listener *l, struct error *err)
 {
     l->halves = epoll_create1(EPOLL_CLOEXEC);
     if (l->halves < 0)
@@ -323,11 +318,11 @@ static int prepare(struct listener *l, struct error *err)
         return -1;
     if (make_answer(l, err) != 0)
         return -1;
-    return start(l, err);
+    return start_listening(l, err);
 }
 
-/* release stops the daemon first: it may still call back for open requests. */
-static void release(struct listener *l)
+/* release_listener stops the daemon first: it may still call back for open requests. */
+static void release_listener(struct listener *l)
 {
     if (l->daemon)
         MHD_stop_daemon(l->daemon);
@@ -355,13 +350,13 @@ int listen_run(struct cli *cli, struct error *err)
     buf_init(&l->line, OUTPUT_MAX);
     catch_signals(&before);
 
-    int r = prepare(l, err);
+    int r = prepare_listener(l, err);
     if (r == 0)
-        loop(l, &before);
+        run_loop(l, &before);
     if (r == 0 && l->err.code) {
         *err = l->err;
         r = -1;
     }
-    release(l);
+    release_listener(l);
     return r;
 }

@@ -249,15 +249,15 @@ static void print_request(struct listener *l, struct visit *v, const char *what,
 
 /* ---- taking and answering ---- */
 
-static enum MHD_Result answer(struct listener *l, struct visit *v)
+static enum MHD_Result answer_request(struct listener *l, struct visit *v)
 {
     v->answered = true;
     l->answered++;
     return MHD_queue_response(v->conn, v->status, l->answer);
 }
 
-/* enqueue suspends the connection until its answer is due. */
-static enum MHD_Result enqueue(struct listener *l, struct visit *v)
+/* answer_later suspends the connection until its answer is due. */
+static enum MHD_Result answer_later(struct listener *l, struct visit *v)
 {
     v->due = clock_mono(&clock_system) + l->w->delay_ms * MS_NS;
     v->next = NULL;
@@ -276,10 +276,10 @@ static void drop_body(struct listener *l, struct visit *v)
     buf_release(&v->body);
 }
 
-/* complete deals with a request whose last byte has come: it is judged, printed and answered, now
- * or later. */
-static enum MHD_Result complete(struct listener *l, struct visit *v, const char *method,
-                                const char *url)
+/* complete_request deals with a request whose last byte has come: it is judged, printed and
+ * answered, now or later. */
+static enum MHD_Result complete_request(struct listener *l, struct visit *v, const char *method,
+                                        const char *url)
 {
     char what[512];
     v->complete = true;
@@ -293,33 +293,33 @@ static enum MHD_Result complete(struct listener *l, struct visit *v, const char 
 
     drop_body(l, v);
     if (l->w->delay_ms)
-        return enqueue(l, v);
-    return answer(l, v);
+        return answer_later(l, v);
+    return answer_request(l, v);
 }
 
-/* refuse drops what has come of the body; the rest is ignored. */
-static void refuse(struct listener *l, struct visit *v, unsigned status)
+/* refuse_request drops what has come of the body; the rest is ignored. */
+static void refuse_request(struct listener *l, struct visit *v, unsigned status)
 {
     v->refused = status;
     drop_body(l, v);
 }
 
-/* keep adds a piece to the body, unless that or all bodies together become too large. */
-static void keep(struct listener *l, struct visit *v, const char *data, size_t n)
+/* keep_body adds a piece to the body, unless that or all bodies together become too large. */
+static void keep_body(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
         return;
     if (n > l->body_max - v->body.n) {
-        refuse(l, v, MHD_HTTP_CONTENT_TOO_LARGE);
+        refuse_request(l, v, MHD_HTTP_CONTENT_TOO_LARGE);
         return;
     }
     if (n > l->bodies_max - l->held) {
-        refuse(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
+        refuse_request(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
         return;
     }
     buf_add(&v->body, data, n);
     if (v->body.failed)
-        refuse(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
+        refuse_request(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
     else
         l->held += n;
 }
@@ -331,9 +331,9 @@ static struct client *client_of(struct MHD_Connection *conn)
     return info ? info->socket_context : NULL;
 }
 
-/* arrive starts a visit when the head of a request is there. If the announced body is too large, it
- * answers before the client sends it. */
-static enum MHD_Result arrive(struct listener *l, struct MHD_Connection *conn, void **state)
+/* start_visit starts a visit when the head of a request is there. If the announced body is too
+ * large, it answers before the client sends it. */
+static enum MHD_Result start_visit(struct listener *l, struct MHD_Connection *conn, void **state)
 {
     struct visit *v = calloc(1, sizeof(*v));
     *state = v;
@@ -350,7 +350,7 @@ static enum MHD_Result arrive(struct listener *l, struct MHD_Connection *conn, v
         return MHD_YES;
     v->complete = true;
     v->status = MHD_HTTP_CONTENT_TOO_LARGE;
-    return answer(l, v);
+    return answer_request(l, v);
 }
 
 enum MHD_Result listen_take(void *ctx, struct MHD_Connection *conn, const char *url,
@@ -361,16 +361,16 @@ enum MHD_Result listen_take(void *ctx, struct MHD_Connection *conn, const char *
     struct visit *v = *state;
     (void)version;
     if (!v)
-        return arrive(l, conn, state);
+        return start_visit(l, conn, state);
     if (*size) {
-        keep(l, v, data, *size);
+        keep_body(l, v, data, *size);
         *size = 0;
         return MHD_YES;
     }
     if (!v->complete)
-        return complete(l, v, method, url);
+        return complete_request(l, v, method, url);
     if (!v->answered)
-        return answer(l, v);
+        return answer_request(l, v);
     return MHD_YES;
 }
 

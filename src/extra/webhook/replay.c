@@ -58,8 +58,9 @@ static size_t set_of(const unsigned char digest[DIGEST])
     return n % SETS;
 }
 
-/* has reports whether a digest is noted and has not expired. */
-static bool has(const struct replay_memory *r, const unsigned char digest[DIGEST], int64_t now_s)
+/* has_digest reports whether a digest is noted and has not expired. */
+static bool has_digest(const struct replay_memory *r, const unsigned char digest[DIGEST],
+                       int64_t now_s)
 {
     const struct note *set = r->note[set_of(digest)];
     for (size_t i = 0; i < WAYS; i++) {
@@ -83,7 +84,7 @@ static struct note *place_for(struct note set[WAYS], const unsigned char digest[
     return first;
 }
 
-static void put(struct replay_memory *r, const unsigned char digest[DIGEST], int64_t until)
+static void put_digest(struct replay_memory *r, const unsigned char digest[DIGEST], int64_t until)
 {
     struct note *place = place_for(r->note[set_of(digest)], digest);
     bool same = place->until && memcmp(place->digest, digest, DIGEST) == 0;
@@ -99,9 +100,9 @@ enum replay replay_known(const struct replay_memory *r, const struct signature_m
     unsigned char digest[DIGEST];
     if (!digest_of(m, true, digest))
         return REPLAY_REPLAY; /* it is safer to refuse what we cannot look up */
-    if (has(r, digest, now_s))
+    if (has_digest(r, digest, now_s))
         return REPLAY_REPLAY;
-    if (digest_of(m, false, digest) && has(r, digest, now_s))
+    if (digest_of(m, false, digest) && has_digest(r, digest, now_s))
         return REPLAY_REPEAT;
     return REPLAY_NEW;
 }
@@ -112,7 +113,7 @@ void replay_accept(struct replay_memory *r, const struct signature_message *m, i
     int64_t later = m->timestamp > now_s ? m->timestamp : now_s;
     int64_t until = later + SIGNATURE_TOLERANCE_S;
     if (digest_of(m, true, digest))
-        put(r, digest, until);
+        put_digest(r, digest, until);
     if (digest_of(m, false, digest))
-        put(r, digest, until);
+        put_digest(r, digest, until);
 }

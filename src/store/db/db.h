@@ -5,7 +5,6 @@
 #define STORE_DB_DB_H
 
 #include "base/rng.h"
-#include "store/clock_repair.h"
 #include "store/store.h"
 
 struct held_keys;

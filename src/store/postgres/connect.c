@@ -4,7 +4,7 @@
 #include "store/postgres/postgres.h"
 
 #define PG_OLDEST 15 /* the first with views that run with the reader's rights (security_invoker) */
-#define GONE_AFTER "10s" /* how often a busy server looks whether we are still there */
+#define GONE_AFTER "10s" /* how often a busy server checks that the client is still there */
 
 /* ---- a new connection ---- */
 
@@ -38,16 +38,7 @@ static const char settings_sql[] =
     "SET plan_cache_mode = force_generic_plan";
 /* clang-format on */
 
-/* watch_us has the server end a statement whose client is gone, even while it waits for a lock.
- * Otherwise each connection that we give up would leave a statement behind, until the server has no
- * room for the next connection. Some systems cannot do this, so a failure is ignored. */
-static void watch_us(struct pg_store *st, PGconn *db)
-{
-    struct error ignored;
-    pg_command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", &ignored);
-}
-
-/* set_tenant tells the database whom the session works for. */
+/* set_tenant tells the database which tenant the session works for. */
 static int set_tenant(struct pg_store *st, PGconn *db, struct error *err)
 {
     const char *tenant = st->tenant;
@@ -72,31 +63,30 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
     bool has_transaction_timeout = PQserverVersion(db) >= 170000;
     if (has_transaction_timeout && pg_command(st, db, "SET transaction_timeout = 0", err) != 0)
         return -1;
-    watch_us(st, db);
+    /* The server is to end a statement whose client is gone, even while it waits for a lock.
+     * Otherwise each connection that we give up would leave a statement behind, until the server
+     * has no room for the next connection. Some systems cannot do this. */
+    struct error ignored;
+    pg_command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", &ignored);
     if (st->lent && pg_lend_settings(st, err) != 0)
         return -1;
     return st->tenant ? set_tenant(st, db, err) : 0;
 }
 
-/* check_server refuses a server that is too old for our views and functions. One that does not tell
- * its version is tried. */
-static int check_server(const struct pg_store *st, const PGconn *db, struct error *err)
-{
-    int version = PQserverVersion(db);
-    if (version == 0 || version >= PG_OLDEST * 10000)
-        return 0;
-    return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
-                     "%s: this server is PostgreSQL %d; an outbox needs %d or later", st->shown,
-                     version / 10000, PG_OLDEST);
-}
-
+/* check_connected also refuses a server that is too old for our views and functions. One that does
+ * not tell its version is tried. */
 static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
 {
     if (!db)
         return err_nomem(err);
     if (PQstatus(db) != CONNECTION_OK)
         return pg_fail(st, db, NULL, err);
-    return check_server(st, db, err);
+    int version = PQserverVersion(db);
+    if (version == 0 || version >= PG_OLDEST * 10000)
+        return 0;
+    return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
+                     "%s: this server is PostgreSQL %d; an outbox needs %d or later", st->shown,
+                     version / 10000, PG_OLDEST);
 }
 
 /* dial connects. Unless `like` is NULL, it connects to the very server that `like` leads to. */
@@ -140,9 +130,9 @@ static void disconnect(struct pg_store *st)
     pg_wakeup_disconnected(&st->wakeup);
 }
 
-/* look_around finds out who answers. If it is not the process that greeted us, there is a pooler in
- * between. */
-static int look_around(struct pg_store *st, struct error *err)
+/* detect_pooler: if the process that answers is not the one that greeted us, there is a pooler in
+ * between. Otherwise the session is ours, and is set up. */
+static int detect_pooler(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
     if (PQresultStatus(r) != PGRES_TUPLES_OK) {
@@ -163,7 +153,7 @@ static int reconnect(struct pg_store *st, struct error *err)
         return -1;
     st->generation[PG_MAIN]++;
     st->stale = false;
-    if (look_around(st, err) != 0)
+    if (detect_pooler(st, err) != 0)
         return -1;
     bool any_outbox = st->opt.create || st->opt.any_version;
     return any_outbox ? 0 : pg_check(st, err);
@@ -295,31 +285,21 @@ static int check_tenant(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* in_trouble finds out whether the outbox was restored from another cluster, or its numbers began
- * again. A role that may only emit cannot know, and need not. */
-static int in_trouble(struct pg_store *st, bool *ret, struct error *err)
+/* check_moved finds out whether the outbox was restored from another cluster, or its numbers began
+ * again, and puts it right before anything is read from it. Every claim checks that as well, but
+ * other commands may come first. A role that may only emit cannot know, and need not. */
+static int check_moved(struct pg_store *st, struct error *err)
 {
     struct error why;
-    *ret = false;
     PGresult *r = pg_query(st, &why, trouble_sql, "");
-    if (r) {
-        *ret = pg_true(r, 0, 0);
-        PQclear(r);
+    if (!r && why.code == ERR_READONLY)
         return 0;
-    }
-    if (why.code == ERR_READONLY)
-        return 0;
-    *err = why;
-    return -1;
-}
-
-/* check_home puts an outbox right that was moved or renumbered, before anybody reads from it. Every
- * claim looks as well, but other commands may come first. */
-static int check_home(struct pg_store *st, struct error *err)
-{
-    bool moved;
-    if (in_trouble(st, &moved, err) != 0)
+    if (!r) {
+        *err = why;
         return -1;
+    }
+    bool moved = pg_true(r, 0, 0);
+    PQclear(r);
     if (!moved)
         return 0;
 
@@ -351,7 +331,7 @@ static int check(struct pg_store *st, struct error *err)
                          st->shown, st->quoted, (long long)version);
     if (check_tenant(st, err) != 0)
         return -1;
-    return check_home(st, err);
+    return check_moved(st, err);
 }
 
 /* pg_check takes an outbox that worked before and is missing now, or incomplete, for one that is
@@ -374,8 +354,8 @@ int pg_check(struct pg_store *st, struct error *err)
 
 int pg_be_brief(struct pg_store *st, struct error *err)
 {
-    bool told = st->brief_at == st->generation[PG_MAIN];
-    if (told || st->pooled)
+    bool set = st->brief_at == st->generation[PG_MAIN];
+    if (set || st->pooled)
         return 0;
     if (pg_simple(st, "SET outbox.brief = 'on'", err) != 0)
         return -1;

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/buf.h"
 #include "base/hash.h"
@@ -173,7 +174,10 @@ static bool has_other_columns(const struct pg_store *st)
     return strcmp(st->state, "42P13") == 0 || strcmp(st->state, "42P16") == 0;
 }
 
-static int install_text(struct pg_store *st, const char *text, struct error *err)
+/* install_or_replace installs a text. *ret_other_columns is set if a function or view there cannot
+ * be replaced in place; then nothing was done. */
+static int install_or_replace(struct pg_store *st, const char *text, bool *ret_other_columns,
+                              struct error *err)
 {
     if (pg_simple(st, "SAVEPOINT outbox_install", err) != 0)
         return -1;
@@ -183,12 +187,41 @@ static int install_text(struct pg_store *st, const char *text, struct error *err
             return -1;
         if (pg_simple(st, "ROLLBACK TO SAVEPOINT outbox_install", err) != 0)
             return -1;
-        if (make_way(st, text, err) != 0)
-            return -1;
-        if (pg_script(st, text, err) != 0)
-            return -1;
+        *ret_other_columns = true;
     }
     return pg_simple(st, "RELEASE SAVEPOINT outbox_install", err);
+}
+
+/* install_one_by_one installs each function or view of a text separately, so that only those go
+ * that cannot be replaced. Others may have a table or a policy depend on them. */
+static int install_one_by_one(struct pg_store *st, const char *text, struct error *err)
+{
+    static const char create[] = "\nCREATE OR REPLACE ";
+    int result = 0;
+    for (const char *p = text, *next; result == 0 && p; p = next) {
+        const char *own = strstr(p, create);
+        next = own ? strstr(own + 1, create) : NULL;
+        char *one = next ? strndup(p, (size_t)(next - p)) : strdup(p);
+        bool other_columns = false;
+        if (!one)
+            return err_nomem(err);
+        result = install_or_replace(st, one, &other_columns, err);
+        if (result == 0 && other_columns) {
+            result = make_way(st, one, err);
+            if (result == 0)
+                result = pg_script(st, one, err);
+        }
+        free(one);
+    }
+    return result;
+}
+
+static int install_text(struct pg_store *st, const char *text, struct error *err)
+{
+    bool other_columns = false;
+    if (install_or_replace(st, text, &other_columns, err) != 0)
+        return -1;
+    return other_columns ? install_one_by_one(st, text, err) : 0;
 }
 
 /* ---- all of them ---- */

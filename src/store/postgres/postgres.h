@@ -5,10 +5,7 @@
  *   connect.c      connecting and reconnecting, and whether the outbox there is one to work with
  *   open.c         handles, transactions, and the table of operations
  *   statement.c    sending statements and reading their rows
- *   command.c      commands without parameters
- *   result.c       waiting for results, and the values in them
- *   search_path.c  the search_path that our statements run with
- *   expand.c       the marks in our SQL, and what they stand for
+ *   result.c       waiting for results, and the values and events in them
  *   fail.c         what PostgreSQL's errors mean
  *   migrate.c      the tables, in numbered steps
  *   install.c      the functions and views (migrate.h is the header of both)
@@ -17,17 +14,16 @@
  *   emit.c         inserting events and inbox rows
  *   turn.c         settling and claiming
  *   turns.c        the same where there is little to consider, for one consumer or for several
+ *   outcomes.c     what a turn says, as JSON
  *   waiting.c      which events of a claim have to wait
  *   read.c         reading the events of a claim
  *   ahead.c        reading those of the next ones, ahead of their claims
- *   event_row.c    events out of result rows
  *   wakeup.c       learning of commits; what is new, for a relay of many consumers
  *   effects.c      transactions that the application's handlers work in
- *   consumers.c    registering and listing consumers
- *   gauge.c        how a consumer is doing, at a bounded cost
- *   inspect.c      listing events and dead letters
- *   trim.c         deleting what is old
- *   admin.c        grants, and adopted tables
+ *   consumers.c    registering and listing consumers, and how one is doing
+ *   inspect.c      the outbox as a whole, dead letters and marks
+ *   events.c       listing events; event_states.c: their states
+ *   admin.c        grants, adopted tables, and deleting what is old
  *
  * A handle and its connections belong to one thread at a time. Functions return 0, or -1 with *err
  * filled in, unless their comment says otherwise; those of struct store_ops keep the contract in
@@ -51,7 +47,7 @@
 #define PG_PATH "pg_catalog, pg_temp"
 
 /* PG_NAMED opens a statement that writes every name with its schema, so that it needs no
- * search_path (search_path.c). A function whose body has the mark is given none (install.c). */
+ * search_path (statement.c). A function whose body has the mark is given none (install.c). */
 #define PG_NAMED_MARK "-- Every name has its schema"
 #define PG_NAMED PG_NAMED_MARK ".\n"
 
@@ -250,7 +246,9 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
 void pg_stop(struct pg_store *st, enum pg_link link);
 
-/* ---- command.c ---- */
+/* pg_expand replaces the marks @schema@ and @version@ in a text. The caller frees the copy. NULL:
+ * out of memory. */
+char *pg_expand(const struct pg_store *st, const char *sql);
 
 /* pg_ask sends commands without parameters, which may be several, on any of our connections, and
  * returns the last result, whatever it is; NULL: nothing came. pg_command checks that it went well.
@@ -268,6 +266,10 @@ int pg_script(struct pg_store *st, const char *sql, struct error *err);
  * others. The caller clears what it gets. */
 PGresult *pg_result(struct pg_store *st, PGconn *db);
 PGresult *pg_last_result(struct pg_store *st, PGconn *db);
+/* pg_next_result is pg_result without the end of a pipeline. pg_went_well says whether a result is
+ * rows, or a command that was carried out. */
+PGresult *pg_next_result(struct pg_store *st, PGconn *db);
+bool pg_went_well(const PGresult *r);
 /* pg_clear_results discards what a handler, to whom the connection was lent, sent and did not read
  * to its end. */
 void pg_clear_results(PGconn *db);
@@ -283,12 +285,6 @@ bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
 const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
 const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *ok);
 
-/* ---- expand.c ---- */
-
-/* pg_expand replaces the marks @schema@ and @version@ in a text. The caller frees the copy. NULL:
- * out of memory. */
-char *pg_expand(const struct pg_store *st, const char *sql);
-
 /* ---- fail.c ---- */
 
 /* pg_fail turns what a result (r may be NULL) or the connection says into our error. Returns -1. */
@@ -299,7 +295,7 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
 /* pg_init makes an outbox or brings one up to date. *ret_created: something was changed. */
 int pg_init(struct store *st, bool *ret_created, struct error *err);
 /* pg_version reads the version of the outbox there; 0: there is none. ERR_NEWER: this program does
- * not know it. ERR_NOTOURS: the schema has a table event of somebody else's. */
+ * not know it. ERR_NOTOURS: the schema has a table event that is not ours. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
 /* pg_strangers asks who else may create functions in the schema. No row: there is no such schema. A
  * row with NULL: nobody. */
@@ -332,7 +328,7 @@ int pg_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, str
 int pg_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
               size_t *ret_n, struct error *err);
 
-/* pg_check_open connects, and refuses a turn inside a transaction, ours or one that somebody began
+/* pg_check_open connects, and refuses a turn inside a transaction, ours or one that was begun
  * by hand: its claim would not be durable. */
 int pg_check_open(struct pg_store *st, struct error *err);
 /* pg_memo returns what is remembered of the consumer's turns: the request's, or the handle's. */
@@ -428,7 +424,7 @@ void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *
                    const struct pg_window *w);
 void pg_ahead_forget(struct pg_store *st);
 
-/* ---- event_row.c ---- */
+/* ---- events, in result.c ---- */
 
 /* The columns that every reader of whole events selects, in the order pg_event_row takes them. A
  * reader that delivers selects the key by which the inbox knows the event (PG_EVENT_COLUMNS); one
@@ -472,7 +468,7 @@ int pg_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
 int pg_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
                    bool *ret_all, struct error *err);
 
-/* ---- consumers.c, gauge.c ---- */
+/* ---- consumers.c ---- */
 
 int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
                     struct error *err);
@@ -492,7 +488,7 @@ int pg_consumer_report(struct store *st, const char *name, const char *text, str
 int pg_consumer_gauge(struct store *st, const char *name, struct arena *a,
                       struct consumer_gauge *ret, struct error *err);
 
-/* ---- inspect.c, events.c, trim.c ---- */
+/* ---- inspect.c, events.c, admin.c ---- */
 
 int pg_info(struct store *st, struct store_info *ret, struct error *err);
 int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,

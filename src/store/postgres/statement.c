@@ -2,12 +2,156 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/buf.h"
 #include "store/postgres/postgres.h"
-#include "store/postgres/statement.h"
 
 #define PARAMS_MAX 32
 #define STATEMENT_NAME 16
 #define STOP_BYTES (1 << 20) /* of rows that are read rather than cancelled */
+
+/* ---- the marks in our SQL ---- */
+
+/* put_mark writes what the mark at p stands for, and returns the length of the mark; 0: there is
+ * none. */
+static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
+{
+    static const char schema[] = "@schema@", version[] = "@version@";
+    if (strncmp(p, schema, sizeof schema - 1) == 0) {
+        buf_adds(b, in_literal ? st->literal : st->quoted);
+        return sizeof schema - 1;
+    }
+    if (strncmp(p, version, sizeof version - 1) == 0) {
+        buf_addf(b, "%d", PG_SCHEMA_VERSION);
+        return sizeof version - 1;
+    }
+    return 0;
+}
+
+/* pg_expand doubles the single quotes of the schema's name inside a literal. A literal begins and
+ * ends with a single quote, so the two that stand for one inside it make no difference. In a
+ * comment quotes mean nothing. */
+char *pg_expand(const struct pg_store *st, const char *sql)
+{
+    struct buf b;
+    bool literal = false;
+    buf_init(&b, 1 << 20);
+    for (const char *p = sql; *p;) {
+        if (*p == '@') {
+            size_t mark = put_mark(st, p, literal, &b);
+            p += mark;
+            if (mark > 0)
+                continue;
+        }
+        bool comment = !literal && strncmp(p, "--", 2) == 0;
+        size_t n = comment ? strcspn(p, "\n") : 1;
+        if (*p == '\'')
+            literal = !literal;
+        buf_add(&b, p, n);
+        p += n;
+    }
+    const char *whole = buf_cstr(&b);
+    char *text = whole ? strdup(whole) : NULL;
+    buf_release(&b);
+    return text;
+}
+
+/* ---- commands without parameters ---- */
+
+PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text)
+{
+    if (!PQsendQuery(db, text))
+        return NULL;
+    return pg_last_result(st, db);
+}
+
+int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err)
+{
+    int result = 0;
+    PGresult *r = pg_ask(st, db, text);
+    if (!pg_went_well(r))
+        result = pg_fail(st, db, r, err);
+    PQclear(r);
+    return result;
+}
+
+int pg_simple(struct pg_store *st, const char *text, struct error *err)
+{
+    pg_clear_results(st->db);
+    return pg_command(st, st->db, text, err);
+}
+
+int pg_script(struct pg_store *st, const char *sql, struct error *err)
+{
+    char *text = pg_expand(st, sql);
+    if (!text)
+        return err_nomem(err);
+    int result = pg_simple(st, text, err);
+    free(text);
+    return result;
+}
+
+/* ---- the search_path ---- */
+
+/* Our statements write most names without a schema, and mean the server's own. If the search_path
+ * were another role's, whoever may create objects there could have them run in place of the
+ * server's, with our rights. There are three cases:
+ *
+ *   PATH_IS_OURS     a connection of our own: set_up in connect.c has set the path. A statement
+ *                    that begins with PG_NAMED needs no path either.
+ *   PATH_CHANGED     a transaction that we share with the application: the path is changed for the
+ *                    statement and put back after it.
+ *   PATH_SENT_ALONG  behind a pooler: each statement brings its path along. */
+enum path { PATH_IS_OURS, PATH_CHANGED, PATH_SENT_ALONG };
+
+#define SET_PATH "pg_catalog.set_config('search_path', '" PG_PATH "', true)"
+
+static enum path path_for(const struct pg_store *st, enum pg_link link, const char *sql)
+{
+    bool needs_none = strncmp(sql, PG_NAMED, sizeof PG_NAMED - 1) == 0;
+    bool shared_tx = st->in_tx && st->tx_shared;
+    bool foreign_session = !st->in_tx && (st->pooled || st->lent);
+
+    if (needs_none || link == PG_READER)
+        return PATH_IS_OURS;
+    if (shared_tx)
+        return PATH_CHANGED;
+    if (foreign_session)
+        return PATH_SENT_ALONG;
+    return PATH_IS_OURS;
+}
+
+/* path_change sets our search_path on the main connection, and notes the application's. */
+static int path_change(struct pg_store *st, struct error *err)
+{
+    pg_clear_results(st->db);
+    PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.current_setting('search_path'), " SET_PATH);
+    free(st->path_was);
+    st->path_was = NULL;
+    if (!pg_went_well(r)) {
+        pg_fail(st, st->db, r, err);
+        PQclear(r);
+        return -1;
+    }
+    st->path_was = strdup(PQgetvalue(r, 0, 0));
+    PQclear(r);
+    if (!st->path_was)
+        return err_nomem(err);
+    return 0;
+}
+
+/* path_restore puts the application's back, if path_change changed it. In a transaction that has
+ * failed this is impossible, and the end of the transaction does it. */
+static void path_restore(struct pg_store *st)
+{
+    const char *path = st->path_was;
+    if (!path)
+        return;
+    if (PQsendQueryParams(st->db, "SELECT pg_catalog.set_config('search_path', $1, true)", 1, NULL,
+                          &path, NULL, NULL, 0))
+        PQclear(pg_last_result(st, st->db));
+    free(st->path_was);
+    st->path_was = NULL;
+}
 
 /* ---- prepared statements ---- */
 
@@ -41,9 +185,9 @@ struct params {
     int n;
 };
 
-/* collect takes the parameters. A struct str is sent in binary form, which for text, json and the
- * like is the bytes themselves. So they need no NUL behind them. */
-static void collect(struct params *p, const char *fmt, va_list ap)
+/* A struct str is sent in binary form, which for text, json and the like is the bytes themselves.
+ * So they need no NUL behind them. */
+static void params_collect(struct params *p, const char *fmt, va_list ap)
 {
     p->n = 0;
     for (; *fmt; fmt++) {
@@ -83,10 +227,10 @@ static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
     return pg_speak_utf8(st, err);
 }
 
-/* prepare prepares a statement on the connection, once, and writes its name there. The name is ""
- * if prepared statements cannot be relied on. */
-static int prepare(struct pg_store *st, enum pg_link link, struct pg_cached *c,
-                   char name[STATEMENT_NAME], struct error *err)
+/* prepare_cached prepares a statement on the connection, once, and writes its name there. The name
+ * is "" if prepared statements cannot be relied on. */
+static int prepare_cached(struct pg_store *st, enum pg_link link, struct pg_cached *c,
+                          char name[STATEMENT_NAME], struct error *err)
 {
     name[0] = '\0';
     if (st->pooled || st->lent)
@@ -115,7 +259,7 @@ static int send_with_path(struct pg_store *st, const char *text, const struct pa
     PGconn *db = st->db;
     if (!PQenterPipelineMode(db))
         return 0;
-    if (!PQsendQueryParams(db, "SELECT " PG_SET_PATH, 0, NULL, NULL, NULL, NULL, 0))
+    if (!PQsendQueryParams(db, "SELECT " SET_PATH, 0, NULL, NULL, NULL, NULL, 0))
         return 0;
     if (!PQsendQueryParams(db, text, p->n, NULL, p->values, p->lengths, p->formats, binary))
         return 0;
@@ -133,12 +277,12 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     char name[STATEMENT_NAME];
     if (link_ready(st, link, err) != 0)
         return -1;
-    enum pg_path path = pg_path_for(st, link, sql);
-    if (path == PG_PATH_CHANGED && pg_path_change(st, err) != 0)
+    enum path path = path_for(st, link, sql);
+    if (path == PATH_CHANGED && path_change(st, err) != 0)
         return -1;
     struct pg_cached *c = find_cached(st, sql, err);
-    if (!c || prepare(st, link, c, name, err) != 0) {
-        pg_path_restore(st);
+    if (!c || prepare_cached(st, link, c, name, err) != 0) {
+        path_restore(st);
         return -1;
     }
 
@@ -146,7 +290,7 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     int sent;
     if (link == PG_MAIN)
         pg_clear_results(db);
-    if (path == PG_PATH_SENT_ALONG)
+    if (path == PATH_SENT_ALONG)
         sent = send_with_path(st, c->text, p, binary);
     else if (*name)
         sent = PQsendQueryPrepared(db, name, p->n, p->values, p->lengths, p->formats, binary);
@@ -156,8 +300,8 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     return sent ? 0 : pg_fail(st, db, NULL, err);
 }
 
-/* take returns a result that went well, and clears one that did not. */
-static PGresult *take(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
+/* checked returns a result that went well, and clears one that did not. */
+static PGresult *checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
 {
     if (pg_went_well(r))
         return r;
@@ -166,15 +310,15 @@ static PGresult *take(struct pg_store *st, PGconn *db, PGresult *r, struct error
     return NULL;
 }
 
-/* run sends a statement and waits for its rows. */
-static PGresult *run(struct pg_store *st, const char *sql, const struct params *p, int binary,
-                     struct error *err)
+/* run_statement sends a statement and waits for its rows. */
+static PGresult *run_statement(struct pg_store *st, const char *sql, const struct params *p,
+                               int binary, struct error *err)
 {
     if (send_statement(st, PG_MAIN, sql, p, binary, err) != 0)
         return NULL;
     PGresult *r = pg_last_result(st, st->db);
-    pg_path_restore(st);
-    return take(st, st->db, r, err);
+    path_restore(st);
+    return checked(st, st->db, r, err);
 }
 
 /* ---- statements ---- */
@@ -184,9 +328,9 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
     struct params p;
     va_list ap;
     va_start(ap, fmt);
-    collect(&p, fmt, ap);
+    params_collect(&p, fmt, ap);
     va_end(ap);
-    return run(st, sql, &p, 0, err);
+    return run_statement(st, sql, &p, 0, err);
 }
 
 PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
@@ -194,9 +338,9 @@ PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const
     struct params p;
     va_list ap;
     va_start(ap, fmt);
-    collect(&p, fmt, ap);
+    params_collect(&p, fmt, ap);
     va_end(ap);
-    return run(st, sql, &p, 1, err);
+    return run_statement(st, sql, &p, 1, err);
 }
 
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
@@ -204,7 +348,7 @@ int pg_start(struct pg_store *st, struct error *err, const char *sql, const char
     struct params p;
     va_list ap;
     va_start(ap, fmt);
-    collect(&p, fmt, ap);
+    params_collect(&p, fmt, ap);
     va_end(ap);
     return send_statement(st, PG_MAIN, sql, &p, 0, err);
 }
@@ -223,8 +367,8 @@ PGresult *pg_finish(struct pg_store *st, struct error *err)
         }
         PQclear(less);
     }
-    pg_path_restore(st);
-    return take(st, st->db, said, err);
+    path_restore(st);
+    return checked(st, st->db, said, err);
 }
 
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
@@ -233,9 +377,9 @@ int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *
     struct params p;
     va_list ap;
     va_start(ap, fmt);
-    collect(&p, fmt, ap);
+    params_collect(&p, fmt, ap);
     va_end(ap);
-    PGresult *r = run(st, sql, &p, 0, err);
+    PGresult *r = run_statement(st, sql, &p, 0, err);
     if (!r)
         return -1;
     if (ret_n)
@@ -250,10 +394,10 @@ PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const 
     struct params p;
     va_list ap;
     va_start(ap, fmt);
-    collect(&p, fmt, ap);
+    params_collect(&p, fmt, ap);
     va_end(ap);
     PGresult *r = PQexecParams(db, text, p.n, NULL, p.values, p.lengths, p.formats, 0);
-    return take(st, db, r, err);
+    return checked(st, db, r, err);
 }
 
 /* ---- rows, one at a time ---- */
@@ -264,7 +408,7 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
     struct params p;
     va_list ap;
     va_start(ap, fmt);
-    collect(&p, fmt, ap);
+    params_collect(&p, fmt, ap);
     va_end(ap);
     if (send_statement(st, link, sql, &p, 1, err) != 0)
         return -1;
@@ -297,7 +441,7 @@ int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct e
     }
     int result = read_end(st, db, r, err);
     if (link == PG_MAIN)
-        pg_path_restore(st);
+        path_restore(st);
     return result;
 }
 
@@ -312,8 +456,8 @@ static size_t row_size(const PGresult *r)
     return bytes;
 }
 
-/* cancel has the server stop, and discards what it has sent. */
-static void cancel(struct pg_store *st, PGconn *db)
+/* cancel_rows has the server stop, and discards what it has sent. */
+static void cancel_rows(struct pg_store *st, PGconn *db)
 {
     char why[256];
     PGcancel *c = PQgetCancel(db);
@@ -333,11 +477,11 @@ void pg_stop(struct pg_store *st, enum pg_link link)
         bytes += row_size(r);
         PQclear(r);
         if (bytes >= STOP_BYTES) {
-            cancel(st, db);
+            cancel_rows(st, db);
             break;
         }
     }
     if (link == PG_MAIN)
-        pg_path_restore(st);
-    st->silent = false; /* nobody asks what became of it */
+        path_restore(st);
+    st->silent = false; /* what became of it is not asked */
 }

@@ -7,9 +7,9 @@
 
 /* ---- keys as the server has them ---- */
 
-/* hashtextextended is what sql/postgres/internal/key.sql hashes a key with: Bob Jenkins's lookup3,
- * with a length of its own mixed in, on three words. It can never change, as partitions of tables
- * depend on it; the server asks for a sample all the same. */
+/* hashtextextended is what sql/postgres/internal/values.sql hashes a key with: Bob Jenkins's
+ * lookup3, with a length of its own mixed in, on three words. It can never change, as partitions of
+ * tables depend on it; the server asks for a sample all the same. */
 struct words {
     uint32_t a, b, c;
 };

@@ -1,0 +1,108 @@
+-- redrive sends dead letters of a consumer back: all of them, or the one with that event id. They
+-- become parked events, due at once, with no attempt used. Until they are settled they also stay
+-- dead letters (retrying). Returns how many were sent back.
+CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    seqs bigint[];
+BEGIN
+    IF event_id IS NOT NULL THEN
+        seqs := ARRAY(SELECT d.seq FROM @schema@.dead d
+                      WHERE d.consumer = redrive.consumer AND d.id = redrive.event_id);
+    END IF;
+    RETURN @schema@._redrive(consumer, seqs);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
+
+-- _redrive sends back the dead letters with these numbers; NULL: all. It takes them as a set, under
+-- one lock and with one ring of the bell, so that many cost little more than one.
+CREATE OR REPLACE FUNCTION @schema@._redrive(consumer text, seqs bigint[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    n bigint;
+    now timestamptz;
+BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@._operator_redrive(consumer, seqs);
+    END IF;
+    now := @schema@._clock() + @schema@._lock_consumer(consumer);
+    IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _redrive.consumer) THEN
+        RAISE EXCEPTION 'consumer "%" is not registered', _redrive.consumer
+            USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists those that are';
+    END IF;
+
+    PERFORM @schema@._due_since(consumer, now);
+    -- One that is behind another of its key has no time of its own, and is claimed with it.
+    INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
+    SELECT w.consumer, w.seq, w.key, 0,
+           CASE WHEN w.key = 0 OR w.nth = 1 AND b.there IS NULL THEN now END
+    FROM (SELECT d.consumer, d.seq, y.key,
+                 row_number() OVER (PARTITION BY y.key ORDER BY d.seq) AS nth
+          FROM @schema@.dead d
+          JOIN @schema@.consumer c ON c.name = d.consumer
+          CROSS JOIN LATERAL (
+               SELECT @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id) AS key) y
+          WHERE d.consumer = _redrive.consumer AND NOT d.retrying
+            AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)))) w
+    LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+         SELECT true AS there FROM @schema@.parked x
+         WHERE x.consumer = w.consumer AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
+         ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0 AND w.nth = 1
+    ON CONFLICT DO NOTHING;
+    UPDATE @schema@.dead d SET retrying = true
+    WHERE d.consumer = _redrive.consumer AND NOT d.retrying
+      AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)));
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM @schema@._bell_ring_all();
+    RETURN n;
+END
+$outbox$;
+
+-- retry_now gives an event that failed, and waits for its next attempt, that attempt at once. The
+-- attempts it has used stay used. An event that waits behind another of its key, or for its
+-- not_before, goes on waiting. Returns whether the event waited for an attempt.
+CREATE OR REPLACE FUNCTION @schema@.retry_now(consumer text, seq bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    now timestamptz;
+BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@._operator_retry(consumer, seq);
+    END IF;
+    now := @schema@._clock() + @schema@._lock_consumer(consumer);
+    PERFORM @schema@._due_since(consumer, now);
+    UPDATE @schema@.parked p SET due_at = least(p.due_at, now)
+    WHERE p.consumer = retry_now.consumer AND p.seq = retry_now.seq AND p.claim IS NULL
+        AND p.due_at IS NOT NULL AND NOT p.delayed;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM @schema@._bell_ring_all();
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.retry_now(text, bigint)
+    IS 'gives an event its next attempt at once';
+
+-- drop_dead gives up a dead letter for good. A letter that was sent back is on its way, and stays.
+-- Returns whether there was one to drop.
+CREATE OR REPLACE FUNCTION @schema@.drop_dead(consumer text, seq bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@._operator_drop(consumer, seq);
+    END IF;
+    DELETE FROM @schema@.dead d
+    WHERE d.consumer = drop_dead.consumer AND d.seq = drop_dead.seq AND NOT d.retrying;
+    RETURN FOUND;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.drop_dead(text, bigint) IS 'gives a dead letter up';

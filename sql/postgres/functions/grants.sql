@@ -1,0 +1,171 @@
+-- parts returns the parts that a role was given. Each part is recognised by one right that the
+-- others do not have. It must be a right that is not granted by hand, with the tables or to read
+-- everything: init gives the whole part again to whoever has it (see _give), and a reader must not
+-- become an operator.
+CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
+LANGUAGE sql STABLE AS $outbox$
+    SELECT p.part
+    FROM pg_catalog.pg_roles g, (VALUES
+        ('producer', (SELECT a.attacl FROM pg_catalog.pg_attribute a
+                      WHERE a.attrelid = '@schema@.event'::regclass AND a.attname = 'type'),
+                     'INSERT'),
+        ('consumer', (SELECT f.proacl FROM pg_catalog.pg_proc f
+                      WHERE f.oid = '@schema@._worker_report(text, text)'::regprocedure),
+                     'EXECUTE'),
+        ('operator', (SELECT f.proacl FROM pg_catalog.pg_proc f
+                      WHERE f.oid = '@schema@._operator_pause(text, boolean)'::regprocedure),
+                     'EXECUTE')
+    ) AS p (part, acl, privilege)
+    WHERE g.rolname = parts.role
+      AND EXISTS (SELECT 1 FROM pg_catalog.aclexplode(p.acl) x
+                  WHERE x.grantee = g.oid AND x.privilege_type = p.privilege)
+$outbox$;
+COMMENT ON FUNCTION @schema@.parts(text) IS 'which parts a role was given';
+
+-- _operates says whether a role has the part of an operator, of its own or by what it inherits.
+CREATE OR REPLACE FUNCTION @schema@._operates(who name) RETURNS boolean
+LANGUAGE sql STABLE AS $outbox$
+    SELECT has_function_privilege(who, '@schema@._operator_pause(text, boolean)'::regprocedure,
+                                  'EXECUTE')
+$outbox$;
+
+-- allow gives an existing role a part: producer, consumer or operator. A role may have several
+-- parts. Giving one again does no harm.
+--
+--     consumer  which consumer the role may work on: a name, or the beginning of one and a *; NULL:
+--               every consumer
+--     tenant    the role is held to this tenant in all its parts, whatever its connections ask for
+CREATE OR REPLACE FUNCTION @schema@.allow(
+    part text, role text, consumer text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    other text := (SELECT h.tenant FROM @schema@.held h WHERE h.role = allow.role);
+BEGIN
+    PERFORM @schema@._check_grant(part, role, consumer);
+    -- A role has one tenant, or none.
+    IF tenant IS NOT NULL AND @schema@._tenant_fits(tenant) IS NOT TRUE THEN
+        RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character'
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF other <> tenant THEN
+        RAISE EXCEPTION 'role "%" is held to tenant "%", and a role has only one', role, other
+            USING ERRCODE = 'OB001',
+                  HINT = 'take all its parts away first, or make another role';
+    END IF;
+
+    IF other IS NULL AND tenant IS NOT NULL THEN
+        INSERT INTO @schema@.held (role, tenant) VALUES (allow.role, allow.tenant);
+        -- The parts that it has already are narrower now.
+        PERFORM @schema@._give(p, role) FROM @schema@.parts(role) AS p WHERE p <> part;
+    END IF;
+    IF part = 'consumer' THEN
+        INSERT INTO @schema@.worker (role, consumer)
+        VALUES (allow.role, coalesce(allow.consumer, '*'))
+        ON CONFLICT DO NOTHING;
+    END IF;
+    PERFORM @schema@._give(part, role);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS
+    'gives a role its part: producer, consumer or operator';
+
+-- _check_grant raises an error for a part, a role or a consumer that cannot exist.
+CREATE OR REPLACE FUNCTION @schema@._check_grant(part text, role text, consumer text) RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    IF coalesce(part, '') NOT IN ('producer', 'consumer', 'operator') THEN
+        RAISE EXCEPTION 'part "%" is not one of producer, consumer, operator', part
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles g WHERE g.rolname = role) THEN
+        RAISE EXCEPTION 'there is no role "%"', role
+            USING ERRCODE = 'OB003', HINT = 'make it with CREATE ROLE';
+    END IF;
+    IF consumer IS NOT NULL AND part <> 'consumer' THEN
+        RAISE EXCEPTION 'the part % is not given for single consumers; only the part consumer is',
+            part USING ERRCODE = 'OB004';
+    END IF;
+    -- The rule for names is that of register. A * at the end stands for all names that begin so.
+    IF consumer !~ '^[A-Za-z0-9_.-]{0,63}\*?$' OR consumer = '' THEN
+        RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, '
+            'or fewer with a * at the end', consumer USING ERRCODE = 'OB004';
+    END IF;
+END
+$outbox$;
+
+-- _give grants a role the rights of a part, as this version has them.
+CREATE OR REPLACE FUNCTION @schema@._give(part text, role text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    held boolean := EXISTS (SELECT 1 FROM @schema@.held h WHERE h.role = _give.role);
+    r record;
+BEGIN
+    IF part = 'producer' AND held THEN
+        -- Until it was held to a tenant, it may have had the right to choose ids.
+        EXECUTE format('REVOKE INSERT ON %s FROM %I', '@schema@.event', role);
+    END IF;
+    FOR r IN SELECT * FROM @schema@._rights(part, held) LOOP
+        EXECUTE format('GRANT %s ON %s %s TO %I', r.privilege, r.kind, r.object, role);
+    END LOOP;
+    -- Not every schema has the same views under names from elsewhere, so _rights cannot list them.
+    FOR r IN SELECT v.name FROM @schema@._named_views() v
+             WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
+        EXECUTE format('GRANT SELECT ON %s.%I TO %I', '@schema@', r.name, role);
+    END LOOP;
+END
+$outbox$;
+
+-- disallow takes a part from a role. Rights that its other parts need stay. With `consumer`,
+-- spelled as it was granted, only that consumer is taken, and the part goes with the last one.
+-- Returns whether the role had what was taken.
+CREATE OR REPLACE FUNCTION @schema@.disallow(part text, role text, consumer text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    had text[] := ARRAY(SELECT @schema@.parts(role));
+    had_consumer boolean;
+    r record;
+BEGIN
+    PERFORM @schema@._check_grant(part, role, consumer);
+    IF part <> ALL (had) THEN
+        RETURN false;
+    END IF;
+    IF part = 'consumer' THEN
+        DELETE FROM @schema@.worker w
+        WHERE w.role = disallow.role
+          AND (disallow.consumer IS NULL OR w.consumer = disallow.consumer);
+        had_consumer := FOUND;
+        -- A role that may still work on others keeps the part.
+        IF EXISTS (SELECT 1 FROM @schema@.worker w WHERE w.role = disallow.role) THEN
+            RETURN had_consumer;
+        END IF;
+    END IF;
+
+    -- All rights of the part are revoked, and those that other parts need are granted again. The
+    -- schema itself comes last.
+    FOR r IN SELECT * FROM @schema@._rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
+        EXECUTE format('REVOKE ALL ON %s %s FROM %I', r.kind, r.object, role);
+    END LOOP;
+    FOR r IN SELECT v.name FROM @schema@._named_views() v LOOP
+        EXECUTE format('REVOKE ALL ON %s.%I FROM %I', '@schema@', r.name, role);
+    END LOOP;
+    PERFORM @schema@._give(h, role) FROM unnest(had) AS h WHERE h <> part;
+    IF cardinality(had) > 1 THEN
+        RETURN true;
+    END IF;
+
+    -- That was its last part, so nothing holds the role to a tenant now.
+    DELETE FROM @schema@.held h WHERE h.role = disallow.role;
+    -- The application may have tables in the schema as well. The schema stays open to the role
+    -- while it has rights on anything there.
+    IF NOT EXISTS (SELECT 1
+                   FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) x,
+                        pg_catalog.pg_roles g
+                   WHERE c.relnamespace = '@schema@'::regnamespace
+                     AND g.rolname = role AND x.grantee = g.oid) THEN
+        EXECUTE format('REVOKE USAGE ON SCHEMA %s FROM %I', '@schema@', role);
+    END IF;
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'takes a part from a role';

@@ -1,0 +1,350 @@
+-- Claims: their fence, their events, and the claim of new events.
+
+-- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits
+-- are random. A server that lost its last moments, or one that took over from it, may give out the
+-- same number of the sequence again, but not the same epoch.
+CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
+LANGUAGE sql VOLATILE
+RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
+
+-- _refence replaces the epoch `taken` of a claim, which is too low, by one past `last`, the highest
+-- that its consumer knows, and returns that. It is called when the sequence is behind, because only
+-- the tables were brought here (logical replication), the sequence was set back, or sessions
+-- cache its numbers. The sequence goes on past `last` as well. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    e bigint := taken;
+    wanted bigint := (last >> 20) + 1;
+    at bigint;
+    k @schema@.claim;
+BEGIN
+    LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time; rows stay writable
+
+    -- A sequence that is only a little behind catches up by itself, without setval: others take
+    -- numbers meanwhile. A number past 8796093022207 does not fit into the upper 43 bits.
+    FOR i IN 1 .. 1000 LOOP
+        EXIT WHEN e > last AND e < 9223372036854775807 - 1048576;
+        at := nextval('@schema@.epoch');
+        e := CASE WHEN at < 8796093022207 THEN (at << 20) | (random() * 1048575)::bigint ELSE 0 END;
+    END LOOP;
+    IF e <= last THEN
+        PERFORM setval('@schema@.epoch', wanted + 100000);
+        e := @schema@._next_epoch();
+    END IF;
+    IF e <= last THEN
+        RAISE EXCEPTION 'the sequence @schema@.epoch does not grow' USING ERRCODE = 'OB006',
+            HINT = 'as its owner: '
+                   'ALTER SEQUENCE @schema@.epoch INCREMENT 1 NO MAXVALUE NO CYCLE CACHE 1';
+    END IF;
+
+    SELECT * INTO k FROM @schema@.claim x
+    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
+    UPDATE @schema@.parked p SET claim = e WHERE p.ctid = ANY (@schema@._claimed_rows(k));
+    UPDATE @schema@.claim x SET epoch = e
+    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
+    RETURN e;
+END
+$outbox$;
+
+-- _claimed returns the events of a claim, each with what the worker has to know of earlier
+-- attempts. A claim of a lane is a range of seq in a window, and its events are read again as they
+-- were claimed. They have no attempts, because whatever has failed is parked. A claim of lane -1 is
+-- the parked events that carry its epoch.
+--
+-- attempts does not count the attempt that is about to be made. failing_ms says for how long the
+-- event has been failing. proven says that the event itself was proven to be at fault.
+--
+-- It is plpgsql for the plans, which a function in SQL that cannot be inlined would make each time.
+CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
+RETURNS TABLE (
+    seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
+    payload json, headers json, tenant text, created_at timestamptz, not_before timestamptz,
+    attempts int, careful boolean, failing_ms bigint, proven boolean, idempotency_key text)
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $outbox$
+#variable_conflict use_column
+BEGIN
+    -- The claim of a lane.
+    RETURN QUERY
+    SELECT e.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
+           e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
+           e.not_before::timestamptz, 0, false, 0::bigint, false, e.idempotency_key::text
+    FROM @schema@.claim k, @schema@.consumer c,
+         LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
+                                         c.tenant) e
+    WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane >= 0 AND c.name = $1
+      AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
+      AND @schema@._is_member(k.members, k.lane,
+              @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id));
+    IF FOUND THEN
+        RETURN;
+    END IF;
+
+    -- The claim of parked events.
+    RETURN QUERY
+    SELECT p.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
+           e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
+           e.not_before::timestamptz, p.attempts, p.crashes > 0,
+           greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,
+                    0),
+           p.proven, e.idempotency_key::text
+    FROM @schema@.claim k,
+         unnest(k.seqs) AS o (seq),
+         LATERAL (SELECT x.* FROM @schema@.parked x -- by this index: see _parked_rows
+                  WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
+                  ORDER BY x.seq LIMIT 1) p,
+         -- An event that was trimmed while parked is a dead letter sent back, which is kept whole.
+         LATERAL (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version,
+                         i.payload, i.headers, i.tenant, i.created_at, i.not_before,
+                         i.idempotency_key
+                  FROM @schema@.event i
+                  WHERE i.seq = p.seq
+                  UNION ALL
+                  SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version,
+                         d.payload, d.headers, d.tenant, d.created_at, d.not_before,
+                         d.idempotency_key
+                  FROM @schema@.dead d
+                  WHERE d.consumer = $1 AND d.seq = p.seq
+                  LIMIT 1) e
+    WHERE k.consumer = $1 AND k.epoch = $2 AND p.claim = $2;
+END
+$outbox$;
+
+-- _shrink gives back the end of a claim that is more than its worker can hold: the events past
+-- `last`. Returns false if the claim is no longer the worker's, or if `last` is not within it.
+CREATE OR REPLACE FUNCTION @schema@._shrink(
+    consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    c @schema@.consumer;
+    k @schema@.claim;
+    l @schema@.lane;
+    now timestamptz;
+BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
+    END IF;
+
+    now := @schema@._clock() + @schema@._lock_consumer(consumer);
+    PERFORM @schema@._due_since(consumer, now);
+    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
+    SELECT * INTO k FROM @schema@.claim x
+    WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;
+    -- Parked events have no range to be in.
+    IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
+        RETURN false;
+    END IF;
+
+    -- A claim of parked events is the events that carry its epoch, not a range.
+    IF k.lane = -1 THEN
+        UPDATE @schema@.parked p SET claim = NULL
+        WHERE p.ctid = ANY (@schema@._claimed_rows(k)) AND p.seq > last;
+        RETURN true;
+    END IF;
+
+    -- A claim of a lane is a range. What is past its new end is released as in a settlement.
+    SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
+    l := @schema@._release(c, l, k, last + 1, now);
+    PERFORM @schema@._put_lane(l);
+    UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
+    RETURN true;
+END
+$outbox$;
+
+-- _claim_fresh leases the next events of lane l to owner, up to max_events of them. n says how many
+-- it claimed; 0: there are none. l comes back as it is then, and changed says whether it has to be
+-- written. Under _lock_consumer.
+--
+-- A claim covers a range of seq, (from_seq, l.pos], in a window between two snapshots, so that
+-- taking it over reads exactly the same events again. Finding the range looks at no more rows than
+-- the range holds, except for those the filter passes over, which it does in steps. skipped: it
+-- gave up on those for now, and the caller should come again at once.
+--
+-- head is the last seq given out before this transaction had a number; NULL: unknown.
+-- If ahead_to is not 0, the caller has already read the n events in (ahead_from, ahead_to] of the
+-- window ahead_target, and wants those.
+-- astray says that event numbers began again below what the lane knows, or that events came from
+-- elsewhere: then nothing was done (see _trouble).
+--
+-- l leads a group of lanes (see groups.sql), and the claim covers them all. Groups should meet:
+-- upto, if it is not NULL, is where another one stands in the same window, and the claim ends
+-- there; other is one that stands further ahead in another window, whose target this one takes when
+-- it opens one.
+CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
+    c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
+    lease interval, now timestamptz, head bigint,
+    INOUT n int, ahead_target text, ahead_from bigint, ahead_to bigint,
+    upto bigint, other @schema@.lane,
+    OUT changed boolean, OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
+    OUT astray text)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    first bigint;          -- the first event of the window past l.pos
+    last bigint;           -- the end of the range that is looked at
+    known bigint;          -- the highest seq that the lane knows of
+    passed bigint;         -- up to it no event can be new
+    again boolean;         -- an unseen event has a number up to passed
+    behind boolean;        -- the sequence is behind an event that exists
+    strange boolean;       -- an event past what the lane knows looks as if it had been seen
+    fed boolean;
+    look record;
+    opened boolean;
+    named pg_snapshot;
+    most bigint := 10000;  -- rows looked at in one step
+    whole boolean := @schema@._members(l.members, l.lane) = @schema@._all_lanes(c.lanes);
+    span bigint := max_events;
+    borrowed boolean;
+    start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
+    until timestamptz := clock_timestamp() + interval '25 milliseconds';
+BEGIN
+    changed := false;
+    skipped := false;
+
+    -- The caller has read ahead, and the lane still stands where it read from: the range is known.
+    IF ahead_to > ahead_from AND ahead_to <= l.window_end
+       AND l.pos = ahead_from AND l.target::text = ahead_target THEN
+        from_seq := l.pos;
+        l.pos := ahead_to;
+        changed := true;
+        IF n = 0 THEN -- the filter wants none of them
+            skipped := true;
+            RETURN;
+        END IF;
+    ELSE
+        n := 0;
+        IF NOT whole THEN
+            span := span * c.lanes;
+        END IF;
+        IF c.type_like IS NOT NULL OR NOT whole OR c.tenant <> '' THEN
+            -- Events that are passed over take time as well.
+            span := least(span, most);
+        END IF;
+        LOOP
+            opened := l.target IS NULL;
+            borrowed := opened AND other.window_end >= coalesce(l.window_end, 0)
+                        AND pg_snapshot_xmax(coalesce(other.target, other.seen))
+                            > pg_snapshot_xmax(l.seen);
+            borrowed := coalesce(borrowed, false);
+            IF borrowed THEN
+                l.target := coalesce(other.target, other.seen);
+                l.next_floor := CASE WHEN other.target IS NULL THEN other.floor
+                                     ELSE other.next_floor END;
+                l.window_end := other.window_end;
+                l.pos := 0;
+                upto := CASE WHEN other.seen::text = l.seen::text THEN other.pos END;
+                changed := true;
+            ELSIF opened THEN
+                known := l.window_end;
+                passed := @schema@._reached(c, l);
+
+                -- In this order, each with a snapshot of its own: what the target neither shows nor
+                -- names as running has a seq past next_floor; what it shows is not past window_end.
+                l.next_floor := coalesce(head, passed, 0);
+                l.target := pg_current_snapshot();
+                l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+                l.pos := 0;
+
+                -- A tenant's worker may not see all events, so it does not ask.
+                SELECT @include unseen_and_passed(l.seen, passed)@,
+                       @include shown_past_end(l.target, l.window_end)@,
+                       @include seen_past_known(l.seen, known)@
+                INTO again, behind, strange
+                WHERE c.tenant = '';
+                fed := @include is_fed()@;
+                IF l.window_end < known OR behind OR again THEN
+                    astray := format('event numbers began again: the last one given out is %s, '
+                                     'consumer "%s" was at %s', l.window_end, c.name, known);
+                    RETURN;
+                ELSIF strange THEN
+                    astray := format('events past %s, which consumer "%s" had reached, are of '
+                                     'transactions from before that', known, c.name);
+                    RETURN;
+                END IF;
+                IF fed THEN
+                    PERFORM @schema@._check_fed();
+                END IF;
+            END IF;
+
+            look := @schema@._window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most,
+                                          c.tenant);
+            first := look.next;
+            -- An idle consumer is not written at each look, but only if its floor can move on.
+            EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed
+                      AND l.floor >= l.next_floor;
+
+            IF opened AND NOT borrowed THEN
+                -- Only now, because it takes a transaction number. If there are too many to name, a
+                -- lower floor is still right, only slower.
+                named := @schema@._name_running(l.target);
+                l.target := coalesce(named, l.target);
+                l.next_floor := CASE WHEN named IS NULL THEN coalesce(passed, 0)
+                                     ELSE l.next_floor END;
+            END IF;
+            changed := true;
+
+            IF first IS NULL AND look.upto IS NULL THEN
+                -- The window holds nothing more: close it. A lane that was told to start further
+                -- ahead than the head keeps its floor.
+                l.seen := l.target;
+                l.floor := greatest(l.floor, l.next_floor);
+                l.target := NULL;
+                l.pos := 0;
+                EXIT WHEN opened AND NOT borrowed; -- it was a new one: there is nothing to do
+                skipped := borrowed; -- it may join the other one now
+                EXIT WHEN skipped;
+                CONTINUE;
+            END IF;
+
+            IF upto > l.pos AND coalesce(first, look.upto) > upto THEN
+                l.pos := upto; -- nothing up to the other one: it may join it now
+                skipped := true;
+                EXIT;
+            ELSIF first IS NULL THEN
+                l.pos := look.upto; -- nothing up to there
+            ELSIF first <= start THEN
+                l.pos := least(start, l.window_end); -- late, and from before the start
+            ELSE
+                last := least(first + span - 1, l.window_end);
+                IF upto > l.pos THEN
+                    last := least(last, upto);
+                END IF;
+                SELECT count(*), max(x.seq)
+                INTO n, first
+                FROM (SELECT w.seq
+                      FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last,
+                                                   c.tenant) w
+                      WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
+                        AND (whole OR @schema@._is_member(l.members, l.lane,
+                                 @schema@._lane_of(c.lanes, w.seq, w.aggregate_type,
+                                                   w.aggregate_id)))
+                      ORDER BY w.seq
+                      LIMIT max_events) x;
+                from_seq := l.pos;
+                -- A full claim ends at its last event; otherwise the whole range was looked at.
+                l.pos := CASE WHEN n < max_events THEN last ELSE first END;
+                EXIT WHEN n > 0;
+                span := least(span * 4, most);
+            END IF;
+
+            -- How far it got is committed, and the caller comes again at once: no time limit can
+            -- stop a consumer whose filter matches rarely.
+            skipped := clock_timestamp() > until;
+            EXIT WHEN skipped;
+        END LOOP;
+    END IF;
+    IF n = 0 THEN
+        RETURN;
+    END IF;
+
+    skipped := false;
+    epoch := @schema@._next_epoch();
+    INSERT INTO @schema@.claim
+    VALUES (c.name, epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end, from_seq,
+            l.pos, owner, now + lease, lease, l.members);
+END
+$outbox$;

@@ -1,0 +1,287 @@
+-- Consumers and their settings.
+
+-- _make_consumer makes a consumer and its lanes. Returns false if another session has made one of
+-- that name meanwhile. The parameters are those of register, which has checked them.
+CREATE OR REPLACE FUNCTION @schema@._make_consumer(
+    consumer text, events text, predicate text, ordering text, lanes int, retry text,
+    start_at text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    l @schema@.lane := @schema@._lane_at_end();
+BEGIN
+    -- window_end must be a number that was really given out, because rebaseline takes whatever is
+    -- past it for new. So a start that was named leaves it open.
+    IF start_at <> 'end' THEN
+        l.seen := '1:1:'; -- a snapshot that has seen nothing
+        l.floor := CASE start_at WHEN 'beginning' THEN 0
+                                 ELSE greatest(start_at::bigint - 1, 0) END;
+        l.window_end := NULL;
+    END IF;
+
+    INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry,
+                                   start_seen, start_floor, marks)
+    VALUES (_make_consumer.consumer, _make_consumer.events,
+            @schema@._type_like(_make_consumer.events), _make_consumer.predicate,
+            _make_consumer.ordering, _make_consumer.lanes, _make_consumer.retry, l.seen, l.floor,
+            EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        -- Another session has made it just now; or it exists, and row-level security hides it.
+        IF EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = _make_consumer.consumer) THEN
+            RETURN false;
+        END IF;
+        RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer
+            USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
+    END IF;
+
+    -- If an earlier consumer of this name was deleted by hand, what it left behind would
+    -- become the place of this one.
+    DELETE FROM @schema@.lane x WHERE x.consumer = _make_consumer.consumer;
+    DELETE FROM @schema@.claim x WHERE x.consumer = _make_consumer.consumer;
+    DELETE FROM @schema@.parked x WHERE x.consumer = _make_consumer.consumer;
+    DELETE FROM @schema@.setting x WHERE x.consumer = _make_consumer.consumer;
+    DELETE FROM @schema@.passed x WHERE x.consumer = _make_consumer.consumer;
+
+    INSERT INTO @schema@.lane
+    SELECT _make_consumer.consumer, g, 1, l.seen, l.floor, NULL, NULL, l.window_end, 0, 0, 0, l.home
+    FROM generate_series(-1, _make_consumer.lanes - 1) AS g;
+    RETURN true;
+END
+$outbox$;
+
+-- _lane_at_end returns a lane that stands where the events end now. Only seen, floor, window_end
+-- and home are set:
+--
+--     seen        the snapshot: whatever it shows is behind the lane
+--     floor       no transaction that begins after that snapshot takes a seq up to this one
+--     window_end  the last seq given out: nothing that the snapshot shows is past it
+--     home        see _here
+--
+-- An outbox that is no longer the one its lanes know is put right first (see _trouble).
+CREATE OR REPLACE FUNCTION @schema@._lane_at_end() RETURNS @schema@.lane
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    l @schema@.lane;
+    trouble record;
+BEGIN
+    l.home := @schema@._here();
+    trouble := @schema@._trouble();
+    IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
+        PERFORM @schema@._make_right(coalesce(trouble.moved, trouble.numbers));
+        l.home := @schema@._here();
+    ELSIF trouble.sequence IS NOT NULL THEN
+        l.home := NULL;
+    END IF;
+
+    -- The order of these three counts: the floor is read before the snapshot is taken, and
+    -- window_end after it. For the floor see also _claim_fresh: it is known only if this
+    -- transaction has written nothing yet.
+    l.floor := CASE WHEN pg_current_xact_id_if_assigned() IS NULL AND l.home IS NOT NULL
+                    THEN coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) ELSE 0 END;
+    l.seen := @schema@._name_running(pg_current_snapshot());
+    IF l.seen IS NULL THEN
+        l.seen := pg_current_snapshot();
+        l.floor := 0;
+    END IF;
+    l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+
+    IF l.home <> @schema@._here() THEN
+        RAISE EXCEPTION 'the sequence of event numbers was changed just now: try again'
+            USING ERRCODE = 'lock_not_available';
+    END IF;
+    RETURN l;
+END
+$outbox$;
+
+-- _check_settings raises an error for arguments that register cannot take.
+CREATE OR REPLACE FUNCTION @schema@._check_settings(
+    consumer text, events text, predicate text, ordering text, lanes int, retry text,
+    start_at text, how text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $outbox$
+BEGIN
+    IF consumer !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
+        RAISE EXCEPTION 'consumer name "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -', consumer
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF (ordering IN ('none', 'key', 'global') AND lanes BETWEEN 1 AND 64
+        AND NOT (ordering = 'global' AND lanes > 1)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'ordering is none, key or global; lanes are 1 to 64, and 1 for global'
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF start_at NOT IN ('beginning', 'end') AND start_at !~ '^[0-9]{1,18}$' THEN
+        RAISE EXCEPTION 'start_at "%" is not beginning, end or a seq', start_at
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF (how IN ('start', 'again', 'purpose')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'how "%" is not start, again or purpose', how USING ERRCODE = 'OB004';
+    END IF;
+    IF octet_length(events) > 65536 OR octet_length(predicate) > 65536
+       OR octet_length(retry) > 1024 THEN
+        RAISE EXCEPTION 'events and predicate are at most 64 KiB each, retry 1 KiB'
+            USING ERRCODE = 'OB004';
+    END IF;
+END
+$outbox$;
+
+-- _keep_filter records in former_filter how far consumer c has got with its filter, which is about
+-- to be replaced. Whatever was handed out up to there was judged by that filter. If no lane has
+-- moved since the last filter was replaced, there is nothing to record. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    last bigint := (SELECT max(f.n) FROM @schema@.former_filter f WHERE f.consumer = c.name);
+BEGIN
+    -- Snapshots have no operators to compare them, so their texts are compared.
+    IF NOT EXISTS (SELECT 1
+                   FROM @schema@._lanes(c.name, c.lanes) l
+                   WHERE l.lane >= 0
+                     AND NOT EXISTS (
+                         SELECT 1 FROM @schema@.former_filter f
+                         WHERE f.consumer = c.name AND f.n = last AND f.lane = l.lane
+                           AND f.lanes = c.lanes
+                           AND (f.seen::text, f.floor, f.target::text, f.pos)
+                               IS NOT DISTINCT FROM
+                               (l.seen::text, l.floor, l.target::text, l.pos))) THEN
+        RETURN;
+    END IF;
+
+    -- The epoch is the highest one that can have been given out so far: claims up to it were made
+    -- under this filter.
+    INSERT INTO @schema@.former_filter (consumer, n, lane, lanes, events, type_like, predicate,
+                                        epoch, seen, floor, target, pos, head)
+    SELECT c.name, coalesce(last, 0) + 1, l.lane, c.lanes, c.events, c.type_like, c.predicate,
+           (coalesce(pg_sequence_last_value('@schema@.epoch'), 0) << 20) | 1048575,
+           l.seen, l.floor, l.target, l.pos,
+           coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0)
+    FROM @schema@._lanes(c.name, c.lanes) l
+    WHERE l.lane >= 0;
+END
+$outbox$;
+
+-- _replace_settings records that consumer c gets other settings than it has. by_whom is for people
+-- to read. The last 100 generations are remembered. Under _lock_consumer.
+--
+-- Settings that were replaced before are refused unless they are wanted back on purpose
+-- (how = 'purpose'). Otherwise a worker that starts with an old configuration would put its old
+-- filter in place of a newer one, and events that only the newer one lets through would be skipped
+-- for good.
+CREATE OR REPLACE FUNCTION @schema@._replace_settings(
+    c @schema@.consumer, events text, predicate text, ordering text, lanes int,
+    by_whom text, how text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    old @schema@.setting;  -- the generation that had these settings
+    last @schema@.setting; -- the present one
+BEGIN
+    -- The settings it was made with are written down only when they are first replaced.
+    INSERT INTO @schema@.setting
+    SELECT c.name, 1, c.events, c.predicate, c.ordering, c.lanes, c.created_at, NULL
+    WHERE NOT EXISTS (SELECT 1 FROM @schema@.setting x WHERE x.consumer = c.name);
+    SELECT * INTO last FROM @schema@.setting x
+    WHERE x.consumer = c.name ORDER BY x.generation DESC LIMIT 1;
+    SELECT * INTO old FROM @schema@.setting x
+    WHERE x.consumer = c.name
+      AND (@schema@._normal_events(x.events), x.predicate, x.ordering, x.lanes) =
+          (_replace_settings.events, _replace_settings.predicate, _replace_settings.ordering,
+           _replace_settings.lanes);
+
+    IF FOUND AND how <> 'purpose' THEN
+        RAISE EXCEPTION 'consumer "%" was given other settings at % by %: %', c.name,
+            to_char(last.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+            coalesce(left(last.by_whom, 60), 'somebody'),
+            concat_ws(', ',
+                      CASE WHEN last.events <> old.events
+                           THEN format('events "%s"',
+                                       coalesce(nullif(left(last.events, 60), ''), '*')) END,
+                      CASE WHEN last.predicate <> old.predicate
+                           THEN format('where "%s"', left(last.predicate, 60)) END,
+                      CASE WHEN last.ordering <> old.ordering
+                           THEN format('order %s', last.ordering) END,
+                      CASE WHEN last.lanes <> old.lanes
+                           THEN format('lanes %s', last.lanes) END)
+            USING ERRCODE = 'OB001',
+                  HINT = format('the ones here were replaced, and come back only on purpose: '
+                                'outbox consumers revert %s --to %s', c.name, old.generation);
+    END IF;
+
+    -- Each set of settings is kept once, under its last generation.
+    DELETE FROM @schema@.setting x
+    WHERE x.consumer = c.name
+      AND (x.generation = old.generation OR x.generation <= last.generation - 99);
+    INSERT INTO @schema@.setting
+    VALUES (c.name, last.generation + 1, _replace_settings.events, _replace_settings.predicate,
+            _replace_settings.ordering, _replace_settings.lanes, @schema@._clock(),
+            _replace_settings.by_whom);
+    PERFORM @schema@._bell_ring_all(); -- for workers that sleep with the old settings
+END
+$outbox$;
+
+-- _replace_lanes gives consumer c, as it was before its order or lanes changed, `lanes` new lanes
+-- that begin at `l` (see _lane_at_end). Raises an error unless the consumer has finished everything
+-- up to there: events of one key could overtake each other. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._replace_lanes(c @schema@.consumer, lanes int, l @schema@.lane)
+RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
+BEGIN
+    IF (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes THEN
+        PERFORM @schema@._lost_place(c);
+    END IF;
+
+    -- Is anything claimed or parked, or still to be read: in the open window of a lane, or after
+    -- it?
+    IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
+       OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
+       OR EXISTS (SELECT 1 FROM @schema@._lanes(c.name, c.lanes) x
+                  WHERE x.lane >= 0
+                    AND CASE WHEN x.target IS NULL
+                             THEN @schema@._window_next(x.seen, x.floor, l.seen, start,
+                                                        9223372036854775807, c.tenant)
+                             ELSE coalesce(@schema@._window_next(x.seen, x.floor, x.target,
+                                                                 greatest(x.pos, start),
+                                                                 x.window_end, c.tenant),
+                                           @schema@._window_next(x.target, x.next_floor, l.seen,
+                                                                 start, 9223372036854775807,
+                                                                 c.tenant))
+                        END IS NOT NULL) THEN
+        RAISE EXCEPTION 'consumer "%" still has events on their way: its order and lanes can '
+            'change only once it is through', c.name
+            USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';
+    END IF;
+
+    -- The new lanes count on: from the highest version, floor and number of the old ones, and
+    -- lane -1 takes over what they have delivered.
+    SELECT sum(x.delivered), greatest(l.floor, max(x.floor)),
+           greatest(l.window_end, max(x.window_end)), max(x.version) + 1
+    INTO l.delivered, l.floor, l.window_end, l.version
+    FROM @schema@._lanes(c.name, c.lanes) x;
+    DELETE FROM @schema@.lane x WHERE x.consumer = c.name;
+    INSERT INTO @schema@.lane
+    SELECT c.name, g, l.version, l.seen, l.floor, NULL, NULL, l.window_end, 0, 0,
+           CASE g WHEN -1 THEN l.delivered ELSE 0 END, l.home
+    FROM generate_series(-1, _replace_lanes.lanes - 1) AS g;
+END
+$outbox$;
+
+-- _report records what a consumer's worker reports, for people to read. While a sink stays down,
+-- report_at stays at the first report, so that it shows since when.
+CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        PERFORM @schema@._worker_report(consumer, said);
+        RETURN;
+    END IF;
+    -- A report may quote a sink, whose answer may be of any length.
+    said := left(said, 4000);
+    UPDATE @schema@.consumer c
+    SET report = said,
+        report_at = CASE WHEN c.report LIKE 'sink is down%' AND said LIKE 'sink is down%'
+                         THEN c.report_at
+                         ELSE @schema@._clock() END
+    WHERE c.name = _report.consumer AND c.report IS DISTINCT FROM said;
+END
+$outbox$;

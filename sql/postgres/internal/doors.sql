@@ -1,0 +1,175 @@
+-- These are the doors of workers. A worker that may not write to the tables works on its own
+-- consumers through them, with the rights of the tables' owner. Each door asks _admit whether the
+-- caller is allowed in, and then calls the function that it is named after. That function comes
+-- here if its caller may not write. A consumer of another tenant is treated as if it did not exist.
+
+-- _worker_register is register, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_register(
+    consumer text, events text, predicate text, ordering text, lanes int, retry text,
+    start_at text, by_whom text, how text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+DECLARE
+    operator boolean := @schema@._operates(@schema@._caller());
+BEGIN
+    -- Only an operator may bring back settings that were replaced.
+    IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR operator THEN 'operator'
+                                ELSE 'consumer' END, consumer) THEN
+        IF how <> 'start' THEN
+            RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
+                USING ERRCODE = 'OB003';
+        END IF;
+        RAISE EXCEPTION 'the name "%" is taken', consumer
+            USING ERRCODE = 'OB004', HINT = 'give the consumer another one';
+    END IF;
+    -- The session may have set this to anything: _home must ask the server again.
+    PERFORM set_config('outbox.cluster', '', true);
+    RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom,
+                             how);
+END
+$outbox$;
+
+-- _worker_extend is extend, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_extend(
+    consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('consumer', consumer)
+       AND @schema@.extend(consumer, worker, epoch, lease_ms, absolve);
+END
+$outbox$;
+
+-- _worker_shrink is _shrink, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_shrink(
+    consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('consumer', consumer)
+       AND @schema@._shrink(consumer, worker, epoch, last);
+END
+$outbox$;
+
+-- _worker_report is _report, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_report(consumer text, said text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    IF @schema@._admit('consumer', consumer) THEN
+        PERFORM @schema@._report(consumer, said);
+    END IF;
+END
+$outbox$;
+
+-- _worker_turn is _turn for a role that may not write to the tables. A door, see _admit.
+CREATE OR REPLACE FUNCTION @schema@._worker_turn(
+    consumer text, owner text, knows int,
+    s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    IF NOT @schema@._admit('consumer', consumer) THEN
+        RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
+            USING ERRCODE = 'OB003';
+    END IF;
+    RETURN @schema@._turn(consumer, owner, knows, s, q, a);
+END
+$outbox$;
+
+-- These are the doors of the inbox; doors.sql describes what a door is. A handler's name is
+-- granted as a consumer's name is: a role that could record for another's handler could keep it
+-- from ever taking effect.
+
+-- _worker_handle is _handle, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_handle(handler text, key text, content bigint)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    PERFORM @schema@._admit('consumer', handler);
+    RETURN @schema@._handle(handler, key, content);
+END
+$outbox$;
+
+-- _worker_handle_all is _handle_all, for workers. Each handler is asked for once.
+CREATE OR REPLACE FUNCTION @schema@._worker_handle_all(handlers text[], keys text[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    PERFORM @schema@._admit('consumer', x.handler)
+    FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
+    RETURN @schema@._handle_all(handlers, keys);
+END
+$outbox$;
+
+-- _worker_handled_before is _handled_before, for workers. Each handler is asked for once.
+CREATE OR REPLACE FUNCTION @schema@._worker_handled_before(handlers text[], keys text[])
+RETURNS SETOF bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    PERFORM @schema@._admit('consumer', x.handler)
+    FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
+    RETURN QUERY SELECT b FROM @schema@._handled_before(handlers, keys) b;
+END
+$outbox$;
+
+-- These are the doors of operators. Each runs with the rights of the tables' owner, asks _admit
+-- whether the caller is allowed in, and then calls the public function that it is named after. That
+-- function comes here if its caller may not write. A consumer of another tenant is treated as if it
+-- did not exist.
+
+-- _operator_pause is pause, for operators.
+CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('operator', consumer) AND @schema@.pause(consumer, paused);
+END
+$outbox$;
+
+-- _operator_redrive is redrive, for operators.
+CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, seqs bigint[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    IF NOT @schema@._admit('operator', consumer) THEN
+        RAISE EXCEPTION 'consumer "%" is not registered', consumer USING ERRCODE = 'OB003';
+    END IF;
+    RETURN @schema@._redrive(consumer, seqs);
+END
+$outbox$;
+
+-- _operator_retry is retry_now, for operators.
+CREATE OR REPLACE FUNCTION @schema@._operator_retry(consumer text, seq bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('operator', consumer) AND @schema@.retry_now(consumer, seq);
+END
+$outbox$;
+
+-- _operator_drop is drop_dead, for operators.
+CREATE OR REPLACE FUNCTION @schema@._operator_drop(consumer text, seq bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('operator', consumer) AND @schema@.drop_dead(consumer, seq);
+END
+$outbox$;
+
+-- _operator_remove is remove, for operators. The counts are NULL if the consumer is not there.
+CREATE OR REPLACE FUNCTION @schema@._operator_remove(
+    consumer text, force boolean,
+    OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    known := @schema@._admit('operator', consumer);
+    IF known THEN
+        SELECT r.* INTO known, dead, parked, live FROM @schema@.remove(consumer, force) r;
+    END IF;
+END
+$outbox$;
+
+-- _operator_trim is trim, for operators. It concerns no consumer in particular.
+CREATE OR REPLACE FUNCTION @schema@._operator_trim(
+    older_than interval, max_rows int, inbox interval, after bigint,
+    OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
+    OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean,
+    OUT upto bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    PERFORM @schema@._admit('operator', '');
+    SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more, upto
+    FROM @schema@.trim(older_than, max_rows, inbox, after) t;
+END
+$outbox$;

@@ -1,0 +1,191 @@
+-- Lanes that stand at the same place, and are worked on by the same worker, are a group: one claim
+-- covers them all, so that many lanes cost what one does. One of them leads: its row says where
+-- they stand, and which they are (lane.members). The rows of the others name it (lane.leader), and
+-- what else they say of their place has no meaning. A claim says which lanes it covers
+-- (claim.members).
+--
+-- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has
+-- no leader. (3) Only _join_lanes and _split_lanes make and unmake groups; whoever writes a row
+-- that _lanes gave makes it stand alone, and has to write all lanes of the consumer.
+
+-- _members returns the lanes of a row of lane or claim.
+CREATE OR REPLACE FUNCTION @schema@._members(members bigint, lane int) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(members, 1::bigint << lane);
+
+-- _is_member says whether lane n is one of the lanes of such a row.
+CREATE OR REPLACE FUNCTION @schema@._is_member(members bigint, lane int, n int) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (coalesce(members, 1::bigint << lane) >> n) & 1 = 1; -- each is named once, so it is inlined
+
+-- _all_lanes returns the members of a group of all lanes.
+CREATE OR REPLACE FUNCTION @schema@._all_lanes(lanes int) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN lanes >= 64 THEN -1 ELSE (1::bigint << lanes) - 1 END;
+
+-- _same_place says whether two leaders stand at the same place.
+CREATE OR REPLACE FUNCTION @schema@._same_place(l @schema@.lane, o @schema@.lane) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (o).pos
+       AND (l).target::text IS NOT DISTINCT FROM (o).target::text
+       AND (l).next_floor IS NOT DISTINCT FROM (o).next_floor
+       AND (l).window_end IS NOT DISTINCT FROM (o).window_end
+       AND (l).home IS NOT DISTINCT FROM (o).home;
+
+-- _is_kept says whether a leader is kept for another worker than `owner`. A clock that was ahead
+-- must not make it so for long.
+CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
+                AND (l).kept_until <= now + interval '6 seconds', false);
+
+-- _join_lanes puts every leader that stands where lane `lead` does into its group, except those
+-- with a lane in `busy`, and those that are kept for another worker. ls and dirty are as in
+-- _long_turn.
+CREATE OR REPLACE FUNCTION @schema@._join_lanes(
+    lead int, busy bigint, owner text, now timestamptz,
+    INOUT ls @schema@.lane[], INOUT dirty boolean[])
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    l @schema@.lane := ls[lead + 2];
+    o @schema@.lane;
+    joined bigint := 0;
+BEGIN
+    FOR i IN 2 .. array_length(ls, 1) LOOP
+        o := ls[i];
+        CONTINUE WHEN o.lane = lead OR o.leader IS NOT NULL
+                   OR @schema@._members(o.members, o.lane) & busy <> 0
+                   OR @schema@._is_kept(o, owner, now)
+                   OR NOT @schema@._same_place(l, o);
+        joined := joined | @schema@._members(o.members, o.lane);
+    END LOOP;
+    IF joined = 0 THEN
+        RETURN;
+    END IF;
+
+    FOR i IN 2 .. array_length(ls, 1) LOOP
+        CONTINUE WHEN (joined >> (i - 2)) & 1 = 0;
+        o := ls[i];
+        o.leader := lead;
+        o.members := NULL;
+        o.kept_for := NULL;
+        o.kept_until := NULL;
+        ls[i] := o;
+        dirty[i] := true;
+    END LOOP;
+    l.members := @schema@._members(l.members, l.lane) | joined;
+    ls[lead + 2] := l;
+    dirty[lead + 2] := true;
+END
+$outbox$;
+
+-- _split_lanes is for a worker that finds nothing to do because another has the lanes. Half of the
+-- largest group that still has something to claim gets a row of its own, which is kept for the
+-- worker: it can claim there once the claims that cover these lanes are settled. A group that is
+-- kept for another worker is shared as well: of several workers that come at once, none gets
+-- nothing. promised: some are kept for it, and it should come again soon.
+CREATE OR REPLACE FUNCTION @schema@._split_lanes(
+    c @schema@.consumer, busy bigint, owner text, now timestamptz,
+    INOUT ls @schema@.lane[], INOUT dirty boolean[], OUT promised boolean)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    l @schema@.lane;
+    o @schema@.lane;
+    size int;
+    largest int := 1;
+    from_lane int;
+    part bigint := 0;      -- the lanes that are split off
+    lead int;
+    nth int := 0;
+BEGIN
+    promised := false;
+    FOR i IN 2 .. array_length(ls, 1) LOOP
+        l := ls[i];
+        CONTINUE WHEN l.leader IS NOT NULL;
+        promised := promised OR coalesce(l.kept_for = owner AND l.kept_until > now, false);
+        CONTINUE WHEN l.members IS NULL OR l.target IS NULL
+                   OR (l.members & busy = 0 AND NOT @schema@._is_kept(l, owner, now));
+        size := length(replace(l.members::bit(64)::text, '0', ''));
+        IF size > largest AND @schema@._window_next(l.seen, l.floor, l.target, l.pos, l.window_end,
+                                                    c.tenant) IS NOT NULL THEN
+            largest := size;
+            from_lane := l.lane;
+        END IF;
+    END LOOP;
+    IF promised OR from_lane IS NULL THEN
+        RETURN;
+    END IF;
+
+    -- Every second one, but not the leader.
+    l := ls[from_lane + 2];
+    FOR n IN 0 .. c.lanes - 1 LOOP
+        CONTINUE WHEN n = from_lane OR NOT @schema@._is_member(l.members, l.lane, n);
+        nth := nth + 1;
+        IF nth % 2 = 1 THEN
+            part := part | (1::bigint << n);
+            lead := coalesce(lead, n);
+        END IF;
+    END LOOP;
+    FOR n IN 0 .. c.lanes - 1 LOOP
+        CONTINUE WHEN (part >> n) & 1 = 0;
+        o := ls[n + 2];
+        o.leader := lead;
+        IF n = lead THEN
+            o.leader := NULL;
+            o.members := part;
+            o.seen := l.seen;
+            o.floor := l.floor;
+            o.target := l.target;
+            o.next_floor := l.next_floor;
+            o.window_end := l.window_end;
+            o.pos := l.pos;
+            o.home := l.home;
+            o.kept_for := owner;
+            o.kept_until := now + interval '5 seconds';
+        END IF;
+        ls[n + 2] := o;
+        dirty[n + 2] := true;
+    END LOOP;
+    l.members := l.members & ~part;
+    ls[from_lane + 2] := l;
+    dirty[from_lane + 2] := true;
+    promised := true;
+END
+$outbox$;
+
+-- _behind_first returns the leaders among the lanes ls, those first that are furthest behind, so
+-- that groups that stand at different places meet. Of those at the same place, `hint` comes first.
+CREATE OR REPLACE FUNCTION @schema@._behind_first(ls @schema@.lane[], hint int) RETURNS int[]
+LANGUAGE sql IMMUTABLE AS $outbox$
+    SELECT array_agg(x.lane ORDER BY pg_snapshot_xmax(x.seen), x.target IS NOT NULL, x.pos,
+                     (x.lane - hint % (cardinality(ls) - 1) + cardinality(ls) - 1)
+                     % (cardinality(ls) - 1))
+    FROM unnest(ls) x
+    WHERE x.lane >= 0 AND x.leader IS NULL
+$outbox$;
+
+-- _meets returns where lane `lead` may meet other groups: upto is how far the next one is in its
+-- window that is free, and other is the one that is furthest ahead, in another window. See
+-- _claim_fresh.
+CREATE OR REPLACE FUNCTION @schema@._meets(
+    lead int, busy bigint, owner text, now timestamptz, ls @schema@.lane[],
+    OUT upto bigint, OUT other @schema@.lane)
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    l @schema@.lane := ls[lead + 2];
+BEGIN
+    SELECT min(x.pos) INTO upto
+    FROM unnest(ls) x
+    WHERE x.lane >= 0 AND x.leader IS NULL AND x.lane <> lead AND x.pos > l.pos
+      AND x.seen::text = l.seen::text AND x.target::text = l.target::text
+      AND @schema@._members(x.members, x.lane) & busy = 0
+      AND NOT @schema@._is_kept(x, owner, now);
+    SELECT x.* INTO other
+    FROM unnest(ls) x
+    WHERE x.lane >= 0 AND x.leader IS NULL AND x.lane <> lead AND x.window_end IS NOT NULL
+      AND pg_snapshot_xmax(coalesce(x.target, x.seen)) > pg_snapshot_xmax(l.seen)
+    ORDER BY pg_snapshot_xmax(coalesce(x.target, x.seen)) DESC
+    LIMIT 1;
+END
+$outbox$;

@@ -1,0 +1,130 @@
+-- _lock_consumer lets one transaction at a time hand out or settle work of a consumer. The lock
+-- lasts until the transaction ends. Returns for how long it had to wait, because _clock stands
+-- still during a statement. A consumer that does not exist is not locked, and that is no error.
+--
+-- It locks the consumer's row, which takes the right to change the row; anybody who can connect
+-- could take an advisory lock. Afterwards the caller must read in another statement, whose snapshot
+-- is newer than the lock. That takes READ COMMITTED.
+--
+-- A row lock is a write, and takes a transaction number. So a turn that only looks does without it
+-- (see _idle), and the head is read before it (see _claim_fresh).
+CREATE OR REPLACE FUNCTION @schema@._lock_consumer(consumer text) RETURNS interval
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    PERFORM @schema@._check_transaction();
+    PERFORM 1 FROM @schema@.consumer c
+    WHERE c.name = _lock_consumer.consumer
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND
+       OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _lock_consumer.consumer) THEN
+        RETURN '0';
+    END IF;
+    PERFORM @schema@._wait_for_consumer(consumer);
+    RETURN clock_timestamp() - statement_timestamp();
+END
+$outbox$;
+
+-- _try_consumer is _lock_consumer for a claim that can be made later as well: it gives up after
+-- 100 ms, long enough for the turn of another worker, or at once in a session that many consumers
+-- share (outbox.brief). Returns NULL if another transaction has the consumer.
+CREATE OR REPLACE FUNCTION @schema@._try_consumer(consumer text) RETURNS interval
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '100ms' AS $outbox$
+BEGIN
+    PERFORM @schema@._check_transaction();
+    PERFORM 1 FROM @schema@.consumer c
+    WHERE c.name = _try_consumer.consumer
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND
+       OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _try_consumer.consumer) THEN
+        RETURN '0';
+    END IF;
+    IF current_setting('outbox.brief', true) = 'on' THEN
+        RETURN NULL;
+    END IF;
+    BEGIN
+        PERFORM 1 FROM @schema@.consumer c
+        WHERE c.name = _try_consumer.consumer
+        FOR NO KEY UPDATE;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN NULL;
+    END;
+    RETURN clock_timestamp() - statement_timestamp();
+END
+$outbox$;
+
+-- _wait_for_consumer waits for the lock of a consumer for at most 5 s, or 1 s in a session that
+-- many consumers share (outbox.brief); then it raises an error that names the session that holds
+-- it.
+CREATE OR REPLACE FUNCTION @schema@._wait_for_consumer(consumer text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+BEGIN
+    IF current_setting('outbox.brief', true) = 'on' THEN
+        PERFORM set_config('lock_timeout', '1s', true); -- until the function returns
+    END IF;
+    PERFORM 1 FROM @schema@.consumer c
+    WHERE c.name = _wait_for_consumer.consumer
+    FOR NO KEY UPDATE;
+EXCEPTION WHEN lock_not_available THEN
+    -- xmax is the transaction that has the row locked.
+    RAISE EXCEPTION 'consumer "%" is locked by %', consumer,
+        coalesce((SELECT h.who
+                  FROM @schema@.consumer c, LATERAL @schema@._holder(c.xmax) h
+                  WHERE c.name = _wait_for_consumer.consumer),
+                 'a transaction that has just ended')
+        USING ERRCODE = 'lock_not_available',
+              HINT = 'end that transaction; workers try again by themselves';
+END
+$outbox$;
+
+-- _holder returns whose transaction x is and since when, as far as this role may know. It returns
+-- no row if the transaction is over.
+CREATE OR REPLACE FUNCTION @schema@._holder(x xid) RETURNS TABLE (who text, since timestamptz)
+LANGUAGE sql STABLE AS $outbox$
+    SELECT @schema@._session(k.pid), a.xact_start
+    FROM pg_catalog.pg_locks k
+    JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid
+    WHERE k.locktype = 'transactionid' AND k.transactionid = x AND k.granted
+    UNION ALL
+    -- A prepared transaction keeps its locks, and has no session.
+    SELECT format('prepared transaction %L of role "%s", since %s', p.gid, p.owner,
+                  to_char(p.prepared AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
+           p.prepared
+    FROM pg_catalog.pg_prepared_xacts p
+    WHERE p.transaction = x
+    LIMIT 1
+$outbox$;
+
+-- _session describes a session for people to read. The time is left out if this role may not know
+-- it: only the session's own role, and roles that may see statistics, do.
+CREATE OR REPLACE FUNCTION @schema@._session(pid int) RETURNS text
+LANGUAGE sql STABLE AS $outbox$
+    SELECT concat(format('pid %s, role "%s", application "%s"',
+                         a.pid, a.usename, left(a.application_name, 60)),
+                  to_char(coalesce(a.xact_start, a.state_change, a.backend_start)
+                              AT TIME ZONE 'UTC',
+                          '", since" YYYY-MM-DD HH24:MI:SS "UTC"'))
+    FROM pg_catalog.pg_stat_activity a
+    WHERE a.pid = _session.pid
+$outbox$;
+
+-- _check_transaction raises an error in a transaction in which nothing can be handed out. Above
+-- READ COMMITTED, what is read after the lock would be as old as the transaction.
+CREATE OR REPLACE FUNCTION @schema@._check_transaction() RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'the outbox works in READ COMMITTED, not in %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'OB002',
+                  HINT = 'SET default_transaction_isolation = ''read committed'' on this '
+                         'connection, or for its role (ALTER ROLE)';
+    END IF;
+    IF current_setting('transaction_read_only') = 'on' THEN
+        RAISE EXCEPTION 'the outbox cannot be worked on in a read-only transaction'
+            USING ERRCODE = 'read_only_sql_transaction',
+                  HINT = 'connect to the primary; BEGIN READ WRITE, '
+                         'or SET default_transaction_read_only = off on this connection, '
+                         'or for its role (ALTER ROLE)';
+    END IF;
+END
+$outbox$;

@@ -1,0 +1,241 @@
+-- What a re-baseline does: an outbox that was restored elsewhere, or whose numbers began again, is
+-- made right.
+
+-- _rebase_lanes is a part of rebaseline. It gives every lane the place where it is now (see _here).
+--
+-- If the outbox was moved, each lane goes back to the first event that it may not have handed out,
+-- and the events get transaction numbers that mean something in this cluster. If events were
+-- renumbered, lanes count them among those they may have seen.
+CREATE OR REPLACE FUNCTION @schema@._rebase_lanes(moved boolean, renumbered boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    place text := @schema@._here();
+    before @schema@.lane[] := '{}'; -- the lanes as they came
+    l @schema@.lane;
+    late xid8;                      -- a transaction that has ended here, and that no lane has seen
+BEGIN
+    late := (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
+    FOR l IN
+        SELECT z.* FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z
+    LOOP
+        before := before || l;
+    END LOOP;
+    FOREACH l IN ARRAY before LOOP
+        IF moved THEN
+            SELECT least(min(x.seq) - 1, greatest(l.floor, l.window_end)) INTO l.floor
+            FROM @schema@.event x
+            JOIN @schema@.consumer n ON n.name = l.consumer
+            WHERE NOT @schema@._handed_out_there(l, x.xid, x.seq)
+              AND x.seq > @schema@._starts_after(n.start_seen, n.start_floor);
+            l.seen := concat(late, ':', late, ':');
+            l.target := NULL;
+            l.pos := 0;
+            l.window_end := NULL; -- up to the floor there may be what only others have to get
+        ELSIF renumbered AND l.window_end IS NOT NULL THEN
+            -- An event with a new number may be in the window, or have been seen.
+            l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
+        END IF;
+        l.home := place;
+        l.due_from := NULL; -- the clock may be another one
+        PERFORM @schema@._put_lane(l);
+    END LOOP;
+
+    -- The transaction numbers of moved events, judged by the lanes as they came. 3 is the first
+    -- number that any cluster gives out: every lane has seen it.
+    IF moved THEN
+        PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
+        UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
+        FROM (SELECT y.seq,
+                     EXISTS (SELECT 1 FROM unnest(before) z
+                             JOIN @schema@.consumer n ON n.name = z.consumer
+                             WHERE z.lane >= 0
+                               AND y.seq > @schema@._starts_after(n.start_seen,
+                                                                  n.start_floor)
+                               AND NOT @schema@._handed_out_there(z, y.xid, y.seq)) AS pending
+              FROM @schema@.event y) p
+        WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);
+        PERFORM set_config('outbox.change_events', '', true);
+    END IF;
+END
+$outbox$;
+
+-- _take_over_all takes over every claim of every consumer, as if all leases had run out.
+CREATE OR REPLACE FUNCTION @schema@._take_over_all() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    c @schema@.consumer;
+BEGIN
+    FOR c IN SELECT * FROM @schema@.consumer LOOP
+        UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
+        PERFORM @schema@._take_over(c, 0, 2147483647, @schema@._clock(), NULL);
+    END LOOP;
+END
+$outbox$;
+
+-- _rebase_shown is a part of rebaseline. It keeps what is shown of a consumer true: where it
+-- started, and what its former filters covered. Snapshots of the old cluster mean nothing here. So
+-- what they covered is described by a floor and, past the floor, event by event. Events that will
+-- be handed out again are no longer covered. snap is the snapshot to put in place of the old ones.
+--
+-- It is called after the lanes have moved, and before events get their new transaction numbers.
+CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
+RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    f @schema@.former_filter;
+    first bigint;  -- the first event that was not covered
+    also bigint[]; -- those past it that were
+BEGIN
+    -- Where the consumer started.
+    SELECT min(e.seq) INTO first FROM @schema@.event e
+    WHERE NOT @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
+    first := coalesce(first,
+                      greatest((SELECT max(e.seq) FROM @schema@.event e), c.start_floor) + 1,
+                      1);
+    SELECT array_agg(e.seq) INTO also
+    FROM @schema@.event e
+    JOIN @schema@._lanes(c.name, c.lanes) l
+      ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+    WHERE e.seq > first AND e.seq <= l.floor
+      AND @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
+    UPDATE @schema@.consumer x
+    SET start_seen = snap,
+        start_floor = least(first - 1, (SELECT min(l.floor)
+                                        FROM @schema@._lanes(c.name, c.lanes) l
+                                        WHERE l.lane >= 0)),
+        start_also = also
+    WHERE x.name = c.name;
+
+    -- What each former filter covered, lane by lane.
+    FOR f IN SELECT * FROM @schema@.former_filter x WHERE x.consumer = c.name LOOP
+        SELECT min(e.seq) INTO first FROM @schema@.event e
+        WHERE @schema@._lane_of(f.lanes, e.seq, e.aggregate_type, e.aggregate_id) = f.lane
+          AND NOT @schema@._handed_out(f.seen, f.floor, f.target, f.pos, e.xid, e.seq);
+        first := coalesce(first, f.head + 1);
+        SELECT array_agg(e.seq) INTO also
+        FROM @schema@.event e
+        JOIN @schema@._lanes(c.name, c.lanes) l
+          ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+        WHERE e.seq > first AND e.seq <= l.floor
+          AND @schema@._lane_of(f.lanes, e.seq, e.aggregate_type, e.aggregate_id) = f.lane
+          AND (@schema@._handed_out(f.seen, f.floor, f.target, f.pos, e.xid, e.seq)
+               OR e.seq = ANY (f.also));
+        UPDATE @schema@.former_filter x
+        SET seen = snap,
+            floor = least(first - 1, (SELECT min(l.floor)
+                                      FROM @schema@._lanes(c.name, c.lanes) l
+                                      WHERE l.lane >= 0)),
+            target = NULL, pos = 0, also = _rebase_shown.also
+        WHERE x.consumer = f.consumer AND x.n = f.n AND x.lane = f.lane;
+    END LOOP;
+
+    -- How single events ended: those past the floor of their lane are handed out again.
+    DELETE FROM @schema@.ended x USING @schema@.event e, @schema@._lanes(c.name, c.lanes) l
+    WHERE x.consumer = c.name AND e.seq = x.seq AND e.seq > l.floor
+      AND l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id);
+END
+$outbox$;
+
+-- _renumber_events is a part of rebaseline. It gives new numbers to the events whose numbers were
+-- given before, and to those written after them, in their order. What consumers know of an event
+-- moves along with it. Returns how many events got a new number.
+--
+-- moved and numbers are what _trouble says. If numbers is not NULL, the events are locked already,
+-- and the sequence goes on past everything known.
+CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    e record;
+    head bigint;              -- the last number given out
+    known bigint;             -- the highest that anybody knows
+    fresh bigint;             -- a new number
+    born timestamptz;         -- when this cluster was made
+    files boolean;            -- the rows were not rewritten on their way here
+    began timestamptz;        -- when the first event with a number given again was written
+    renumbered bigint := 0;
+BEGIN
+    -- Up to where do numbers count? next_floor is left out: where a consumer starts was said by
+    -- anybody.
+    SELECT greatest(max(x.seq), 0) INTO known
+    FROM (SELECT max(y.window_end) AS seq FROM @schema@.lane y
+          UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
+          UNION ALL SELECT max(y.seq) FROM @schema@.parked y
+          UNION ALL SELECT max(y.seq) FROM @schema@.dead y
+          UNION ALL SELECT max(y.seq) FROM @schema@.receipt y) x;
+    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    IF numbers IS NOT NULL THEN
+        SELECT greatest(known, head, max(x.seq), 1) INTO fresh FROM @schema@.event x;
+        PERFORM setval('@schema@.event_seq_seq', fresh);
+    END IF;
+
+    -- Which events are concerned? A cluster's identity begins with the second it was made in.
+    born := to_timestamp(@schema@._home()::bigint >> 32);
+    files := moved IS NULL
+             OR (SELECT count(DISTINCT x.xid) > 1
+                        AND bool_and(x.xmin::text::bigint = x.xid::text::bigint & 4294967295)
+                 FROM @schema@.event x WHERE x.created_at < born);
+    SELECT min(x.created_at) INTO began FROM @schema@.event x
+    WHERE x.seq <= known
+      AND CASE WHEN files THEN @schema@._began_again(x.xid, x.seq)
+               ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
+                                           x.seq <= head AND head < known) END;
+
+    -- Those that were written after them must still come after them: those that got past what is
+    -- known, and those whose numbers alone do not tell.
+    FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
+             WHERE began IS NOT NULL
+               AND CASE WHEN x.seq > known THEN x.created_at >= began
+                        WHEN files THEN
+                            @schema@._began_again(x.xid, x.seq)
+                            OR (x.created_at >= began AND @schema@._may_be_again(x.xid, x.seq))
+                        ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
+                                                    x.seq <= head AND head < known) END
+             ORDER BY x.seq LOOP
+        IF numbers IS NULL AND renumbered = 0 THEN
+            -- Numbers began again, and are past what is known already: not locked so far.
+            PERFORM @schema@._lock_events(moved, '5s');
+        END IF;
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
+        UPDATE @schema@.event x SET seq = DEFAULT
+        WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
+        PERFORM set_config('outbox.change_events', '', true);
+        renumbered := renumbered + 1;
+        UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;
+
+        -- What consumers know of the event moves along. In another cluster no consumer was handed
+        -- any of these.
+        CONTINUE WHEN moved IS NOT NULL;
+        UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
+        UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;
+        UPDATE @schema@.parked y SET seq = fresh
+        FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z, @schema@.event x
+        WHERE y.seq = e.seq AND n.name = y.consumer AND x.seq = fresh
+          AND z.lane = @schema@._lane_of(n.lanes, e.seq, x.aggregate_type, x.aggregate_id)
+          AND (pg_visible_in_snapshot(e.xid, z.seen)
+               OR (z.target IS NOT NULL AND e.seq <= z.pos
+                   AND pg_visible_in_snapshot(e.xid, z.target)));
+    END LOOP;
+    RETURN renumbered;
+END
+$outbox$;
+
+-- _written_here says, in an outbox that was moved, whether an event was written after the move.
+--
+--     older  the event is from before this cluster was made
+--     given  its number was given out here, below one that is known
+--
+-- In the same cluster _began_again is exact, because a transaction begun after a lane's snapshot
+-- has no number that the lane had reached; for the rest of its window see _may_be_again. In another
+-- cluster new events are those that were not surely there before. A row written here has the
+-- transaction number of its event (row_xmin has the lower 32 bits). If the event's number is higher
+-- than the row's own, the event is older than this cluster. Where the old rows came as files
+-- (pg_upgrade), both numbers go on, and _began_again is exact again.
+CREATE OR REPLACE FUNCTION @schema@._written_here(
+    row_xmin xid, xid xid8, older boolean, given boolean) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $outbox$
+    SELECT CASE WHEN older THEN false
+                WHEN row_xmin::text::bigint = xid::text::bigint & 4294967295 THEN true
+                ELSE given AND (row_xmin::text::bigint - xid::text::bigint) & 4294967295
+                               < 2147483648 END
+$outbox$;

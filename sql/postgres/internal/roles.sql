@@ -1,0 +1,190 @@
+-- Who calls, for which tenant, and what the caller may do.
+
+-- _caller returns the role whose rights count. In a SECURITY DEFINER function current_user is the
+-- function's owner, so _caller goes by the role that is logged in, or by the one it has SET ROLE
+-- to. No such function can change either.
+--
+-- The server runs some functions as their owner by itself, such as those of an index. The session
+-- around one of these may be a superuser's, and its role is returned: see _admit.
+CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name
+LANGUAGE sql STABLE
+RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
+            ELSE current_setting('role')::name END;
+
+-- _inherits says whether the role `who` has what was granted to `role`. A role that no longer
+-- exists passes on nothing.
+CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
+
+-- _name_like returns what a name in a grant stands for, as patterns for LIKE ANY: mail stands for
+-- itself and for mail.anything, mail* for all names that begin so. Of the characters that LIKE
+-- treats specially, a name can have only the underscore.
+CREATE OR REPLACE FUNCTION @schema@._name_like(granted text) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_'), -1) || '%']
+            ELSE ARRAY[replace(granted, '_', E'\\_'), replace(granted, '_', E'\\_') || '.%'] END;
+
+-- _sees returns patterns for LIKE of the consumers that a role may look at, or NULL for all. An
+-- operator may look at all of them, and so may a role that was granted the tables by hand. A worker
+-- may look at its own. The function runs with the rights of its caller: a role can ask about itself
+-- (works_here), and about no other role.
+CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE -- Every name has its schema.
+    names pg_catalog.text[];
+BEGIN
+    IF who OPERATOR(pg_catalog.<>) current_user THEN
+        RAISE EXCEPTION 'permission denied: a role may ask only what it may look at itself'
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    -- Operators, and roles that were granted the tables, have this right. No worker has it.
+    IF pg_catalog.has_table_privilege(who, '@schema@.idempotency'::pg_catalog.regclass,
+                                      'SELECT') THEN
+        RETURN NULL;
+    END IF;
+    SELECT pg_catalog.array_agg(n) INTO names
+    FROM @schema@.works_here w, pg_catalog.unnest(@schema@._name_like(w.consumer)) AS n;
+    RETURN CASE WHEN '%' OPERATOR(pg_catalog.=) ANY (names) THEN NULL ELSE names END;
+END
+$outbox$;
+
+-- _acting_for returns the tenant that a role acts for on this connection; '' stands for the
+-- platform, which has access to every tenant. A role that is bound to one tenant acts for that one,
+-- whatever the connection says (outbox.tenant). A role that is bound to several acts for the one
+-- the connection names among them; NULL if it names none of them.
+--
+-- The function runs with the rights of its caller. A role may ask about itself, through the view
+-- held_here. Only a role that may read the table held can ask about others.
+CREATE OR REPLACE FUNCTION @schema@._acting_for(who name) RETURNS text
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE -- Every name has its schema.
+    said pg_catalog.text := coalesce(pg_catalog.current_setting('outbox.tenant', true), '');
+    tenants pg_catalog.text[];
+BEGIN
+    -- A table without a page never had a row. Emits come through here, and most
+    -- installations bind no role at all: they are spared the query.
+    IF pg_catalog.pg_relation_size('@schema@.held'::pg_catalog.regclass)
+           OPERATOR(pg_catalog.=) 0 THEN
+        RETURN said;
+    END IF;
+
+    IF who OPERATOR(pg_catalog.=) current_user THEN
+        SELECT pg_catalog.array_agg(DISTINCT h.tenant) INTO tenants FROM @schema@.held_here h;
+    ELSE
+        SELECT pg_catalog.array_agg(DISTINCT h.tenant)
+        INTO tenants
+        FROM @schema@.held h
+        WHERE @schema@._inherits(who, h.role);
+    END IF;
+
+    -- A superuser inherits every binding there is, and is bound by none of them.
+    IF tenants IS NULL
+       OR (SELECT r.rolsuper FROM pg_catalog.pg_roles r
+           WHERE r.rolname OPERATOR(pg_catalog.=) who) THEN
+        RETURN said;
+    ELSIF pg_catalog.cardinality(tenants) OPERATOR(pg_catalog.=) 1 THEN
+        RETURN tenants[1];
+    END IF;
+    RETURN CASE WHEN said OPERATOR(pg_catalog.=) ANY (tenants) THEN said END;
+END
+$outbox$;
+
+-- _check_tenant raises an error unless consumer c belongs to the tenant that this connection works
+-- for (outbox.tenant). A consumer gets the events of its own tenant, or of all if it is the
+-- platform's. A connection of another tenant would skip some of its events, or be given those of
+-- others.
+CREATE OR REPLACE FUNCTION @schema@._check_tenant(c @schema@.consumer) RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    tenant text := coalesce(current_setting('outbox.tenant', true), '');
+BEGIN
+    IF c.tenant <> tenant THEN
+        RAISE EXCEPTION 'consumer "%" belongs to %, this connection to %', c.name,
+            CASE c.tenant WHEN '' THEN 'the platform' ELSE format('tenant "%s"', c.tenant) END,
+            CASE tenant WHEN '' THEN 'the platform' ELSE format('tenant "%s"', tenant) END
+            USING ERRCODE = 'OB004',
+                  HINT = 'give the consumer another name, or put ?tenant=NAME in the store''s URL';
+    END IF;
+
+    -- Behind a door current_user is the owner, whom row-level security does not apply to; there
+    -- every read names the tenant itself, and _admit has checked the caller.
+    IF tenant <> '' AND NOT row_security_active('@schema@.event')
+       AND current_user = @schema@._caller() THEN
+        RAISE EXCEPTION 'row-level security does not apply to role "%": consumer "%" would get '
+                        'every tenant''s events', current_user, c.name
+            USING ERRCODE = 'OB004',
+                  HINT = 'connect as a role that neither owns the outbox nor has BYPASSRLS';
+    END IF;
+END
+$outbox$;
+
+-- _admit is the check at every door. A door is a SECURITY DEFINER function that does to the tables
+-- what its callers may not do themselves. The server decides who may call it at all (EXECUTE, see
+-- _rights); _admit decides for which consumer, and for which tenant.
+--
+-- part is what the caller must have been granted: 'consumer' to work on this consumer, 'operator'
+-- to work on any. A caller without it gets an error.
+--
+-- _admit returns whether the consumer belongs to the caller's tenant, or could: one that does not
+-- exist yet could. A consumer of another tenant is treated as if it did not exist. Afterwards the
+-- setting outbox.tenant names the tenant that the caller acts for, even if the caller did not set
+-- it.
+--
+-- The owner and superusers need no door, so their sessions are refused. Such a session may be
+-- running the function of a stranger, for example that of an index on the stranger's table. _caller
+-- names the session even then, and the stranger must not borrow its rights.
+CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    who name := @schema@._caller();
+    said text := coalesce(current_setting('outbox.tenant', true), '');
+    acting text;
+    tenants text[];
+    whose text;
+    may boolean;
+BEGIN
+    -- What may the caller do, for which tenants, and whose is the consumer? This is one statement,
+    -- with _acting_for written out, because each turn of each worker comes through here.
+    SELECT NOT pg_has_role(who, r.relowner, 'USAGE')
+           AND CASE part
+                   WHEN 'consumer' THEN EXISTS (
+                       SELECT 1 FROM @schema@.worker w
+                       WHERE _admit.consumer LIKE ANY (@schema@._name_like(w.consumer))
+                         AND @schema@._inherits(who, w.role))
+                   WHEN 'operator' THEN @schema@._operates(who)
+               END,
+           (SELECT array_agg(DISTINCT h.tenant) FROM @schema@.held h
+            WHERE @schema@._inherits(who, h.role)),
+           (SELECT c.tenant FROM @schema@.consumer c WHERE c.name = _admit.consumer)
+    INTO may, tenants, whose
+    FROM pg_catalog.pg_class r
+    WHERE r.oid = '@schema@.event'::regclass;
+
+    IF may IS NOT TRUE THEN
+        RAISE EXCEPTION 'permission denied: role "%" may not work %', who,
+            CASE part WHEN 'consumer' THEN format('on consumer "%s"', left(consumer, 100))
+                      ELSE format('as %s', part) END
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('run as the outbox''s owner: outbox grant %s %I%s', part, who,
+                                CASE part WHEN 'consumer'
+                                     THEN format(' --consumer %s', left(consumer, 100)) END);
+    END IF;
+
+    -- A role that is bound to several tenants acts for the one it names. A role that is bound to
+    -- one need not name it.
+    acting := CASE WHEN tenants IS NULL OR said = ANY (tenants) THEN said
+                   WHEN cardinality(tenants) = 1 THEN tenants[1] END;
+    IF acting IS NULL OR said NOT IN ('', acting) THEN
+        RAISE EXCEPTION 'permission denied: role "%" may not act for tenant "%"', who, said
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'name another tenant in the store''s URL, or none';
+    END IF;
+    IF said <> acting THEN
+        PERFORM set_config('outbox.tenant', acting, true);
+    END IF;
+
+    -- A consumer that does not exist yet can become the caller's.
+    RETURN acting = '' OR coalesce(whose = acting, true);
+END
+$outbox$;

@@ -1,0 +1,285 @@
+-- _settle_claim records how claim k of lane l ended, and forgets it; l comes back as it is then, to
+-- be kept with _put_lane. For the meaning of outcomes and release_from see settle. Under
+-- _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_claim(
+    c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, tried bigint, outcomes jsonb,
+    release_from bigint, now timestamptz)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    failed bigint := 0;
+BEGIN
+    IF k.lane = -1 THEN
+        failed := @schema@._settle_parked(c, k, outcomes, release_from, now);
+    ELSE
+        IF outcomes <> '[]' THEN
+            failed := @schema@._settle_outcomes(c, k, outcomes, now);
+        END IF;
+        IF release_from > 0 THEN
+            l := @schema@._release(c, l, k, release_from, now);
+        END IF;
+    END IF;
+    DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
+    l.delivered := l.delivered + greatest(tried - failed, 0);
+    -- Of all lanes: one that is never used would hold it back, and every look would step over the
+    -- dead claims of the others.
+    l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
+                               AND x.epoch >= l.claims_from), k.epoch + 1);
+END
+$outbox$;
+
+-- _settle_parked records how claim k of parked events ended, and returns how many of them were not
+-- delivered. It leaves the claim's own row alone. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_parked(
+    c @schema@.consumer, k @schema@.claim, outcomes jsonb, release_from bigint, now timestamptz)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    failed bigint := 0;
+    rows tid[] := @schema@._retried_rows(k);
+    seqs bigint[];
+    keys bigint[];
+BEGIN
+    IF outcomes <> '[]' THEN
+        keys := ARRAY(SELECT p.key FROM @schema@.parked p WHERE p.ctid = ANY (rows));
+        failed := @schema@._settle_outcomes(c, k, outcomes, now);
+    END IF;
+    IF release_from > 0 THEN
+        UPDATE @schema@.parked p SET claim = NULL
+        WHERE p.ctid = ANY (rows) AND p.claim = k.epoch AND p.seq >= release_from;
+    END IF;
+    -- What is still in the claim was delivered, or skipped.
+    WITH gone AS (
+        DELETE FROM @schema@.parked p WHERE p.ctid = ANY (rows) AND p.claim = k.epoch
+        RETURNING p.seq, p.key)
+    SELECT array_agg(g.seq), coalesce(keys, array_agg(g.key)) INTO seqs, keys FROM gone g;
+    DELETE FROM @schema@.dead d WHERE d.consumer = k.consumer AND d.retrying AND d.seq = ANY (seqs);
+    PERFORM @schema@._promote(k.consumer, keys, now);
+    RETURN failed;
+END
+$outbox$;
+
+-- _settle_outcomes parks, buries and writes receipts: a statement or two for all the outcomes that
+-- ask for the same. Returns how many of the events were not delivered.
+--
+-- An outcome that comes second for its event has a round of its own. Of a claim of parked events it
+-- is refused if the first one took the event out of the claim.
+--
+-- A relay sends the outcomes of new events as sets, if they failed or wait behind others:
+--     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
+--       "seqs": "{5,7}", "keys": "{48252,-9321}", "delays": "{1000,1000}"}, ...]
+-- It has these events and knows what their keys are, if the sample says so (see _knows_keys). So
+-- one statement parks them, and looks up nothing but what waits already. That none of them is
+-- parked is made sure of before: events of a new claim seldom are.
+CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
+    c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    g record;
+    failed bigint := 0;
+BEGIN
+    IF outcomes -> 0 ? 'seqs'
+       AND EXISTS (SELECT 1 FROM jsonb_array_elements(outcomes) o WHERE NOT o ? 'seqs') THEN
+        RAISE EXCEPTION 'outcomes come as sets or one by one, not as both'
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF k.lane >= 0 AND c.tenant = '' AND c.ordering <> 'global'
+       AND @schema@._knows_keys((outcomes -> 0 ->> 'sample')::bigint) THEN
+        INSERT INTO @schema@.parked
+        SELECT k.consumer, w.seq, w.key, w.attempts,
+               CASE WHEN w.key <> 0
+                         AND (w.nth > 1
+                              OR (SELECT true FROM @schema@.parked x -- as in _parked_rows
+                                  WHERE x.consumer = k.consumer AND x.key BETWEEN w.key AND w.key
+                                    AND x.seq < w.seq
+                                  ORDER BY x.key, x.seq LIMIT 1)) THEN NULL
+                    ELSE now + w.wait END,
+               w.wait, 0, false, NULL, w.error, w.failed_at, w.failed_at, w.proven
+        FROM (SELECT CASE WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
+                               AND alike.kind IN ('retry', 'behind') THEN o.seq
+                          ELSE @schema@._refuse_outcome(k.epoch, o.seq, alike.kind) END AS seq,
+                     CASE WHEN c.ordering = 'key' THEN o.key ELSE 0 END AS key, alike.attempts,
+                     CASE WHEN alike.kind = 'retry' THEN greatest(o.delay_ms, 1) ELSE 0 END
+                         * interval '1 millisecond' AS wait,
+                     CASE WHEN alike.kind = 'retry' THEN coalesce(alike.error, 'failed') END
+                         AS error,
+                     CASE WHEN alike.kind = 'retry' THEN now END AS failed_at,
+                     coalesce(alike.proven, false) AS proven,
+                     row_number() OVER (PARTITION BY o.key ORDER BY o.seq) AS nth
+              FROM jsonb_to_recordset(outcomes) AS alike (
+                       seqs text, keys text, delays text, kind text, attempts int, error text,
+                       proven boolean),
+                   unnest(alike.seqs::bigint[], alike.keys::bigint[], alike.delays::bigint[])
+                       AS o (seq, key, delay_ms)) w
+        WHERE (SELECT y.seq FROM @schema@.parked y -- as in _parked_rows
+               WHERE y.consumer = k.consumer AND y.seq BETWEEN k.from_seq + 1 AND k.to_seq
+               ORDER BY y.seq LIMIT 1) IS NULL;
+        GET DIAGNOSTICS failed = ROW_COUNT;
+        IF failed > 0 THEN
+            RETURN failed;
+        END IF;
+    END IF;
+    IF outcomes -> 0 ? 'seqs' THEN
+        outcomes := @schema@._one_by_one(outcomes);
+    END IF;
+    FOR g IN
+        -- They come sorted by nth, so that it is done once and not for each array.
+        SELECT x.act, count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.kind) AS kinds,
+               array_agg(x.attempts) AS attempts, array_agg(x.delay_ms) AS delays_ms,
+               array_agg(x.error) AS errors, array_agg(x.proven) AS proven,
+               array_agg(x.id) AS ids, array_agg(x.receipt) AS receipts
+        FROM (SELECT o.seq, o.kind, o.delay_ms, o.error, o.id, o.receipt, o.proven, o.nth, o.round,
+                     coalesce(o.attempts, coalesce(p.used, 0) + (o.kind IN ('retry', 'dead'))::int)
+                         AS attempts,
+                     CASE WHEN (CASE WHEN k.lane = -1 THEN p.used IS NOT NULL AND o.gone IS NOT TRUE
+                                     WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
+                                     THEN c.tenant = '' -- or the range has others' events in it
+                                          OR EXISTS (SELECT 1 FROM @schema@.event y
+                                                     WHERE y.seq = o.seq AND y.tenant = c.tenant)
+                                     END) IS NOT TRUE THEN 'refuse'
+                          WHEN o.kind = 'delivered' THEN 'receive'
+                          WHEN o.kind = 'dead' THEN 'bury'
+                          WHEN o.kind = 'skip' THEN 'skip'
+                          WHEN o.kind = 'behind' AND k.lane = -1 THEN 'return'
+                          WHEN o.kind IN ('retry', 'behind', 'delay') THEN 'park'
+                          ELSE 'unknown' END AS act
+              FROM (SELECT r.*, row_number() OVER same AS round,
+                           bool_or(r.kind NOT IN ('delivered', 'skip'))
+                               OVER (same ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone
+                    FROM ROWS FROM (jsonb_to_recordset(outcomes) AS (
+                             seq bigint, kind text, attempts int, delay_ms bigint, error text,
+                                 id uuid,
+                             receipt text, proven boolean)) WITH ORDINALITY
+                         AS r (seq, kind, attempts, delay_ms, error, id, receipt, proven, nth)
+                    WINDOW same AS (PARTITION BY r.seq ORDER BY r.nth)) o
+              LEFT JOIN LATERAL (
+                   SELECT CASE WHEN y.claim = k.epoch THEN y.attempts END AS used
+                   FROM @schema@.parked y
+                   WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq AND k.lane = -1
+                   ORDER BY y.seq LIMIT 1) p ON true -- by this index: see _parked_rows
+              ORDER BY act, o.round, o.nth OFFSET 0) x
+        GROUP BY x.act, x.round
+        -- Events that are buried are out of the way of those that are parked.
+        ORDER BY x.act IN ('refuse', 'unknown') DESC, x.round, x.act = 'bury' DESC, min(x.nth)
+    LOOP
+        IF g.act = 'receive' THEN
+            INSERT INTO @schema@.receipt (consumer, seq, event_id, sink_id, at)
+            SELECT c.name, o.seq, o.id, o.receipt, now
+            FROM unnest(g.seqs, g.ids, g.receipts) AS o (seq, id, receipt)
+            ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = excluded.sink_id, at = excluded.at;
+            CONTINUE;
+        END IF;
+        failed := failed + g.n;
+        IF g.act = 'skip' THEN -- a parked one goes with the claim's others
+            INSERT INTO @schema@.ended (seq, consumer, state)
+            SELECT y.seq, c.name, 'skipped' FROM @schema@.event y WHERE y.seq = ANY (g.seqs)
+            ON CONFLICT ON CONSTRAINT ended_pkey DO UPDATE SET state = excluded.state;
+        ELSIF g.act = 'bury' THEN
+            PERFORM @schema@._bury(c.name, g.seqs, g.attempts, ARRAY(
+                SELECT coalesce(o.error, 'failed')
+                FROM unnest(g.errors) WITH ORDINALITY AS o (error, nth) ORDER BY o.nth));
+        ELSIF g.act = 'return' THEN
+            UPDATE @schema@.parked p SET claim = NULL, attempts = o.attempts
+            FROM unnest(g.seqs, g.attempts) AS o (seq, attempts)
+            WHERE p.ctid = ANY (@schema@._parked_rows(c.name, g.seqs)) AND p.seq = o.seq;
+        ELSIF g.act = 'park' THEN
+            PERFORM @schema@._park(c, g.seqs, g.kinds, g.attempts, g.delays_ms, g.errors, g.proven,
+                                   now);
+        ELSE
+            PERFORM @schema@._refuse_outcome(
+                k.epoch, g.seqs[1], CASE WHEN g.act = 'unknown' THEN g.kinds[1] END);
+        END IF;
+    END LOOP;
+    RETURN failed;
+END
+$outbox$;
+
+-- _one_by_one makes outcomes as settle takes them of those that come as sets.
+CREATE OR REPLACE FUNCTION @schema@._one_by_one(outcomes jsonb) RETURNS jsonb
+LANGUAGE sql STABLE
+RETURN (SELECT jsonb_agg(g.alike - '{sample,seqs,keys,delays}'::text[]
+                         || jsonb_build_object('seq', o.seq, 'delay_ms', o.delay_ms) ORDER BY o.seq)
+        FROM jsonb_array_elements(outcomes) AS g (alike),
+             unnest((g.alike ->> 'seqs')::bigint[], (g.alike ->> 'delays')::bigint[])
+                 AS o (seq, delay_ms));
+
+-- _refuse_outcome raises the error for an outcome that cannot be recorded: its event is not in the
+-- claim, or its kind is unknown.
+CREATE OR REPLACE FUNCTION @schema@._refuse_outcome(epoch bigint, seq bigint, kind text)
+RETURNS bigint
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    IF kind IS NULL OR kind IN ('delivered', 'skip', 'retry', 'dead', 'behind', 'delay') THEN
+        RAISE EXCEPTION 'event % is not in claim %', seq, epoch USING ERRCODE = 'OB004';
+    END IF;
+    RAISE EXCEPTION 'unknown outcome "%" for event %', kind, seq
+        USING ERRCODE = 'OB004',
+              HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
+END
+$outbox$;
+
+-- _release gives back the events of claim k from release_from on, which were never tried. If
+-- nothing was handed out after them, lane l goes back to where they begin; otherwise they are
+-- parked. Returns the lane, which the caller stores.
+CREATE OR REPLACE FUNCTION @schema@._release(
+    c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, release_from bigint,
+    now timestamptz)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    seqs bigint[];
+    n int;
+    -- Whether nothing was handed out after the claim: the lane still stands at its end.
+    last boolean := l.pos = k.to_seq AND l.target::text = k.target::text;
+BEGIN
+    -- Where order is kept, the lane may also be further on over events that were only skipped.
+    IF NOT coalesce(last, false) AND c.ordering <> 'none' THEN
+        last := NOT EXISTS (SELECT 1 FROM @schema@.claim x
+                            WHERE x.consumer = c.name AND x.epoch > k.epoch AND x.lane >= 0
+                              AND @schema@._members(x.members, x.lane)
+                                  & @schema@._members(k.members, k.lane) <> 0);
+    END IF;
+    -- Lanes that have joined others since, or were split off, cannot be moved back alone.
+    last := last AND l.leader IS NULL
+            AND @schema@._members(l.members, l.lane) = @schema@._members(k.members, k.lane);
+
+    IF last THEN
+        l.seen := k.seen;
+        l.floor := k.floor;
+        l.target := k.target;
+        l.next_floor := k.next_floor;
+        l.window_end := k.window_end;
+        l.pos := greatest(k.from_seq, release_from - 1);
+        RETURN;
+    END IF;
+
+    -- Parked as "behind": they wait for their turn, with no attempt used.
+    SELECT array_agg(w.seq ORDER BY w.seq) INTO seqs
+    FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1),
+                                 k.to_seq, c.tenant) w
+    WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
+      AND @schema@._is_member(k.members, k.lane,
+              @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id));
+    n := coalesce(array_length(seqs, 1), 0);
+    PERFORM @schema@._park(c, seqs, array_fill('behind'::text, ARRAY[n]), array_fill(0, ARRAY[n]),
+                           NULL, NULL, NULL, now)
+    WHERE n > 0;
+    -- A predicate, which only the relay can apply, may exclude some of them: they come one by one,
+    -- and it is applied then.
+    UPDATE @schema@.parked p SET crashes = 1
+    WHERE coalesce(c.predicate, '') <> '' AND p.consumer = c.name AND p.seq = ANY (seqs);
+END
+$outbox$;
+
+-- _put_marks records how far a consumer has written streams. marks is an array:
+--     [{"stream": "orders", "hi": 1748100000000, "lo": 0}, ...]
+-- A mark never goes back. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._put_marks(consumer text, marks jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    INSERT INTO @schema@.mark AS k (stream, consumer, hi, lo, at)
+    SELECT m.stream, _put_marks.consumer, m.hi, m.lo, @schema@._clock()
+    FROM jsonb_to_recordset(marks) AS m (stream text, hi bigint, lo bigint)
+    ON CONFLICT ON CONSTRAINT mark_pkey DO UPDATE
+    SET hi = excluded.hi, lo = excluded.lo, at = excluded.at
+    WHERE (excluded.hi, excluded.lo) > (k.hi, k.lo);
+END
+$outbox$;

@@ -1,0 +1,285 @@
+-- Retention: samples of progress, and what a trim would delete.
+
+-- _note_passed takes samples of how far consumers have got: of each, unless its last sample is
+-- younger than `every`, and of all of them together, unless that was done in the last half minute.
+-- A sample says that at that time a consumer, or '' for all that there were, was done with the
+-- events up to seq that `seen` shows. By these samples trim keeps events for some time after
+-- all consumers have had them.
+--
+-- What all are done with is what counts, so those samples are close: an event goes in time. There
+-- are no more of them where there are more consumers. What single ones are done with counts once
+-- another is added or removed.
+--
+-- Samples that are no longer true are deleted: those ahead of where a consumer is now (its place
+-- went back), and those of consumers that are gone. Of the samples at or before `cutoff`, the last
+-- one of each consumer tells all there is to know, and the others are deleted, too. From one sample
+-- to the next neither seq nor the time goes back.
+CREATE OR REPLACE FUNCTION @schema@._note_passed(
+    now timestamptz, cutoff timestamptz, every interval) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    names text[];
+    floors bigint[];
+    lowest bigint;
+    f record;
+BEGIN
+    -- A sample from the future was taken while the clock was wrong. All it proves is that the
+    -- consumer has come that far by now.
+    UPDATE @schema@.passed x SET at = now WHERE x.at > now;
+
+    SELECT array_agg(c.name), array_agg(coalesce(x.floor, 0)),
+           coalesce(min(coalesce(x.floor, 0)), 0)
+    INTO names, floors, lowest
+    FROM @schema@.consumer c LEFT JOIN @schema@._floors() x ON x.consumer = c.name;
+
+    DELETE FROM @schema@.passed x
+    WHERE NOT EXISTS (SELECT 1 FROM unnest(names || ARRAY[''], floors || lowest) AS n (name, floor)
+                      WHERE n.name = x.consumer AND n.floor >= x.seq);
+
+    FOR f IN SELECT n.name, n.floor FROM unnest(names, floors) AS n (name, floor)
+             WHERE @schema@._sample_due(n.name, n.floor, now - every) LOOP
+        PERFORM @schema@._put_sample(f.name, f.floor, @schema@._passed_snapshot(f.name, f.floor),
+                                     now);
+    END LOOP;
+    IF @schema@._sample_due('', lowest, now - least(every, interval '30 seconds')) THEN
+        PERFORM @schema@._put_sample('', lowest, @schema@._common_snapshot(
+            (SELECT array_agg(@schema@._passed_snapshot(n.name, n.floor))
+             FROM unnest(names, floors) AS n (name, floor))), now);
+    END IF;
+
+    DELETE FROM @schema@.passed x
+    WHERE x.at <= cutoff
+      AND (SELECT y.at FROM @schema@.passed y
+           WHERE y.consumer = x.consumer AND (y.seq, y.at) > (x.seq, x.at)
+           ORDER BY y.seq, y.at LIMIT 1) <= cutoff;
+END
+$outbox$;
+
+-- _sample_due says whether a sample may tell something new: there is none since `since`, and none
+-- with the same seq that was taken while no transaction was late.
+CREATE OR REPLACE FUNCTION @schema@._sample_due(consumer text, floor bigint, since timestamptz)
+RETURNS boolean
+LANGUAGE sql STABLE AS $outbox$
+    SELECT _sample_due.floor > 0 AND NOT EXISTS (
+        SELECT 1 FROM (SELECT x.seq, x.seen, x.at FROM @schema@.passed x
+                       WHERE x.consumer = _sample_due.consumer
+                       ORDER BY x.seq DESC, x.at DESC LIMIT 1) last
+        WHERE last.at > _sample_due.since
+           OR last.seq = _sample_due.floor
+              AND pg_snapshot_xmin(last.seen) = pg_snapshot_xmax(last.seen))
+$outbox$;
+
+-- _put_sample keeps a sample, unless it says no more than the last one: with the same seq, and
+-- nothing that was late then has ended since.
+CREATE OR REPLACE FUNCTION @schema@._put_sample(
+    consumer text, floor bigint, shown pg_snapshot, now timestamptz) RETURNS void
+LANGUAGE sql VOLATILE AS $outbox$
+    INSERT INTO @schema@.passed (consumer, seq, seen, at)
+    SELECT _put_sample.consumer, _put_sample.floor, _put_sample.shown, _put_sample.now
+    WHERE NOT EXISTS (
+        SELECT 1 FROM @schema@.passed x
+        WHERE x.consumer = _put_sample.consumer AND x.seq = _put_sample.floor
+          AND NOT EXISTS (SELECT 1 FROM pg_snapshot_xip(x.seen) late
+                          WHERE pg_visible_in_snapshot(late, _put_sample.shown)))
+    ON CONFLICT DO NOTHING
+$outbox$;
+
+-- _passed_snapshot returns a snapshot: of the events up to a consumer's floor, what it shows is
+-- done with. For a lane between windows that is everything but what was running when the lane
+-- looked; for one that is past the floor in its window, everything that the window shows.
+CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint)
+RETURNS pg_snapshot
+LANGUAGE sql STABLE AS $outbox$
+    SELECT @schema@._common_snapshot(array_agg(s.seen))
+    FROM (SELECT CASE WHEN l.target IS NOT NULL AND l.pos >= _passed_snapshot.floor THEN l.target
+                      ELSE @schema@._all_but_running(l.seen) END AS seen
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+          WHERE c.name = _passed_snapshot.consumer AND l.lane >= 0
+          UNION ALL -- late events of a claim are below its floor
+          SELECT @schema@._all_but_running(k.seen) FROM @schema@.claim k
+          WHERE k.consumer = _passed_snapshot.consumer AND k.lane >= 0
+            AND k.from_seq < _passed_snapshot.floor) s
+$outbox$;
+
+-- _all_but_running returns a snapshot that shows everything that has begun by now, except what was
+-- running in `seen`.
+CREATE OR REPLACE FUNCTION @schema@._all_but_running(seen pg_snapshot) RETURNS pg_snapshot
+LANGUAGE sql STABLE AS $outbox$
+    SELECT concat(coalesce(min(x::text::bigint), m.xmax), ':', m.xmax, ':',
+                  string_agg(x::text, ',' ORDER BY x))::pg_snapshot
+    FROM (SELECT greatest(pg_snapshot_xmax(_all_but_running.seen),
+                          pg_snapshot_xmax(pg_current_snapshot()))::text::bigint AS xmax) m
+    LEFT JOIN LATERAL pg_snapshot_xip(_all_but_running.seen) AS x ON true
+    GROUP BY m.xmax
+$outbox$;
+
+-- _common_snapshot returns a snapshot that shows what all of `seen` show, or NULL if there are
+-- none.
+CREATE OR REPLACE FUNCTION @schema@._common_snapshot(seen pg_snapshot[]) RETURNS pg_snapshot
+LANGUAGE sql IMMUTABLE AS $outbox$
+    SELECT concat(coalesce(min(r.xid), m.xmax), ':', m.xmax, ':',
+                  string_agg(r.xid::text, ',' ORDER BY r.xid))::pg_snapshot
+    FROM (SELECT min(pg_snapshot_xmax(s)::text::bigint) AS xmax
+          FROM unnest(_common_snapshot.seen) s) m
+    LEFT JOIN LATERAL (SELECT DISTINCT x::text::bigint AS xid
+                       FROM unnest(_common_snapshot.seen) s, pg_snapshot_xip(s) AS x
+                       WHERE x::text::bigint < m.xmax) r ON true
+    WHERE m.xmax IS NOT NULL
+    GROUP BY m.xmax
+$outbox$;
+
+-- _passed_by returns what every consumer was done with at time `cutoff`: the events up to seq that
+-- `seen` shows. seq 0: nothing. Events before a consumer's start were never any of its business, so
+-- they count as passed. A sample of all consumers is one of each that had a sample by then.
+CREATE OR REPLACE FUNCTION @schema@._passed_by(
+    cutoff timestamptz, OUT seq bigint, OUT seen pg_snapshot)
+LANGUAGE sql STABLE AS $outbox$
+    WITH of_all AS MATERIALIZED (
+        -- The samples before the cutoff are few, those after it may be thousands.
+        SELECT y.seq, y.seen, y.at FROM @schema@.passed y
+        WHERE y.consumer = '' AND y.at <= cutoff
+          AND y.seq <= coalesce((SELECT z.seq FROM @schema@.passed z
+                                 WHERE z.consumer = '' AND z.at > cutoff
+                                 ORDER BY z.seq, z.at LIMIT 1), 9223372036854775807)
+        ORDER BY y.seq DESC, y.at DESC LIMIT 1)
+    SELECT coalesce(min(x.seq), 0), @schema@._common_snapshot(array_agg(x.seen))
+    FROM (SELECT greatest(p.seq, c.start_floor, 0) AS seq,
+                 CASE WHEN p.seq >= coalesce(c.start_floor, 0) THEN p.seen
+                      ELSE @schema@._all_but_running(c.start_seen) END AS seen
+          FROM @schema@.consumer c
+          LEFT JOIN @schema@._floors() f ON f.consumer = c.name
+          LEFT JOIN LATERAL (SELECT y.seq, y.seen, y.at FROM @schema@.passed y
+                             WHERE y.consumer = c.name AND y.at <= cutoff AND y.seq <= f.floor
+                             ORDER BY y.seq DESC, y.at DESC LIMIT 1) own ON true
+          LEFT JOIN LATERAL (SELECT o.seq, o.seen
+                             FROM (SELECT own.seq, own.seen, own.at WHERE own.at IS NOT NULL
+                                   UNION ALL
+                                   SELECT a.seq, a.seen, a.at FROM of_all a
+                                   WHERE a.at >= own.at AND a.seq <= f.floor) o
+                             ORDER BY o.seq DESC, o.at DESC LIMIT 1) p ON true) x
+$outbox$;
+
+-- _passed_since returns when the last consumer was done with an event, as far as samples tell, or
+-- NULL if none tells.
+CREATE OR REPLACE FUNCTION @schema@._passed_since(xid xid8, seq bigint) RETURNS timestamptz
+LANGUAGE sql STABLE AS $outbox$
+    SELECT CASE WHEN bool_and(x.at IS NOT NULL) THEN max(x.at) END
+    FROM (SELECT CASE WHEN @schema@._before_start(c.start_seen, c.start_floor, c.start_also,
+                                                  _passed_since.xid, _passed_since.seq)
+                      THEN timestamptz 'epoch'
+                      ELSE (SELECT min(y.at) FROM @schema@.passed y
+                            WHERE y.consumer = c.name AND y.seq >= _passed_since.seq
+                              AND pg_visible_in_snapshot(_passed_since.xid, y.seen)) END AS at
+          FROM @schema@.consumer c) x
+$outbox$;
+
+-- _trim_dry_run returns what calling trim until there is no more would delete, and what it would
+-- keep. It looks at no more than `most` rows of each kind, so that it takes about a second however
+-- many are kept. If more events would go, `events` is the number of their numbers (events_exact is
+-- false): some of those may belong to no event. The other counts are at least so many if *_more
+-- says so.
+CREATE OR REPLACE FUNCTION @schema@._trim_dry_run(
+    older_than interval, inbox interval DEFAULT NULL, most int DEFAULT 100000,
+    OUT events bigint, OUT events_exact boolean, OUT keys bigint, OUT keys_more boolean,
+    OUT inbox_rows bigint, OUT inbox_more boolean, OUT receipts bigint, OUT receipts_more boolean,
+    OUT kept bigint, OUT kept_more boolean, OUT pin text)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $outbox$
+DECLARE
+    now timestamptz := @schema@._clock();
+    cutoff timestamptz := now - older_than;
+    sure xid8;
+    past bigint;         -- up to here,
+    shown pg_snapshot;   -- and if this shows it, all consumers were done with it then; NULL: all
+    first bigint;        -- the first event of all
+    last bigint;         -- the last of those that are old enough
+    upto bigint;         -- the last whose key is looked for
+    looked bigint;
+    f record;
+BEGIN
+    IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
+        RAISE EXCEPTION 'trimming is the platform''s: a tenant does not see who else needs '
+            'its events'
+            USING ERRCODE = 'OB004',
+                HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
+    END IF;
+    SELECT * INTO f FROM @schema@._floors() x ORDER BY x.floor LIMIT 1;
+    SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;
+    IF older_than <= interval '0' THEN
+        past := f.floor;
+        shown := NULL;
+    END IF;
+    sure := @schema@._surely_done();
+
+    -- The last that may go is among the last that all consumers are done with. If those are all too
+    -- young by their own time, it is among the first of all: trim looks there.
+    first := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
+    SELECT count(*), max(x.seq) FILTER (WHERE x.created_at < cutoff AND (shown IS NULL
+               OR pg_visible_in_snapshot(x.xid, shown)))
+    INTO looked, last
+    FROM (SELECT e.seq, e.xid, e.created_at FROM @schema@.event e
+          WHERE e.seq <= least(f.floor, past) ORDER BY e.seq DESC LIMIT most) x;
+    events_exact := true;
+    IF last IS NULL AND looked >= most THEN
+        SELECT max(x.seq) INTO last
+        FROM (SELECT e.seq, e.xid, e.created_at FROM @schema@.event e
+              WHERE e.seq <= least(f.floor, past) ORDER BY e.seq LIMIT most) x
+        WHERE x.created_at < cutoff
+          AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown));
+        events_exact := last IS NULL;
+    END IF;
+
+    events := 0;
+    upto := last;
+    IF last - first >= most THEN
+        events := last - first + 1;
+        events_exact := false;
+        upto := first + most - 1;
+    ELSIF last IS NOT NULL THEN
+        events := (SELECT count(*) FROM @schema@.event e
+                   WHERE e.seq BETWEEN first AND last
+                     AND (e.created_at < cutoff OR e.created_at > now)
+                     AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown))
+                     AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq)));
+    END IF;
+
+    -- A key goes with its event, or if its event is surely gone. The oldest belong to the first
+    -- events.
+    SELECT count(*),
+           count(*) FILTER (WHERE x.at < @schema@._key_cutoff(cutoff) OR (x.key, x.tenant) IN (
+               SELECT e.idempotency_key, coalesce(e.tenant, '') FROM @schema@.event e
+               WHERE e.seq BETWEEN first AND upto AND e.idempotency_key IS NOT NULL
+                 AND (e.created_at < cutoff OR e.created_at > now)
+                 AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown))
+                 AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq))))
+    INTO looked, keys
+    FROM (SELECT i.key, i.tenant, i.at FROM @schema@.idempotency i
+          WHERE i.at < cutoff ORDER BY i.at LIMIT most) x;
+    keys_more := looked >= most OR keys < looked AND NOT events_exact;
+
+    -- Of those up to the floor, only events of transactions that some lane has not seen may be
+    -- needed. To ask costs more than to count: a tenth of them is looked at.
+    SELECT count(*), count(*) FILTER (WHERE x.created_at < cutoff) INTO looked, kept
+    FROM (SELECT e.created_at FROM @schema@.event e
+          WHERE e.seq > coalesce(f.floor, 0) ORDER BY e.seq LIMIT most) x;
+    kept_more := looked >= most AND kept > 0;
+    kept := kept + (SELECT count(*)
+                    FROM (SELECT e.xid, e.seq, e.created_at FROM @schema@.event e
+                          WHERE e.xid >= sure ORDER BY e.xid, e.seq LIMIT most / 10) x
+                    WHERE x.seq <= f.floor AND x.created_at < cutoff
+                      AND @schema@._needed(x.xid, x.seq));
+    pin := '';
+    IF kept > 0 THEN
+        pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
+               ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE
+                   WHEN f.paused THEN ', paused' ELSE '' END) END;
+    END IF;
+
+    inbox_rows := (SELECT count(*)
+                   FROM (SELECT 1 FROM @schema@.handled x
+                         WHERE x.at < now - coalesce(inbox, older_than) LIMIT most) y);
+    inbox_more := inbox_rows >= most;
+    receipts := (SELECT count(*)
+                 FROM (SELECT 1 FROM @schema@.receipt x WHERE x.at < cutoff LIMIT most) y);
+    receipts_more := receipts >= most;
+END
+$outbox$;

@@ -1,0 +1,108 @@
+-- Values: the clock, keys, ids, and what an application puts into them. Tables depend on some of
+-- these.
+
+-- _clock returns the time by the only clock that counts here, the database's. It stands still
+-- during a statement. For a procedure that commits, the statement is the whole CALL, however long
+-- that takes; there the beginning of the current transaction is later, and counts.
+-- (CURRENT_TIMESTAMP is no function call, so each emit has one less to prepare.)
+CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
+
+-- _uuid7 returns a new event id, made as the default of event.id makes one. It is for callers that
+-- have to know the id and may not read events.
+--
+-- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
+-- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a
+-- millisecond, too. To make one and insert a row takes longer than a microsecond.
+CREATE OR REPLACE FUNCTION @schema@._uuid7() RETURNS uuid
+LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN overlay(gen_random_uuid()::text,
+               overlay(lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint),
+                            15, '0'), '7', 13, 0),
+               1, 18)::uuid;
+
+-- _as_type makes an event type of what an adopted table calls it: without white space or control
+-- characters, not empty, not too long.
+CREATE OR REPLACE FUNCTION @schema@._as_type(value text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(nullif(left(regexp_replace(value, '[[:space:][:cntrl:]]+', '_', 'g'), 255), ''),
+                'unknown');
+
+-- _as_uuid returns the id of an adopted table's row if it is a UUID, else NULL. It checks the text
+-- before the cast, which would fail, and with it the INSERT of the row.
+CREATE OR REPLACE FUNCTION @schema@._as_uuid(value text) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN value ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+            THEN value::uuid END;
+
+-- _as_json makes a payload of a value of an adopted table. Text that is JSON stays as it is; other
+-- text becomes a JSON string. It never fails, because it runs inside the application's INSERT.
+CREATE OR REPLACE FUNCTION @schema@._as_json(value text) RETURNS json
+LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
+BEGIN
+    RETURN value::json;
+EXCEPTION WHEN data_exception OR statement_too_complex THEN -- the latter: nested too deeply
+    RETURN to_json(value);
+END
+$outbox$;
+
+-- _as_json of bytes takes them as text if they are UTF-8, and else makes a string of their base64.
+CREATE OR REPLACE FUNCTION @schema@._as_json(value bytea) RETURNS json
+LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
+BEGIN
+    RETURN @schema@._as_json(convert_from(value, 'UTF8'));
+EXCEPTION WHEN data_exception THEN
+    RETURN to_json(replace(encode(value, 'base64'), E'\n', ''));
+END
+$outbox$;
+
+-- _type_like turns type patterns as they are written ('order.*, user.*') into patterns for LIKE
+-- ANY. NULL: every type.
+CREATE OR REPLACE FUNCTION @schema@._type_like(events text) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+BEGIN ATOMIC
+    -- What LIKE treats specially is escaped first; only then * becomes %.
+    SELECT CASE WHEN NOT bool_or(p = '*')
+                THEN array_agg(replace(replace(replace(replace(
+                         p, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')) END
+    FROM regexp_split_to_table(events, ',') AS x, btrim(x, E' \t\r\n') AS p
+    WHERE p <> '';
+END;
+
+-- _key returns the number that order goes by. Events with the same number are delivered one after
+-- the other; 0 means that order does not matter for the event. The hash must never change, because
+-- it is stored in parked.key. hashtextextended does not, since hash partitions depend on it.
+CREATE OR REPLACE FUNCTION @schema@._key(ordering text, aggregate_type text, aggregate_id text)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+           WHEN ordering = 'none' THEN 0
+           WHEN ordering = 'global' THEN 1
+           WHEN aggregate_id IS NULL THEN 0
+           ELSE coalesce(nullif(hashtextextended(coalesce(aggregate_type, '') || chr(1)
+                                                 || aggregate_id, 0), 0), 1)
+       END;
+
+-- _lane_of returns which of a consumer's lanes, from 0 to lanes - 1, an event belongs to: by the
+-- hash of its key, or by its seq if it has none. The mask makes the hash positive.
+CREATE OR REPLACE FUNCTION @schema@._lane_of(
+    lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+           WHEN lanes = 1 THEN 0
+           WHEN aggregate_id IS NULL THEN (seq % lanes)::int
+           ELSE ((hashtextextended(coalesce(aggregate_type, '') || chr(1) || aggregate_id, 0)
+                  & 9223372036854775807) % lanes)::int
+       END;
+
+-- _normal_events brings type patterns into one form for all that mean the same: sorted, each once,
+-- and '' for every type. src/event/normal.c does the same for the program.
+CREATE OR REPLACE FUNCTION @schema@._normal_events(events text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
+    SELECT CASE WHEN bool_or(p = '*') THEN ''
+                ELSE coalesce(string_agg(DISTINCT p, ', ' ORDER BY p), '') END
+    FROM (SELECT regexp_replace(btrim(x, E' \t\n\v\f\r'), E'\\*+', '*', 'g') COLLATE "C"
+          FROM regexp_split_to_table(events, ',') AS x) AS n (p)
+    WHERE p <> ''
+$outbox$;

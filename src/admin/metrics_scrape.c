@@ -1,0 +1,202 @@
+/* metrics_scrape.c: reads what a page of metrics shows: the relay, the store and this process. */
+#include "admin/metrics.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the relay and the store ---- */
+
+/* read_gauge asks the store about a consumer. If that fails, the store counts as down, unless it
+ * just does not know the consumer. */
+static void read_gauge(struct scrape *l, struct store *st, struct metrics_consumer *c)
+{
+    struct error err;
+    if (!st) {
+        l->m.store_up = false;
+        return;
+    }
+    int r = st->ops->consumer_gauge(st, c->view.consumer, &l->arena, &c->gauge, &err);
+    c->has_gauge = r == 0;
+    if (r != 0 && err.code != ERR_NOTFOUND)
+        l->m.store_up = false;
+}
+
+/* scrape_consumer adds one consumer. The relay is ready if all of them are. */
+static void scrape_consumer(struct scrape *l, const struct admin_config *cfg, struct store *st,
+                            struct metrics_consumer *c)
+{
+    read_gauge(l, st, c);
+    bool paused = c->has_gauge && c->gauge.paused;
+    c->health = health_of(&c->view, l->m.now_ns, cfg->patience_ms * MS_NS, paused);
+    l->m.ready = l->m.ready && c->health.ready;
+}
+
+/* keep_mark keeps a high-water mark. It ends the walk, by returning 1, if there is no room for
+ * more. */
+static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    struct scrape *l = ctx;
+    char *name = arena_bytes(&l->arena, consumer, strlen(consumer));
+    char *stream = arena_bytes(&l->arena, m->stream.p, m->stream.n);
+    (void)at;
+    if (!name || !stream)
+        return 1;
+    l->m.mark[l->m.n_marks++] = (struct metrics_mark){name, stream, m->hi, m->lo};
+    return l->m.n_marks == METRICS_MARKS;
+}
+
+int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct store *st,
+                   struct error *err)
+{
+    struct worker_view *v = NULL;
+    size_t n = 0;
+    outbox *ob = atomic_load(&cfg->ob);
+    *l = (struct scrape){
+        .m = {.store = cfg->store, .store_up = st != NULL, .now_ns = clock_mono(&clock_system)}};
+    for (size_t i = 0; i < 2; i++)
+        l->m.reloads[i] = atomic_load(&cfg->reloads[i]);
+    if (ob) {
+        struct manage_memory memory = manage_memory(ob);
+        l->m.memory_limit = memory.limit;
+        l->m.memory_peak = memory.peak;
+    }
+    if (ob && manage_views(ob, &v, &n, err) != 0)
+        return -1;
+
+    l->consumer = calloc(n + 1, sizeof *l->consumer);
+    if (!l->consumer) {
+        free(v);
+        return err_nomem(err);
+    }
+    arena_init(&l->arena, 0);
+    l->m.consumer = l->consumer;
+    l->m.n_consumers = n;
+    l->m.ready = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        l->consumer[i].view = v[i];
+        scrape_consumer(l, cfg, st, &l->consumer[i]);
+    }
+    free(v);
+
+    /* Without the marks the page is still good; the store counts as down. */
+    if (st && st->ops->marks(st, NULL, keep_mark, l, err) != 0)
+        l->m.store_up = false;
+    return 0;
+}
+
+void metrics_release(struct scrape *l)
+{
+    free(l->consumer);
+    arena_release(&l->arena);
+}
+
+/* ---- this process ---- */
+
+static double cpu_seconds(void)
+{
+    struct rusage u = {0};
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* open_files counts the entries of /proc/self/fd. */
+static int open_files(void)
+{
+    int n = -1; /* do not count the directory we read */
+    DIR *d = opendir("/proc/self/fd");
+    if (!d)
+        return 0;
+    const struct dirent *e;
+    while ((e = readdir(d)))
+        if (e->d_name[0] != '.')
+            n++;
+    closedir(d);
+    return n;
+}
+
+/* boot_time compares two clocks, since /proc/stat may be hidden from us. */
+static double boot_time(void)
+{
+    struct timespec up = {0}, now = {0};
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)(now.tv_sec - up.tv_sec) + (double)(now.tv_nsec - up.tv_nsec) / 1e9;
+}
+
+static bool read_line(const char *path, char *out, int size)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    bool got = fgets(out, size, f);
+    fclose(f);
+    return got;
+}
+
+/* start_field returns field 22 of a line of /proc/self/stat and what follows it, or NULL. The name
+ * of the program may contain anything, so the fields are counted from its closing parenthesis. */
+static const char *start_field(const char *line)
+{
+    const char *p = strrchr(line, ')');
+    for (int i = 0; p && i < 20; i++)
+        p = strchr(p + 1, ' ');
+    return p;
+}
+
+/* What /proc/self/stat says. */
+struct stat_fields {
+    double start; /* seconds since 1970 */
+    double virtual_bytes, resident_bytes;
+};
+
+/* read_stat reads fields 22 to 24: start in clock ticks after boot, virtual bytes, resident
+ * pages. */
+static bool read_stat(struct stat_fields *ret)
+{
+    char line[1024];
+    unsigned long long start, bytes;
+    long long pages;
+    if (!read_line("/proc/self/stat", line, sizeof line))
+        return false;
+    const char *p = start_field(line);
+    if (!p)
+        return false;
+    /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit. */
+    if (sscanf(p, " %llu %llu %lld", &start, &bytes, &pages) != 3)
+        return false;
+
+    ret->start = boot_time() + (double)start / (double)sysconf(_SC_CLK_TCK);
+    ret->virtual_bytes = (double)bytes;
+    ret->resident_bytes = (double)pages * (double)sysconf(_SC_PAGESIZE);
+    return true;
+}
+
+size_t metrics_process(struct process_sample out[PROCESS_SAMPLES])
+{
+    size_t n = 0;
+    struct stat_fields stat;
+    struct rlimit files = {0};
+    getrlimit(RLIMIT_NOFILE, &files);
+    out[n++] = (struct process_sample){"process_cpu_seconds_total",
+                                       "User and system CPU time spent.", true, cpu_seconds()};
+    out[n++] = (struct process_sample){"process_open_fds", "Open file descriptors.", false,
+                                       open_files()};
+    out[n++] = (struct process_sample){"process_max_fds", "Limit on open file descriptors.", false,
+                                       (double)files.rlim_cur};
+    if (!read_stat(&stat))
+        return n;
+
+    out[n++] = (struct process_sample){"process_start_time_seconds", "When the process started.",
+                                       false, stat.start};
+    out[n++] = (struct process_sample){"process_virtual_memory_bytes", "Virtual memory.", false,
+                                       stat.virtual_bytes};
+    out[n++] = (struct process_sample){"process_resident_memory_bytes", "Resident memory.", false,
+                                       stat.resident_bytes};
+    return n;
+}

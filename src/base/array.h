@@ -1,0 +1,20 @@
+/* array.h: lists that grow by one element at a time. */
+#ifndef BASE_ARRAY_H
+#define BASE_ARRAY_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* array_grow makes room for one more behind the n elements of a list, each of `size` bytes, and
+ * returns the list, which may have moved; NULL when out of memory, with the list as it was. The
+ * room doubles each time n is a power of two, so how much there is need not be remembered; a list
+ * that grows this way grows in no other. */
+static inline void *array_grow(void *list, size_t n, size_t size)
+{
+    bool full = (n & (n - 1)) == 0;
+    if (!full)
+        return list;
+    return reallocarray(list, n > 0 ? 2 * n : 1, size);
+}
+
+#endif

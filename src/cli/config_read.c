@@ -1,0 +1,546 @@
+/* config_read.c: reads the settings in the config file, with its sections [outbox] and
+ * [consumer NAME], and in the environment. OUTBOX_<OPTION> sets an option,
+ * OUTBOX_CONSUMERS=search,mail names consumers, and OUTBOX_CONSUMER_SEARCH_SINK sets an option of
+ * one of them. Its name is in upper case there, with _ in place of dashes and dots. A variable that
+ * could belong to either of two consumers is refused. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/ini.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+/* ---- the config file ---- */
+
+#define FILE_MAX ((size_t)1024 * 1024)
+
+/* One pass over a config file. */
+struct reading {
+    struct config *config;
+    const char *path;
+    struct ini_reading ini;
+    struct error nomem; /* set if there was no memory to keep a problem */
+};
+
+#define WHERE 512
+#define SECTION_CONSUMER "consumer "
+
+static const char *where_now(const struct reading *r, char out[WHERE])
+{
+    snprintf(out, WHERE, "%s:%zu", r->path, r->ini.line);
+    return out;
+}
+
+/* consumer_of returns the name in [consumer NAME], or NULL for any other section. */
+static const char *consumer_of(const char *section)
+{
+    size_t n = strlen(SECTION_CONSUMER);
+    if (strncmp(section, SECTION_CONSUMER, n) != 0)
+        return NULL;
+    return section + n;
+}
+
+/* open_section checks the name of a section. [consumer NAME] adds a consumer. */
+static int open_section(struct reading *r, const char *section, struct error *err)
+{
+    char where[WHERE];
+    const char *consumer = consumer_of(section);
+    if (consumer)
+        return config_add_name(r->config, ORIGIN_FILE, consumer, where_now(r, where), err);
+    if (strcmp(section, "outbox") == 0)
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "unknown section [%s]; the sections are [outbox] and [consumer NAME]", section);
+}
+
+#define NAMES_MAX 64
+
+static size_t add_names(const struct option_def *table, const char **names, size_t n)
+{
+    for (const struct option_def *o = table; o->name && n < NAMES_MAX - 1; o++)
+        names[n++] = o->name;
+    return n;
+}
+
+/* unknown_name fails with the nearest name of the options that the section may hold. */
+static int unknown_name(const char *name, bool in_consumer, struct error *err)
+{
+    const char *names[NAMES_MAX];
+    size_t n = add_names(consumer_options, names, 0);
+    if (!in_consumer)
+        n = add_names(config_options, names, n);
+    names[n] = NULL;
+
+    /* If the name is close to an option of a consumer, that one was probably meant. */
+    bool misplaced = in_consumer && option_find(config_options, name);
+    bool typo = text_nearest(name, names) != NULL;
+    if (misplaced && !typo) {
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is not an option of a consumer; move it to the [outbox] section",
+                       name);
+    }
+
+    char hint[TEXT_HINT];
+    text_hint(name, names,
+              (struct text_hint){.otherwise = "outbox config sample lists the options"}, hint);
+    return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
+}
+
+/* take_entry takes a section (name == NULL) or an option of the file. */
+static int take_entry(void *ctx, const char *section, const char *name, const char *value,
+                      struct error *err)
+{
+    struct reading *r = ctx;
+    if (!name)
+        return open_section(r, section, err);
+    if (!*section)
+        return err_set(err, ERR_CONFIG, "\"%s\" is in no section; put [outbox] before it", name);
+
+    const char *consumer = consumer_of(section);
+    const struct option_def *def = option_find(consumer_options, name);
+    if (!def && !consumer)
+        def = option_find(config_options, name);
+    if (!def)
+        return unknown_name(name, consumer != NULL, err);
+
+    char where[WHERE];
+    struct given g = {def, ORIGIN_FILE, consumer, value, where_now(r, where)};
+    if (config_add(r->config, &g, err) != 0)
+        return err_prefix(err, "%s", name);
+    return 0;
+}
+
+static void keep_problem(void *ctx, const struct error *err)
+{
+    struct reading *r = ctx;
+    struct error why = *err;
+    char where[WHERE];
+    if (config_wrong(r->config, where_now(r, where), &why) != 0)
+        r->nomem = why;
+}
+
+/* parse_file reads the text of the config file, of which a problem may concern any line. */
+static int parse_file(struct config *c, const char *path, const struct buf *text, struct error *err)
+{
+    if (text->n > FILE_MAX)
+        return err_set(err, ERR_CONFIG, "%s: larger than 1 MiB", path);
+    c->path = strdup(path);
+    if (!c->path)
+        return err_nomem(err);
+    if (text->n == 0)
+        return 0;
+
+    struct reading r = {.config = c, .path = path, .ini = {.visit = take_entry}};
+    r.ini.ctx = &r;
+    if (c->gather)
+        r.ini.problem = keep_problem;
+
+    if (ini_read(&r.ini, text->p, text->n, err) != 0)
+        return err_prefix(err, "%s:%zu", path, r.ini.line);
+    if (r.nomem.code) {
+        *err = r.nomem;
+        return -1;
+    }
+    return 0;
+}
+
+int config_file(struct config *c, const char *path, struct error *err)
+{
+    struct buf text;
+    int r;
+    buf_init(&text, FILE_MAX + 1);
+    int e = lines_slurp(path, FILE_MAX + 1, &text);
+    if (e == 0)
+        r = parse_file(c, path, &text, err);
+    else
+        r = err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path);
+    buf_release(&text);
+    return r;
+}
+
+#define LIST "OUTBOX_CONSUMERS"
+#define PREFIX "OUTBOX_CONSUMER_"
+#define PREFIX_LEN (sizeof(PREFIX) - 1)
+#define VARIABLE (STORE_NAME_MAX + 96)
+#define CANDIDATES 2048 /* variables to compare a misspelt one with */
+
+extern char **environ;
+
+/* ---- variables ---- */
+
+void config_upper(char *name)
+{
+    for (; *name; name++) {
+        if (*name == '-' || *name == '.')
+            *name = '_';
+        else
+            *name = (char)toupper((unsigned char)*name);
+    }
+}
+
+const char *config_getenv(const char *variable)
+{
+    const char *value = getenv(variable);
+    if (!value || !*value)
+        return NULL;
+    return value;
+}
+
+const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
+{
+    snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
+    config_upper(out);
+    return out;
+}
+
+int config_environment(struct config *c, const struct option_def *table, struct error *err)
+{
+    char variable[CONFIG_VARIABLE];
+    for (const struct option_def *o = table; o->name; o++) {
+        const char *value = config_getenv(config_variable(o->name, variable));
+        if (!value)
+            continue;
+
+        struct given g = {o, ORIGIN_ENV, NULL, value, variable};
+        if (config_add(c, &g, err) == 0)
+            continue;
+        if (config_wrong(c, variable, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- misspelt variables ---- */
+
+#define SLIP_MIN 5 /* shorter names are too easily one letter away from another */
+
+/* is_slip reports whether two names differ by one letter too many, too few or wrong, or by two that
+ * are swapped. */
+static bool is_slip(const char *a, const char *b)
+{
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    size_t na = strlen(a), nb = strlen(b);
+    while (na > 0 && nb > 0 && a[na - 1] == b[nb - 1]) {
+        na--;
+        nb--;
+    }
+    bool one = na <= 1 && nb <= 1 && na + nb > 0;
+    bool swapped = na == 2 && nb == 2 && a[0] == b[1] && a[1] == b[0];
+    return one || swapped;
+}
+
+/* The option of a table whose variable a name is, or nearly is. */
+struct likeness {
+    bool known;
+    const struct option_def *slip; /* NULL: it is not close to any */
+};
+
+static void compare_variables(const char *variable, const struct option_def *table, bool all,
+                              struct likeness *ret)
+{
+    char made[CONFIG_VARIABLE];
+    for (const struct option_def *o = table; o && o->name; o++) {
+        if (!all && !o->env)
+            continue;
+        config_variable(o->name, made);
+        if (strcmp(made, variable) == 0)
+            ret->known = true;
+        if (strlen(o->name) >= SLIP_MIN && is_slip(made, variable))
+            ret->slip = o;
+    }
+}
+
+/* check_variable refuses a variable that misspells one of ours. Any other may belong to the
+ * application, or to the exec: command that we are. */
+static int check_variable(const char *variable, struct error *err)
+{
+    struct likeness like = {.known = false};
+    compare_variables(variable, config_options, true, &like);
+    compare_variables(variable, consumer_options, true, &like);
+    compare_variables(variable, options_global, false, &like);
+    for (size_t i = 0; commands_all[i]; i++) {
+        for (const struct command *c = commands_all[i]; c->name; c++)
+            compare_variables(variable, c->options, false, &like);
+    }
+    if (like.known || !like.slip)
+        return 0;
+    char meant[CONFIG_VARIABLE];
+    return err_set(err, ERR_CONFIG, "there is no such setting; did you mean %s?",
+                   config_variable(like.slip->name, meant));
+}
+
+int config_environment_slips(struct config *c, struct error *err)
+{
+    static const char prefix[] = "OUTBOX_";
+    for (char **e = environ; e && *e; e++) {
+        char variable[CONFIG_VARIABLE];
+        size_t n = strcspn(*e, "=");
+        bool ours = strncmp(*e, prefix, sizeof prefix - 1) == 0 && n < sizeof variable;
+        bool of_consumer = strncmp(*e, PREFIX, PREFIX_LEN) == 0;
+        bool empty = !(*e)[n] || !(*e)[n + 1]; /* counts as unset */
+        if (!ours || of_consumer || empty)
+            continue;
+        snprintf(variable, sizeof variable, "%.*s", (int)n, *e);
+        if (check_variable(variable, err) != 0 && config_wrong(c, variable, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- names of consumers ---- */
+
+static struct str without_blanks(struct str s)
+{
+    while (s.n > 0 && isspace((unsigned char)s.p[0])) {
+        s.p++;
+        s.n--;
+    }
+    while (s.n > 0 && isspace((unsigned char)s.p[s.n - 1]))
+        s.n--;
+    return s;
+}
+
+/* add_listed adds one name of OUTBOX_CONSUMERS, without surrounding blanks. */
+static int add_listed(struct config *c, struct str word, struct error *err)
+{
+    char name[STORE_NAME_MAX + 2];
+    struct str s = without_blanks(word);
+    if (s.n == 0)
+        return err_set(err, ERR_CONFIG, "a name is missing; write OUTBOX_CONSUMERS=search,mail");
+
+    /* The buffer has room for one byte too many, so a name that is too long stays too long. */
+    snprintf(name, sizeof(name), "%.*s", (int)s.n, s.p);
+    return config_add_name(c, ORIGIN_ENV, name, LIST, err);
+}
+
+/* take_list adds the names of OUTBOX_CONSUMERS. */
+static int take_list(struct config *c, struct error *err)
+{
+    const char *p = config_getenv(LIST);
+    if (!p)
+        return 0;
+
+    for (;;) {
+        size_t n = strcspn(p, ",");
+        bool added = add_listed(c, (struct str){p, n}, err) == 0;
+        if (!added && config_wrong(c, LIST, err) != 0)
+            return -1;
+        if (!p[n])
+            return 0;
+        p += n + 1;
+    }
+}
+
+/* count_names returns how many names all origins have together. */
+static size_t count_names(const struct config *c)
+{
+    size_t n = 0;
+    for (int from = 0; from < ORIGINS; from++)
+        n += c->names[from].n;
+    return n;
+}
+
+/* name_at returns the i-th of those names, of which some may be equal. */
+static const char *name_at(const struct config *c, size_t i)
+{
+    for (int from = 0; from < ORIGINS; from++) {
+        if (i < c->names[from].n)
+            return c->names[from].name[i];
+        i -= c->names[from].n;
+    }
+    return NULL;
+}
+
+const char *config_where_named(const struct config *c, const char *consumer)
+{
+    for (int from = ORIGINS; from-- > 0;) {
+        const struct consumer_names *names = &c->names[from];
+        for (size_t i = 0; i < names->n; i++)
+            if (strcmp(names->name[i], consumer) == 0)
+                return names->where[i];
+    }
+    return NULL;
+}
+
+/* ---- variables of consumers ---- */
+
+static const char *variable_of(const char *consumer, const struct option_def *o, char out[VARIABLE])
+{
+    snprintf(out, VARIABLE, PREFIX "%s_%s", consumer, o->name);
+    config_upper(out);
+    return out;
+}
+
+/* What a variable sets. (1) consumer == NULL: it fits no consumer. (2) other is a second consumer
+ * that it fits, or NULL. */
+struct about {
+    const char *consumer, *other;
+    const struct option_def *def;
+};
+
+/* match_consumer notes the option of this consumer that the variable sets, if there is one. */
+static void match_consumer(const char *variable, const char *consumer, struct about *ret)
+{
+    char made[VARIABLE];
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        if (strcmp(variable_of(consumer, o, made), variable) != 0)
+            continue;
+        if (ret->consumer && strcmp(ret->consumer, consumer) != 0) {
+            ret->other = consumer;
+            continue;
+        }
+        ret->consumer = consumer;
+        ret->def = o;
+    }
+}
+
+/* look_up finds what a variable sets. Where the consumer's name ends cannot be told from the
+ * variable alone, so it is compared with the variables that the known consumers would have. */
+static void look_up(const struct config *c, const char *variable, struct about *ret)
+{
+    *ret = (struct about){0};
+    for (size_t i = 0; i < count_names(c); i++)
+        match_consumer(variable, name_at(c, i), ret);
+}
+
+/* The variables that the known consumers could have. (1) name[i] is a variable without its prefix,
+ * and points into made[i]. (2) name[n] == NULL. */
+struct candidates {
+    const char **name;
+    char (*made)[VARIABLE];
+    size_t n;
+};
+
+static void candidates_release(struct candidates *k)
+{
+    free(k->name);
+    free(k->made);
+}
+
+/* candidates_add adds the variables of every option of one consumer, as far as there is room. */
+static void candidates_add(struct candidates *k, const char *consumer)
+{
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        if (k->n == CANDIDATES)
+            return;
+        k->name[k->n] = variable_of(consumer, o, k->made[k->n]) + PREFIX_LEN;
+        k->n++;
+    }
+}
+
+/* candidates_init lists the variables of every option of every consumer. The caller releases
+ * them. */
+static int candidates_init(struct candidates *k, const struct config *c, struct error *err)
+{
+    *k = (struct candidates){.name = calloc(CANDIDATES + 1, sizeof(*k->name)),
+                             .made = calloc(CANDIDATES, sizeof(*k->made))};
+    if (!k->name || !k->made) {
+        candidates_release(k);
+        return err_nomem(err);
+    }
+
+    for (size_t i = 0; i < count_names(c); i++)
+        candidates_add(k, name_at(c, i));
+    return 0;
+}
+
+/* unknown_variable fails, and suggests the variable that was probably meant. */
+static int unknown_variable(const struct config *c, const char *variable, struct error *err)
+{
+    struct candidates k;
+    char hint[TEXT_HINT], form[200];
+    if (candidates_init(&k, c, err) != 0)
+        return -1;
+
+    if (k.n == 0) {
+        err_set(err, ERR_CONFIG,
+                "this belongs to no known consumer; name the consumer in OUTBOX_CONSUMERS");
+    } else {
+        snprintf(form, sizeof(form), "write OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
+                 k.name[0]);
+        text_hint(variable + PREFIX_LEN, k.name, (struct text_hint){PREFIX, NULL, form}, hint);
+        err_set(err, ERR_CONFIG, "this is not an option of any consumer%s", hint);
+    }
+    candidates_release(&k);
+    return -1;
+}
+
+/* of_kubernetes recognizes the variables that Kubernetes sets for a service whose name starts with
+ * outbox-consumer. */
+static bool of_kubernetes(const char *variable)
+{
+    static const char *const marks[] = {"_SERVICE_HOST", "_SERVICE_PORT", "_PORT_", NULL};
+    for (size_t i = 0; marks[i]; i++)
+        if (strstr(variable, marks[i]))
+            return true;
+
+    size_t n = strlen(variable);
+    return n > 5 && strcmp(variable + n - 5, "_PORT") == 0;
+}
+
+/* take_variable adds the value of a consumer's variable. */
+static int take_variable(struct config *c, const char *variable, const char *value,
+                         struct error *err)
+{
+    struct about a;
+    look_up(c, variable, &a);
+    if (!a.consumer && of_kubernetes(variable))
+        return 0;
+    if (!a.consumer)
+        return unknown_variable(c, variable, err);
+    if (a.other)
+        return err_set(
+            err, ERR_CONFIG,
+            "this could belong to consumer \"%s\" or \"%s\"; rename one of them, or use a "
+            "config file",
+            a.consumer, a.other);
+
+    struct given g = {a.def, ORIGIN_ENV, a.consumer, value, variable};
+    return config_add(c, &g, err);
+}
+
+/* split_entry copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry
+ * is not a variable of a consumer, or is empty. */
+static const char *split_entry(const char *entry, char *name, size_t size)
+{
+    const char *equals = strchr(entry, '=');
+    if (strncmp(entry, PREFIX, PREFIX_LEN) != 0 || !equals)
+        return NULL;
+
+    size_t n = (size_t)(equals - entry);
+    bool fits = n < size;
+    bool empty = !equals[1];
+    if (!fits || empty)
+        return NULL;
+    snprintf(name, size, "%.*s", (int)n, entry);
+    return equals + 1;
+}
+
+/* take_variables goes through the whole environment, because asking for each variable by name would
+ * not find a misspelt one. */
+static int take_variables(struct config *c, struct error *err)
+{
+    for (char **e = environ; e && *e; e++) {
+        char variable[2 * VARIABLE];
+        const char *value = split_entry(*e, variable, sizeof(variable));
+        if (!value)
+            continue;
+        if (take_variable(c, variable, value, err) == 0)
+            continue;
+        if (config_wrong(c, variable, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+int config_environment_consumers(struct config *c, struct error *err)
+{
+    if (take_list(c, err) != 0)
+        return -1;
+    return take_variables(c, err);
+}

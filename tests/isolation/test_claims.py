@@ -1,0 +1,291 @@
+"""G5, G6, G9 and G10 on PostgreSQL: claims that run out, are kept, given back and taken over, and what trimming leaves."""
+# build: plain
+import threading
+
+import psycopg2
+
+from sessions_postgres import Exact
+from support import wait_until
+
+# A relay's claim for consumer c. Unlike `claim` it waits for the consumer's lock.
+RELAYS_CLAIM = ("SELECT epoch FROM @._turn('c', %s, (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
+                "ROW(0, 0, '[]', 0, NULL), ROW(100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), "
+                "ROW(-1, NULL, 0, 0, 0, NULL, NULL))")
+
+
+class Claims(Exact):
+    def setUp(self):
+        super().setUp()
+        self.writer = self.session()
+
+    def seqs(self, events):
+        return [event[0] for event in events]
+
+    def expire(self, consumer):
+        """expire makes every lease of a consumer a thing of the past."""
+        self.reader.do("UPDATE @.claim SET locked_until = '-infinity' WHERE consumer = %s", consumer)
+
+    def carefully(self, consumer, worker):
+        """carefully takes what was taken over: one at a time, in claims of one."""
+        seen = []
+        while True:
+            epoch, events = self.reader.claim(consumer, worker, 100)
+            if epoch is None: return seen
+            seen.append(self.seqs(events))
+            self.assertTrue(self.reader.settle(consumer, epoch, worker))
+
+    # ---- taking over ----
+
+    def test_taken_over_claim_is_read_again_exactly(self):
+        self.register("c", "t.*")
+        late = self.session()
+        late.do("BEGIN")
+        self.writer.emit("a/1", "u.x")
+        mine = [self.writer.emit(f"a/{i}", "t.x") for i in range(5)]
+        low = late.emit("a/9", "t.x")
+        self.writer.emit("a/2", "u.x")
+        mine.append(self.writer.emit("a/6", "t.x"))
+        epoch, events = self.reader.claim("c", "dead", 100)
+        self.assertEqual(self.seqs(events), mine)
+        late.do("COMMIT")  # its seq is within the range of the claim, and it is not in it
+        new = self.writer.emit("a/1", "t.y")
+        self.expire("c")
+        seen = self.carefully("c", "alive")
+        self.assertEqual(sorted(s[0] for s in seen if len(s) == 1)[:6], sorted(mine)[:6])
+        self.assertEqual(sorted(sum(seen, [])), sorted([*mine, low, new]))
+        self.assertFalse(self.reader.settle("c", epoch, "dead"))
+        self.assertEqual(self.reader.do("SELECT count(*) FROM @.claim"), [(0,)])
+
+    def test_taken_over_claim_of_a_late_window_is_exact(self):
+        for lanes in (1, 4):
+            with self.subTest(lanes=lanes):
+                name = f"c{lanes}"
+                self.register(name, lanes=lanes, start_at="end")
+                late = self.session()
+                late.do("BEGIN")
+                mine = [late.emit("a/1") for _ in range(5)]
+                self.drain_all(name)
+                others = [self.writer.emit(f"a/{i}") for i in range(20)]
+                self.assertEqual(sorted(self.drain_all(name)), others)
+                mine += [late.emit("a/1") for _ in range(5)]
+                late.do("COMMIT")
+                _, events = self.reader.claim(name, "dead", 7)
+                self.assertEqual(self.seqs(events), mine[:len(events)])
+                self.expire(name)
+                self.assertEqual(sorted(sum(self.carefully(name, "alive"), [])), mine)
+
+    def test_claim_older_than_ones_that_were_settled_is_taken_over(self):
+        self.register("c", ordering="none")
+        mine = [self.writer.emit() for _ in range(4)]
+        self.reader.claim("c", "dead", 2)
+        epoch, _ = self.reader.claim("c", "w", 2)
+        self.reader.settle("c", epoch, "w", [{"seq": mine[2], "kind": "retry", "delay_ms": 1}])
+        wait_until(lambda: self.take("c") == [mine[2]])
+        self.expire("c")
+        self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine[:2])
+
+    def test_poison_event_ends_as_a_dead_letter_alone(self):
+        self.register("c")
+        mine = [self.writer.emit(f"a/{i}") for i in range(4)]
+        self.writer.emit("a/1")  # behind the poison
+        delivered = []
+        for turn in range(30):
+            epoch, events = self.reader.claim("c", f"w{turn}", 100, 30000, 3)
+            if epoch is None: break
+            if mine[1] in self.seqs(events):
+                self.expire("c")  # it killed its worker
+                continue
+            delivered += self.seqs(events)
+            self.reader.settle("c", epoch, f"w{turn}")
+        self.assertEqual(sorted(delivered), [mine[0], mine[2], mine[3], mine[3] + 1])
+        self.assertEqual(self.reader.do("SELECT seq, attempts FROM @.dead"), [(mine[1], 3)])
+
+    def test_outcome_of_an_event_that_is_given_back_is_refused(self):
+        self.register("c")
+        mine = [self.writer.emit("a/1") for _ in range(4)]
+        epoch, _ = self.reader.claim("c")
+        wrong = [{"seq": mine[2], "kind": "retry", "delay_ms": 60000}]
+        for odd in ["seqs"], [{"seqs": f"{{{mine[2]}}}", "kind": "retry", "attempts": 1, "delays": "{1}"}], [1]:
+            with self.assertRaisesRegex(psycopg2.Error, "an outcome is an object with a seq and a kind"):
+                self.reader.settle("c", epoch, outcomes=[*odd, {"seq": mine[0], "kind": "retry"}], release_from=mine[2])
+        with self.assertRaisesRegex(psycopg2.Error, f"event {mine[2]} has an outcome, but release_from gives it back"):
+            self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
+        self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
+
+    def test_claim_with_a_parked_event_can_be_taken_over(self):
+        self.register("c")
+        mine = [self.writer.emit(f"a/{i}") for i in range(3)]
+        self.reader.claim("c", "dead")
+        self.reader.do("INSERT INTO @.parked (consumer, seq, key, attempts, due_at) VALUES ('c', %s, 0, 0, now())", mine[1])
+        self.expire("c")
+        self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine)
+
+    # ---- keeping ----
+
+    def test_claim_that_was_just_extended_is_not_taken_over(self):
+        self.register("c")
+        self.writer.emit("a/1")
+        owner, other = self.session(), self.session()
+        epoch, _ = owner.claim("c", "w", 100, 300)
+        owner.do("BEGIN")
+        self.assertEqual(owner.do("SELECT @.extend('c', 'w', %s, 60000)", epoch), [(True,)])
+        wait_until(lambda: self.reader.do("SELECT now() > locked_until FROM @.claim")[0][0])
+        taken = []
+        thread = threading.Thread(target=lambda: taken.extend(other.do(RELAYS_CLAIM, "thief")))
+        thread.start()
+        wait_until(lambda: self.reader.do("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
+                                          other.db.info.backend_pid))
+        owner.do("COMMIT")
+        thread.join()
+        self.assertEqual(taken, [(None,)])
+        self.assertTrue(owner.settle("c", epoch, "w"))
+
+    def test_turn_that_had_to_wait_shortens_no_other_lease(self):
+        self.register("c")
+        self.writer.emit("a/1")
+        holder, slow = self.session(), self.session()
+        holder.do("BEGIN")
+        holder.do("SELECT @._lock_consumer('c')")
+        thread = threading.Thread(target=slow.do, args=(RELAYS_CLAIM, "slow"))
+        thread.start()  # its clock stands where it began
+        wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
+                                          "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
+        (epoch,), = holder.do(RELAYS_CLAIM, "w")
+        holder.do("COMMIT")
+        before = self.reader.do("SELECT locked_until FROM @.claim")
+        thread.join()
+        self.assertEqual(self.reader.do("SELECT locked_until FROM @.claim"), before)
+        self.assertTrue(self.reader.settle("c", epoch, "w"))
+
+    def test_worker_of_a_recreated_consumer_changes_nothing(self):
+        self.register("c")
+        mine = [self.writer.emit("a/1") for _ in range(3)]
+        epoch, _ = self.reader.claim("c", "w", 2)
+        self.outbox("consumers", "remove", "c", "--force", "--yes")
+        self.register("c")
+        self.assertFalse(self.reader.settle("c", epoch, "w"))
+        self.assertEqual(self.reader.do("SELECT @.extend('c', 'w', %s)", epoch), [(False,)])
+        self.assertEqual(self.drain_all("c"), mine)
+
+    # ---- the limit ----
+
+    def test_claim_keeps_its_limit_whatever_the_statistics_say(self):
+        for when in ("none", "empty", "full"):
+            with self.subTest(analyzed=when):
+                self.register(when, lanes=4, ordering="none")
+                self.reader.do("ALTER TABLE @.event SET (autovacuum_enabled = off)")
+                if when == "empty":
+                    self.reader.force("TRUNCATE @.event")
+                    self.reader.do("ANALYZE @.event, @.claim, @.parked, @.lane")
+                self.writer.do("INSERT INTO @.event (type, aggregate_type, aggregate_id) SELECT 't', 'a', i::text "
+                               "FROM generate_series(1, 3000) i")
+                if when == "full": self.reader.do("ANALYZE @.event, @.claim, @.parked, @.lane")
+                for limit in (1, 2, 7, 100):
+                    epoch, events = self.reader.claim(when, "w", limit)
+                    self.assertIn(len(events), range(1, limit + 1))
+                    failed = [{"seq": e[0], "kind": "retry", "delay_ms": 600000} for e in events]
+                    self.reader.settle(when, epoch, "w", failed)
+                self.reader.do("UPDATE @.parked SET due_at = now(), wait = '0'")
+                for limit in (1, 2, 7):
+                    self.assertEqual(len(self.reader.claim(when, "w", limit)[1]), limit)
+
+    def test_claim_behind_failures_keeps_its_limit(self):
+        self.register("c")
+        for i in range(30): self.writer.emit(f"a/{i % 3}")
+        epoch, events = self.reader.claim("c")
+        self.reader.settle("c", epoch, outcomes=[{"seq": e[0], "kind": "retry", "delay_ms": 600000} for e in events])
+        self.reader.do("UPDATE @.parked SET due_at = now() WHERE due_at IS NOT NULL")
+        for limit in (1, 2, 7):
+            epoch, events = self.reader.claim("c", "w", limit)
+            self.assertEqual(len(events), limit)
+            self.reader.settle("c", epoch, "w", release_from=1)
+
+    # ---- parked events and the clock ----
+
+    def test_clock_that_is_set_back_hides_no_parked_event(self):
+        self.register("c")
+        seq = self.writer.emit("a/1")
+        for ahead in ("1 hour", "-1 hour"):
+            with self.subTest(due_from=ahead):
+                # Nothing that was parked when the clock was ahead is left.
+                self.reader.do("UPDATE @.lane SET due_from = now() + %s::interval WHERE lane = -1", ahead)
+                epoch, events = self.reader.claim("c")
+                self.assertEqual(self.seqs(events), [seq])
+                self.reader.settle("c", epoch, outcomes=[{"seq": seq, "kind": "retry", "delay_ms": 1}])
+                later = self.writer.emit("a/1")  # waits behind it
+                wait_until(lambda: self.reader.do("SELECT count(*) FROM @.parked WHERE due_at <= clock_timestamp()")[0][0] == 1)
+                epoch, events = self.reader.claim("c")
+                self.assertEqual(self.seqs(events), [seq])
+                self.assertTrue(self.reader.settle("c", epoch))
+                seq = later
+
+    # ---- trimming ----
+
+    def trim(self):
+        return self.reader.do("SELECT events FROM @.trim('0')")[0][0]
+
+    def kept(self):
+        return [row[0] for row in self.reader.do("SELECT seq FROM @.event ORDER BY seq")]
+
+    def test_late_low_event_is_trimmed_only_when_all_had_it(self):
+        self.register("c")
+        self.register("d", lanes=4)
+        late = self.session()
+        late.do("BEGIN")
+        low = late.emit("a/1")
+        others = [self.writer.emit(f"a/{i}") for i in range(10)]
+        for name in ("c", "d"): self.assertEqual(sorted(self.drain_all(name)), others)
+        self.take("c"), self.take("d")  # a look that finds nothing ends the window
+        self.assertEqual(self.trim(), 10)
+        late.do("COMMIT")
+        self.assertEqual((self.trim(), self.kept()), (0, [low]))
+        self.assertEqual(self.take("c"), [low])
+        self.assertEqual((self.trim(), self.kept()), (0, [low]))
+        epoch, events = self.reader.claim("d", "w")
+        self.assertEqual((self.seqs(events), self.trim()), ([low], 0))
+        self.reader.settle("d", epoch, "w", [{"seq": low, "kind": "retry", "delay_ms": 1}])
+        self.assertEqual((self.trim(), self.kept()), (0, [low]))
+        wait_until(lambda: self.take("d") == [low])
+        self.take("d")
+        self.assertEqual(self.trim(), 1)
+
+    def test_claim_in_flight_keeps_events_of_a_closed_window(self):
+        self.register("c", ordering="none")
+        mine = [self.writer.emit() for _ in range(3)]
+        self.reader.claim("c", "dead")
+        for _ in range(3):
+            more = self.writer.emit()
+            self.assertEqual(self.take("c"), [more])
+        self.trim()
+        self.assertEqual(self.kept()[:3], mine)
+        self.expire("c")
+        self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine)
+        self.trim()
+        self.assertEqual(self.kept(), [])
+
+    def test_retried_letter_of_a_trimmed_event_is_delivered(self):
+        self.register("c")
+        seq = self.writer.emit("a/1")
+        epoch, _ = self.reader.claim("c")
+        self.reader.settle("c", epoch, "w", [{"seq": seq, "kind": "dead", "error": "no"}])
+        self.take("c")
+        self.assertEqual(self.trim(), 1)
+        self.assertEqual(self.reader.do("SELECT @.redrive('c')"), [(1,)])
+        self.assertEqual(self.take("c"), [seq])
+        self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
+
+    def test_retried_letters_of_a_key_come_together_in_order(self):
+        """The first one of each key has a time, as among all parked events; the others are claimed with it."""
+        self.register("c")
+        seqs = [self.writer.emit(key) for key in ("a/1", "a/2", "a/1", "a/3", "a/1", "a/2")]
+        one, two, one_again, three, one_last, two_last = seqs
+        epoch, _ = self.reader.claim("c")
+        self.reader.settle("c", epoch, "w", [{"seq": seq, "kind": "dead", "error": "no"} for seq in seqs])
+        self.reader.do("SELECT @._redrive('c', %s)", [one, two_last])
+        self.reader.do("SELECT @._redrive('c', %s)", [one_again, two, three, one_last])  # behind one of them, before the other
+        with_time = "SELECT seq FROM @.parked WHERE due_at IS NOT NULL ORDER BY seq"
+        self.assertEqual(self.reader.do(with_time), [(seq,) for seq in (one, two, three, two_last)])
+        self.assertEqual(sorted(self.take("c", max_events=3)), [one, one_again, one_last])
+        rest = self.drain_all("c")
+        self.assertEqual(sorted(rest), [two, three, two_last])
+        self.assertLess(rest.index(two), rest.index(two_last))

@@ -1,0 +1,73 @@
+"""G10 on MariaDB: a consumer is added while a trim stands at any of its statements."""
+# build: plain
+# quick: no
+import urllib.parse
+
+from proxy_mariadb import STALLED, Proxy
+from support import BIN, MariaCase, wait_until
+
+EVENTS = 3
+MOST = 40  # more than the statements of a trim
+
+
+class Beside(MariaCase):
+    def setUp(self):
+        super().setUp()
+        self.init()
+        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
+        self.proxy = Proxy(path)
+        self.proxy.__enter__()
+        self.addCleanup(self.proxy.__exit__)
+        self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"
+
+    def deliver(self, consumer):
+        """deliver gives how many events the consumer has got in all."""
+        self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")
+        return len(self.ndjson(self.path(consumer)))
+
+    def there(self, consumer):
+        """there gives how many events there are, once the consumer is."""
+        return self.sql("SELECT count(*) FROM outbox_consumer c, outbox_event e WHERE c.name = %s", consumer)[0][0]
+
+    def waits(self):
+        """waits says whether somebody waits for a trim to end."""
+        return self.sql("SELECT 1 FROM information_schema.processlist WHERE id <> connection_id() AND info LIKE %s",
+                        f"%{self.dbname}%.outbox_meta%FOR UPDATE")
+
+    def add(self, consumer, stop):
+        """add adds a consumer that gets nothing yet, while a trim stands at `stop`, and gives the events that were there when it was.
+        If it has to wait for the trim, it is added when that goes on, and gives 0."""
+        with self.relay("--consumer", consumer, "--sink", f"file:{self.path('missing/out')}", "--lease", "500ms", "--from", "beginning",
+                        wait=False):
+            wait_until(lambda: self.there(consumer) or self.waits())
+            there = self.there(consumer)
+            stop.let_go()
+            wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer WHERE name = %s", consumer))
+        return there
+
+    def add_beside_trim(self, n):
+        """add_beside_trim adds a consumer while a trim stands at its n-th statement, and gives that statement, None if it has fewer,
+        and the events that were there when the consumer was."""
+        stop = self.proxy.at(n, STALLED)
+        trim = self.spawn(BIN, "trim", "--store", self.far, "--older-than", "0s", "--yes")
+        wait_until(lambda: stop.done() or not trim.running())
+        if not stop.done(): return None, 0
+        there = self.add(f"late{n}", stop)
+        trim.wait(expect=None)  # the server ends a transaction that stands still for long
+        return stop.text, there
+
+    def test_a_consumer_added_during_a_trim_gets_every_event(self):
+        """A trim that stands at any of its statements: a consumer that was added from the beginning by then gets every event."""
+        added = 0
+        self.deliver("done")
+        for n in range(1, MOST):
+            for i in range(EVENTS): self.emit("t.e", payload=str(i))
+            self.deliver("done")
+            text, there = self.add_beside_trim(n)
+            if text is None: break
+            got = self.deliver(f"late{n}")
+            self.assertGreaterEqual(got, there, f"added while the trim was about to run {text!r}")
+            added += there > 0
+            self.outbox("consumers", "remove", f"late{n}", "--force", "--yes")
+        self.assertLess(n, MOST - 1, "a trim has more statements than were tried")
+        self.assertGreater(added, 0, "no consumer was ever added before a trim went on")
