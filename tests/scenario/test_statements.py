@@ -54,18 +54,18 @@ class Statements(unittest.TestCase):
         for file, text in zip(files, (shared, sqlite, mariadb)): file.write_text(text)
         return self.statements(*(word for name, file in zip(("shared", "sqlite", "mariadb"), files) for word in (name, file)))
 
-    def test_a_shared_statement_says_things_in_the_words_of_each_store(self):
+    def test_a_shared_statement_is_in_the_dialect_of_each_store(self):
         text = "-- top (n int): one.\nINSERT INTO t (a) SELECT greatest(@a@, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a;\n"
         self.assertEqual(self.make_shared(text, "-- @a@: its own.\nx;\n", "-- @a@: its own.\ny;\n").returncode, 0)
         self.assertIn('"INSERT INTO t (a) SELECT max(x, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a"', self.source.read_text())
         self.assertIn('"INSERT INTO t (a) SELECT greatest(y, ?) WHERE 1 ON DUPLICATE KEY UPDATE a = VALUES(a)"', self.source.read_text())
 
-    def test_a_store_puts_its_own_statement_in_the_place_of_the_shared_one(self):
+    def test_a_store_can_override_a_shared_statement(self):
         self.assertEqual(self.make_shared(DROP, "", "-- drop_claim (epoch int): another.\nDELETE FROM d WHERE e = :epoch;\n").returncode, 0)
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
         self.assertIn('[SQL_MARIADB] = {"DELETE FROM d WHERE e = ?"', self.source.read_text())
 
-    def test_a_shared_statement_may_have_a_parameter_that_only_one_store_uses(self):
+    def test_a_shared_parameter_may_be_used_by_one_store_only(self):
         text = "-- read (most int): some.\nSELECT @payload@;\n"
         self.assertEqual(self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: part.\nleft(p, :most);\n").returncode, 0)
         done = self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: all.\np;\n")
