@@ -150,7 +150,7 @@ def exports():
 # ---- named ----
 
 # By its path from the top, or by its folder below sql/STORE.
-FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
+FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:docs|(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
 FIRST_MIGRATION = re.compile(r"sql/\w+/0001_\w+\.sql$")  # it is released: nobody edits it when a file moves
 
 

@@ -164,7 +164,7 @@ CREATE TABLE @schema@.event (
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
-COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by nobody';
+COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by no consumer';
 COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a key that is known stores no second event; NULL: none';
 
 -- Keys under which events were emitted, so that emitting again gives no second event. Each tenant has its own keys.
@@ -214,14 +214,14 @@ CREATE TABLE @schema@.setting (
     ordering   text NOT NULL,
     lanes      int NOT NULL,
     since      timestamptz NOT NULL,
-    by_whom    text,                          -- NULL: nobody wrote it down
+    by_whom    text,                          -- NULL: not recorded
     PRIMARY KEY (consumer, generation)
 );
 COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
 
 -- Filters that a consumer had, each with how far its lanes had got when it was replaced: what was handed out by then was judged
 -- by it. n grows; of those that cover an event the first counts. epoch: claims up to it were made under this filter. No event
--- past head was handed out under it, so trimming knows when nobody can ask any more.
+-- past head was handed out under it, so trimming knows when it is no longer needed.
 CREATE TABLE @schema@.former_filter (
     consumer  text NOT NULL,
     n         bigint NOT NULL,
@@ -272,7 +272,7 @@ CREATE TABLE @schema@.lane (
 COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has got; the highest version counts';
 COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
 COMMENT ON COLUMN @schema@.lane.due_from IS
-    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: nobody knows';
+    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
 COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row says where';
 COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for lane n; NULL: only this one';
 COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
@@ -366,7 +366,7 @@ CREATE TABLE @schema@.ended (
 COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not tell';
 
 -- When a consumer got past an event is told by samples: at that time it was done with every event up to seq that `seen` shows,
--- and with all before it. trim takes one now and then (internal/trim.sql), and forgets those nobody asks for any more, so
+-- and with all before it. trim takes one now and then (internal/trim.sql), and forgets those that are no longer needed, so
 -- there are about 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet:
 -- to lose samples keeps events longer, and deletes none too early. The samples of the consumer '' are of all consumers.
 CREATE TABLE @schema@.passed (
@@ -440,7 +440,7 @@ CREATE TABLE @schema@.adopted_row (
 );
 COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became which event, until it is marked';
 
--- ---- roles and tenants: nobody but the owner writes to the tables; workers and operators go through functions that check ----
+-- ---- roles and tenants: only the owner writes to the tables; workers and operators go through functions that check ----
 
 -- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; one that ends in * stands for all
 -- that begin so. Roles go by their names, which are what a dump has; that a role has the part is told by its rights, so one that is

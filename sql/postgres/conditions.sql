@@ -43,7 +43,7 @@ CASE WHEN ({asked}[1]).single THEN @schema@._single_turn({asked}[1], {knows})
 @define start_of(c)@
 CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 
--- A claim of somebody's is alive, and its end was not set by a clock that was ahead. Of two turns,
+-- A claim is alive, and its end was not set by a clock that was ahead. Of two turns,
 -- the one that began first may come second, by a second.
 @define is_alive(k, moment)@
 ({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')

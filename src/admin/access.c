@@ -41,21 +41,14 @@ void access_tokens_free(struct tokens *t)
     free(t);
 }
 
-static bool is_printable(struct str word)
-{
-    for (size_t i = 0; i < word.n; i++)
-        if (!char_is_visible(word.p[i]))
-            return false;
-    return true;
-}
-
 /* add_token adds one token. Its errors give the number of the token and quote nothing of it. */
 static int add_token(struct tokens *t, struct str word, struct error *err)
 {
     if (t->n == ACCESS_TOKENS_MAX)
         return err_set(err, ERR_CONFIG, "more than %d tokens", ACCESS_TOKENS_MAX);
-    if (!is_printable(word))
-        return err_set(err, ERR_CONFIG, "token %zu is not printable ASCII", t->n + 1);
+    for (size_t i = 0; i < word.n; i++)
+        if (!char_is_visible(word.p[i]))
+            return err_set(err, ERR_CONFIG, "token %zu is not printable ASCII", t->n + 1);
     if (word.n < ACCESS_TOKEN_MIN || word.n > ACCESS_TOKEN_MAX)
         return err_set(
             err, ERR_CONFIG,

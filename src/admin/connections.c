@@ -35,36 +35,21 @@ static void disconnect(const struct connection *one)
     shutdown(one->fd, SHUT_RDWR);
 }
 
-static size_t count_open(const struct connections *k)
+/* make_room disconnects the oldest client whose request is not complete, if few places are left. */
+static void make_room(const struct connections *k)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < CONNECTIONS_MAX; i++)
-        if (k->connection[i].since)
-            n++;
-    return n;
-}
-
-/* oldest_waiting returns the oldest connection whose request is not complete, or NULL. */
-static const struct connection *oldest_waiting(const struct connections *k)
-{
+    size_t open = 0;
     const struct connection *oldest = NULL;
     for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
         const struct connection *one = &k->connection[i];
-        bool waiting = one->since && !one->complete;
-        if (!waiting)
+        if (!one->since)
             continue;
-        if (!oldest || one->since < oldest->since)
+        open++;
+        bool waiting = !one->complete;
+        if (waiting && (!oldest || one->since < oldest->since))
             oldest = one;
     }
-    return oldest;
-}
-
-static void make_room(const struct connections *k)
-{
-    if (count_open(k) < FEW_LEFT)
-        return;
-    const struct connection *oldest = oldest_waiting(k);
-    if (oldest)
+    if (open >= FEW_LEFT && oldest)
         disconnect(oldest);
 }
 
@@ -101,11 +86,6 @@ void connections_closed(struct connections *k, int fd)
     pthread_mutex_unlock(&k->lock);
 }
 
-static int64_t deadline_of(const struct connection *one)
-{
-    return one->since + (one->complete ? ANSWER_NS : REQUEST_NS);
-}
-
 int64_t connections_tick(struct connections *k, int64_t now)
 {
     int64_t next = CLOCK_NEVER;
@@ -114,7 +94,7 @@ int64_t connections_tick(struct connections *k, int64_t now)
         const struct connection *one = &k->connection[i];
         if (!one->since)
             continue;
-        int64_t end = deadline_of(one);
+        int64_t end = one->since + (one->complete ? ANSWER_NS : REQUEST_NS);
         if (now >= end) {
             disconnect(one);
             end = now + AGAIN_NS;

@@ -119,16 +119,6 @@ static struct health none_running(const struct admin_config *cfg, struct buf *ve
     return h;
 }
 
-/* merge_health adds the health of one consumer to that of all. The text is that of the first one
- * that is not ready. */
-static void merge_health(struct health *all, const struct health *h)
-{
-    if (all->ready && !h->ready)
-        memcpy(all->text, h->text, sizeof all->text);
-    all->ready = all->ready && h->ready;
-    all->alive = all->alive && h->alive;
-}
-
 struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose)
 {
     struct health all = {.ready = true, .alive = true};
@@ -145,7 +135,10 @@ struct health admin_health(const struct admin_config *cfg, struct store *st, str
         struct health h = judge_consumer(cfg, st, &v[i], now);
         if (verbose)
             buf_addf(verbose, "[%c] %s: %s\n", h.ready ? '+' : '-', v[i].consumer, h.text);
-        merge_health(&all, &h);
+        if (all.ready && !h.ready)
+            memcpy(all.text, h.text, sizeof all.text);
+        all.ready = all.ready && h.ready;
+        all.alive = all.alive && h.alive;
     }
     free(v);
     if (n == 0)

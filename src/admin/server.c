@@ -59,15 +59,6 @@ bool admin_built(void)
 
 /* ---- pages ---- */
 
-/* open_store opens the store for scrapes, once. It needs the lock. */
-static bool open_store(struct admin *s)
-{
-    outbox *ob = atomic_load(&s->cfg.ob);
-    if (s->st)
-        return true;
-    return ob && manage_store(ob, &s->st, NULL) == 0;
-}
-
 /* lock_store returns the store for scrapes, locked. It returns NULL, with nothing locked, if
  * another scrape keeps it busy or it cannot be opened; the page is then made without it. */
 static struct store *lock_store(struct admin *s)
@@ -77,7 +68,9 @@ static struct store *lock_store(struct admin *s)
     until.tv_sec += STORE_WAIT_S;
     if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
         return NULL;
-    if (open_store(s))
+    outbox *ob = atomic_load(&s->cfg.ob);
+    bool is_open = s->st || (ob && manage_store(ob, &s->st, NULL) == 0); /* the first opens it */
+    if (is_open)
         return s->st;
     pthread_mutex_unlock(&s->store_lock);
     return NULL;
@@ -186,15 +179,6 @@ static int descriptor_of(struct MHD_Connection *c)
     return info->connect_fd;
 }
 
-static void wake_watcher(struct admin *s)
-{
-    uint64_t one = 1;
-    if (s->cfg.wake_fd < 0)
-        return;
-    ssize_t written = write(s->cfg.wake_fd, &one, sizeof one);
-    (void)written; /* it only fails if the thread is awake already */
-}
-
 /* on_connection keeps the list of connections. It wakes the watching thread, which has a new
  * deadline to wait for. */
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
@@ -207,7 +191,9 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         return;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         connections_opened(&s->connections, fd, clock_mono(&clock_system));
-        wake_watcher(s);
+        uint64_t one = 1;
+        ssize_t written = s->cfg.wake_fd < 0 ? 0 : write(s->cfg.wake_fd, &one, sizeof one);
+        (void)written; /* it only fails if the thread is awake already */
     } else {
         connections_closed(&s->connections, fd);
     }
@@ -310,13 +296,6 @@ static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *
     return access_check(&rules, r, (struct sockaddr *)&here);
 }
 
-static void count_refusal(struct admin *s, unsigned status)
-{
-    for (size_t i = 0; i < METRICS_REFUSALS; i++)
-        if (metrics_refusals[i] == status)
-            atomic_fetch_add(&s->refused[i], 1);
-}
-
 /* detail_of reads the parameter `verbose`; details are for clients that know the token. */
 static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
 {
@@ -341,7 +320,9 @@ static void make_reply(struct admin *s, struct MHD_Connection *c, const char *ur
         refused = knows;
 
     if (refused.status) {
-        count_refusal(s, refused.status);
+        for (size_t i = 0; i < METRICS_REFUSALS; i++)
+            if (metrics_refusals[i] == refused.status)
+                atomic_fetch_add(&s->refused[i], 1);
         ret->status = refused.status;
         buf_adds(&ret->text, refused.text);
         return;

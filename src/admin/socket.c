@@ -119,18 +119,8 @@ static int check_folder(const struct stat *folder, struct error *err)
     return 0;
 }
 
-/* lock_descriptor waits up to two seconds: another relay holds the lock only while it starts. */
-static int lock_descriptor(int fd, struct error *err)
-{
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            return 0;
-        usleep(LOCK_PAUSE_US);
-    }
-    return err_set(err, ERR_BUSY, "another process has locked its folder");
-}
-
-/* open_locked returns a descriptor of the folder that holds its lock. */
+/* open_locked returns a descriptor of the folder that holds its lock. It waits up to two seconds:
+ * another relay holds the lock only while it starts. */
 static int open_locked(const struct place *p, int *ret, struct error *err)
 {
     if (check_folder(&p->folder, err) != 0)
@@ -138,12 +128,15 @@ static int open_locked(const struct place *p, int *ret, struct error *err)
     int fd = fd_above_stdio(openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
-    if (lock_descriptor(fd, err) != 0) {
-        close(fd);
-        return -1;
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            *ret = fd;
+            return 0;
+        }
+        usleep(LOCK_PAUSE_US);
     }
-    *ret = fd;
-    return 0;
+    close(fd);
+    return err_set(err, ERR_BUSY, "another process has locked its folder");
 }
 
 /* lock_folder keeps a process that starts at the same time from taking our new socket for one that

@@ -72,20 +72,21 @@ static int check_lease(int64_t lease_ms, struct error *err)
 
 /* ---- settling ---- */
 
-static const char *reason(const struct item *it, const char *usual)
+static const char *reason_or(const struct item *it, const char *usual)
 {
     return it->why ? it->why : usual;
 }
 
-/* failed returns the outcome of a failed attempt: a retry, or a dead letter after the last one. */
-static struct outcome failed(outbox_batch *b, const struct part *p, const struct item *it)
+/* failed_outcome returns the outcome of a failed attempt: a retry, or a dead letter after the last
+ * one. */
+static struct outcome failed_outcome(outbox_batch *b, const struct part *p, const struct item *it)
 {
     const struct event *ev = it->d.ev;
     struct outcome o = {.ev = ev,
                         .kind = OUTCOME_RETRY,
                         .attempts = ev->attempts + 1,
                         .proven = true,
-                        .error = reason(it, "failed")};
+                        .error = reason_or(it, "failed")};
     if (o.attempts >= p->retry.attempts)
         o.kind = OUTCOME_DEAD;
     else
@@ -104,16 +105,16 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
         o.kind = OUTCOME_DELAY;
     switch (it->said) {
     case SAID_DONE: return false;
-    case SAID_RETRY: o = failed(b, p, it); break;
+    case SAID_RETRY: o = failed_outcome(b, p, it); break;
     case SAID_REJECT:
         o.kind = OUTCOME_DEAD;
         o.attempts = ev->attempts + 1;
-        o.error = reason(it, "rejected");
+        o.error = reason_or(it, "rejected");
         break;
     case SAID_NOT_MINE:
         o.kind = OUTCOME_RETRY;
         o.delay_ms = NOT_MINE_MS + (int64_t)rng_below(&b->rng, NOT_MINE_MS);
-        o.error = reason(it, "left to another worker");
+        o.error = reason_or(it, "left to another worker");
         break;
     case SAID_NOTHING:
     case SAID_DOWN: break; /* not tried */
@@ -356,9 +357,9 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
     return 0;
 }
 
-/* shuffle puts the consumers in random order. Otherwise one that always has more events than the
- * limit would starve those after it. */
-static void shuffle(struct consumer_spec *list, size_t n, struct rng *rng)
+/* shuffle_specs puts the consumers in random order. Otherwise one that always has more events than
+ * the limit would starve those after it. */
+static void shuffle_specs(struct consumer_spec *list, size_t n, struct rng *rng)
 {
     for (size_t i = n; i > 1; i--) {
         size_t k = rng_below(rng, i);
@@ -384,7 +385,7 @@ static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
     struct store *st = b->ob->st;
     if (st->ops->consumer_specs(st, c->target, &b->a, &list, &n, err) != 0)
         return -1;
-    shuffle(list, n, &b->rng);
+    shuffle_specs(list, n, &b->rng);
     for (size_t i = 0; i < n && !is_full(b, c); i++) {
         struct error why = {0};
         bool failed = claim_for(b, c, &list[i], n == 1, &why) != 0;

@@ -170,10 +170,10 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
     ret->duplicate = duplicate;
 }
 
-/* emit emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) says whether
- * a transaction of outbox_begin was open. */
-static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
-                bool *ret_in_tx, struct error *err)
+/* emit_message emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) says
+ * whether a transaction of outbox_begin was open. */
+static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
+                        bool *ret_in_tx, struct error *err)
 {
     struct new_event ev;
     char id[UUID_TEXT + 1];
@@ -197,10 +197,10 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
-/* committed is called after a commit. It wakes the consumers of this handle if the store cannot,
- * and in eager mode delivers at once, unless outbox_run is at work, or a handler is calling, whose
- * own step will get to the event. */
-static int committed(outbox *ob, struct error *err)
+/* after_commit wakes the consumers of this handle if the store cannot, and in eager mode delivers
+ * at once, unless outbox_run is at work, or a handler is calling, whose own step will get to the
+ * event. */
+static int after_commit(outbox *ob, struct error *err)
 {
     bool store_wakes = (ob->st->caps & STORE_WAKEUP) != 0;
     bool idle = !ob->running && !supervisor_is_current(&ob->sv);
@@ -219,11 +219,11 @@ OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *
                            outbox_error *err)
 {
     bool in_tx;
-    if (emit(ob, NULL, m, ret, &in_tx, err_of(err)) != 0)
+    if (emit_message(ob, NULL, m, ret, &in_tx, err_of(err)) != 0)
         return -1;
     if (in_tx)
         return 0;
-    return committed(ob, err_of(err));
+    return after_commit(ob, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m,
@@ -233,7 +233,7 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
         return err_set(err_of(err), ERR_MISUSE, "outbox_emit_sqlite needs a connection");
     if (!outbox_sqlite(ob))
         return err_set(err_of(err), ERR_MISUSE, "this outbox is not in SQLite");
-    return emit(ob, db, m, ret, NULL, err_of(err));
+    return emit_message(ob, db, m, ret, NULL, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m,
@@ -243,7 +243,7 @@ OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_messa
         return err_set(err_of(err), ERR_MISUSE, "outbox_emit_pg needs a connection");
     if (!outbox_pg(ob))
         return err_set(err_of(err), ERR_MISUSE, "this outbox is not in PostgreSQL");
-    return emit(ob, db, m, ret, NULL, err_of(err));
+    return emit_message(ob, db, m, ret, NULL, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox_message *m,
@@ -253,7 +253,7 @@ OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox
         return err_set(err_of(err), ERR_MISUSE, "outbox_emit_mariadb needs a connection");
     if (!mdb_is(ob->st))
         return err_set(err_of(err), ERR_MISUSE, "this outbox is not in MariaDB");
-    return emit(ob, db, m, ret, NULL, err_of(err));
+    return emit_message(ob, db, m, ret, NULL, err_of(err));
 }
 
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
@@ -304,7 +304,7 @@ OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err)
 
     if (r != 0)
         return -1;
-    return committed(ob, err_of(err));
+    return after_commit(ob, err_of(err));
 }
 
 OUTBOX_API void outbox_rollback(outbox *ob)
@@ -379,8 +379,8 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
     return result;
 }
 
-/* furthest keeps the first mark and ends the walk: marks come with the furthest first. */
-static int furthest(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+/* keep_first keeps the first mark and ends the walk: marks come with the furthest first. */
+static int keep_first(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     (void)consumer;
     (void)at;
@@ -395,7 +395,7 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
     if (!stream)
         return err_set(err_of(err), ERR_MISUSE, "no stream was named");
     pthread_mutex_lock(&ob->lock);
-    int r = ob->st->ops->marks(ob->st, stream, furthest, id, err_of(err));
+    int r = ob->st->ops->marks(ob->st, stream, keep_first, id, err_of(err));
     pthread_mutex_unlock(&ob->lock);
     if (r != 0)
         return -1;

@@ -3,7 +3,7 @@
 #include "base/wake_fd.h"
 #include "extra/streams/stream_reader.h"
 
-/* What the reader passes to handle. */
+/* What the reader passes to handle_event. */
 struct reading {
     outbox *ob;
     struct store *st;
@@ -25,9 +25,9 @@ static int handle_in_tx(const struct reading *r, const struct event *ev, bool *r
     return 0;
 }
 
-/* handle makes one event take effect. The record that it was handled and what the handler does are
- * one transaction. */
-static int handle(void *ctx, const struct event *ev, struct error *err)
+/* handle_event makes one event take effect. The record that it was handled and what the handler
+ * does are one transaction. */
+static int handle_event(void *ctx, const struct event *ev, struct error *err)
 {
     const struct reading *r = ctx;
     bool first = false;
@@ -58,7 +58,7 @@ OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *
         .until_through = (s->flags & OUTBOX_UNTIL_THROUGH) != 0,
         .wake = ob->sv.stop_fd,
         .log = &ob->log,
-        .handle = handle,
+        .handle = handle_event,
         .ctx = &r,
     };
     int rc = stream_reader_run(&cfg, NULL, e ? e : &own);

@@ -399,7 +399,7 @@ static void warn_of_inbox(const struct supervisor *sv, const struct worker *w)
            inbox, need);
 }
 
-static void announce(const struct supervisor *sv, struct worker *const *w, size_t n)
+static void announce_start(const struct supervisor *sv, struct worker *const *w, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         warn_of_inbox(sv, w[i]);
@@ -425,7 +425,7 @@ int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, boo
         result = start_worker(sv, w[i], err);
 
     if (result == 0) {
-        announce(sv, w, n);
+        announce_start(sv, w, n);
         supervise(sv, until_through);
         result = end_workers(sv, 0, err);
     } else {
@@ -467,7 +467,7 @@ static int step_rounds(struct worker *const *w, size_t n, struct error *err)
     do {
         before = delivered_by(w, n);
         for (size_t i = 0; i < n; i++) {
-            pipeline_ring(w[i]->p);
+            pipeline_wake(w[i]->p);
             if (worker_finish(w[i], err) != 0)
                 return -1;
         }

@@ -87,7 +87,8 @@ struct visiting {
     size_t seen;
 };
 
-static int pass_on(void *ctx, const struct event *ev, const struct delivery_info *info, size_t n)
+static int visit_event(void *ctx, const struct event *ev, const struct delivery_info *info,
+                       size_t n)
 {
     struct visiting *v = ctx;
     struct delivery d = {.ev = ev, .attempt = 0};
@@ -109,7 +110,7 @@ OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox
         struct event_query q = {.after = v.last, .limit = 1000};
         v.seen = 0;
         pthread_mutex_lock(&ob->lock);
-        int r = ob->st->ops->events(ob->st, &q, pass_on, &v, err_of(err));
+        int r = ob->st->ops->events(ob->st, &q, visit_event, &v, err_of(err));
         pthread_mutex_unlock(&ob->lock);
         if (r != 0)
             return -1;
@@ -123,7 +124,7 @@ struct counting {
     int n;
 };
 
-static int count(void *ctx, const outbox_event *ev)
+static int count_matching(void *ctx, const outbox_event *ev)
 {
     struct counting *c = ctx;
     const char *id = outbox_event_aggregate_id(ev);
@@ -140,7 +141,7 @@ OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggre
                                  const char *payload_part, outbox_error *err)
 {
     struct counting c = {.type = type, .aggregate_id = aggregate_id, .part = payload_part};
-    if (outbox_test_each(ob, count, &c, err) != 0)
+    if (outbox_test_each(ob, count_matching, &c, err) != 0)
         return -1;
     return c.n;
 }

@@ -251,9 +251,9 @@ static bool wait_for_work(struct worker *w, struct pollfd *fds)
     return wake->revents != 0 && wake_fd_clear(w->wake_fd);
 }
 
-/* rest publishes what was done and sleeps until there is more to do. *round becomes the round that
- * the supervisor is in, if it has begun one. */
-static void rest(struct worker *w, struct pollfd *fds, uint64_t *round)
+/* publish_and_sleep publishes what was done and sleeps until there is more to do. *round becomes
+ * the round that the supervisor is in, if it has begun one. */
+static void publish_and_sleep(struct worker *w, struct pollfd *fds, uint64_t *round)
 {
     publish_progress(w, *round);
     atomic_store_explicit(&w->step_since, 0, memory_order_relaxed);
@@ -264,7 +264,7 @@ static void rest(struct worker *w, struct pollfd *fds, uint64_t *round)
     pthread_mutex_lock(&w->sv->lock);
     *round = w->sv->round;
     pthread_mutex_unlock(&w->sv->lock);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
 }
 
 static void *worker_main(void *arg)
@@ -283,7 +283,7 @@ static void *worker_main(void *arg)
         if (stop && pipeline_state(w->p) == PIPELINE_RUNNING)
             pipeline_drain(w->p, now + sv->drain_ms * MS_NS);
         if (!pipeline_step(w->p)) {
-            rest(w, fds, &round);
+            publish_and_sleep(w, fds, &round);
         } else if (now - w->shown_at >= SHOW_EVERY) {
             pthread_mutex_lock(&sv->lock);
             worker_show(w);

@@ -36,25 +36,16 @@ struct visit {
 
 /* ---- clocks ---- */
 
-/* clock_offset returns how far the store's clock is ahead of ours; negative: behind. The store was
- * asked between `before` and `after`, so any time in between is agreement. */
-static int64_t clock_offset(const struct visit *v, int64_t before, int64_t after)
-{
-    int64_t now = v->info.now_ms;
-    if (now < before)
-        return -(before - now);
-    if (now > after)
-        return clock_since(now, after);
-    return 0;
-}
-
-/* compare_clocks compares the two clocks. A difference of up to CLOCK_MS is not worth a warning. */
+/* compare_clocks compares the two clocks. The store was asked between `before` and `after`, so any
+ * time in between is agreement; a difference of up to CLOCK_MS is not worth a warning. */
 static void compare_clocks(struct visit *v, int64_t before, int64_t after)
 {
     const char *where = "ahead of";
-    int64_t apart = clock_offset(v, before, after);
-    if (apart < 0) {
-        apart = -apart;
+    int64_t now = v->info.now_ms, apart = 0;
+    if (now > after)
+        apart = clock_since(now, after);
+    if (now < before) {
+        apart = before - now;
         where = "behind";
     }
     if (apart <= CLOCK_MS) {
@@ -209,18 +200,6 @@ static bool is_retention_overdue(const struct visit *v, int64_t age_ms)
     return !just_delivered;
 }
 
-/* slowest_consumer returns the consumer that needs the oldest events; NULL: there is no
- * consumer. */
-static const struct consumer_info *slowest_consumer(const struct visit *v)
-{
-    const struct consumer_info *found = NULL;
-    for (size_t i = 0; i < v->n; i++) {
-        if (!found || v->list[i].floor < found->floor)
-            found = &v->list[i];
-    }
-    return found;
-}
-
 /* examine_retention reports old events that are still there, and for whom. */
 static void examine_retention(struct visit *v)
 {
@@ -236,7 +215,11 @@ static void examine_retention(struct visit *v)
     }
 
     char age[HUMAN_AGE];
-    const struct consumer_info *pin = slowest_consumer(v);
+    const struct consumer_info *pin = NULL; /* the consumer that needs the oldest events */
+    for (size_t i = 0; i < v->n; i++) {
+        if (!pin || v->list[i].floor < pin->floor)
+            pin = &v->list[i];
+    }
     bool needed = pin && pin->floor < v->info.tail;
     human_age(age_ms, age);
     if (needed)

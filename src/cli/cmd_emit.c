@@ -361,21 +361,15 @@ static int bulk_report(const struct bulk *k, struct error *err)
     return 0;
 }
 
-/* size_of returns how long a file is, for the progress bar; 0: unknown. */
-static int64_t size_of(int fd)
-{
-    struct stat sb;
-    bool known = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode);
-    return known ? sb.st_size : 0;
-}
-
 /* bulk_run stores a file and says how that went. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)
         return -1;
     arena_init(&k->arena, ATTRIBUTES_MAX);
-    output_progress_start(&k->progress, size_of(fd));
+    struct stat sb;
+    bool known = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode);
+    output_progress_start(&k->progress, known ? sb.st_size : 0);
     int r = bulk_lines(k, err);
     output_progress_end(&k->progress);
 
@@ -410,18 +404,12 @@ static int emit_many(struct cli *cli, struct error *err)
     return r;
 }
 
-/* about_one says whether an option was given that describes a single event. */
-static bool about_one(const struct emit_args *a)
-{
-    bool content = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version;
-    bool handling = a->idempotency_key || a->tenant || a->delay_ms;
-    return content || handling;
-}
-
 static int emit_run(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
-    if (a->ndjson && about_one(a))
+    bool content = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version;
+    bool handling = a->idempotency_key || a->tenant || a->delay_ms;
+    if (a->ndjson && (content || handling))
         return options_usage(
             err, "--ndjson takes no options about a single event: each line has its own");
     if (a->ndjson)

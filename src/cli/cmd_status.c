@@ -69,15 +69,6 @@ static void keep_counters(struct look *l)
     }
 }
 
-static const struct mark *mark_of(const struct look *l, const char *name)
-{
-    for (size_t i = 0; i < l->n_before; i++) {
-        if (strcmp(l->before[i].name, name) == 0)
-            return &l->before[i];
-    }
-    return NULL;
-}
-
 /* per_second returns a rate, or -1 if there is nothing to compare with. */
 static int64_t per_second(const struct look *l, int64_t now, int64_t before)
 {
@@ -93,8 +84,10 @@ static struct listed_consumer row_of(const struct look *l, const struct consumer
 {
     struct listed_consumer row = {
         .c = *c, .now_ms = l->info.now_ms, .delivered_per_s = -1, .read_per_s = -1};
-    const struct mark *m = mark_of(l, c->spec.name);
-    if (m) {
+    for (size_t i = 0; i < l->n_before; i++) {
+        const struct mark *m = &l->before[i];
+        if (strcmp(m->name, c->spec.name) != 0)
+            continue;
         row.delivered_per_s = per_second(l, c->delivered, m->delivered);
         row.read_per_s = per_second(l, c->position, m->position);
     }
@@ -165,14 +158,6 @@ static int print_json(struct look *l, struct error *err)
 
 /* ---- once, or repeatedly ---- */
 
-/* clear_screen starts a --watch on a terminal at the top again. */
-static void clear_screen(const struct args *a)
-{
-    bool redraws = a->status.watch && !a->json;
-    if (redraws && isatty(STDOUT_FILENO))
-        fputs("\033[H\033[2J", stdout);
-}
-
 /* show_once looks and prints once. The counters are remembered only after they were printed, so
  * that a rate is always about the time between two tables. */
 static int show_once(struct look *l, struct error *err)
@@ -180,7 +165,12 @@ static int show_once(struct look *l, struct error *err)
     if (read_state(l, err) != 0)
         return -1;
 
-    clear_screen(&l->cli->args);
+    /* A --watch on a terminal starts at the top again. */
+    const struct args *a = &l->cli->args;
+    bool redraws = a->status.watch && !a->json;
+    if (redraws && isatty(STDOUT_FILENO))
+        fputs("\033[H\033[2J", stdout);
+
     int r;
     if (l->cli->args.json)
         r = print_json(l, err);

@@ -10,6 +10,7 @@
 #include "admin/access.h"
 #include "admin/admin.h"
 #include "base/clock.h"
+#include "base/num.h"
 #include "cli/cli.h"
 
 /* ---- a consumer and its sink ---- */
@@ -21,15 +22,6 @@ static void ignore_answer(void *ctx, struct delivery *d, const struct sink_resul
     (void)ctx;
     (void)d;
     (void)r;
-}
-
-/* probe_timeout returns how long a peer may take to answer: not longer than a delivery. */
-static int64_t probe_timeout(const struct consumer *c)
-{
-    bool shorter = c->timeout_ms > 0 && c->timeout_ms < PROBE_MS;
-    if (shorter)
-        return c->timeout_ms;
-    return PROBE_MS;
 }
 
 int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *ret,
@@ -46,8 +38,12 @@ int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *
     if (kind->open(&cfg, &sk, err) != 0)
         return -1;
     int r = 0;
-    if (connect && kind->probe)
-        r = kind->probe(sk, probe_timeout(c), err);
+    if (connect && kind->probe) {
+        int64_t ms = PROBE_MS; /* not longer than a delivery */
+        if (c->timeout_ms > 0)
+            ms = min_i64(ms, c->timeout_ms);
+        r = kind->probe(sk, ms, err);
+    }
     if (ret)
         *ret = sink_broker_of(sk);
     kind->close(sk);
@@ -106,15 +102,8 @@ static bool names_file(const struct option_def *o)
     return o->arg && strcmp(o->arg, "FILE") == 0;
 }
 
-/* is_culprit reports whether an error mentions an option: by its name, or by the file it names. */
-static bool is_culprit(const struct given *g, const char *text)
-{
-    bool by_name = strchr(g->def->name, '-') && strstr(text, g->def->name);
-    bool by_file = names_file(g->def) && strstr(text, g->value);
-    return by_name || by_file;
-}
-
-/* culprit_of returns the option that an error mentions, or NULL: then it is about the sink. */
+/* culprit_of returns the option that an error mentions, by its name or by the file it names, or
+ * NULL: then it is about the sink. */
 static const struct given *culprit_of(const struct checking *k, const char *consumer,
                                       const char *text)
 {
@@ -122,7 +111,9 @@ static const struct given *culprit_of(const struct checking *k, const char *cons
         const struct given *g = config_get(k->c, consumer, o);
         if (!g || strcmp(o->name, "sink") == 0)
             continue;
-        if (is_culprit(g, text))
+        bool by_name = strchr(g->def->name, '-') && strstr(text, g->def->name);
+        bool by_file = names_file(g->def) && strstr(text, g->value);
+        if (by_name || by_file)
             return g;
     }
     return NULL;
@@ -329,24 +320,17 @@ static void check_sink(const struct checking *k, const char *name)
 
 /* ---- one consumer ---- */
 
-/* check_lanes reports lanes that a global order cannot have. */
-static void check_lanes(const struct checking *k, const char *name)
-{
-    char text[STORE_NAME_MAX + 200];
-    bool global = strcmp(value_of(k, name, "order"), "global") == 0;
-    bool one_lane = strcmp(value_of(k, name, "lanes"), "1") == 0;
-    if (!global || one_lane)
-        return;
-    snprintf(text, sizeof(text),
-             "consumer \"%s\": order = global has one lane; remove lanes, or use order = key",
-             name);
-    tell_problem(k, where_of(k, name, "lanes"), text, false);
-}
-
 static void check_consumer(const struct checking *k, const char *name)
 {
     char text[2 * STORE_NAME_MAX + 200];
-    check_lanes(k, name);
+    bool global = strcmp(value_of(k, name, "order"), "global") == 0;
+    bool one_lane = strcmp(value_of(k, name, "lanes"), "1") == 0;
+    if (global && !one_lane) {
+        snprintf(text, sizeof(text),
+                 "consumer \"%s\": order = global has one lane; remove lanes, or use order = key",
+                 name);
+        tell_problem(k, where_of(k, name, "lanes"), text, false);
+    }
     if (value_of(k, name, "sink")) {
         check_sink(k, name);
         return;
@@ -365,42 +349,31 @@ static const struct given *given_for(const struct checking *k, const char *optio
     return config_get(k->c, NULL, option_find(config_options, option));
 }
 
-static const char *value_if(const struct given *g)
-{
-    return g ? g->value : NULL;
-}
-
-/* check_token_file warns of a file with tokens that every user can read or write. */
-static void check_token_file(const struct checking *k, const struct given *file)
-{
-    char text[600];
-    struct stat st;
-    bool open_to_all = stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
-    if (!open_to_all)
-        return;
-    snprintf(text, sizeof(text), "any user of this machine can read or write %s; chmod o-rwx it",
-             file->value);
-    tell_problem(k, file->where, text, true);
-}
-
-/* check_tokens checks the tokens of the HTTP server. It returns false if there are none. */
+/* check_tokens checks the tokens of the HTTP server, and warns of a file that other users can read.
+ * It returns false if there are none. */
 static bool check_tokens(const struct checking *k)
 {
     const struct given *file = given_for(k, "listen-token-file");
     const struct given *variable = given_for(k, "listen-token-env");
     struct tokens *tokens;
     struct error err;
+    struct stat st;
     if (!file && !variable)
         return false;
 
-    const struct given *first = file ? file : variable;
-    if (access_tokens_load(value_if(file), value_if(variable), &tokens, &err) == 0)
+    if (access_tokens_load(file ? file->value : NULL, variable ? variable->value : NULL, &tokens,
+                           &err) == 0)
         access_tokens_free(tokens);
     else
-        tell_problem(k, first->where, err.text, false);
+        tell_problem(k, (file ? file : variable)->where, err.text, false);
 
-    if (file)
-        check_token_file(k, file);
+    bool is_open = file && stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
+    if (is_open) {
+        char text[600];
+        snprintf(text, sizeof(text),
+                 "any user of this machine can read or write %s; chmod o-rwx it", file->value);
+        tell_problem(k, file->where, text, true);
+    }
     return true;
 }
 

@@ -214,16 +214,6 @@ static void tell_arguments(const struct telling *t)
     }
 }
 
-static bool file_has_secret(const struct config *c)
-{
-    for (size_t i = 0; i < c->n_given; i++) {
-        const struct given *g = &c->given[i];
-        if (g->origin == ORIGIN_FILE && config_secret(g->value))
-            return true;
-    }
-    return false;
-}
-
 /* tell_config_file warns of a config file that others can write, or read if it has a password in
  * it. */
 static void tell_config_file(const struct telling *t)
@@ -233,7 +223,11 @@ static void tell_config_file(const struct telling *t)
     if (!path)
         return;
 
-    bool secret = file_has_secret(t->c);
+    bool secret = false;
+    for (size_t i = 0; i < t->c->n_given && !secret; i++) {
+        const struct given *g = &t->c->given[i];
+        secret = g->origin == ORIGIN_FILE && config_secret(g->value);
+    }
     const char *why = exposure_of(path, secret);
     if (!why)
         return;

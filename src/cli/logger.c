@@ -36,15 +36,6 @@ struct line {
     int64_t repeated;
 };
 
-static void add_about(struct buf *b, const outbox_log_about *about)
-{
-    member_text(b, "event_id", about->event_id);
-    member_text(b, "type", about->type);
-    if (about->key[0])
-        member_text(b, "key", about->key);
-    member_int(b, "attempt", about->attempt);
-}
-
 static void add_json(struct buf *b, const char *stamp, const struct line *l, const char *text)
 {
     buf_addc(b, '{');
@@ -52,21 +43,17 @@ static void add_json(struct buf *b, const char *stamp, const struct line *l, con
     member_text(b, "level", level_name(l->level));
     if (l->consumer)
         member_text(b, "consumer", l->consumer);
-    if (l->about)
-        add_about(b, l->about);
+    if (l->about) {
+        member_text(b, "event_id", l->about->event_id);
+        member_text(b, "type", l->about->type);
+        if (l->about->key[0])
+            member_text(b, "key", l->about->key);
+        member_int(b, "attempt", l->about->attempt);
+    }
     member_text(b, "message", text);
     if (l->repeated)
         member_int(b, "repeated", l->repeated);
     buf_addc(b, '}');
-}
-
-static void add_text(struct buf *b, const char *stamp, int level, const char *consumer,
-                     const char *text)
-{
-    buf_addf(b, "%s %s ", stamp, level_name(level));
-    if (consumer)
-        buf_addf(b, "consumer=%s ", consumer);
-    buf_adds(b, text);
 }
 
 /* write_line writes a line that is complete. A failure has no other place to be reported. */
@@ -116,10 +103,14 @@ static void put_line(enum log_format format, const struct line *l)
     clock_rfc3339(clock_wall(&clock_system), stamp);
     output_clean(&message, l->text);
     const char *text = buf_cstr(&message);
-    if (format == LOG_JSON)
+    if (format == LOG_JSON) {
         add_json(&line, stamp, l, text);
-    else
-        add_text(&line, stamp, l->level, l->consumer, text ? text : "");
+    } else {
+        buf_addf(&line, "%s %s ", stamp, level_name(l->level));
+        if (l->consumer)
+            buf_addf(&line, "consumer=%s ", l->consumer);
+        buf_adds(&line, text ? text : "");
+    }
     text_show(&shown, (struct str){line.p, line.n}, "");
     buf_addc(&shown, '\n');
 
@@ -200,35 +191,19 @@ static struct logger_shape *slot_of(struct logger *l, uint64_t hash, int64_t now
     return oldest;
 }
 
-/* wake_watcher makes the watching thread call logger_tell. */
-static void wake_watcher(const struct logger *l)
-{
-    uint64_t one = 1;
-    if (l->wake_fd < 0)
-        return;
-    ssize_t written = write(l->wake_fd, &one, sizeof one);
-    (void)written; /* it only fails if the thread is awake already */
-}
-
-/* hold_line counts a line instead of logging it. The first one held starts the wait for
- * logger_tell. */
+/* hold_line counts a line instead of logging it. The first one held wakes the watching thread,
+ * which then waits to call logger_tell. */
 static void hold_line(struct logger *l, struct logger_shape *s, const struct line *line)
 {
     s->level = line->level;
     snprintf(s->consumer, sizeof s->consumer, "%s", line->consumer ? line->consumer : "");
     snprintf(s->text, sizeof s->text, "%s", line->text);
-    if (s->held == 0)
-        wake_watcher(l);
+    if (s->held == 0 && l->wake_fd >= 0) {
+        uint64_t one = 1;
+        ssize_t written = write(l->wake_fd, &one, sizeof one);
+        (void)written; /* it only fails if the thread is awake already */
+    }
     s->held++;
-}
-
-/* may_show counts a line of a shape and reports whether it is still logged. */
-static bool may_show(struct logger_shape *s)
-{
-    if (s->shown == LOGGER_BURST)
-        return false;
-    s->shown++;
-    return true;
 }
 
 void logger_write(void *logger, int level, const char *consumer, const char *text)
@@ -245,7 +220,10 @@ void logger_write_about(void *logger, int level, const char *consumer, const cha
     pthread_mutex_lock(&l->lock);
     if (l->hold_ns)
         s = slot_of(l, shape_of(level, consumer, text), clock_mono(&clock_system));
-    if (!s || may_show(s))
+    bool shows = !s || s->shown < LOGGER_BURST;
+    if (s && shows)
+        s->shown++;
+    if (shows)
         put_line(l->format, &line);
     else
         hold_line(l, s, &line);

@@ -290,7 +290,7 @@ bool pipeline_busy(const struct pipeline *p)
     return p->inflight.n > 0;
 }
 
-void pipeline_ring(struct pipeline *p)
+void pipeline_wake(struct pipeline *p)
 {
     schedule_woken(&p->schedule);
     p->stats.through = false;

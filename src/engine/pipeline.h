@@ -122,8 +122,8 @@ bool pipeline_step(struct pipeline *p);
  * *ret_deadline is when to wake up at the latest, monotonic; CLOCK_NEVER: no limit. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline);
 
-/* pipeline_ring makes the next step look for work, as a wake-up does. */
-void pipeline_ring(struct pipeline *p);
+/* pipeline_wake makes the next step look for work, as a wake-up does. */
+void pipeline_wake(struct pipeline *p);
 
 /* pipeline_drain stops claiming and gives back what was not started. Deliveries in flight may go on
  * until the monotonic deadline, and are cancelled then. In the end the state is PIPELINE_STOPPED,

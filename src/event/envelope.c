@@ -25,8 +25,9 @@ static void add_string(struct buf *b, struct str s)
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
-    bool in_text = memmem(payload.p, payload.n, "_telemetry", 10);
-    bool escaped = memmem(payload.p, payload.n, "\\u", 2);
+    const char *text = payload.p ? payload.p : "";
+    bool in_text = memmem(text, payload.n, "_telemetry", 10);
+    bool escaped = memmem(text, payload.n, "\\u", 2);
     if (!in_text && !escaped)
         return false;
     if (json_parse(payload, &object, NULL, NULL) != 0)

@@ -251,12 +251,6 @@ static struct str next_word(const char **list)
     return word.n ? word : (struct str){NULL, 0};
 }
 
-static bool is_right(const struct listing_field *f)
-{
-    bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
-    return number || f->type == LISTING_AGE;
-}
-
 static int add_column(struct listing *l, struct str word, struct error *err)
 {
     bool cut = word.p[word.n - 1] == '~';
@@ -270,7 +264,9 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     for (char *c = heading; *c && !f->heading; c++)
         *c = *c == '_' ? '-' : (char)toupper((unsigned char)*c);
 
-    int flags = (is_right(f) ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
+    bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
+    bool right = number || f->type == LISTING_AGE;
+    int flags = (right ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
     if (!scols_table_new_column(l->tb, heading, 0, flags))
         return err_nomem(err);
     l->column[l->n_columns].field = f;

@@ -104,21 +104,20 @@ static int unread(struct error *err, const char *what, const char *path)
     return err_set(err, ERR_UNAVAILABLE, "could not read %s %s: %s", what, path, take_reason(text));
 }
 
-static int load_trusted(struct tls *t, const struct tls_files *f, struct error *err)
+/* make_ctx loads whom to trust, and our certificate and its key if there are any. */
+static int make_ctx(struct tls *t, const struct tls_files *f, struct error *err)
 {
-    if (f->ca) {
-        if (SSL_CTX_load_verify_locations(t->ctx, f->ca, NULL) != 1)
-            return unread(err, "certificates from", f->ca);
-        return 0;
-    }
-    if (SSL_CTX_set_default_verify_paths(t->ctx) != 1)
-        return failed(err, "could not read the system's certificates");
-    return 0;
-}
+    t->ctx = SSL_CTX_new(TLS_client_method());
+    if (!t->ctx)
+        return err_nomem(err);
+    SSL_CTX_set_min_proto_version(t->ctx, TLS1_2_VERSION);
+    SSL_CTX_set_verify(t->ctx, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_mode(t->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
-/* load_own loads our certificate and its key, if the URL names them. */
-static int load_own(struct tls *t, const struct tls_files *f, struct error *err)
-{
+    if (f->ca && SSL_CTX_load_verify_locations(t->ctx, f->ca, NULL) != 1)
+        return unread(err, "certificates from", f->ca);
+    if (!f->ca && SSL_CTX_set_default_verify_paths(t->ctx) != 1)
+        return failed(err, "could not read the system's certificates");
     if (!f->cert)
         return 0;
     if (SSL_CTX_use_certificate_chain_file(t->ctx, f->cert) != 1)
@@ -130,35 +129,7 @@ static int load_own(struct tls *t, const struct tls_files *f, struct error *err)
     return 0;
 }
 
-static bool is_address(const char *host)
-{
-    unsigned char a[sizeof(struct in6_addr)];
-    return inet_pton(AF_INET, host, a) == 1 || inet_pton(AF_INET6, host, a) == 1;
-}
-
-/* expect_host makes the handshake fail unless the certificate is for this host. */
-static bool expect_host(struct tls *t, const char *host)
-{
-    if (is_address(host))
-        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1;
-    SSL_set_hostflags(t->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    return SSL_set1_host(t->ssl, host) == 1 && SSL_set_tlsext_host_name(t->ssl, host) == 1;
-}
-
-static int make_ctx(struct tls *t, const struct tls_files *f, struct error *err)
-{
-    t->ctx = SSL_CTX_new(TLS_client_method());
-    if (!t->ctx)
-        return err_nomem(err);
-    SSL_CTX_set_min_proto_version(t->ctx, TLS1_2_VERSION);
-    SSL_CTX_set_verify(t->ctx, SSL_VERIFY_PEER, NULL);
-    SSL_CTX_set_mode(t->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-
-    if (load_trusted(t, f, err) != 0)
-        return -1;
-    return load_own(t, f, err);
-}
-
+/* make_ssl makes the handshake fail unless the certificate is for this host. */
 static int make_ssl(struct tls *t, const char *host, struct error *err)
 {
     t->ssl = SSL_new(t->ctx);
@@ -169,9 +140,17 @@ static int make_ssl(struct tls *t, const char *host, struct error *err)
         return err_nomem(err);
     SSL_set_bio(t->ssl, b, b);
     SSL_set_connect_state(t->ssl);
-    if (!expect_host(t, host))
-        return err_nomem(err);
-    return 0;
+
+    unsigned char a[sizeof(struct in6_addr)];
+    bool is_address = inet_pton(AF_INET, host, a) == 1 || inet_pton(AF_INET6, host, a) == 1;
+    bool expected;
+    if (is_address) {
+        expected = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1;
+    } else {
+        SSL_set_hostflags(t->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+        expected = SSL_set1_host(t->ssl, host) == 1 && SSL_set_tlsext_host_name(t->ssl, host) == 1;
+    }
+    return expected ? 0 : err_nomem(err);
 }
 
 int tls_new(const struct tls_files *files, const char *host, int fd, struct tls **ret,
@@ -210,21 +189,12 @@ static int closed(struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
 }
 
-static int not_secure(const struct tls *t, struct error *err)
-{
-    long verdict = SSL_get_verify_result(t->ssl);
-    if (verdict == X509_V_OK)
-        return failed(err, "TLS");
-    ERR_clear_error();
-    return err_set(err, ERR_UNAVAILABLE, "its certificate is not valid: %s",
-                   X509_verify_cert_error_string(verdict));
-}
-
-/* judge interprets rc, with which a call of OpenSSL failed: 0 if the call is to be repeated once
- * t->events have come, else -1. */
-static int judge(struct tls *t, int rc, struct error *err)
+/* call_failed interprets rc, with which a call of OpenSSL failed: 0 if the call is to be
+ * repeated once t->events have come, else -1. */
+static int call_failed(struct tls *t, int rc, struct error *err)
 {
     int saved = errno;
+    long verdict;
     switch (SSL_get_error(t->ssl, rc)) {
     case SSL_ERROR_WANT_READ: t->events = POLLIN; return 0;
     case SSL_ERROR_WANT_WRITE: t->events = POLLOUT; return 0;
@@ -233,11 +203,17 @@ static int judge(struct tls *t, int rc, struct error *err)
         if (rc < 0 && saved)
             return err_errno(err, ERR_UNAVAILABLE, saved, "connection lost");
         return closed(err);
-    default: return not_secure(t, err);
+    default: break;
     }
+    verdict = SSL_get_verify_result(t->ssl);
+    if (verdict == X509_V_OK)
+        return failed(err, "TLS");
+    ERR_clear_error();
+    return err_set(err, ERR_UNAVAILABLE, "its certificate is not valid: %s",
+                   X509_verify_cert_error_string(verdict));
 }
 
-/* forget_errors makes sure that judge sees errors of the next call only. */
+/* forget_errors makes sure that call_failed sees errors of the next call only. */
 static void forget_errors(void)
 {
     ERR_clear_error();
@@ -254,7 +230,7 @@ int tls_handshake(struct tls *t, struct error *err)
     forget_errors();
     int rc = SSL_do_handshake(t->ssl);
     if (rc != 1)
-        return judge(t, rc, err);
+        return call_failed(t, rc, err);
     return 1;
 }
 
@@ -263,7 +239,7 @@ ssize_t tls_read(struct tls *t, void *p, size_t n, struct error *err)
     forget_errors();
     int rc = SSL_read(t->ssl, p, clamp(n));
     if (rc <= 0)
-        return judge(t, rc, err);
+        return call_failed(t, rc, err);
     return rc;
 }
 
@@ -272,7 +248,7 @@ ssize_t tls_write(struct tls *t, const void *p, size_t n, struct error *err)
     forget_errors();
     int rc = SSL_write(t->ssl, p, clamp(n));
     if (rc <= 0)
-        return judge(t, rc, err);
+        return call_failed(t, rc, err);
     return rc;
 }
 

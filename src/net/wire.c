@@ -56,7 +56,7 @@ static void set_socket_options(int fd, int family)
     int on = 1, send_buffer = SEND_BUFFER;
     if (family == AF_UNIX) {
         /* The server works on what the kernel holds while we do something else. For TCP the kernel
-         * finds a good size by itself. */
+         * finds a good size on its own. */
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
         return;
     }
@@ -122,38 +122,25 @@ static int open_network(struct wire *w, struct error *err)
     return try_next(w, EADDRNOTAVAIL, err);
 }
 
-static int open_local(struct wire *w, struct error *err)
-{
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    size_t n = strlen(w->peer.path) + 1;
-    if (n > sizeof sa.sun_path)
-        return unreachable(w, ENAMETOOLONG, err);
-    memcpy(sa.sun_path, w->peer.path, n);
-    if (start_socket(w, (const struct sockaddr *)&sa, sizeof sa) == 0)
-        return 0;
-    return unreachable(w, errno, err);
-}
-
 int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err)
 {
     wire_close(w);
     w->peer = *peer;
-    int rc;
-    if (peer->path)
-        rc = open_local(w, err);
-    else
+    int rc = 0;
+    if (!peer->path) {
         rc = open_network(w, err);
+    } else {
+        struct sockaddr_un sa = {.sun_family = AF_UNIX};
+        size_t n = strlen(peer->path) + 1;
+        if (n > sizeof sa.sun_path)
+            return unreachable(w, ENAMETOOLONG, err);
+        memcpy(sa.sun_path, peer->path, n);
+        if (start_socket(w, (const struct sockaddr *)&sa, sizeof sa) != 0)
+            rc = unreachable(w, errno, err);
+    }
     if (rc != 0)
         wire_close(w);
     return rc;
-}
-
-/* connect_failed tries the next address, if there can be another. */
-static int connect_failed(struct wire *w, int error, struct error *err)
-{
-    if (w->peer.path)
-        return unreachable(w, error, err);
-    return try_next(w, error, err);
 }
 
 /* advance_connecting checks whether the socket is connected. */
@@ -166,8 +153,10 @@ static int advance_connecting(struct wire *w, struct error *err)
         return 0;
     if (getsockopt(w->fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0)
         error = errno;
+    if (error && w->peer.path)
+        return unreachable(w, error, err);
     if (error)
-        return connect_failed(w, error, err);
+        return try_next(w, error, err);
 
     forget_addrs(w);
     if (!w->peer.tls) {
@@ -180,22 +169,17 @@ static int advance_connecting(struct wire *w, struct error *err)
     return 0;
 }
 
-static int advance_securing(struct wire *w, struct error *err)
+int wire_advance(struct wire *w, struct error *err)
 {
+    if (w->state == WIRE_CONNECTING && advance_connecting(w, err) != 0)
+        return -1;
+    if (w->state != WIRE_SECURING)
+        return 0;
     int rc = tls_handshake(w->tls, err);
     if (rc < 0)
         return wire_lost(w, err);
     if (rc > 0)
         change_state(w, WIRE_OPEN);
-    return 0;
-}
-
-int wire_advance(struct wire *w, struct error *err)
-{
-    if (w->state == WIRE_CONNECTING && advance_connecting(w, err) != 0)
-        return -1;
-    if (w->state == WIRE_SECURING && advance_securing(w, err) != 0)
-        return -1;
     return 0;
 }
 
@@ -217,18 +201,6 @@ static int socket_failed(struct error *err)
     return err_errno(err, ERR_UNAVAILABLE, errno, "connection lost");
 }
 
-/* write_some returns the bytes written, 0 if it would have to wait, -1 if the connection is
- * lost. */
-static ssize_t write_some(struct wire *w, struct str s, struct error *err)
-{
-    if (w->tls)
-        return tls_write(w->tls, s.p, s.n, err);
-    ssize_t k = send(w->fd, s.p, s.n, MSG_NOSIGNAL);
-    if (k < 0)
-        return socket_failed(err);
-    return k;
-}
-
 ssize_t wire_read(struct wire *w, char *p, size_t n, struct error *err)
 {
     if (w->tls)
@@ -244,12 +216,18 @@ ssize_t wire_read(struct wire *w, char *p, size_t n, struct error *err)
 int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err)
 {
     while (*sent < b->n) {
-        struct str rest = {b->p + *sent, b->n - *sent};
-        ssize_t k = write_some(w, rest, err);
-        if (k < 0)
-            return -1;
-        if (k == 0)
-            return 0;
+        const char *rest = b->p + *sent;
+        size_t n = b->n - *sent;
+        ssize_t k;
+        if (w->tls) {
+            k = tls_write(w->tls, rest, n, err);
+        } else {
+            k = send(w->fd, rest, n, MSG_NOSIGNAL);
+            if (k < 0)
+                k = socket_failed(err);
+        }
+        if (k <= 0)
+            return (int)k; /* 0: it would have to wait */
         *sent += (size_t)k;
     }
     buf_clear(b);

@@ -69,7 +69,7 @@ int wire_lost(const struct wire *w, struct error *err);
 struct pollfd wire_poll(const struct wire *w, bool unsent);
 
 /* wire_stirs says, of a peer that has no reason to speak, whether it has: it closed the connection,
- * or said something that nobody asked for. */
+ * or said something unasked. */
 bool wire_stirs(const struct wire *w);
 
 #endif

@@ -59,8 +59,8 @@ static void make_turns(struct pool *p, struct batched *first, size_t n)
     free(t);
 }
 
-/* resume wakes the thread of a turn, which may be gone afterwards. */
-static void resume(struct batched *w, int state)
+/* resume_turn wakes the thread of a turn, which may be gone afterwards. */
+static void resume_turn(struct batched *w, int state)
 {
     w->state = state;
     sem_post(&w->ready);
@@ -81,12 +81,12 @@ static void lead_batch(struct pool *p)
     p->batcher.led = leads_next != NULL;
     pthread_mutex_unlock(&p->lock);
     if (leads_next)
-        resume(leads_next, TURN_LEADS);
+        resume_turn(leads_next, TURN_LEADS);
 
     while (first) {
         struct batched *w = first;
         first = w->next;
-        resume(w, TURN_OVER);
+        resume_turn(w, TURN_OVER);
     }
 }
 
@@ -110,7 +110,7 @@ int batcher_turn(struct pool *p, struct batched_turn *t, struct error *err)
     b->end = &w.next;
     if (!b->led) {
         b->led = true;
-        resume(&w, TURN_LEADS);
+        resume_turn(&w, TURN_LEADS);
     }
     pthread_mutex_unlock(&p->lock);
 

@@ -29,8 +29,8 @@ static void wake_all(struct pool *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* wants says whether a consumer may want an event. A payload that was not read may match. */
-static bool wants(const struct pooled_store *ps, const struct event *ev)
+/* wants_event says whether a consumer may want an event. A payload that was not read may match. */
+static bool wants_event(const struct pooled_store *ps, const struct event *ev)
 {
     if (!ps->filter || !filter_type(ps->filter, ev->type))
         return false;
@@ -44,7 +44,7 @@ static void wake_for(void *ctx, const struct event *ev)
     struct pool *p = ctx;
     pthread_mutex_lock(&p->lock);
     for (const struct pooled_store *ps = p->stores; ps; ps = ps->next) {
-        if (wants(ps, ev))
+        if (wants_event(ps, ev))
             wake_fd_signal(ps->wake_fd);
     }
     pthread_mutex_unlock(&p->lock);

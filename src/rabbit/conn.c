@@ -70,24 +70,18 @@ static void hang_up(struct rabbit_conn *c)
     c->heartbeat = 0;
 }
 
-/* say_goodbye tells the broker that we leave, unless something is half written. Without it the
- * broker logs that we were cut off. */
-static void say_goodbye(struct rabbit_conn *c)
-{
-    struct error err;
-    bool listening = c->state == RABBIT_READY && c->sent == 0;
-    if (!listening)
-        return;
-    amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
-                                   .reply_text = rabbit_bytes(STR("done"))};
-    buf_clear(&c->out);
-    rabbit_frame_put_method(&c->out, 0, AMQP_CONNECTION_CLOSE_METHOD, &bye);
-    (void)wire_flush(&c->wire, &c->out, &c->sent, &err);
-}
-
 void rabbit_conn_close(struct rabbit_conn *c)
 {
-    say_goodbye(c);
+    /* A broker that is listening is told that we leave, unless something is half written. Else it
+     * logs that we were cut off. */
+    struct error err;
+    if (c->state == RABBIT_READY && c->sent == 0) {
+        amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
+                                       .reply_text = rabbit_bytes(STR("done"))};
+        buf_clear(&c->out);
+        rabbit_frame_put_method(&c->out, 0, AMQP_CONNECTION_CLOSE_METHOD, &bye);
+        (void)wire_flush(&c->wire, &c->out, &c->sent, &err);
+    }
     hang_up(c);
     buf_clear(&c->out);
     c->sent = 0;
@@ -104,8 +98,8 @@ void rabbit_conn_release(struct rabbit_conn *c)
 
 /* Connecting */
 
-/* call_node starts to connect to the node whose turn it is. */
-static int call_node(struct rabbit_conn *c, struct error *err)
+/* connect_node starts to connect to the node whose turn it is. */
+static int connect_node(struct rabbit_conn *c, struct error *err)
 {
     c->tries++;
     c->since = now_of(c);
@@ -116,14 +110,14 @@ static int call_node(struct rabbit_conn *c, struct error *err)
     return 0;
 }
 
-/* call_next goes on to the next node, until all have been tried; err then says why the last one
+/* connect_next goes on to the next node, until all have been tried; err then says why the last one
  * cannot be used. */
-static int call_next(struct rabbit_conn *c, struct error *err)
+static int connect_next(struct rabbit_conn *c, struct error *err)
 {
     hang_up(c);
     while (c->tries < c->cfg.n_peers) {
         c->peer = (c->peer + 1) % c->cfg.n_peers;
-        if (call_node(c, err) == 0)
+        if (connect_node(c, err) == 0)
             return 0;
         hang_up(c);
     }
@@ -135,9 +129,9 @@ int rabbit_conn_open(struct rabbit_conn *c, struct error *err)
 {
     rabbit_conn_close(c);
     c->tries = 0;
-    if (call_node(c, err) == 0)
+    if (connect_node(c, err) == 0)
         return 0;
-    return call_next(c, err);
+    return connect_next(c, err);
 }
 
 int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number_t id, void *m)
@@ -148,8 +142,8 @@ int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number
 
 /* Reading */
 
-/* stranger says that the peer does not keep to the protocol. */
-static int stranger(const struct rabbit_conn *c, struct error *err)
+/* protocol_error says that the peer does not keep to the protocol. */
+static int protocol_error(const struct rabbit_conn *c, struct error *err)
 {
     err_prefix(err, "%s", rabbit_conn_label(c));
     err->code = ERR_UNAVAILABLE;
@@ -157,42 +151,31 @@ static int stranger(const struct rabbit_conn *c, struct error *err)
     return -1;
 }
 
-static int take_own(struct rabbit_conn *c, const struct rabbit_frame *f, const amqp_method_t *m,
-                    struct error *err)
-{
-    bool ready = false;
-    if (f->type == RABBIT_HEARTBEAT)
-        return 0;
-    if (f->type != RABBIT_METHOD) {
-        err_set(err, ERR_INVALID, "it sends a message on channel 0");
-        return stranger(c, err);
-    }
-    if (rabbit_greeting_take(c, m, &ready, err) != 0)
-        return -1;
-    if (ready) {
-        change_state(c, RABBIT_READY);
-        forget_greeting(c);
-    }
-    return 0;
-}
-
-/* take_frame hands out one frame. */
+/* take_frame hands out one frame. Those of channel 0 are ours. */
 static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbit_frame_fn *frame,
                       void *ctx, struct error *err)
 {
     amqp_method_t m = {0};
-    bool has_method = f->type == RABBIT_METHOD;
+    bool has_method = f->type == RABBIT_METHOD, login_done = false;
     if (has_method && rabbit_frame_method(f, &c->pool, &m, err) != 0)
-        return stranger(c, err);
+        return protocol_error(c, err);
 
-    int rc;
-    if (f->channel == 0)
-        rc = take_own(c, f, &m, err);
-    else if (c->state == RABBIT_READY)
+    int rc = 0;
+    if (f->channel != 0 && c->state == RABBIT_READY) {
         rc = frame(ctx, f, has_method ? &m : NULL, err);
-    else
+    } else if (f->channel != 0) {
         rc = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                        "%s speaks on a channel before the login", rabbit_conn_label(c));
+    } else if (has_method) {
+        rc = rabbit_greeting_take(c, &m, &login_done, err);
+    } else if (f->type != RABBIT_HEARTBEAT) {
+        err_set(err, ERR_INVALID, "it sends a message on channel 0");
+        rc = protocol_error(c, err);
+    }
+    if (login_done) {
+        change_state(c, RABBIT_READY);
+        forget_greeting(c);
+    }
     recycle_amqp_pool(&c->pool);
     return rc;
 }
@@ -209,7 +192,7 @@ static int take_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
         size_t max = c->state == RABBIT_READY ? c->frame_max : RABBIT_FRAME_MIN;
         ssize_t k = rabbit_frame_next(rest, max, &f, err);
         if (k < 0)
-            return stranger(c, err);
+            return protocol_error(c, err);
         if (k == 0)
             break;
         used += (size_t)k;
@@ -249,55 +232,30 @@ static int read_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
 
 /* Driving */
 
-static int drive_connecting(struct rabbit_conn *c, struct error *err)
+/* drive_login goes on with connecting and with the login. */
+static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
-    if (wire_advance(&c->wire, err) != 0)
-        return -1;
-    if (c->wire.state == WIRE_OPEN) {
-        change_state(c, RABBIT_GREETING);
-        c->heard = c->told = now_of(c);
+    if (c->state == RABBIT_CONNECTING) {
+        if (wire_advance(&c->wire, err) != 0)
+            return -1;
+        if (c->wire.state == WIRE_OPEN) {
+            change_state(c, RABBIT_GREETING);
+            c->heard = c->told = now_of(c);
+        }
     }
-    return 0;
-}
-
-static int check_login(const struct rabbit_conn *c, struct error *err)
-{
-    if (c->state == RABBIT_READY || now_of(c) < c->since + LOGIN_NS)
-        return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not let us in within %d s",
-                     rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
-}
-
-static int drive_greeting(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
-                          struct error *err)
-{
-    if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
-        return wire_lost(&c->wire, err);
-    if (read_frames(c, frame, ctx, err) != 0)
-        return -1;
+    if (c->state == RABBIT_GREETING) {
+        if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
+            return wire_lost(&c->wire, err);
+        if (read_frames(c, frame, ctx, err) != 0)
+            return -1;
+    }
     /* The answer to what was just read. */
     if (c->state == RABBIT_GREETING && wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
         return wire_lost(&c->wire, err);
-    return 0;
-}
-
-/* get_in goes on with connecting and with the login. A node that cannot be reached, or that fails
- * before it has decided, is left for the next one; a refusal would be the same everywhere. */
-static int get_in(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
-{
-    int rc = 0;
-    if (c->state == RABBIT_CONNECTING)
-        rc = drive_connecting(c, err);
-    if (rc == 0 && c->state == RABBIT_GREETING)
-        rc = drive_greeting(c, frame, ctx, err);
-    if (rc == 0)
-        rc = check_login(c, err);
-    if (rc == 0)
+    if (c->state == RABBIT_READY || now_of(c) < c->since + LOGIN_NS)
         return 0;
-    bool refused = err->native == AMQP_ACCESS_REFUSED || c->state == RABBIT_READY;
-    if (refused)
-        return -1;
-    return call_next(c, err);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s: login timed out after %d s",
+                     rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
 }
 
 /* keep_heartbeat says that we live if nothing else was written for a while, and gives up a peer
@@ -350,24 +308,27 @@ static int drive_ready(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
 
 int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
-    bool outside = c->state == RABBIT_CONNECTING || c->state == RABBIT_GREETING;
-    if (outside && get_in(c, frame, ctx, err) != 0)
-        return -1;
+    if (c->state == RABBIT_CLOSED)
+        return 0;
+    if (c->state != RABBIT_READY && drive_login(c, frame, ctx, err) != 0) {
+        /* A node that cannot be reached, or that fails before it has decided, is left for the next
+         * one; a refusal would be the same everywhere. */
+        bool refused = err->native == AMQP_ACCESS_REFUSED || c->state == RABBIT_READY;
+        if (refused)
+            return -1;
+        return connect_next(c, err);
+    }
     if (c->state == RABBIT_READY)
         return drive_ready(c, frame, ctx, err);
     return 0;
 }
 
-static bool has_unsent(const struct rabbit_conn *c)
-{
-    if (c->state == RABBIT_READY)
-        return rabbit_conn_queued(c) > 0;
-    return c->greet_sent < c->greet.n;
-}
-
 struct pollfd rabbit_conn_poll(const struct rabbit_conn *c)
 {
-    return wire_poll(&c->wire, has_unsent(c));
+    bool unsent = c->greet_sent < c->greet.n;
+    if (c->state == RABBIT_READY)
+        unsent = rabbit_conn_queued(c) > 0;
+    return wire_poll(&c->wire, unsent);
 }
 
 int64_t rabbit_conn_deadline(const struct rabbit_conn *c)

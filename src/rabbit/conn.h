@@ -84,10 +84,10 @@ static inline size_t rabbit_conn_queued(const struct rabbit_conn *c)
 typedef int rabbit_frame_fn(void *ctx, const struct rabbit_frame *f, const amqp_method_t *m,
                             struct error *err);
 
-/* rabbit_conn_drive writes and reads what it can without waiting, hands every frame of a channel to
- * `frame`, and keeps the heartbeat. It returns -1 when the connection is lost or the login was
- * refused. Then err has a fate and, as its native code, what the broker said; the caller closes the
- * connection. */
+/* rabbit_conn_drive writes and reads what it can without waiting, hands every frame of a channel
+ * to `frame`, and keeps the heartbeat. It returns -1 when the connection is lost or the login
+ * was refused. Then err has a retry class and, as its native code, what the broker said; the
+ * caller closes the connection. */
 int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err);
 
 /* rabbit_conn_poll returns what to poll for before the next drive, rabbit_conn_deadline the

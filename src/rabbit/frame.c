@@ -113,7 +113,7 @@ int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_me
     amqp_method_number_t id = (amqp_method_number_t)number(&c, 4);
     bool fits = !c.bad && f->payload.n + AROUND <= RABBIT_FRAME_MIN;
     if (!fits || !is_expected(id))
-        return err_set(err, ERR_INVALID, "it sends a method that nobody asked for");
+        return err_set(err, ERR_INVALID, "it sends a method that was not asked for");
 
     void *decoded = NULL;
     if (amqp_decode_method(id, pool, rabbit_bytes(c.rest), &decoded) < 0 || !decoded)

@@ -189,12 +189,6 @@ static int closed(struct rabbit_conn *c, const amqp_connection_close_t *m, struc
                      rabbit_conn_label(c), what, said);
 }
 
-static void take_blocked(struct rabbit_conn *c, const amqp_connection_blocked_t *m)
-{
-    c->blocked = true;
-    rabbit_conn_text(m->reason, c->reason);
-}
-
 int rabbit_greeting_take(struct rabbit_conn *c, const amqp_method_t *m, bool *ret_ready,
                          struct error *err)
 {
@@ -214,7 +208,10 @@ int rabbit_greeting_take(struct rabbit_conn *c, const amqp_method_t *m, bool *re
             return 0;
         break;
     case AMQP_CONNECTION_CLOSE_METHOD: return closed(c, m->decoded, err);
-    case AMQP_CONNECTION_BLOCKED_METHOD: take_blocked(c, m->decoded); return 0;
+    case AMQP_CONNECTION_BLOCKED_METHOD:
+        c->blocked = true;
+        rabbit_conn_text(((const amqp_connection_blocked_t *)m->decoded)->reason, c->reason);
+        return 0;
     case AMQP_CONNECTION_UNBLOCKED_METHOD: c->blocked = false; return 0;
     default: break;
     }

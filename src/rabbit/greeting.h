@@ -8,8 +8,8 @@
 /* rabbit_greeting_begin queues what a client says first. */
 void rabbit_greeting_begin(struct rabbit_conn *c);
 
-/* rabbit_greeting_take takes a method of channel 0, and sets *ret_ready once the broker has let us
- * in. Answers go into c->greet until then. It fails when the broker refuses or closes: CLASS_DOWN,
+/* rabbit_greeting_take takes a method of channel 0, and sets *ret_ready once the login is done.
+ * Answers go into c->greet until then. It fails when the broker refuses or closes: CLASS_DOWN,
  * with the broker's code. */
 int rabbit_greeting_take(struct rabbit_conn *c, const amqp_method_t *m, bool *ret_ready,
                          struct error *err);

@@ -44,8 +44,9 @@ static int search_topics(struct kafka_receiver *rc, int64_t offset, int64_t pati
     rd_kafka_position(rc->rk, rc->list);
     for (int i = 0; i < md->topic_cnt; i++) {
         const rd_kafka_metadata_topic_t *t = &md->topics[i];
-        const char *pattern = rc->pattern.p;
-        bool fits = rc->fixed ? strcmp(t->topic, pattern) == 0 : fnmatch(pattern, t->topic, 0) == 0;
+        bool fits = strcmp(t->topic, rc->pattern.p) == 0;
+        if (!rc->fixed)
+            fits = fnmatch(rc->pattern.p, t->topic, 0) == 0;
         for (int k = 0; fits && k < t->partition_cnt; k++) {
             int32_t id = t->partitions[k].id;
             if (rd_kafka_topic_partition_list_find(rc->list, t->topic, id))

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "base/text.h"
-#include "redis/greeting.h"
 #include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
@@ -35,19 +35,14 @@ static void change_state(struct redis_conn *c, enum redis_state to)
     c->state = to;
 }
 
-static void forget_secret(struct redis_conn *c)
-{
-    if (c->secret)
-        explicit_bzero(c->secret, strlen(c->secret));
-    free(c->secret);
-    c->secret = NULL;
-}
-
 void redis_conn_close(struct redis_conn *c)
 {
     wire_close(&c->wire);
     change_state(c, REDIS_CLOSED);
-    forget_secret(c);
+    if (c->secret)
+        explicit_bzero(c->secret, strlen(c->secret));
+    free(c->secret);
+    c->secret = NULL;
     if (c->reader)
         redisReaderFree(c->reader);
     c->reader = NULL;
@@ -86,6 +81,98 @@ int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size
     return redis_conn_format(&c->out, argc, argv, lens);
 }
 
+/* What a connection begins with: AUTH, SELECT, CLIENT SETNAME and ROLE */
+
+/* greet appends one command of the greeting. A failure shows in c->greet.failed. */
+static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
+{
+    c->asked[c->n_asked++] = what;
+    if (redis_conn_format(&c->greet, argc, argv, NULL) != 0)
+        c->greet.failed = true;
+}
+
+/* make_greeting writes the commands into c->greet, and keeps the password in c->secret. */
+static int make_greeting(struct redis_conn *c, struct error *err)
+{
+    c->secret = redis_url_password(c->url, err);
+    bool unreadable = !c->secret && err->code;
+    if (unreadable)
+        return -1;
+
+    const char *user = c->url->user;
+    if (c->secret && user)
+        greet(c, GREET_AUTH, 3, (const char *[]){"AUTH", user, c->secret});
+    else if (c->secret)
+        greet(c, GREET_AUTH, 2, (const char *[]){"AUTH", c->secret});
+    char db[24];
+    snprintf(db, sizeof db, "%lld", (long long)c->url->db);
+    if (c->url->db)
+        greet(c, GREET_SELECT, 2, (const char *[]){"SELECT", db});
+    greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
+    if (c->master_only)
+        greet(c, GREET_ROLE, 1, (const char *[]){"ROLE"});
+    if (c->greet.failed)
+        return err_nomem(err);
+    return 0;
+}
+
+/* is_harmless says whether we can work although the server refused a command of the greeting: a
+ * connection without a name is as good, unless the server would refuse everything in the same way.
+ * NOPERM is about CLIENT or ROLE alone, which no delivery needs: a replica says so at the first
+ * write. */
+static bool is_harmless(enum redis_greeting what, const char *said)
+{
+    bool needed = what == GREET_AUTH || what == GREET_SELECT;
+    if (needed)
+        return false;
+    if (strncmp(said, "NOPERM", 6) == 0)
+        return true;
+    enum redis_fault fault = redis_fault_of(said);
+    return fault != REDIS_FAULT_AWAY && fault != REDIS_FAULT_LOGIN;
+}
+
+static int greeting_refused(const struct redis_conn *c, enum redis_greeting what,
+                            const redisReply *r, struct error *err)
+{
+    static const char *const names[] = {[GREET_AUTH] = "AUTH",
+                                        [GREET_SELECT] = "SELECT",
+                                        [GREET_NAME] = "CLIENT SETNAME",
+                                        [GREET_ROLE] = "ROLE"};
+    char text[REDIS_TEXT];
+    redis_conn_text(c, r, text);
+
+    /* Waiting does not help if the server does not have the database. */
+    bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
+    enum retry_class class = no_such_db ? CLASS_FATAL : CLASS_DOWN;
+    return err_class(err, ERR_UNAVAILABLE, class, 0, "%s refused %s: %s", c->url->label,
+                     names[what], text);
+}
+
+/* check_role refuses a server that is not a master: a Sentinel may be late to know. */
+static int check_role(const struct redis_conn *c, const redisReply *r, struct error *err)
+{
+    bool told = r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+                r->element[0]->type == REDIS_REPLY_STRING;
+    bool master = told && strcmp(r->element[0]->str, "master") == 0;
+    if (master)
+        return 0;
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
+}
+
+/* take_greeting takes the reply to the next of them. It fails if the server refuses a command
+ * that we need: CLASS_FATAL for a database that it does not have, else CLASS_DOWN. */
+static int take_greeting(struct redis_conn *c, const redisReply *r, struct error *err)
+{
+    enum redis_greeting what = c->asked[c->greeted++];
+    if (what == GREET_ROLE && r->type != REDIS_REPLY_ERROR)
+        return check_role(c, r, err);
+    if (r->type != REDIS_REPLY_ERROR)
+        return 0;
+    if (is_harmless(what, r->str))
+        return 0;
+    return greeting_refused(c, what, r, err);
+}
+
 /* make_array is the function of hiredis with a ceiling, because it allocates room for all the
  * elements that a reply announces before any of them has arrived. */
 #if HIREDIS_MAJOR >= 1
@@ -112,9 +199,15 @@ static redisReader *new_reader(struct redis_conn *c)
     return reader;
 }
 
-static struct wire_peer peer_of(const struct redis_url *u)
+static int begin_connecting(struct redis_conn *c, struct error *err)
 {
-    return (struct wire_peer){
+    c->reader = new_reader(c);
+    if (!c->reader)
+        return err_nomem(err);
+    if (make_greeting(c, err) != 0)
+        return -1;
+    const struct redis_url *u = c->url;
+    struct wire_peer peer = {
         .label = u->label,
         .path = u->path,
         .host = u->host,
@@ -122,16 +215,6 @@ static struct wire_peer peer_of(const struct redis_url *u)
         .tls = u->tls,
         .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
     };
-}
-
-static int start(struct redis_conn *c, struct error *err)
-{
-    c->reader = new_reader(c);
-    if (!c->reader)
-        return err_nomem(err);
-    if (redis_greeting_make(c, err) != 0)
-        return -1;
-    struct wire_peer peer = peer_of(c->url);
     if (wire_open(&c->wire, &peer, err) != 0)
         return -1;
     change_state(c, REDIS_CONNECTING);
@@ -148,7 +231,7 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
 {
     if (c->state != REDIS_HELD)
         redis_conn_close(c);
-    if (start(c, err) == 0)
+    if (begin_connecting(c, err) == 0)
         return 0;
     if (!err->retry_class)
         err->retry_class = CLASS_DOWN;
@@ -158,83 +241,52 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
 
 /* Reading and writing */
 
-/* repeats_secret only looks for the beginning of the password: Redis cuts off long arguments when
- * it repeats them. */
-static bool repeats_secret(const struct redis_conn *c, struct str said)
-{
-    struct str secret = str_of(c->secret);
-    if (secret.n == 0)
-        return false;
-    if (secret.n > SECRET_TOLD)
-        secret.n = SECRET_TOLD;
-    return memmem(said.p, said.n, secret.p, secret.n) != NULL;
-}
-
 void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT])
 {
     struct str said = STR("");
     if (r->str)
         said = (struct str){r->str, r->len};
-    if (repeats_secret(c, said))
+    /* Only for the beginning of the password: Redis cuts off long arguments when it repeats
+     * them. */
+    struct str secret = str_of(c->secret);
+    bool repeats = secret.n > 0 &&
+                   memmem(said.p, said.n, secret.p, min_size(secret.n, SECRET_TOLD));
+    if (repeats)
         snprintf(out, REDIS_TEXT, "an error that repeats our password, and is not shown");
     else
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* next_reply returns the next reply that has arrived completely; NULL if there is none. */
-static int next_reply(struct redis_conn *c, redisReply **ret, struct error *err)
-{
-    void *r = NULL;
-    if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s does not speak the Redis protocol: %s", c->url->label,
-                         c->reader->errstr);
-    if (r)
-        c->coming = 0;
-    *ret = r;
-    return 0;
-}
-
-/* check_coming gives up on a reply that is longer than any we could have asked for. */
-static int check_coming(const struct redis_conn *c, struct error *err)
-{
-    size_t max = c->in_max;
-    if (c->state == REDIS_GREETING)
-        max = GREET_MAX;
-    if (c->coming <= max)
-        return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends a reply that does not end",
-                     c->url->label);
-}
-
-/* take_greeting takes the reply to the next command of the greeting. The connection is ready only
- * once all are accepted, because a sink may blame its event if a ready connection ends. */
-static int take_greeting(struct redis_conn *c, redisReply *r, struct error *err)
-{
-    int rc = redis_greeting_answered(c, r, err);
-    freeReplyObject(r);
-    if (rc != 0)
-        return -1;
-    if (c->greeted == c->n_asked)
-        change_state(c, REDIS_READY);
-    return 0;
-}
-
-/* take_replies hands out the replies that have arrived completely. */
+/* take_replies hands out the replies that have arrived completely. The connection is ready only
+ * once all commands of the greeting are accepted, because a sink may blame its event if a ready
+ * connection ends. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
-        redisReply *r = NULL;
-        if (next_reply(c, &r, err) != 0)
-            return -1;
-        if (!r)
-            return check_coming(c, err);
-        if (c->state != REDIS_GREETING) {
+        void *r = NULL;
+        if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
+            return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                             "%s does not speak the Redis protocol: %s", c->url->label,
+                             c->reader->errstr);
+        bool greeting = c->state == REDIS_GREETING;
+        if (!r) {
+            /* A reply that is longer than any we could have asked for. */
+            if (c->coming > (greeting ? GREET_MAX : c->in_max))
+                return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                                 "%s sends a reply that does not end", c->url->label);
+            return 0;
+        }
+        c->coming = 0;
+        if (!greeting) {
             reply(ctx, r);
             continue;
         }
-        if (take_greeting(c, r, err) != 0)
+        int rc = take_greeting(c, r, err);
+        freeReplyObject(r);
+        if (rc != 0)
             return -1;
+        if (c->greeted == c->n_asked)
+            change_state(c, REDIS_READY);
     }
 }
 
@@ -260,15 +312,6 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
     return 0;
 }
 
-static int drive_connecting(struct redis_conn *c, struct error *err)
-{
-    if (wire_advance(&c->wire, err) != 0)
-        return -1;
-    if (c->wire.state == WIRE_OPEN)
-        change_state(c, REDIS_GREETING);
-    return 0;
-}
-
 /* drive_ready reads even after a failed write: replies that the server sent before it went away
  * still count. */
 static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
@@ -287,8 +330,12 @@ static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, s
  * the next one: with a fast peer one call does it all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
-    if (c->state == REDIS_CONNECTING && drive_connecting(c, err) != 0)
-        return -1;
+    if (c->state == REDIS_CONNECTING) {
+        if (wire_advance(&c->wire, err) != 0)
+            return -1;
+        if (c->wire.state == WIRE_OPEN)
+            change_state(c, REDIS_GREETING);
+    }
     if (c->state == REDIS_GREETING) {
         if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
             return wire_lost(&c->wire, err);
@@ -312,16 +359,12 @@ bool redis_conn_idle_gone(const struct redis_conn *c)
     return c->state == REDIS_READY && wire_stirs(&c->wire);
 }
 
-static bool has_unsent(const struct redis_conn *c)
-{
-    if (c->state == REDIS_GREETING)
-        return c->greet_sent < c->greet.n;
-    return c->sent < c->out.n;
-}
-
 struct pollfd redis_conn_poll(const struct redis_conn *c)
 {
-    return wire_poll(&c->wire, has_unsent(c));
+    bool unsent = c->sent < c->out.n;
+    if (c->state == REDIS_GREETING)
+        unsent = c->greet_sent < c->greet.n;
+    return wire_poll(&c->wire, unsent);
 }
 
 /* Calling */
@@ -330,7 +373,7 @@ static void keep_first(void *ctx, redisReply *r)
 {
     redisReply **answer = ctx;
     if (*answer)
-        freeReplyObject(r); /* nobody asked for it */
+        freeReplyObject(r); /* it was not asked for */
     else
         *answer = r;
 }

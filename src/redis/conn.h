@@ -31,7 +31,7 @@ enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREET_ROLE, GREETING
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
-    bool master_only; /* give up on a server that is not a master; set by whoever wants that */
+    bool master_only; /* give up on a server that is not a master; set by the user */
     enum redis_state state;
     struct wire wire;
     redisReader *reader;
@@ -89,7 +89,7 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
 void redis_conn_flush(struct redis_conn *c);
 
 /* redis_conn_idle_gone says, of a connection with nothing asked, whether the server has closed it
- * or said something that nobody asked for. */
+ * or said something unasked. */
 bool redis_conn_idle_gone(const struct redis_conn *c);
 
 /* redis_conn_poll returns what to poll for before the next drive. */

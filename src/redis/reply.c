@@ -1,5 +1,5 @@
 /* reply.c: what the replies of a Redis server mean: its errors, and the ids of entries.
- * docs/redis.md has the table of errors for people, and a test compares them. */
+ * docs/brokers.md has the table of errors for people, and a test compares them. */
 #include "redis/reply.h"
 
 #include <stdio.h>

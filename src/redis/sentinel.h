@@ -9,7 +9,7 @@
 
 /* What is known about the master. */
 enum sentinel_state {
-    SENTINEL_SILENT, /* nobody was asked, or the one who told us is gone */
+    SENTINEL_SILENT, /* none was asked, or the one that told us is gone */
     SENTINEL_ASKING, /* one is being asked */
     SENTINEL_TOLD,   /* host and port are those of the master; changes are heard of */
     SENTINEL_NOBODY, /* all were asked, and none knows: see `why` */

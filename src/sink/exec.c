@@ -141,7 +141,9 @@ static int launch(struct exec *x, struct run *r, struct exec_start *s, struct er
     s->command = x->command;
     s->group = true;
     s->env = exec_env_list(x->env);
-    errno = s->env ? exec_start(s, &r->pid) : ENOMEM;
+    errno = ENOMEM;
+    if (s->env)
+        errno = exec_start(s, &r->pid);
     if (errno != 0)
         return not_spawned(x, err);
 

@@ -1,6 +1,8 @@
 #include "sink/exec_env.h"
 
 #include <errno.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,7 @@
 
 extern char **environ;
 
-/* Variables that nearly every program needs and nobody keeps a secret in. */
+/* Variables that nearly every program needs, and that hold no secrets. */
 static const char *const usual[] = {
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", NULL,
 };
@@ -250,4 +252,40 @@ size_t exec_env_bytes(const struct exec_env *e)
 size_t exec_env_string_max(void)
 {
     return STRING_PAGES * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Starting */
+
+int exec_start(const struct exec_start *s, pid_t *ret)
+{
+    char sh[] = "sh", c[] = "-c";
+    char *argv[] = {sh, c, (char *)(uintptr_t)s->command, NULL};
+    short flags = POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
+    posix_spawn_file_actions_t fa;
+    posix_spawnattr_t at;
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+
+    if (s->group)
+        flags |= POSIX_SPAWN_SETPGROUP;
+    posix_spawnattr_init(&at);
+    posix_spawnattr_setflags(&at, flags);
+    posix_spawnattr_setpgroup(&at, 0);
+    posix_spawnattr_setsigdefault(&at, &all);
+    posix_spawnattr_setsigmask(&at, &none);
+
+    posix_spawn_file_actions_init(&fa);
+    int rc = 0;
+    if (s->in >= 0)
+        rc = posix_spawn_file_actions_adddup2(&fa, s->in, STDIN_FILENO);
+    if (rc == 0 && s->err >= 0)
+        rc = posix_spawn_file_actions_adddup2(&fa, s->err, STDERR_FILENO);
+    if (rc == 0)
+        rc = posix_spawn_file_actions_addclosefrom_np(&fa, 3);
+    if (rc == 0)
+        rc = posix_spawn(ret, "/bin/sh", &fa, &at, argv, s->env);
+    posix_spawn_file_actions_destroy(&fa);
+    posix_spawnattr_destroy(&at);
+    return rc;
 }

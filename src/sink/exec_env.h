@@ -1,9 +1,12 @@
-/* exec_env.h: the environment of a command: a few variables of this process, by name, and facts
- * about the event. Nothing else is passed on, as the environment of a relay holds passwords. */
+/* exec_env.h: what a command is started with: a few variables of this process, by name, and facts
+ * about the event; default signals, and none of our descriptors. Nothing else is passed on, as the
+ * environment of a relay holds passwords. */
 #ifndef SINK_EXEC_ENV_H
 #define SINK_EXEC_ENV_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "base/err.h"
 #include "base/str.h"
@@ -47,5 +50,17 @@ size_t exec_env_bytes(const struct exec_env *e);
 /* exec_env_string_max is the most that the system allows for one string of an environment or one
  * argument, its NUL included. */
 size_t exec_env_string_max(void);
+
+/* How to start a shell with a command. It gets `in` and `err` as its standard input and error, or
+ * ours where they are -1; our standard output; and no other descriptor. */
+struct exec_start {
+    const char *command;
+    char **env;
+    int in, err;
+    bool group; /* it leads a process group of its own */
+};
+
+/* exec_start starts it, and returns 0 or an errno. */
+int exec_start(const struct exec_start *s, pid_t *ret);
 
 #endif

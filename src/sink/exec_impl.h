@@ -7,7 +7,6 @@
 
 #include "base/buf.h"
 #include "sink/exec_env.h"
-#include "sink/exec_start.h"
 #include "sink/sink.h"
 
 #define EXEC_TAIL 512 /* bytes of a command's stderr that are kept */
@@ -20,7 +19,7 @@ enum told { TOLD_NOTHING, TOLD_TO_END, KILLED }; /* nothing, SIGTERM, SIGKILL */
 
 /* A running command, the leader of a process group of its own.
  * (1) d == NULL: the slot is free. (2) exited: the shell has ended but is not reaped, so that its
- * process group id stays ours. (3) `told` only grows. (4) errfd < 0: nobody holds the other end. */
+ * process group id stays ours. (3) `told` only grows. (4) errfd < 0: the other end is closed. */
 struct run {
     struct delivery *d;
     pid_t pid;

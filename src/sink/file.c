@@ -319,10 +319,12 @@ static void file_drive(struct sink *sk)
     enum entry entry = enter(f, &st, &err);
     if (entry == ENTRY_BUSY && still_busy(f, &err))
         return;
-    bool written = false;
-    if (entry == ENTRY_IN)
-        written = (f->regular ? append(f, st.st_size, &err) : write_lines(f, &err)) == 0;
-    if (written) {
+    int rc = -1;
+    if (entry == ENTRY_IN && f->regular)
+        rc = append(f, st.st_size, &err);
+    else if (entry == ENTRY_IN)
+        rc = write_lines(f, &err);
+    if (rc == 0) {
         answer(f, SINK_DELIVERED, NULL);
         return;
     }

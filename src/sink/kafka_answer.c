@@ -300,10 +300,10 @@ static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
     rd_kafka_resp_err_t code = rd_kafka_event_error(ev);
     if (code == RD_KAFKA_RESP_ERR__FATAL)
         break_off(k, rd_kafka_fatal_error(k->p->rk, said, sizeof said));
-    else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
-        k->away_since = k->away_since ? k->away_since : broker_now(&k->b);
-    else if (text)
+    else if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && text)
         text_clean(k->trouble, sizeof k->trouble, text, strlen(text));
+    else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && !k->away_since)
+        k->away_since = broker_now(&k->b);
 }
 
 /* take_facts notes what the check of the topic has found. */

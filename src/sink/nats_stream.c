@@ -253,7 +253,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
         add_risk(&b, "one replica: the loss of a server's disk loses what is in it");
     if (limit) {
         add_risk(&b, limit);
-        buf_adds(&b, " drops events that nobody may have read yet");
+        buf_adds(&b, " drops events whether they were read or not");
     }
     add_retention(&b, st);
     if (!want->exclusive)

@@ -16,7 +16,7 @@ struct nats_wanted {
     bool fixed;    /* that is the one subject of all events */
     bool create;   /* if it does not exist */
     int64_t replicas;
-    bool exclusive;   /* nobody else writes to it */
+    bool exclusive;   /* no other client writes to it */
     int64_t lookback; /* how many of its last messages to look at */
 };
 

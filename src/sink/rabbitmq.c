@@ -104,7 +104,11 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
         return err.code == ERR_INVALID;
     }
 
-    int rc = r->conn.blocked ? blocked(r, &err) : connect_if_need_be(r, &err);
+    int rc;
+    if (r->conn.blocked)
+        rc = blocked(r, &err);
+    else
+        rc = connect_if_need_be(r, &err);
     if (rc != 0) {
         res = sink_unsent(&err);
         sink_done(&r->b.base, d, &res);

@@ -104,7 +104,7 @@ struct redis_node {
 };
 
 /* Which server of a cluster has which slot, and how we find out. (1) owner[slot] - 1 is an index of
- * a node; 0: nobody knows. */
+ * a node; 0: not known. */
 struct redis_map {
     uint16_t owner[REDIS_SLOTS];
     struct redis_conn conn; /* open while a server is asked: node[at] */

@@ -184,16 +184,16 @@ struct sink_ops {
      * is recorded. The list is borrowed until the next call of the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);
     void (*marks_kept)(struct sink *sk);
-    /* settled says that the delivery of these events is recorded for good: nobody will offer them
+    /* settled says that the delivery of these events is recorded for good: they will not be offered
      * again by mistake. It is called at least for a part of a batch, and not after a crash. */
     void (*settled)(struct sink *sk, const struct event *const *ev, size_t n);
     /* probe connects as a delivery would, waits up to timeout_ms for the other side to answer, and
-     * delivers nothing. NULL: there is nobody to ask. Only for a sink that was not used yet. */
+     * delivers nothing. NULL: there is nothing to ask. Only for a sink that was not used yet. */
     int (*probe)(struct sink *sk, int64_t timeout_ms, struct error *err);
     /* caution is a line for operators about a risk in the setup; NULL: there is none. It is asked
      * for at the start and after each drive. A new text has a new address. */
     const char *(*caution)(struct sink *sk);
-    /* broker fills in what is known about the broker without asking anybody; *ret is zeroed. */
+    /* broker fills in what is known about the broker without asking it; *ret is zeroed. */
     void (*broker)(struct sink *sk, struct sink_broker *ret);
 };
 

@@ -32,7 +32,7 @@ static void sink_that_declines_events_pauses_without_losing_any(void **state)
     assert_int_equal(g->n_seen, 1);
     w->sk->hold = false;
     assert_int_equal(g->st->ops->consumer_pause(g->st, "c", false, &err), 0);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     assert_true(rig_run(g, 0, 10000));
     rig_assert_seen(g, 5, want);
     for (size_t i = 0; i < 5; i++)
@@ -47,7 +47,7 @@ static void removed_consumer_fails_its_pipeline(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     rig_step(g, 0);
     assert_int_equal(g->st->ops->consumer_remove(g->st, "c", true, &err), 0);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
     assert_non_null(strstr(pipeline_error(w->p)->text, "not registered"));
@@ -69,7 +69,7 @@ static void consumer_with_a_new_filter_ends_its_deliveries_and_stops(void **stat
     rig_emit(g, "a");
     rig_step(g, 0);
     give_another_filter(g);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
     assert_int_equal(w->sk->n, 1);
@@ -98,7 +98,7 @@ static void worker_with_replaced_settings_stands_by_until_restored(void **state)
     rig_step(g, 0);
     give_another_filter(g);
     rig_emit(g, "b");
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 1); /* what is in flight may end */
     rig_end(g, 0, 0, SINK_DELIVERED);

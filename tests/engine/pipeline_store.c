@@ -161,7 +161,7 @@ static void store_that_is_away_is_asked_again_and_nothing_is_lost(void **state)
     fail_before = 0;
     rig_emit(g, "a");
     w->sk->hold = true;
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     rig_end(g, 0, 0, SINK_DELIVERED);
     fail_before = 3; /* now the settling */
@@ -338,7 +338,7 @@ static void settling_again_and_again_takes_no_more_memory(void **state)
     int64_t used = 0;
     for (int i = 0; i < 500; i++) {
         rig_pass(g, 6000);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
         if (i == 9)
             used = (int64_t)mallinfo2().uordblks;

@@ -51,7 +51,7 @@ static void nothing_is_delivered_beside_a_suspect(void **state)
     assert_int_equal(w->sk->n, 1); /* the last one */
     rig_emit(g, "new");
     rig_pass(g, 100);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 1);
 }

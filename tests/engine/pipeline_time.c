@@ -128,7 +128,7 @@ static void crash_repeats_only_what_was_not_settled(void **state)
     SAW(1, 2, 3, 4);
     w->sk->hold = true;
     rig_emit(g, "a");
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     rig_crash(g, 0);
     rig_start(g, 0);
@@ -209,7 +209,7 @@ static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
 static void deliver_one(struct rig *g, const char *key)
 {
     rig_emit(g, key);
-    pipeline_ring(g->w[0].p);
+    pipeline_wake(g->w[0].p);
     rig_step(g, 0);
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
@@ -299,7 +299,7 @@ static void failure_is_settled_at_once(void **state)
     patient_worker(g);
     rig_emit(g, "a");
     rig_emit(g, "b");
-    pipeline_ring(g->w[0].p);
+    pipeline_wake(g->w[0].p);
     rig_step(g, 0);
     rig_end(g, 0, 1, SINK_DELIVERED);
     rig_end(g, 0, 0, SINK_REJECT);

@@ -275,7 +275,7 @@ bool rig_run(struct rig *g, int i, int64_t ms)
 {
     struct pollfd fds[8];
     int64_t deadline, end = g->mono + ms * MS_NS;
-    pipeline_ring(g->w[i].p);
+    pipeline_wake(g->w[i].p);
     while (g->mono <= end) {
         rig_step(g, i);
         const struct pipeline_stats *s = pipeline_stats(g->w[i].p);

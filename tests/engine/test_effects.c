@@ -340,7 +340,7 @@ static void work_late(struct store *st)
         bool another = smiths[i].p && smiths[i].work != st;
         if (!another)
             continue;
-        pipeline_ring(smiths[i].p);
+        pipeline_wake(smiths[i].p);
         step(i);
     }
 }
@@ -411,7 +411,7 @@ static void one_thing(struct rig *g, int *emitted)
     default:
         rig_pass(g, (int64_t)rng_below(&g->rng, 120));
         if (s->p && rng_below(&g->rng, 4) == 0)
-            pipeline_ring(s->p);
+            pipeline_wake(s->p);
         step(i);
     }
 }
@@ -514,7 +514,7 @@ static void run(struct rig *g)
     for (int i = 0; i < 4 && !through; i++) {
         run_through(0, 120000);
         rig_pass(g, 400);
-        pipeline_ring(smiths[0].p);
+        pipeline_wake(smiths[0].p);
         through = run_through(0, 120000);
     }
     if (!through)

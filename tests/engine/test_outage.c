@@ -126,7 +126,7 @@ static void what_a_sink_rejects_without_asking_is_no_evidence(void **state)
     out_for(g, 2 * MINUTE);
     for (int i = 0; i < 100; i++) {
         emit_keys(g, 5, 5);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_run(g, 0, 1000);
     }
     assert_int_equal(rig_look(g).dead, 100);
@@ -151,7 +151,7 @@ static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state
     out_for(g, 2 * MINUTE);
     for (int i = 0; i < 100; i++) {
         emit_keys(g, 5, 5);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_run(g, 0, 1000);
     }
     assert_true(rig_run(g, 0, 3 * HOUR));
@@ -175,7 +175,7 @@ static void refused_event_is_no_evidence_against_others(void **state)
     out_for(g, 2 * MINUTE);
     for (int i = 0; i < 100; i++) {
         emit_keys(g, 5, 5);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_run(g, 0, 1000);
     }
     assert_true(rig_run(g, 0, 3 * HOUR));
@@ -376,7 +376,7 @@ static void event_failing_alone_is_reported_and_not_waited_for(void **state)
     assert_true(pipeline_stats(w->p)->down);
     assert_int_equal(rig_look(g).dead, 0);
     rig_emit(g, "b");
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     assert_int_equal(g->n_seen, 1);
     assert_false(pipeline_stats(w->p)->down);
@@ -454,7 +454,7 @@ static void healthy_go_on_beside_a_kind_that_always_fails(void **state)
         dead += all - good;
         for (int s = 0; s < 600 && rig_look(g).dead < dead; s++) {
             rig_emit(g, "good"); /* now and then */
-            pipeline_ring(w->p);
+            pipeline_wake(w->p);
             rig_run(g, 0, 1000);
         }
         assert_int_equal(rig_look(g).dead, dead);
@@ -493,7 +493,7 @@ static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **sta
     for (; n < 30 && rig_look(g).dead == 0; n++) {
         rig_run(g, 0, (start - g->mono) / MS_NS + (n + 1) * 10000);
         rig_emit(g, "good");
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
     }
     assert_int_equal(rig_look(g).dead, 1);
@@ -517,7 +517,7 @@ static void send_after(struct rig *g, int64_t ms)
 {
     rig_pass(g, ms);
     rig_emit(g, NULL);
-    pipeline_ring(g->w[0].p);
+    pipeline_wake(g->w[0].p);
     rig_step(g, 0);
 }
 
@@ -592,7 +592,7 @@ static void proof_that_comes_last_counts(void **state)
 
     for (int i = 0; i < 10 && w->sk->n == 0; i++) {
         rig_pass(g, 10 * MINUTE);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
     }
     answer_to(g, 0, SINK_RETRY);
@@ -614,7 +614,7 @@ static void slowly_failing_event_among_rare_others_is_buried(void **state)
         rig_pass(g, 3000);
         answer_to(g, 0, SINK_RETRY);
         rig_pass(g, 1000);
-        pipeline_ring(w->p);
+        pipeline_wake(w->p);
         rig_step(g, 0);
     }
     assert_int_equal(rig_look(g).dead, 1);

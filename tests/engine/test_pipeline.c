@@ -103,7 +103,7 @@ static void failed_event_holds_back_its_key_and_no_other(void **state)
     SAW(2, 4);
     rig_emit(g, "a"); /* 5 */
     rig_emit(g, "b"); /* 6 */
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     rig_step(g, 0);
     SAW(2, 4, 6);
     assert_true(rig_run(g, 0, 10000));
@@ -266,7 +266,7 @@ static void delayed_event_holds_its_key_until_its_time(void **state)
     rig_step(g, 0);
     SAW(3);
     rig_pass(g, 5000);
-    pipeline_ring(w->p);
+    pipeline_wake(w->p);
     assert_true(rig_run(g, 0, 1000));
     SAW(3, 1, 2);
     assert_int_equal(g->seen[1].attempt, 1);

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import unittest
 
+from pages import items
 from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, wait_until
 from test_docs import BUILD, FENCE, plain
 
@@ -176,9 +177,8 @@ def sections():
 
 
 def rows(text):
-    """rows gives what stands in the columns of a section's table: (there, here)."""
-    lines = [line.strip().strip("|") for line in text.splitlines() if line.startswith("| ")]
-    return [tuple(cell.strip() for cell in re.split(r" \| ", line)) for line in lines[1:]]
+    """rows gives what stands on both sides of the arrows of a section: (there, here)."""
+    return [tuple(item.split(" → ", 1)) for item in items(text) if " → " in item]
 
 
 def spans(text):
@@ -232,7 +232,7 @@ class Names(PgCase):
         if name.startswith("outbox."): return name[7:] in self.relations
         if name.endswith("()"): return f" {name[:-1]}" in HEADERS or f"*{name[:-1]}" in HEADERS
         if name.startswith("OUTBOX_"): return re.search(rf"\b{name}\b", HEADERS) is not None
-        if name.startswith("outbox_"): return f"| `{name}` |" in METRICS
+        if name.startswith("outbox_"): return f"* `{name}`, " in METRICS
         if " = " in name: return self.is_taken(*name.split(" = ", 1))
         return name in option
 

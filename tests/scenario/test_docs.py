@@ -168,7 +168,7 @@ class Readme(Runs, PgCase):
 
 
 class Quotes(unittest.TestCase):
-    def test_code_on_the_page_on_c_stands_in_an_example(self):
+    def test_snippets_of_the_page_on_c_stand_in_an_example(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
         quotes = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)
@@ -330,7 +330,8 @@ class Options(unittest.TestCase):
         self.assertEqual(named - known, set())
 
     def test_every_setting_is_documented_with_its_default(self):
-        table = dict(re.findall(r"^\| `([a-z-]+)` \| ([^|]*?) *\|", REFERENCE.read_text(), re.MULTILINE))
+        said = items(section(REFERENCE, "## Settings of a relay")) + items(section(REFERENCE, "## Settings of a consumer"))
+        table = {name: default or "-" for name, default in (re.match(r"`([a-z-]+)`(?: \((`[^`]*`)\))?: ", item).groups() for item in said)}
         wanted = {option["name"]: f"`{option['default']}`" if option["default"] else "-"
                   for option in options() if option["file"]}
         self.assertEqual(table, wanted)
@@ -340,15 +341,14 @@ class Options(unittest.TestCase):
                  "store/mariadb/doctor.c")
         sources = [ROOT / "src" / name for name in files]
         found = {name for path in sources for name in re.findall(r'FINDING_[A-Z]+,\s*"([a-z-]+)"', path.read_text())}
-        table = re.search(r"^\| finding \| where .*?\n\n", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)[0]
-        told = [name for names in re.findall(r"^\| ([a-z, -]+?) \| (?:all|(?:(?:, )?(?:PostgreSQL|SQLite|MariaDB))+) \|", table, re.MULTILINE)
-                for name in names.split(", ")]
+        said = [re.match(r"([a-z, -]+) \((?:all|(?:(?:, )?(?:PostgreSQL|SQLite|MariaDB))+)\): ", item) for item in items(section(OPERATIONS, "## Asking the doctor"))]
+        told = [name for item in said for name in item[1].split(", ")]
         self.assertEqual(sorted(told), sorted(found))
 
     def test_every_exit_code_is_documented(self):
         source = (ROOT / "src" / "cli" / "cli.h").read_text()
         codes = {0} | {int(code) for code in re.findall(r"EXIT_\w+_ = (\d+)", source)}
-        documented = re.findall(r"^\| (\d+) \|", section(REFERENCE, "## Exit codes"), re.MULTILINE)
+        documented = [re.match(r"(\d+), ", item)[1] for item in items(section(REFERENCE, "## Exit codes"))]
         self.assertEqual(sorted(int(code) for code in documented), sorted(codes))
 
 
@@ -376,6 +376,27 @@ class Numbers(unittest.TestCase):
              r"ends its search after (\d+) sequence numbers": ("store", "STORE_LOOK", 1),
              r"takes (\d+) connections": ("admin", "CONNECTIONS_MAX", 1),
              r"(\d+) per address": ("admin", "CONNECTIONS_PER_ADDRESS", 1)}
+    # The same in other pages: the page, its words, and the constant.
+    ELSEWHERE = [("guarantees.md", r"may wait up to (\d+) ms for its settlement", "api", "SETTLE_WAIT_MS", 1),
+                 ("architecture.md", r"waits up to (\d+) ms for the next claim", "api", "SETTLE_WAIT_MS", 1),
+                 ("architecture.md", r"the next one is (\d+) ms away as long as there are fresh events", "engine", "PARKED_PAUSE", 10**6),
+                 ("architecture.md", r"batches start at (\d+) events", "engine", "START", 1),
+                 ("architecture.md", r"less than (\d+) ms doubles the next", "engine", "QUICK", 10**6),
+                 ("architecture.md", r"one that took more than (\d+) s halves it", "engine", "SLOW", 10**9),
+                 ("architecture.md", r"the circuit\*\* then waits (\d+) ms", "engine", "DELAY_MIN_MS", 1),
+                 ("architecture.md", r"the circuit\*\* then waits \d+ ms, doubling to (\d+) s", "engine", "DELAY_MAX_MS", 10**3),
+                 ("architecture.md", r"the turn is tried again after (\d+) ms", "engine", "STORE_WAIT_MIN", 10**6),
+                 ("architecture.md", r"the turn is tried again after \d+ ms, doubling to (\d+) s", "engine", "STORE_WAIT_MAX", 10**9),
+                 ("architecture.md", r"relays poll every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
+                 ("architecture.md", r"relays poll every \d+ ms \((\d+) ms", "store/postgres", "POLL_ALONE_IDLE", 1),
+                 ("architecture.md", r"looks again every (\d+) ms", "store/postgres", "POLL_AWAKE", 1),
+                 ("architecture.md", r"looks again every \d+ ms \((\d+) ms under load", "store/postgres", "POLL_BUSY", 1),
+                 ("stores.md", r"it checks every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
+                 ("stores.md", r"which check every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
+                 ("operations.md", r"asks at least every (\d+) seconds", "engine", "AGAIN_MAX", 10**9),
+                 ("operations.md", r"the search ends after (\d+) sequence numbers", "store", "STORE_LOOK", 1),
+                 ("brokers.md", r"at most one window of (\d+) events", "sink", "RABBITMQ_WINDOW", 1),
+                 ("metrics.md", r"\*\*limits\*\*: (\d+) connections", "admin", "CONNECTIONS_MAX", 1)]
     LIMITS = {r"`type`: 1 to (\d+) bytes": ("EVENT_TYPE_MAX", 1), r"`aggregate_type`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
               r"`aggregate_id`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"`tenant`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1),
               r"`idempotency_key`: 1 to (\d+) bytes": ("EVENT_KEY_MAX", 1), r"at most (\d+) strings": ("EVENT_HEADERS_COUNT", 1),
@@ -401,6 +422,26 @@ class Numbers(unittest.TestCase):
                 self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant(folder, name)], pattern)
         known = {match[1] for pattern in self.FIXED for match in re.finditer(pattern, text)}
         self.assertEqual(set(re.findall(r"\d+", text)) - known, set(), "numbers that nothing is compared with")
+
+    def test_numbers_elsewhere_are_those_of_the_code(self):
+        for page, pattern, folder, name, unit in self.ELSEWHERE:
+            text = re.sub(r"(?<=\d),(?=\d)", "", re.sub(r"\s+", " ", (ROOT / "docs" / page).read_text()).lower())
+            with self.subTest(page=page, words=pattern):
+                self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant(folder, name)])
+
+    def test_defaults_of_a_brokers_url_are_those_of_the_code(self):
+        """`name` (`default`) in the lists of docs/brokers.md is a row of that broker's table of options."""
+        def rows(*files):
+            text = "".join((ROOT / "src" / "sink" / file).read_text() for file in files)
+            return dict(re.findall(r'\{"([a-z-]+)",[\s\\]*"[^"]*",[\s\\]*"([^"]*)",', text))
+        part = section(BROKERS, "## Where to")
+        for broker in ("Kafka", "NATS", "RabbitMQ", "Redis"):
+            said = " ".join(items(part.split(f"\n{broker}:\n", 1)[1].split("\n\n", 1)[0]))
+            known, found = rows(f"{broker.lower()}_settings.c"), re.findall(r"`([a-z-]+)` \(`([^`]+)`", said)
+            self.assertTrue(found)
+            for name, default in found:
+                if name == "routing-key": continue  # it depends on the format
+                with self.subTest(broker=broker, name=name): self.assertEqual(known.get(name), default)
 
     def test_limits_of_an_event_are_those_of_the_code(self):
         text = self.words("## Limits of an event")

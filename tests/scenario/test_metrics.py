@@ -13,7 +13,10 @@ import urllib.request
 
 from proxy_postgres import Proxy
 import servers
+from pages import items, section
 from support import ROOT, Case, MariaCase, PgCase, on_each_store, wait_until
+
+METRICS = ROOT / "docs" / "metrics.md"
 
 UNAVAILABLE, USAGE = 69, 64
 SAMPLE = re.compile(r'(\w+)(?:\{(.*)\})? (\S+)$')
@@ -100,7 +103,7 @@ class OutsideCase(Outside, Case):
 
 class Measured(OutsideCase):
     def test_metrics_and_their_documentation_agree(self):
-        rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+        rows = [re.match(r"`(\w+)`, (\w+)((?:,? `\w+`)*)", item).groups() for item in items(section(METRICS, "## Metrics")) if item.startswith("`")]
         documented = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows}
         self.emit("order.paid", "order/1", 1)
         redis = servers.Redis().start()
@@ -641,13 +644,13 @@ class Documented(Case):
     RULES = ROOT / "packaging" / "outbox-alerts.yml"
 
     def test_alarms_use_metrics_that_exist_and_are_documented(self):
-        text, rules = (ROOT / "docs" / "metrics.md").read_text(), self.RULES.read_text()
-        known = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+        text, rules = METRICS.read_text(), self.RULES.read_text()
+        known = set(re.findall(r"^\* `(\w+)`, \w+", text, re.MULTILINE))
         used = {re.sub("_bucket$", "", name) for name in re.findall(r"\boutbox_\w+", rules)}
         self.assertEqual(used - known, set())
         tiers = dict(zip(re.findall(r"alert: (\w+)", rules), re.findall(r"labels: {severity: (\w+)}", rules)))
         self.assertEqual(tiers, {name: "page" if name in PAGES else "ticket" for name in ALERTS})
-        self.assertEqual(tiers, dict(re.findall(r"^\| (Outbox\w+) \| (\w+) \|", text, re.MULTILINE)))
+        self.assertEqual(tiers, dict(re.findall(r"^\* (Outbox\w+) \((\w+)\): ", text, re.MULTILINE)))
 
     def promtool(self, *args):
         if not shutil.which("promtool"): self.skipTest("promtool is not there; apt-get install prometheus")

@@ -151,7 +151,7 @@ class Settings(Own, Case):
             conf = self.path("a.conf")
             conf.write_text(f"[consumer a]\nsink = nats://u@127.0.0.1:1/s?stream=S&{name}={secret}\n")
             conf.chmod(0o600)
-            self.assertIn(f"{secret}: everybody", self.outbox("status", "-c", conf).stderr)
+            self.assertIn(f"{secret}: any user", self.outbox("status", "-c", conf).stderr)
 
     def test_table_of_answers_is_the_one_in_the_documents(self):
         source = (ROOT / "src" / "sink" / "nats_answer.c").read_text()

@@ -20,7 +20,6 @@ DOCUMENT = ROOT / "docs" / "security.md"
 THREATS = ROOT / "tests" / "threats.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-
 class Encrypted(servers.Postgres):
     """A server that speaks TLS, with a certificate for localhost."""
 
@@ -33,7 +32,6 @@ class Encrypted(servers.Postgres):
         for name, path in (("server.crt", self.certificate), ("server.key", self.key)):
             self.write(name, path.read_text()).chmod(0o600)
         self.settings |= {"ssl": "on", "ssl_cert_file": self.dir / "server.crt", "ssl_key_file": self.dir / "server.key"}
-
 
 class TenCommands(Case):
     """The commands are run once; each test looks at what came of it."""
@@ -142,11 +140,10 @@ class TenCommands(Case):
         done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, timeout=TIMEOUT)
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
-
 class Document(unittest.TestCase):
     WHO = ["an end user", "a database role without a part", "a role with one part", "a role that reads everything", "a worker of one consumer", "a tenant", "the owner of an adopted table", "an endpoint",
-           "somebody who saw a webhook", "whoever writes the Redis stream we read", "a Redis server", "a RabbitMQ broker", "a command of `exec:`", "a local user",
-           "somebody who reaches the admin port", "a web page", "whoever finds an overflow", "somebody on the network path"]
+           "an observer of a webhook", "a writer of the Redis stream we read", "a Redis server", "a RabbitMQ broker", "a command of `exec:`", "a local user",
+           "a client of the admin port", "a web page", "an attacker with an overflow", "an attacker on the network path"]
 
     def stated(self):
         """stated gives {who: {what they can try: what stops them}} as docs/security.md says it."""
@@ -170,7 +167,6 @@ class Document(unittest.TestCase):
         self.assertIn("(docs/security.md)", text)
         version = re.search(r"version: '(\d+\.\d+)\.", (ROOT / "meson.build").read_text())[1]
         self.assertIn(f"({version})", text)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -54,7 +54,7 @@ class Statements(unittest.TestCase):
         for file, text in zip(files, (shared, sqlite, mariadb)): file.write_text(text)
         return self.statements(*(word for name, file in zip(("shared", "sqlite", "mariadb"), files) for word in (name, file)))
 
-    def test_a_shared_statement_uses_the_words_of_each_store(self):
+    def test_a_shared_statement_is_in_the_dialect_of_each_store(self):
         text = "-- top (n int): one.\nINSERT INTO t (a) SELECT greatest(@a@, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a;\n"
         self.assertEqual(self.make_shared(text, "-- @a@: its own.\nx;\n", "-- @a@: its own.\ny;\n").returncode, 0)
         self.assertIn('"INSERT INTO t (a) SELECT max(x, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a"', self.source.read_text())

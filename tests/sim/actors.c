@@ -273,7 +273,7 @@ static void work(struct sim *w, struct relay *r, int c)
         return;
     }
     if (sim_one_in(w, 4))
-        pipeline_ring(q->p);
+        pipeline_wake(q->p);
     relay_step(w, r, c);
 }
 

@@ -208,7 +208,7 @@ static void drain_one(struct sim *w, int c)
     settle_down(w, c);
     sim_pass(w, 30000);
     if (w->relay[0].pipe[c].up)
-        pipeline_ring(w->relay[0].pipe[c].p);
+        pipeline_wake(w->relay[0].pipe[c].p);
     settle_down(w, c);
 }
 

@@ -1,5 +1,5 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
--- are put together in src/store/mariadb/adopt_rows.c.
+-- are put together in src/store/mariadb/adopt.c.
 
 -- find_table (schema text, name text): the table as MariaDB spells it, and why it cannot be
 -- adopted: a row of it and its event must be one transaction.

@@ -6,7 +6,7 @@
 --               aggregatetype, aggregateid, type, payload) or 'auto'
 --     columns   the names that differ from these, see _adopt_columns
 --     existing  'copy' or 'skip'. The default is to copy. For a table that was adopted before there
---               is no default, because nobody can tell which of its rows became events then.
+--               is no default, because it is unknown which of its rows became events then.
 --     mark      a column that is set in a row once `consumer` has had its event, see _mark_adopted;
 --               NULL: none, or the one there is
 --

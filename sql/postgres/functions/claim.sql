@@ -93,8 +93,8 @@ BEGIN
     WHERE c.name = _claim_some.consumer
     ORDER BY e.seq;
 
-    -- A claim without events: somebody deleted those that were parked. The caller never learns its
-    -- epoch, so it is settled here.
+    -- A claim without events: those that were parked were deleted by hand. The caller never learns
+    -- its epoch, so it is settled here.
     IF NOT FOUND THEN
         PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
     END IF;

@@ -40,7 +40,7 @@ BEGIN
         END IF;
         made := @schema@._make_consumer(consumer, events, predicate, ordering, lanes, retry,
                                         start_at);
-        IF NOT made THEN -- somebody else was quicker
+        IF NOT made THEN -- another session was quicker
             RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at,
                                      by_whom, how);
         END IF;

@@ -1,5 +1,5 @@
 -- parts returns the parts that a role was given. Each part is recognised by one right that the
--- others do not have. It must be a right that nobody grants by hand, with the tables or to read
+-- others do not have. It must be a right that is not granted by hand, with the tables or to read
 -- everything: init gives the whole part again to whoever has it (see _give), and a reader must not
 -- become an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text

@@ -6,12 +6,12 @@
 --
 -- The outbox was moved. The snapshots of a lane are the old cluster's. They still tell what the
 -- lane has handed out up to its window_end: it was shown nothing past that, and numbers only grow.
--- Whatever is past it is new, from either cluster. An event that somebody still has to get is given
--- a transaction number that has ended here and that no lane has seen. An event that nobody has to
--- get is given one that all lanes have seen.
+-- Whatever is past it is new, from either cluster. An event that some consumer still has to get is
+-- given a transaction number that has ended here and that no lane has seen. An event that none has
+-- to get is given one that all lanes have seen.
 --
 -- Events are strange, in the same cluster. Their transaction number has not begun yet, or they are
--- past all that a lane was given and still look as if the lane had seen them. Somebody wrote them
+-- past all that a lane was given and still look as if the lane had seen them. They were written
 -- with a number from elsewhere. They get the number of this transaction.
 --
 -- Event numbers began again. They go on past everything known, and new events get new numbers in

@@ -1,7 +1,7 @@
 -- trim: deletes up to max_rows of the oldest events that every consumer was done with `older_than`
 -- ago, and as many old idempotency keys, inbox rows (older than `inbox`, if that is given) and
 -- receipts. Call it again while `more`, with `after` => what was `upto`: the events up to there
--- were looked at, and their index entries may stay for as long as somebody holds a transaction
+-- were looked at, and their index entries may stay for as long as a session holds a transaction
 -- open. kept: events that were made so long ago, but are still needed, among the next 10,000 (so
 -- many or more, if kept_more); pin: by whom. Both with the last call. When a consumer was done with
 -- an event is told by samples, which this takes (see note_passed): an event goes no sooner, and
@@ -24,7 +24,7 @@ DECLARE
     every interval;      -- between samples of a consumer
     sure xid8;
     past bigint;         -- up to here,
-    shown pg_snapshot;   -- and if this shows it, everybody was done with it at the time; NULL: all
+    shown pg_snapshot;   -- and if this shows it, all consumers were done with it then; NULL: all
     left_over bigint;    -- keys
     old bigint;          -- how many events are old enough
     first bigint;        -- the first event past `after`
@@ -131,9 +131,9 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.trim(interval, int, interval, bigint)
-    IS 'deletes what is old and needed by nobody';
+    IS 'deletes what is old and needed by no consumer';
 
--- _key_cutoff: an idempotency key goes with its event. What is left, of events that somebody
+-- _key_cutoff: an idempotency key goes with its event. What is left, of events that a session
 -- deleted, may go from before this time: older than `cutoff`, and so old that its event is gone.
 -- Events are made in the order of their numbers, but for those of statements that took long: hence
 -- the thousand, and the hour.

@@ -1,7 +1,7 @@
 -- Adopting a table of the application: who may, what was adopted, and doing it again after an
 -- upgrade.
 
--- _adopt_source finds the table that somebody names: as SQL writes it (shop."Outbox"), or just as
+-- _adopt_source finds a table by its name: as SQL writes it (shop."Outbox"), or just as
 -- it is called. Without a schema the name must be that of one table only: which of several a
 -- search_path finds first is up to whoever may create tables in it. Raises an error if there is no
 -- such table, or none that can be adopted.
@@ -79,7 +79,7 @@ $outbox$;
 --
 -- An UPDATE runs what others put on the table: triggers, constraints, indexes, and the functions
 -- that these call, all with the rights of the role that updates. They could leave a trigger behind
--- for the end of the transaction, or change the session. So rows are marked only if everybody
+-- for the end of the transaction, or change the session. So rows are marked only if every role
 -- concerned may act as the outbox's owner anyway: the owners of the table, of its partitions, and
 -- of the functions that its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
@@ -110,7 +110,7 @@ LANGUAGE sql STABLE AS $outbox$
     LIMIT 1
 $outbox$;
 
--- _adopt_decided raises an error where nobody can tell which rows of a table became events before,
+-- _adopt_decided raises an error where it is unknown which rows of a table became events before,
 -- unless `existing` ('copy' or 'skip'; NULL: not given) decides what happens to them. there says
 -- whether the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, there boolean, existing text)

@@ -83,7 +83,7 @@ $outbox$;
 
 -- _adopt_text returns an SQL expression for a value v of type typ as text. Some of the server's own
 -- types have a cast to text that differs from their output function (a boolean is true, not t).
--- Their text is read again and cast, which nobody but the server has a say in.
+-- Their text is read again and cast, which only the server has a say in.
 CREATE OR REPLACE FUNCTION @schema@._adopt_text(v text, typ regtype) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

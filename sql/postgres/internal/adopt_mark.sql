@@ -158,9 +158,9 @@ $outbox$;
 -- _mark_adopted marks the rows of adopted tables whose events a consumer has had, in the
 -- transaction that settled them. Under _lock_consumer.
 --
--- Trouble with a table never keeps an event from being settled. If somebody has the table locked,
--- the next turn tries again. Any other error is kept in table marking, where `doctor` finds it, and
--- the next turn tries again as well.
+-- Trouble with a table never keeps an event from being settled. If another session has the table
+-- locked, the next turn tries again. Any other error is kept in table marking, where `doctor` finds
+-- it, and the next turn tries again as well.
 CREATE OR REPLACE FUNCTION @schema@._mark_adopted(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -185,8 +185,8 @@ BEGIN
 END
 $outbox$;
 
--- _mark_table marks the rows of one table, up to 10,000 at a time. Rows that somebody has locked
--- are left for the next turn, because nobody is waited for here: most likely that is whoever
+-- _mark_table marks the rows of one table, up to 10,000 at a time. Rows that a session has locked
+-- are left for the next turn, because no lock is waited for here: most likely that is whoever
 -- delivered them before the table was adopted, and will mark them itself.
 --
 -- Where a predicate decides what a consumer gets, only its receipts tell what it has had. A row
@@ -283,7 +283,7 @@ BEGIN
                    '@schema@.adopted_row', tab, same, open, m.col,
                    @schema@._adopt_stamp(m.tab, m.col))
     USING m.id, had;
-    -- What is still open was locked by somebody: that is kept for the next turn.
+    -- What is still open was locked by another session: that is kept for the next turn.
     EXECUTE format('DELETE FROM %s r WHERE r.marking = $1 AND r.seq = ANY ($2) '
                    'AND NOT EXISTS (SELECT 1 FROM %s s WHERE %s AND %s)',
                    '@schema@.adopted_row', tab, same, open)

@@ -9,7 +9,7 @@ RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
 
 -- _refence replaces the epoch `taken` of a claim, which is too low, by one past `last`, the highest
 -- that its consumer knows, and returns that. It is called when the sequence is behind, because only
--- the tables were brought here (logical replication), somebody set the sequence back, or sessions
+-- the tables were brought here (logical replication), the sequence was set back, or sessions
 -- cache its numbers. The sequence goes on past `last` as well. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
 RETURNS bigint
@@ -165,7 +165,7 @@ $outbox$;
 -- the range holds, except for those the filter passes over, which it does in steps. skipped: it
 -- gave up on those for now, and the caller should come again at once.
 --
--- head is the last seq given out before this transaction had a number; NULL: nobody looked.
+-- head is the last seq given out before this transaction had a number; NULL: unknown.
 -- If ahead_to is not 0, the caller has already read the n events in (ahead_from, ahead_to] of the
 -- window ahead_target, and wants those.
 -- astray says that event numbers began again below what the lane knows, or that events came from

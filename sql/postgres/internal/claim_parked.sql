@@ -228,26 +228,12 @@ CREATE OR REPLACE FUNCTION @schema@._settle_retried(
     now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    failed bigint := 0;
-    rows tid[] := @schema@._retried_rows(k);
-    seqs bigint[];
-    keys bigint[];
+    failed bigint;
     first_due timestamptz;
 BEGIN
-    IF s.outcomes <> '[]' THEN
-        keys := ARRAY(SELECT p.key FROM @schema@.parked p WHERE p.ctid = ANY (rows));
-        failed := @schema@._settle_outcomes(c, k, s.outcomes, now);
-    END IF;
-    -- What is still in the claim was delivered, or skipped.
-    WITH gone AS (
-        DELETE FROM @schema@.parked p WHERE p.ctid = ANY (rows) AND p.claim = k.epoch
-        RETURNING p.seq, p.key)
-    SELECT array_agg(g.seq), coalesce(keys, array_agg(g.key)) INTO seqs, keys FROM gone g;
-    DELETE FROM @schema@.dead d WHERE d.consumer = k.consumer AND d.retrying AND d.seq = ANY (seqs);
-    PERFORM @schema@._promote(k.consumer, keys, now);
-
-    -- The next look need not step over them, as in _long_turn.
+    failed := @schema@._settle_parked(c, k, s.outcomes, 0, now);
     first_due := @schema@._first_due(k.consumer, since);
+    -- The next look need not step over those that are gone, as in _long_turn.
     UPDATE @schema@.lane x
     SET version = x.version + 1, delivered = x.delivered + greatest(s.tried - failed, 0),
         due_from = least(first_due, now - interval '10 milliseconds')

@@ -1,6 +1,6 @@
 -- Consumers and their settings.
 
--- _make_consumer makes a consumer and its lanes. Returns false if somebody else has made one of
+-- _make_consumer makes a consumer and its lanes. Returns false if another session has made one of
 -- that name meanwhile. The parameters are those of register, which has checked them.
 CREATE OR REPLACE FUNCTION @schema@._make_consumer(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
@@ -10,7 +10,7 @@ DECLARE
     l @schema@.lane := @schema@._lane_at_end();
 BEGIN
     -- window_end must be a number that was really given out, because rebaseline takes whatever is
-    -- past it for new. So a start that somebody names leaves it open.
+    -- past it for new. So a start that was named leaves it open.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
         l.floor := CASE start_at WHEN 'beginning' THEN 0
@@ -26,7 +26,7 @@ BEGIN
             EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        -- Somebody else has made it just now; or it exists, and row-level security hides it.
+        -- Another session has made it just now; or it exists, and row-level security hides it.
         IF EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = _make_consumer.consumer) THEN
             RETURN false;
         END IF;
@@ -34,7 +34,7 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
     END IF;
 
-    -- If somebody deleted an earlier consumer of this name by hand, what it left behind would
+    -- If an earlier consumer of this name was deleted by hand, what it left behind would
     -- become the place of this one.
     DELETE FROM @schema@.lane x WHERE x.consumer = _make_consumer.consumer;
     DELETE FROM @schema@.claim x WHERE x.consumer = _make_consumer.consumer;
@@ -53,7 +53,7 @@ $outbox$;
 -- and home are set:
 --
 --     seen        the snapshot: whatever it shows is behind the lane
---     floor       nobody who begins after that snapshot takes a seq up to this one
+--     floor       no transaction that begins after that snapshot takes a seq up to this one
 --     window_end  the last seq given out: nothing that the snapshot shows is past it
 --     home        see _here
 --
@@ -161,7 +161,7 @@ $outbox$;
 -- _replace_settings records that consumer c gets other settings than it has. by_whom is for people
 -- to read. The last 100 generations are remembered. Under _lock_consumer.
 --
--- Settings that were replaced before are refused unless somebody wants them back on purpose
+-- Settings that were replaced before are refused unless they are wanted back on purpose
 -- (how = 'purpose'). Otherwise a worker that starts with an old configuration would put its old
 -- filter in place of a newer one, and events that only the newer one lets through would be skipped
 -- for good.

@@ -1,8 +1,8 @@
 -- Looking for events by their state.
 
--- _states returns what the view delivery says of some events, for `target` (NULL: for everybody),
--- with their receipts, in order of seq. They are few, so each is looked up: a plan made for many
--- would read whole tables.
+-- _states returns what the view delivery says of some events, for `target` (NULL: for every
+-- consumer), with their receipts, in order of seq. They are few, so each is looked up: a plan made
+-- for many would read whole tables.
 CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
 RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
                predicate text, received_at timestamptz, sink_id text)
@@ -93,7 +93,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     WHERE (whose IS NULL OR x.consumer = whose) AND wanted IN (x.state, 'before-start')
     UNION ALL
     -- A claim of a lane is a range: what its consumer does not ask for is no part of it, unless it
-    -- asked before, or somebody said how it ended.
+    -- asked before, or a worker said how it ended.
     SELECT e.seq
     FROM @schema@.claim k
     JOIN @schema@.consumer c ON c.name = k.consumer

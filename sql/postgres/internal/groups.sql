@@ -41,7 +41,7 @@ RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
                 AND (l).kept_until <= now + interval '6 seconds', false);
 
 -- _join_lanes puts every leader that stands where lane `lead` does into its group, except those
--- with a lane in `busy`, and those that are kept for somebody else. ls and dirty are as in
+-- with a lane in `busy`, and those that are kept for another worker. ls and dirty are as in
 -- _long_turn.
 CREATE OR REPLACE FUNCTION @schema@._join_lanes(
     lead int, busy bigint, owner text, now timestamptz,
@@ -83,7 +83,7 @@ $outbox$;
 -- _split_lanes is for a worker that finds nothing to do because another has the lanes. Half of the
 -- largest group that still has something to claim gets a row of its own, which is kept for the
 -- worker: it can claim there once the claims that cover these lanes are settled. A group that is
--- kept for somebody else is shared as well: of several workers that come at once, none gets
+-- kept for another worker is shared as well: of several workers that come at once, none gets
 -- nothing. promised: some are kept for it, and it should come again soon.
 CREATE OR REPLACE FUNCTION @schema@._split_lanes(
     c @schema@.consumer, busy bigint, owner text, now timestamptz,

@@ -61,9 +61,9 @@ $outbox$;
 --
 -- moved: it came from another cluster, so transaction numbers mean nothing here.
 --
--- numbers: event numbers began again below what somebody knows (TRUNCATE ... RESTART IDENTITY,
+-- numbers: event numbers began again below what a consumer knows (TRUNCATE ... RESTART IDENTITY,
 -- setval, a cut-over by logical replication, which copies no sequences), so that a position would
--- pass over new events. Or somebody brought in events with the transaction numbers they had
+-- pass over new events. Or events were brought in with the transaction numbers they had
 -- elsewhere, or once had here (a restore of single tables): those would be taken for seen.
 --
 -- sequence: event numbers need not grow in the order they are taken (CACHE), or will end.

@@ -2,7 +2,7 @@
 
 -- _reached returns the seq up to which lane l has seen all numbers given out, so that no event up
 -- to it can be new to the lane. NULL: the lane cannot tell. Where a consumer starts (start_at) does
--- not count: somebody chose it, and it may be ahead of anything the lane has seen.
+-- not count: it was chosen, and it may be ahead of anything the lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._reached(c @schema@.consumer, l @schema@.lane) RETURNS bigint
 LANGUAGE sql STABLE
 RETURN CASE WHEN (l).window_end IS NULL THEN NULL
@@ -29,7 +29,7 @@ $outbox$;
 
 -- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per
 -- lane, as _places does, with the place of its leader where it has one. The columns are named, so
--- that a table to which somebody has added one of his own does no harm.
+-- that a table to which one was added by hand does no harm.
 CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABLE (
     consumer text, lane int, version bigint, seen pg_snapshot, floor bigint, target pg_snapshot,
     next_floor bigint, window_end bigint, pos bigint, claims_from bigint, delivered bigint,
@@ -67,7 +67,7 @@ END
 $outbox$;
 
 -- _lost_place always raises an error. It is called for a consumer that has lost rows of lane, so
--- that nobody can tell which events it has had.
+-- that it is unknown which events it has had.
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN

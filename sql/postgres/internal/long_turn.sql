@@ -39,7 +39,7 @@ BEGIN
     r := ROW(false, NULL, false, false, false, false, false, 0, 0, NULL, NULL,
              NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL);
 
-    -- Usually nobody has anything to do, and that can be told without a lock.
+    -- Usually there is nothing to do, and that can be told without a lock.
     IF s.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
         PERFORM @schema@._check_transaction();
         now := @schema@._clock();
@@ -135,7 +135,7 @@ BEGIN
         FROM @schema@._take_over(c, claims_from, q.max_attempts, now, q.known) t;
     END IF;
 
-    IF s.epoch <> 0 THEN -- however late: if the claim is still there, nobody has taken it over
+    IF s.epoch <> 0 THEN -- however late: if the claim is still there, no worker has taken it over
         SELECT * INTO k FROM @schema@.claim x
         WHERE x.consumer = c.name AND x.epoch = s.epoch AND x.owner = _long_turn.owner;
         r.lost := NOT FOUND;
@@ -269,7 +269,7 @@ DECLARE
     until timestamptz;
     taken bigint := 0;     -- the lanes that claims of others cover
     at_work boolean := cardinality(q.known) > 0;
-    is_new boolean := claims_from = 0 AND last_epoch IS NULL; -- nobody has claimed anything yet
+    is_new boolean := claims_from = 0 AND last_epoch IS NULL; -- nothing was claimed yet
     joins boolean := at_work OR (is_new AND q.lane_hint = -1);
     leaders int[] := '{0}';
     meets record;
@@ -389,7 +389,7 @@ BEGIN
     END IF;
 
     -- A claim of its own that the worker does not know, because the answer got lost, is waited for
-    -- like a claim of somebody else.
+    -- like a claim of another worker.
     SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
                         AND (x.owner <> _turn_claim.owner OR x.epoch <> ALL (q.known))), due),
            count(*)

@@ -30,7 +30,7 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
           FROM @schema@.consumer c
           JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
           UNION ALL
-          -- Rows of lane are gone: nobody knows where the consumer is, so it may need everything.
+          -- Rows of lane are gone: it is unknown where the consumer is, so it may need everything.
           SELECT c.name, c.paused, 0, 'lost place', 0
           FROM @schema@.consumer c
           WHERE (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes
@@ -71,9 +71,9 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- _surely_done returns a transaction number. Events of earlier transactions have been seen by every
--- lane of every consumer, and are in no claim. So nobody needs those below the floor, and _needed
--- does not have to be asked for each of them. Claims count because a claim of late events holds
--- some that are below its own floor.
+-- lane of every consumer, and are in no claim. So no consumer needs those below the floor, and
+-- _needed does not have to be asked for each of them. Claims count because a claim of late events
+-- holds some that are below its own floor.
 CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8
 LANGUAGE sql STABLE AS $outbox$
     SELECT coalesce(min(pg_snapshot_xmin(s.seen)::text::bigint), 0)::text::xid8

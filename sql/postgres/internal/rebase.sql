@@ -203,8 +203,8 @@ BEGIN
         renumbered := renumbered + 1;
         UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;
 
-        -- What consumers know of the event moves along. In another cluster nobody was handed any
-        -- of these.
+        -- What consumers know of the event moves along. In another cluster no consumer was handed
+        -- any of these.
         CONTINUE WHEN moved IS NOT NULL;
         UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
         UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;

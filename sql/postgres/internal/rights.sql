@@ -1,7 +1,7 @@
 -- _rights returns what a role needs for its part (producer, consumer, operator), and nothing
 -- beyond. held: the role is held to a tenant.
 --
--- Apart from emitting, nobody but the owner writes to the tables: what workers and operators
+-- Apart from emitting, only the owner writes to the tables: what workers and operators
 -- change, they change through functions that check (see _admit). Reading is a matter of rights on
 -- tables, and of row-level security: a worker sees its own consumers, and a role that is held to a
 -- tenant those of that tenant.

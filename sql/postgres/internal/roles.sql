@@ -28,7 +28,7 @@ RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_')
 -- _sees returns patterns for LIKE of the consumers that a role may look at, or NULL for all. An
 -- operator may look at all of them, and so may a role that was granted the tables by hand. A worker
 -- may look at its own. The function runs with the rights of its caller: a role can ask about itself
--- (works_here), and about nobody else.
+-- (works_here), and about no other role.
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name has its schema.

@@ -1,38 +1,22 @@
--- _settle_claim: records how claim k of lane l ended, and forgets it; gives l as it is then, to be
--- kept with put_lane. For the meaning of outcomes and release_from see settle. Under lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._settle_claim(c @schema@.consumer, INOUT l @schema@.lane,
-    k @schema@.claim,
-                                                 tried bigint, outcomes jsonb, release_from bigint,
-                                                     now timestamptz)
+-- _settle_claim records how claim k of lane l ended, and forgets it; l comes back as it is then, to
+-- be kept with _put_lane. For the meaning of outcomes and release_from see settle. Under
+-- _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_claim(
+    c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, tried bigint, outcomes jsonb,
+    release_from bigint, now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
-    keys bigint[];
-    seqs bigint[];
 BEGIN
-    IF k.lane = -1 AND outcomes <> '[]' THEN
-        SELECT array_agg(DISTINCT p.key) INTO keys FROM @schema@.parked p
-        WHERE p.ctid = ANY (@schema@._claimed_rows(k));
-    END IF;
-    IF outcomes <> '[]' THEN
-        failed := @schema@._settle_outcomes(c, k, outcomes, now);
-    END IF;
-    IF release_from > 0 AND k.lane = -1 THEN
-        UPDATE @schema@.parked p SET claim = NULL
-        WHERE p.ctid = ANY (@schema@._claimed_rows(k))
-          AND p.seq >= release_from;
-    ELSIF release_from > 0 THEN
-        l := @schema@._release(c, l, k, release_from, now);
-    END IF;
     IF k.lane = -1 THEN
-        -- What is still in the claim was delivered, or skipped.
-        WITH gone AS (
-            DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._claimed_rows(k))
-            RETURNING p.seq, p.key)
-        SELECT array_agg(g.seq), coalesce(keys, array_agg(DISTINCT g.key)) INTO seqs, keys
-        FROM gone g;
-        DELETE FROM @schema@.dead d WHERE d.consumer = c.name AND d.retrying AND d.seq = ANY (seqs);
-        PERFORM @schema@._promote(c.name, keys, now);
+        failed := @schema@._settle_parked(c, k, outcomes, release_from, now);
+    ELSE
+        IF outcomes <> '[]' THEN
+            failed := @schema@._settle_outcomes(c, k, outcomes, now);
+        END IF;
+        IF release_from > 0 THEN
+            l := @schema@._release(c, l, k, release_from, now);
+        END IF;
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(tried - failed, 0);
@@ -40,6 +24,37 @@ BEGIN
     -- dead claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
+END
+$outbox$;
+
+-- _settle_parked records how claim k of parked events ended, and returns how many of them were not
+-- delivered. It leaves the claim's own row alone. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_parked(
+    c @schema@.consumer, k @schema@.claim, outcomes jsonb, release_from bigint, now timestamptz)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    failed bigint := 0;
+    rows tid[] := @schema@._retried_rows(k);
+    seqs bigint[];
+    keys bigint[];
+BEGIN
+    IF outcomes <> '[]' THEN
+        keys := ARRAY(SELECT p.key FROM @schema@.parked p WHERE p.ctid = ANY (rows));
+        failed := @schema@._settle_outcomes(c, k, outcomes, now);
+    END IF;
+    IF release_from > 0 THEN
+        UPDATE @schema@.parked p SET claim = NULL
+        WHERE p.ctid = ANY (rows) AND p.claim = k.epoch AND p.seq >= release_from;
+    END IF;
+    -- What is still in the claim was delivered, or skipped.
+    WITH gone AS (
+        DELETE FROM @schema@.parked p WHERE p.ctid = ANY (rows) AND p.claim = k.epoch
+        RETURNING p.seq, p.key)
+    SELECT array_agg(g.seq), coalesce(keys, array_agg(g.key)) INTO seqs, keys FROM gone g;
+    DELETE FROM @schema@.dead d WHERE d.consumer = k.consumer AND d.retrying AND d.seq = ANY (seqs);
+    PERFORM @schema@._promote(k.consumer, keys, now);
+    RETURN failed;
 END
 $outbox$;
 
@@ -188,7 +203,7 @@ RETURN (SELECT jsonb_agg(g.alike - '{sample,seqs,keys,delays}'::text[]
                  AS o (seq, delay_ms));
 
 -- _refuse_outcome raises the error for an outcome that cannot be recorded: its event is not in the
--- claim, or nobody knows its kind.
+-- claim, or its kind is unknown.
 CREATE OR REPLACE FUNCTION @schema@._refuse_outcome(epoch bigint, seq bigint, kind text)
 RETURNS bigint
 LANGUAGE plpgsql STABLE AS $outbox$

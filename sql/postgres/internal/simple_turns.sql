@@ -11,8 +11,8 @@
 -- the other way takes as many for a thousand consumers as for two.
 --
 -- The order of steps is that of _claim_fresh, which explains it: head; the locks; the window
--- (snapshot, last number); the reading, in a statement that sees at least as much. Nobody is waited
--- for: a consumer that another session has locked is not simple.
+-- (snapshot, last number); the reading, in a statement that sees at least as much. It waits for no
+-- lock: a consumer that another session has locked is not simple.
 
 -- _turns makes the simple ones of the turns that are asked for. Its rows have the answers, see
 -- _simple_answer. The events of a claim come along, a row for each, if they are few and were looked
@@ -91,8 +91,8 @@ DECLARE
     fenced boolean;           -- every new epoch is past those that its consumer knows
     q @schema@._simple;
 BEGIN
-    -- By itself for each: a join may compare each turn with each consumer, because nobody tells the
-    -- planner how many there are.
+    -- Separately for each: a join may compare each turn with each consumer, because the planner
+    -- does not know how many there are.
     wanted := ARRAY(SELECT x
                     FROM unnest(asked) x
                     CROSS JOIN LATERAL (
@@ -196,7 +196,7 @@ BEGIN
         WHERE x.n > 0 OR x.max_events = 0 OR NOT (x.more OR x.target IS NOT NULL)),
 
     -- What goes is found by where it is. To join it by its key may take a comparison of each turn
-    -- with each row, because nobody tells the planner how many turns there are.
+    -- with each row, because the planner does not know how many turns there are.
     settled AS (
         DELETE FROM @schema@.claim k
         WHERE k.ctid = ANY (ARRAY(SELECT t.own_row FROM turn t WHERE t.epoch <> 0))),

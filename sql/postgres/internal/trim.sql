@@ -4,7 +4,7 @@
 -- younger than `every`, and of all of them together, unless that was done in the last half minute.
 -- A sample says that at that time a consumer, or '' for all that there were, was done with the
 -- events up to seq that `seen` shows. By these samples trim keeps events for some time after
--- everybody has had them.
+-- all consumers have had them.
 --
 -- What all are done with is what counts, so those samples are close: an event goes in time. There
 -- are no more of them where there are more consumers. What single ones are done with counts once
@@ -189,7 +189,7 @@ DECLARE
     cutoff timestamptz := now - older_than;
     sure xid8;
     past bigint;         -- up to here,
-    shown pg_snapshot;   -- and if this shows it, everybody was done with it at the time; NULL: all
+    shown pg_snapshot;   -- and if this shows it, all consumers were done with it then; NULL: all
     first bigint;        -- the first event of all
     last bigint;         -- the last of those that are old enough
     upto bigint;         -- the last whose key is looked for
@@ -210,7 +210,7 @@ BEGIN
     END IF;
     sure := @schema@._surely_done();
 
-    -- The last that may go is among the last that everybody is done with. If those are all too
+    -- The last that may go is among the last that all consumers are done with. If those are all too
     -- young by their own time, it is among the first of all: trim looks there.
     first := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
     SELECT count(*), max(x.seq) FILTER (WHERE x.created_at < cutoff AND (shown IS NULL

@@ -20,10 +20,11 @@
 -- go through _worker_turn, which comes back here if they may.
 --
 -- Usually there is little to consider: what comes next was read ahead, no row of an adopted table
--- is to be marked, nobody else is at work, and no parked event has to come first. Then the claim
--- becomes the next claim and the lane moves on: a few statements, and some more for events that
--- failed, have to wait or are tried again (_turn_exceptions). If parked events are due and come
--- first, the claim becomes one of those, and the lane stays where it is. _long_turn does the rest.
+-- is to be marked, no other worker is at work, and no parked event has to come first. Then the
+-- claim becomes the next claim and the lane moves on: a few statements, and some more for events
+-- that failed, have to wait or are tried again (_turn_exceptions). If parked events are due and
+-- come first, the claim becomes one of those, and the lane stays where it is. _long_turn does the
+-- rest.
 CREATE OR REPLACE FUNCTION @schema@._turn(
     consumer text, owner text, knows int,
     s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer

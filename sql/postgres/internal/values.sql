@@ -37,7 +37,7 @@ RETURN CASE WHEN value ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
             THEN value::uuid END;
 
 -- _as_json makes a payload of a value of an adopted table. Text that is JSON stays as it is; other
--- text becomes a JSON string. It never fails, because it runs inside somebody's INSERT.
+-- text becomes a JSON string. It never fails, because it runs inside the application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN

@@ -61,7 +61,7 @@ END
 $outbox$;
 
 -- _window_events returns the events that `target` shows and `seen` did not, with a seq in
--- (from_seq, to_seq]. whose is the tenant whose events alone are meant; '' means everybody's.
+-- (from_seq, to_seq]. whose is the tenant whose events alone are meant; '' means those of all.
 --
 -- It has two branches, because an OR of them becomes a sequential scan. The first is for fresh
 -- events, of transactions that had not begun when `seen` was taken: each had its xid before its

@@ -1,5 +1,5 @@
--- close grants everybody the functions that _open_to_all names, and revokes all others. The server
--- lets everybody call a function that is new.
+-- close grants every role the functions that _open_to_all names, and revokes all others. The server
+-- lets every role call a function that is new.
 DO $outbox$
 DECLARE
     f record;

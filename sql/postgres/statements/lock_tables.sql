@@ -1,4 +1,4 @@
--- lock_tables locks all tables, so that what follows waits for nobody. The events come last,
+-- lock_tables locks all tables, so that what follows waits for no lock. The events come last,
 -- because producers wait from the moment we ask for that lock.
 DO $outbox$
 DECLARE

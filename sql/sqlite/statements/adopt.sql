@@ -1,5 +1,5 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
--- are put together in src/store/sqlite/adopt_*.c.
+-- are put together in src/store/sqlite/adopt.c.
 
 -- find_table (name text): the table as SQLite spells it, and why it cannot be adopted: it takes a
 -- trigger.

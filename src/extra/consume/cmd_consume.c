@@ -14,7 +14,6 @@
 #include "cli/logger.h"
 #include "extra/streams/stream_reader.h"
 #include "sink/exec_env.h"
-#include "sink/exec_start.h"
 #include "sink/sink.h"
 
 #define POLL_MAX_MS 60000

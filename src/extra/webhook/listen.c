@@ -133,12 +133,6 @@ static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
     *client = c;
 }
 
-/* is_timed says whether it is the client's turn. */
-static bool is_timed(const struct client *c)
-{
-    return c->deadline != 0 && c->deadline != CLOCK_NEVER;
-}
-
 /* drop_late disconnects the clients whose time is up, and finds the next deadline. */
 static void drop_late(struct listener *l, int64_t now)
 {
@@ -147,7 +141,8 @@ static void drop_late(struct listener *l, int64_t now)
     l->look_at = CLOCK_NEVER;
     for (size_t i = 0; i < LISTEN_CLIENTS; i++) {
         struct client *c = &l->client[i];
-        if (!is_timed(c))
+        bool timed = c->deadline != 0 && c->deadline != CLOCK_NEVER; /* it is the client's turn */
+        if (!timed)
             continue;
         if (now >= c->deadline)
             disconnect(c);

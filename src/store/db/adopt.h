@@ -1,5 +1,5 @@
 /* adopt.h: what SQLite and MariaDB share that turn rows of an application's table into events:
- * adopt_source.c and adopt_plan.c. */
+ * adopt_source.c and adopt.c. */
 #ifndef STORE_DB_ADOPT_H
 #define STORE_DB_ADOPT_H
 
@@ -46,7 +46,7 @@ int db_source_column(const struct source *s, const char *name);
 /* db_source_literal says whether a text stands in single quotes. */
 bool db_source_literal(const char *text);
 
-/* ---- adopt_plan.c ---- */
+/* ---- adopt.c ---- */
 
 /* What is known of a table. */
 struct adopted {
@@ -54,14 +54,33 @@ struct adopted {
     bool once;  /* it was adopted before */
     bool alike; /* with the columns, and the mark, of this request */
 };
-/* db_adopt_look finds out what was done with the table before; trigger is the name of the one that
- * makes events of its rows. */
-int db_adopt_look(const struct source *s, const char *trigger, struct adopted *ret,
-                  struct error *err);
-/* db_adopt_plan refuses a request that would copy existing rows twice, or that leaves open what to
- * do with them; else it says in *ret what is to be done, and in *ret_copies whether rows are. */
-int db_adopt_plan(const struct source *s, const struct adopted *was, struct adopt_result *ret,
-                  bool *ret_copies, struct error *err);
+
+#define ADOPT_TRIGGER_TEXT 512
+
+/* What a database does in its own way. */
+struct adopt_driver {
+    bool one_transaction; /* all of it is; else each of these has its own */
+    /* schema gives the database that the table is in; NULL: there is only one. */
+    const char *(*schema)(struct store *);
+    /* trigger_name names the trigger that makes events of the table's rows. */
+    void (*trigger_name)(const struct source *s, char ret[ADOPT_TRIGGER_TEXT]);
+    /* check refuses columns of which nothing can be made, or that cannot be marked. */
+    int (*check)(const struct source *s, struct error *err);
+    /* count counts the rows that are not processed. */
+    int (*count)(const struct source *s, int64_t *ret, struct error *err);
+    /* adopt makes the trigger and, if `copies`, events of the rows that are not processed, which
+     * ret->copied counts. */
+    int (*adopt)(const struct source *s, const struct adopted *was, bool copies,
+                 struct adopt_result *ret, struct error *err);
+    int (*drop_mark)(const struct source *s, struct error *err);
+    /* undo gives the table up; there: it is adopted. */
+    int (*undo)(const struct source *s, bool there, struct error *err);
+};
+
+/* db_adopt_is_marked says whether rows of the table are marked. */
+int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err);
+/* db_adopt_forget_mark forgets the mark, and which row became which event. */
+int db_adopt_forget_mark(const struct source *s, struct error *err);
 /* db_mark_check refuses a mark that cannot be: its column is missing, or rows cannot be told
  * apart. */
 int db_mark_check(const struct source *s, struct error *err);

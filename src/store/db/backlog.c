@@ -34,21 +34,21 @@ static int lane_of(const struct counting *k, const struct db_rows *q)
     return event_lane(key, db_int(q, SEQ), k->b->spec->lanes);
 }
 
-/* earlier moves *to back to `at`; 0 is no time. */
+/* Moves *to back to `at`; 0 is no time. */
 static void earlier(int64_t *to, int64_t at)
 {
     if (!*to || at < *to)
         *to = at;
 }
 
-/* note_overdue notes when an event could first have been delivered, unless that is to come. */
+/* Notes when an event could first have been delivered, unless that is to come. */
 static void note_overdue(struct counting *k, int64_t since)
 {
     if (since <= k->now)
         earlier(&k->b->overdue_at, since);
 }
 
-/* note_event notes the age and the type of an event that is not delivered. */
+/* Notes the age and the type of an event that is not delivered. */
 static int note_event(struct counting *k, enum topic_place place, struct str type, int64_t at,
                       struct error *err)
 {
@@ -59,7 +59,7 @@ static int note_event(struct counting *k, enum topic_place place, struct str typ
     return topics_add(k->b->topics, &one, err);
 }
 
-/* count_event counts an event that is not parked: nobody has it, or a live claim. */
+/* Counts an event that is not parked: a live claim has it, or none. */
 static int count_event(struct counting *k, enum topic_place place, const struct db_rows *q,
                        struct error *err)
 {
@@ -74,7 +74,7 @@ static int count_event(struct counting *k, enum topic_place place, const struct 
     return note_event(k, place, db_text(q, TYPE), at, err);
 }
 
-/* project estimates how many there are up to `end`, if `n` were found from first to last. */
+/* Estimates how many there are up to `end`, if `n` were found from first to last. */
 static int64_t project(int64_t n, int64_t first, int64_t last, int64_t end)
 {
     if (end <= last)
@@ -101,7 +101,7 @@ static int read_lanes(struct counting *k, struct error *err)
     return r;
 }
 
-/* count_fresh looks at what lies after the lowest position, up to b->max events. */
+/* Looks at what lies after the lowest position, up to b->max events. */
 static int count_fresh(struct counting *k, struct error *err)
 {
     int64_t first = 0, last = 0, head = 0;
@@ -142,7 +142,7 @@ struct range {
     bool live;
 };
 
-/* count_range counts what a claim holds: in flight, or waiting again if it ran out. */
+/* Counts what a claim holds: in flight, or waiting again if it ran out. */
 static int count_range(struct counting *k, const struct range *c, struct error *err)
 {
     int r;
@@ -162,7 +162,7 @@ static int count_range(struct counting *k, const struct range *c, struct error *
     return r;
 }
 
-/* next_range moves *c to the next fresh claim; 1: it did, 0: there is none (left), -1: failed. */
+/* Moves *c to the next fresh claim; 1: it did, 0: there is none (left), -1: failed. */
 static int next_range(struct counting *k, struct range *c, struct error *err)
 {
     struct db_rows q;
@@ -200,7 +200,7 @@ static int count_claims(struct counting *k, struct error *err)
 
 /* ---- parked ---- */
 
-/* count_rows counts parked events up to a bound, and estimates the rest. */
+/* Counts parked events up to a bound, and estimates the rest. */
 static int count_rows(struct counting *k, struct error *err)
 {
     struct db_rows q;
@@ -215,7 +215,7 @@ static int count_rows(struct counting *k, struct error *err)
     return 0;
 }
 
-/* note_parked notes the ages and types of the first parked events. */
+/* Notes the ages and types of the first parked events. */
 static int note_parked(struct counting *k, struct error *err)
 {
     int r;
@@ -232,7 +232,7 @@ static int note_parked(struct counting *k, struct error *err)
     return r;
 }
 
-/* read_first reads which parked event the consumer has owed for longest. */
+/* Reads which parked event the consumer has owed for longest. */
 static int read_first(struct counting *k, struct error *err)
 {
     bool ok = true;

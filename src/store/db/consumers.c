@@ -11,7 +11,7 @@ static int head_of(struct store *st, int64_t *ret, struct error *err)
     return db_value(st, err, ret, SQL(head));
 }
 
-/* remove_each runs statements that forget rows of a consumer. Each takes its name and nothing else,
+/* Runs statements that forget rows of a consumer. Each takes its name and nothing else,
  * so the arguments of one fit them all. */
 static int remove_each(struct store *st, const struct sql *const *each, const char *name,
                        struct error *err)
@@ -25,7 +25,7 @@ static int remove_each(struct store *st, const struct sql *const *each, const ch
 
 /* ---- creating ---- */
 
-/* make_lanes sets all lanes to one position. */
+/* Sets all lanes to one position. */
 static int make_lanes(struct store *st, const char *name, int lanes, int64_t position,
                       struct error *err)
 {
@@ -42,55 +42,34 @@ static int make_lanes(struct store *st, const char *name, int lanes, int64_t pos
     return 0;
 }
 
-/* start_position gives the position before the first event that a new consumer gets. */
-static int start_position(struct store *st, const struct consumer_spec *c, int64_t *ret,
-                          struct error *err)
-{
-    *ret = 0;
-    switch (c->start) {
-    case START_BEGINNING: return 0;
-    case START_END: return head_of(st, ret, err);
-    case START_SEQ: break;
-    }
-    if (c->start_seq > 0)
-        *ret = c->start_seq - 1;
-    return 0;
-}
-
-/* create makes a consumer at its start, with nothing that an earlier one of its name left. */
+/* Makes a consumer at its start, with nothing that an earlier one of its name left. */
 static int create(struct store *st, const struct consumer_spec *c, struct error *err)
 {
-    /* if somebody deleted the earlier consumer by hand, these would count as the new one's */
+    /* If the earlier consumer was deleted by hand, these would count as the new one's. */
     static const struct sql *const left_behind[] = {&sql_remove_claims, &sql_remove_parked,
                                                     &sql_remove_passed, &sql_remove_settings, NULL};
-    int64_t position, ignored = 0;
+    int64_t position = 0, ignored = 0;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1; /* what it may need is not being deleted */
     if (db_keep_numbers(st, err) != 0)
         return -1; /* else the end could be before events that exist */
-    if (start_position(st, c, &position, err) != 0)
+    if (c->start == START_END && head_of(st, &position, err) != 0)
         return -1;
+    if (c->start == START_SEQ && c->start_seq > 0)
+        position = c->start_seq - 1;
     if (remove_each(st, left_behind, c->name, err) != 0)
         return -1;
-
-    struct sql_put_consumer row = {
-        .consumer = c->name,
-        .events = c->events,
-        .predicate = c->where,
-        .ordering = store_order_names[c->order],
-        .lanes = c->lanes,
-        .retry = c->retry,
-        .now = db_now(st),
-        .start = position,
-    };
-    if (db_run(st, err, &sql_put_consumer, &row) != 0)
+    if (db_run(st, err,
+               SQL(put_consumer, .consumer = c->name, .events = c->events, .predicate = c->where,
+                   .ordering = store_order_names[c->order], .lanes = c->lanes, .retry = c->retry,
+                   .now = db_now(st), .start = position)) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
 }
 
 /* ---- changing ---- */
 
-/* reshape changes order or lanes. That is safe only while nothing is on its way; then every lane is
+/* Changes order or lanes. That is safe only while nothing is on its way; then every lane is
  * at the head, or was told to start beyond it. */
 static int reshape(struct store *st, const struct consumer_spec *c, struct error *err)
 {
@@ -124,7 +103,7 @@ struct difference {
     bool shape;  /* order or lanes */
 };
 
-/* compare takes the row of `registered`. */
+/* q is at the row of `registered`. */
 static struct difference compare(const struct db_rows *q, const struct consumer_spec *c)
 {
     struct str events = db_text(q, 0), where = db_text(q, 1), retry = db_text(q, 4);
@@ -138,7 +117,7 @@ static struct difference compare(const struct db_rows *q, const struct consumer_
     };
 }
 
-/* update makes the consumer what c says. The settings are recorded before anything changes, since
+/* Makes the consumer what c says. The settings are recorded before anything changes, since
  * that refuses some. */
 static int update(struct store *st, const struct consumer_spec *c, struct difference d,
                   struct error *err)
@@ -159,7 +138,7 @@ static int update(struct store *st, const struct consumer_spec *c, struct differ
 
 /* ---- registering ---- */
 
-/* put creates or updates the consumer, inside a transaction. */
+/* Creates or updates the consumer, inside a transaction. */
 static int put(struct store *st, const struct consumer_spec *c, bool *ret_created,
                struct error *err)
 {
@@ -179,28 +158,24 @@ static int put(struct store *st, const struct consumer_spec *c, bool *ret_create
     return create(st, c, err);
 }
 
-/* put_once is put in a transaction. */
-static int put_once(struct store *st, const struct consumer_spec *c, bool *ret_created,
-                    struct error *err)
+/* Puts it in a transaction, again if another session was registering the consumer as well. */
+static int put_committed(struct store *st, const struct consumer_spec *c, bool *ret_created,
+                         struct error *err)
 {
-    if (db_begin(st, err) != 0)
-        return -1;
-    if (put(st, c, ret_created, err) != 0) {
-        db_rollback(st);
-        return -1;
-    }
-    return db_commit(st, err);
-}
-
-/* put_again is put_once, tried again if somebody else was registering the consumer as well. */
-static int put_again(struct store *st, const struct consumer_spec *c, bool *ret_created,
-                     struct error *err)
-{
+    const struct db_driver *d = st->ops->driver;
     struct error why;
     for (int i = 0; i < TRIES; i++) {
-        if (put_once(st, c, ret_created, &why) == 0)
+        int r = db_begin(st, &why);
+        if (r == 0) {
+            r = put(st, c, ret_created, &why);
+            if (r == 0)
+                r = db_commit(st, &why);
+            else
+                db_rollback(st);
+        }
+        if (r == 0)
             return 0;
-        bool beside = st->ops->driver->again && st->ops->driver->again(&why);
+        bool beside = d->again && d->again(&why);
         if (!beside)
             break;
     }
@@ -220,7 +195,7 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
 
     if (db_give_numbers(st, err) != 0)
         return -1; /* the end is behind everything that is committed */
-    if (put_again(st, c, &created, err) != 0)
+    if (put_committed(st, c, &created, err) != 0)
         return -1;
     db_news(st);
     if (ret_created)
@@ -251,7 +226,7 @@ int db_consumer_report(struct store *st, const char *name, const char *text, str
 
 /* ---- removing ---- */
 
-/* check_removable refuses to remove a consumer that is missing or, without force, one that has
+/* Refuses to remove a consumer that is missing or, without force, one that has
  * something to lose. */
 static int check_removable(struct store *st, const char *name, bool force, struct error *err)
 {
@@ -273,7 +248,7 @@ static int check_removable(struct store *st, const char *name, bool force, struc
     return store_removable(name, dead, parked, live, err);
 }
 
-/* keep_epoch remembers where the consumer's epochs end, for the next one of its name. */
+/* Remembers where the consumer's epochs end, for the next one of its name. */
 static int keep_epoch(struct store *st, const char *name, struct error *err)
 {
     return db_run(st, err, SQL(keep_epoch, .consumer = name));

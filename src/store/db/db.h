@@ -8,6 +8,7 @@
 #include "store/store.h"
 
 struct held_keys;
+struct adopt_driver;
 struct turn;
 struct chunk;
 
@@ -166,6 +167,8 @@ struct db_driver {
      * by db_emit_conflict. */
     int (*insert)(const struct db_target *, const struct new_event *, char id[UUID_TEXT + 1],
                   bool *ret_duplicate, struct error *);
+
+    const struct adopt_driver *adopt; /* see adopt.h */
 
     /* ---- turns, see turn.h; where it says NULL, there is nothing to do ---- */
 
@@ -359,7 +362,7 @@ bool db_settings_same_events(const char *kept, const char *events);
  * before, and c->how is not PUT_PURPOSE. */
 int db_settings_replace(struct store *st, const struct consumer_spec *c, struct error *err);
 
-/* ---- listing.c, gauge.c, backlog.c ---- */
+/* ---- listing.c, backlog.c ---- */
 
 int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err);
@@ -406,8 +409,10 @@ int db_former_keep(struct store *st, const char *name, struct error *err);
  * wrong about them. */
 int db_former_taken_over(struct store *st, const struct taken_over *t, struct error *err);
 
-/* ---- info.c, events.c, dead.c, trim.c ---- */
+/* ---- listing.c, events.c, dead.c, trim.c, adopt.c ---- */
 
+int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
+             struct error *err);
 int db_info(struct store *st, struct store_info *ret, struct error *err);
 int db_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
 int db_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,

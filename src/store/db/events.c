@@ -25,7 +25,7 @@ static bool matches(const struct event_query *q, const struct event *ev)
     return !q->aggregate_id.p || str_eq(q->aggregate_id, ev->aggregate_id);
 }
 
-/* in_state says whether the event at hand is in the state asked for, for any consumer. Without a
+/* Says whether the event at hand is in the state asked for, for any consumer. Without a
  * consumer every event is pending. */
 static bool in_state(const struct viewer *v, const struct event_query *q)
 {
@@ -53,43 +53,14 @@ struct listing {
 
 /* ---- which events can be in the state asked for ---- */
 
-/* lanes_of is the number of a consumer's lanes; a tampered database may have others. */
+/* The number of a consumer's lanes; a tampered database may have others. */
 static int lanes_of(const struct viewer *v, size_t i)
 {
     int lanes = v->list[i].spec.lanes;
     return lanes < STORE_LANES_MAX ? lanes : STORE_LANES_MAX;
 }
 
-/* passed_by_all tells up to where every lane of every consumer is. */
-static int64_t passed_by_all(const struct viewer *v)
-{
-    int64_t low = INT64_MAX;
-    for (size_t i = 0; i < v->n; i++)
-        for (int lane = 0; lane < lanes_of(v, i); lane++)
-            low = min_i64(low, v->c[i].positions[lane]);
-    return low;
-}
-
-/* passed_by_any tells up to where any lane of any consumer is. */
-static int64_t passed_by_any(const struct viewer *v)
-{
-    int64_t high = 0;
-    for (size_t i = 0; i < v->n; i++)
-        for (int lane = 0; lane < lanes_of(v, i); lane++)
-            high = max_i64(high, v->c[i].positions[lane]);
-    return high;
-}
-
-/* last_start tells up to where events came before some consumer. */
-static int64_t last_start(const struct viewer *v)
-{
-    int64_t high = 0;
-    for (size_t i = 0; i < v->n; i++)
-        high = max_i64(high, v->c[i].start);
-    return high;
-}
-
-/* bound_look finds out which events have to be looked at. Without a consumer every event is
+/* Finds out which events have to be looked at. Without a consumer every event is
  * pending, and none is anything else. */
 static void bound_look(const struct viewer *v, struct listing *l)
 {
@@ -102,8 +73,19 @@ static void bound_look(const struct viewer *v, struct listing *l)
         l->done = !pending;
         return;
     }
+
+    /* Up to where every lane of every consumer is, or any; and up to where events came before some
+     * consumer. */
+    int64_t by_all = INT64_MAX, by_any = 0, last_start = 0;
+    for (size_t i = 0; i < v->n; i++) {
+        last_start = max_i64(last_start, v->c[i].start);
+        for (int lane = 0; lane < lanes_of(v, i); lane++) {
+            by_all = min_i64(by_all, v->c[i].positions[lane]);
+            by_any = max_i64(by_any, v->c[i].positions[lane]);
+        }
+    }
     if (pending) {
-        l->low = passed_by_all(v);
+        l->low = by_all;
         return;
     }
     switch ((enum delivery_state)(q->state - 1)) {
@@ -111,15 +93,15 @@ static void bound_look(const struct viewer *v, struct listing *l)
     case STATE_EXPIRED:
     case STATE_DROPPED:
     case STATE_INFLIGHT: l->low = INT64_MAX; break;
-    case STATE_DELIVERED: l->high = passed_by_any(v); break;
-    case STATE_BEFORE_START: l->high = last_start(v); break;
+    case STATE_DELIVERED: l->high = by_any; break;
+    case STATE_BEFORE_START: l->high = last_start; break;
     default: break;
     }
 }
 
 /* ---- going through them ---- */
 
-/* list_row shows the event of a row, if the query asks for it; it lives in `a`. */
+/* Shows the event of a row, if the query asks for it; it lives in `a`. */
 static int list_row(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,
                     struct error *err)
 {
@@ -155,7 +137,7 @@ static struct going going_from(const struct viewer *v, int64_t low, int64_t high
     return (struct going){.low = low, .high = high, .max = db_page(v->st, rows), .more = true};
 }
 
-/* each_row visits the rows of an answer until the listing is done, and moves g past them. */
+/* Visits the rows of an answer until the listing is done, and moves g past them. */
 static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, struct going *g,
                     row_visit *visit, struct error *err)
 {
@@ -195,7 +177,7 @@ static int list_one(struct viewer *v, struct listing *l, struct error *err)
     return each_row(v, l, &rows, &g, list_row, err);
 }
 
-/* next_exceptional reads the next of what is recorded about single events. */
+/* Reads the next of what is recorded about single events. */
 static struct db_rows next_exceptional(const struct viewer *v, const struct listing *l,
                                        const struct going *g, struct error *err)
 {
@@ -212,7 +194,7 @@ static struct db_rows next_exceptional(const struct viewer *v, const struct list
                        .consumer = q->consumer, .now = v->now, .max = g->max));
 }
 
-/* list_exceptional shows what is recorded about single events with low < seq <= high. */
+/* Shows what is recorded about single events with low < seq <= high. */
 static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
                             struct error *err)
 {
@@ -228,7 +210,7 @@ static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, in
     return 0;
 }
 
-/* note_looked notes that an event was looked at, and now and then says so. */
+/* Notes that an event was looked at, and now and then says so. */
 static void note_looked(struct listing *l, int64_t seq)
 {
     enum { EVERY = 10000 };
@@ -243,7 +225,7 @@ static void note_looked(struct listing *l, int64_t seq)
         l->q->looking(l->ctx, numbers);
 }
 
-/* look_at looks at one more event, unless the query does not want that. */
+/* Looks at one more event, unless the query does not want that. */
 static int look_at(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,
                    struct error *err)
 {
@@ -263,7 +245,7 @@ static int look_at(struct viewer *v, struct listing *l, const struct db_rows *ro
     return 0;
 }
 
-/* look looks at the events with low < seq <= high, as far as the query says. */
+/* Looks at the events with low < seq <= high, as far as the query says. */
 static int look(struct viewer *v, struct listing *l, int64_t low, int64_t high, struct error *err)
 {
     struct going g = going_from(v, low, high, ANSWER_EVENTS);

@@ -1,10 +1,11 @@
-/* listing.c: consumers as operators see them. */
+/* listing.c: consumers and the outbox as a whole, as operators see them. */
 #include "store/db/db.h"
+#include "store/topics.h"
 #include "store_sql.h"
 
 /* ---- the rows ---- */
 
-/* read_row reads a row of list_consumers; false if there is no memory, or if the row lacks what
+/* Reads a row of list_consumers; false if there is no memory, or if the row lacks what
  * only a database without our constraints can lack. */
 static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
 {
@@ -30,7 +31,7 @@ static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_i
     return ok && whole;
 }
 
-/* hold_floor lowers the floor to what holds it. */
+/* Lowers the floor to what holds it. */
 static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
 {
     if (at >= c->floor)
@@ -39,7 +40,7 @@ static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
     c->floor_pin = by;
 }
 
-/* take_floor takes from a row of floors up to where events are no longer needed, and what needs the
+/* Takes from a row of floors up to where events are no longer needed, and what needs the
  * next one. */
 static void take_floor(const struct db_rows *q, struct consumer_info *c)
 {
@@ -53,7 +54,7 @@ static void take_floor(const struct db_rows *q, struct consumer_info *c)
         hold_floor(c, db_int(q, PARKED), "parked");
 }
 
-/* read_floor_row reads a row of floors; false if there is no memory, or if the row lacks a name. */
+/* Reads a row of floors; false if there is no memory, or if the row lacks a name. */
 static bool read_floor_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
@@ -63,7 +64,7 @@ static bool read_floor_row(const struct db_rows *q, struct arena *a, struct cons
     return ok && c->spec.name;
 }
 
-/* read_each reads a consumer from each row of a statement. */
+/* Reads a consumer from each row of a statement. */
 static int read_each(struct store *st,
                      bool (*read)(const struct db_rows *, struct arena *, struct consumer_info *),
                      struct arena *a, struct consumer_info **ret, size_t *ret_n, struct error *err,
@@ -92,7 +93,7 @@ static int read_each(struct store *st,
     return 0;
 }
 
-/* read_rows reads all consumers, or the one named, without their state. */
+/* Reads all consumers, or the one named, without their state. */
 static int read_rows(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
@@ -105,29 +106,7 @@ static int read_rows(struct store *st, const char *name, struct arena *a,
 
 /* ---- their state ---- */
 
-static int read_counts(struct store *st, struct consumer_info *c, int64_t now, struct error *err)
-{
-    const char *name = c->spec.name;
-    const struct db_number wanted[] = {
-        {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
-        {&c->dead, SQL(count_dead, .consumer = name)},
-        {&c->next_due, SQL(next_retry, .consumer = name)},
-    };
-    return db_values(st, err, wanted, sizeof wanted / sizeof *wanted);
-}
-
-static int read_floor(struct store *st, struct consumer_info *c, struct error *err)
-{
-    struct db_rows q;
-    int r = db_row(st, &q, err, SQL(floors, .name = c->spec.name));
-    if (r <= 0)
-        return r;
-    take_floor(&q, c);
-    db_done(&q);
-    return 0;
-}
-
-/* read_backlog counts what is not delivered. */
+/* Counts what is not delivered. */
 static int read_backlog(struct store *st, struct consumer_info *c, struct arena *a,
                         struct error *err)
 {
@@ -149,21 +128,8 @@ static int read_backlog(struct store *st, struct consumer_info *c, struct arena 
     return 0;
 }
 
-static int read_owner(struct store *st, struct consumer_info *c, int64_t now, struct arena *a,
-                      struct error *err)
-{
-    bool ok = true;
-    struct db_rows q;
-    int r = db_row(st, &q, err, SQL(live_owner, .consumer = c->spec.name, .now = now));
-    if (r <= 0)
-        return r;
-    c->owner = db_copy(&q, 0, a, &ok).p;
-    db_done(&q);
-    return 0;
-}
-
-/* read_failure reads why an event failed last, unless the relay reported something later or that
- * its sink is down. */
+/* Reads why an event failed last, unless the relay reported something later or that its sink is
+ * down. */
 static int read_failure(struct store *st, struct consumer_info *c, struct arena *a,
                         struct error *err)
 {
@@ -183,41 +149,39 @@ static int read_failure(struct store *st, struct consumer_info *c, struct arena 
     return 0;
 }
 
-/* read_details reads what takes looking at events and claims. */
-static int read_details(struct store *st, struct consumer_info *c, int64_t now, struct arena *a,
-                        struct error *err)
+static int read_state(struct store *st, struct consumer_info *c, struct arena *a, struct error *err)
 {
+    const char *name = c->spec.name;
+    int64_t now = db_now(st);
+    bool ok = true;
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(floors, .name = name));
+    if (r == 1)
+        take_floor(&q, c);
+    db_done(&q);
+    if (r < 0)
+        return -1;
+
+    const struct db_number wanted[] = {
+        {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
+        {&c->dead, SQL(count_dead, .consumer = name)},
+        {&c->next_due, SQL(next_retry, .consumer = name)},
+    };
+    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+        return -1;
     if (read_backlog(st, c, a, err) != 0)
         return -1;
-    if (read_owner(st, c, now, a, err) != 0)
-        return -1;
-    return read_failure(st, c, a, err);
+
+    r = db_row(st, &q, err, SQL(live_owner, .consumer = name, .now = now));
+    if (r == 1)
+        c->owner = db_copy(&q, 0, a, &ok).p;
+    db_done(&q);
+    return r < 0 ? -1 : read_failure(st, c, a, err);
 }
 
 /* ---- lists ---- */
 
-static int read_state(struct store *st, struct consumer_info *c, struct arena *a, struct error *err)
-{
-    int64_t now = db_now(st);
-    if (read_floor(st, c, err) != 0)
-        return -1;
-    if (read_counts(st, c, now, err) != 0)
-        return -1;
-    return read_details(st, c, now, a, err);
-}
-
-static int read_list(struct store *st, const char *name, struct arena *a,
-                     struct consumer_info **ret, size_t *ret_n, struct error *err)
-{
-    if (read_rows(st, name, a, ret, ret_n, err) != 0)
-        return -1;
-    for (size_t i = 0; i < *ret_n; i++)
-        if (read_state(st, &(*ret)[i], a, err) != 0)
-            return -1;
-    return 0;
-}
-
-/* db_consumer_list reads everything in one snapshot, so that the numbers fit together. */
+/* Everything is read in one snapshot, so that the numbers fit together. */
 int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
@@ -228,7 +192,9 @@ int db_consumer_list(struct store *st, const char *name, struct arena *a,
         return -1;
     if (db_snapshot_begin(st, &own, err) != 0)
         return -1;
-    int r = read_list(st, name, a, &list, &n, err);
+    int r = read_rows(st, name, a, &list, &n, err);
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = read_state(st, &list[i], a, err);
     db_snapshot_end(st, own);
     if (r != 0)
         return -1;
@@ -260,5 +226,107 @@ int db_consumer_specs(struct store *st, const char *name, struct arena *a,
     }
     *ret = specs;
     *ret_n = kept;
+    return 0;
+}
+
+/* ---- how a consumer is doing, at a cost that does not grow with the backlog ---- */
+
+/* Reads what the consumer's row has; spec gets what a backlog needs of it. */
+static int read_health(struct store *st, const char *name, struct arena *a,
+                       struct consumer_gauge *g, struct consumer_spec *spec, struct error *err)
+{
+    bool ok = true;
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(consumer_health, .consumer = name));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return store_no_consumer(name, err);
+    *g = (struct consumer_gauge){.paused = db_int(&q, 1) != 0, .now_ms = db_now(st)};
+    *spec = (struct consumer_spec){
+        .name = name, .events = db_copy(&q, 0, a, &ok).p, .where = "", .lanes = (int)db_int(&q, 2)};
+    if (store_says_down(db_text(&q, 3).p))
+        g->down_since = db_int(&q, 4);
+    db_done(&q);
+    return ok ? 0 : err_nomem(err);
+}
+
+static int read_gauge(struct store *st, const char *name, struct arena *a, struct consumer_gauge *g,
+                      struct error *err)
+{
+    struct consumer_spec spec;
+    struct topics t = {.a = a};
+    struct backlog b = {.spec = &spec, .max = STORE_PROBE_EVENTS, .topics = &t, .a = a};
+    if (read_health(st, name, a, g, &spec, err) != 0)
+        return -1;
+    if (db_backlog(st, &b, err) != 0)
+        return -1;
+    int64_t all[TOPIC_PLACES] = {[TOPIC_PARKED] = b.parked_rows};
+    if (b.scanned == b.max)
+        all[TOPIC_UNCLAIMED] = b.unclaimed;
+    g->overdue_at = b.overdue_at;
+    g->parked = b.parked_rows - b.parked_inflight;
+    if (topics_end(&t, all, g, err) != 0)
+        return -1;
+    return db_value(st, err, &g->dead, SQL(probe_dead, .consumer = name, .max = STORE_PROBE_ROWS));
+}
+
+int db_consumer_gauge(struct store *st, const char *name, struct arena *a,
+                      struct consumer_gauge *ret, struct error *err)
+{
+    struct consumer_gauge g;
+    bool own;
+    if (db_give_numbers(st, err) != 0)
+        return -1;
+    if (db_snapshot_begin(st, &own, err) != 0)
+        return -1;
+    int r = read_gauge(st, name, a, &g, err);
+    db_snapshot_end(st, own);
+    if (r == 0)
+        *ret = g;
+    return r;
+}
+
+/* ---- the outbox as a whole ---- */
+
+int db_info(struct store *st, struct store_info *ret, struct error *err)
+{
+    if (db_give_numbers(st, err) != 0)
+        return -1;
+    struct store_info i = {.now_ms = db_now(st), .passed_at = -1};
+    int64_t version = 0, last = 0;
+    const struct db_number wanted[] = {
+        {&version, SQL(schema_version)},      {&i.head, SQL(head)},
+        {&i.tail, SQL(first_event)},          {&last, SQL(last_event)},
+        {&i.oldest_at, SQL(tail_created_at)}, {&i.consumers, SQL(count_consumers)},
+        {&i.dead, SQL(count_all_dead)},
+    };
+    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+        return -1;
+    if (db_value(st, err, &i.passed_at, SQL(passed_at, .tail = i.tail)) != 0)
+        return -1;
+    i.schema_version = (int)version;
+
+    /* Many events are not counted: the ends of their numbers give an upper bound. */
+    if (i.tail)
+        i.events = last - i.tail + 1;
+    i.events_exact = i.events <= STORE_EXACT_ROWS;
+    if (i.events_exact && db_value(st, err, &i.events, SQL(count_events)) != 0)
+        return -1;
+    *ret = i;
+    return 0;
+}
+
+int db_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err)
+{
+    int r = 0, stop = 0;
+    struct db_rows q = db_rows(st, err, SQL(list_marks, .stream = stream));
+    while (!stop && (r = db_step(&q, err)) == 1) {
+        struct hwm m = {db_text(&q, 0), db_int(&q, 2), db_int(&q, 3)};
+        stop = visit(ctx, db_text(&q, 1).p, &m, db_int(&q, 4));
+    }
+    if (!stop)
+        return r;
+    db_done(&q);
     return 0;
 }

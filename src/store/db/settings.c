@@ -29,7 +29,7 @@ static bool same_settings(const struct consumer_settings *s, const struct consum
     return db_settings_same_events(s->events, c->events) && strcmp(s->where, c->where) == 0;
 }
 
-/* read_setting reads a row of list_settings; false if there is no memory, or if the row lacks what
+/* Reads a row of list_settings; false if there is no memory, or if the row lacks what
  * only a database without our constraints can lack. */
 static bool read_setting(const struct db_rows *q, struct arena *a, struct consumer_settings *s)
 {
@@ -46,7 +46,7 @@ static bool read_setting(const struct db_rows *q, struct arena *a, struct consum
     return ok && s->events && s->where;
 }
 
-/* read_history lists the recorded settings, newest first. */
+/* Lists the recorded settings, newest first. */
 static int read_history(struct store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err)
 {
@@ -73,27 +73,7 @@ static int read_history(struct store *st, const char *name, struct arena *a,
     return 0;
 }
 
-/* put_settings records c as the next generation, and forgets generations that are too old. */
-static int put_settings(struct store *st, const struct consumer_spec *c, int generation,
-                        struct error *err)
-{
-    struct sql_put_setting row = {
-        .consumer = c->name,
-        .generation = generation,
-        .events = c->events,
-        .predicate = c->where,
-        .ordering = store_order_names[c->order],
-        .lanes = c->lanes,
-        .now = db_now(st),
-        .by_whom = c->by,
-    };
-    int64_t too_old = (int64_t)generation - STORE_GENERATIONS;
-    if (db_run(st, err, SQL(drop_old_settings, .consumer = c->name, .generation = too_old)) != 0)
-        return -1;
-    return db_run(st, err, &sql_put_setting, &row);
-}
-
-/* replace does the work of db_settings_replace; the history lives in a. */
+/* The history lives in a. */
 static int replace(struct store *st, const struct consumer_spec *c, struct arena *a,
                    struct error *err)
 {
@@ -113,7 +93,17 @@ static int replace(struct store *st, const struct consumer_spec *c, struct arena
     if (old &&
         db_run(st, err, SQL(drop_setting, .consumer = c->name, .generation = old->generation)) != 0)
         return -1;
-    return put_settings(st, c, list[0].generation + 1, err);
+
+    /* c becomes the next generation, and those that are too old are forgotten. */
+    int generation = list[0].generation + 1;
+    int64_t too_old = (int64_t)generation - STORE_GENERATIONS;
+    if (db_run(st, err, SQL(drop_old_settings, .consumer = c->name, .generation = too_old)) != 0)
+        return -1;
+    return db_run(st, err,
+                  SQL(put_setting, .consumer = c->name, .generation = generation,
+                      .events = c->events, .predicate = c->where,
+                      .ordering = store_order_names[c->order], .lanes = c->lanes, .now = db_now(st),
+                      .by_whom = c->by));
 }
 
 int db_settings_replace(struct store *st, const struct consumer_spec *c, struct error *err)

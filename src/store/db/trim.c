@@ -1,6 +1,7 @@
 /* trim.c: deleting what is old and no longer needed, a little at a time. */
 #include <stdio.h>
 
+#include "base/num.h"
 #include "store/db/db.h"
 #include "store_sql.h"
 
@@ -23,10 +24,16 @@ struct old {
     int64_t n;     /* how many are */
 };
 
-/* ---- how far everybody is, and was ---- */
+/* The consumers, with what they still needed at one moment. */
+struct floors {
+    struct consumer_info *c;
+    size_t n;
+};
 
-/* note_sample samples how far a consumer has come, or EVERYBODY, and drops samples that are no
- * longer true or no longer needed. */
+/* ---- how far consumers are, and were ---- */
+
+/* Samples how far a consumer has come, or EVERYBODY, and drops samples that are no longer true or
+ * no longer needed. */
 static int note_sample(struct store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
@@ -42,115 +49,68 @@ static int note_sample(struct store *st, const char *name, int64_t floor, int64_
     return db_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
-/* note_samples takes a sample of each consumer now and then, and often one of what all are done
- * with: an event goes by those, and so in time. There are no more of them where there are more
- * consumers. Single ones count once another is added or removed. */
-static int note_samples(struct store *st, const struct consumer_info *c, size_t n,
-                        const struct old *o, struct error *err)
+/* Takes a sample of each consumer now and then, and often one of what all are done with: an event
+ * goes by those, and so in time. There are no more of them where there are more consumers. Single
+ * ones count once another is added or removed. */
+static int note_samples(struct store *st, const struct floors *f, const struct old *o,
+                        struct error *err)
 {
     int64_t every = (o->now - o->cutoff) / SAMPLES;
-    int64_t lowest = n > 0 ? o->floor : 0;
-    for (size_t i = 0; i < n; i++)
-        if (note_sample(st, c[i].spec.name, c[i].floor, every, o, err) != 0)
+    for (size_t i = 0; i < f->n; i++)
+        if (note_sample(st, f->c[i].spec.name, f->c[i].floor, every, o, err) != 0)
             return -1;
-    if (every > EVERYBODY_EVERY)
-        every = EVERYBODY_EVERY;
-    return note_sample(st, EVERYBODY, lowest, every, o, err);
+    return note_sample(st, EVERYBODY, f->n > 0 ? o->floor : 0, min_i64(every, EVERYBODY_EVERY), o,
+                       err);
 }
 
-/* What all consumers were done with by the cutoff, and when; 0: that is not known. */
-struct passed {
-    int64_t seq, at;
-};
-
-static int passed_by_all(struct store *st, const struct old *o, struct passed *ret,
-                         struct error *err)
-{
-    struct db_rows q;
-    *ret = (struct passed){0};
-    int r = db_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
-    if (r != 1)
-        return r;
-    ret->seq = db_int(&q, 0);
-    ret->at = db_int(&q, 1);
-    db_done(&q);
-    return 0;
-}
-
-/* passed_by tells how far a consumer had come at the cutoff; right now, if that is not in the
- * past. */
-static int passed_by(struct store *st, const struct consumer_info *c, const struct old *o,
-                     const struct passed *all, int64_t *ret, struct error *err)
-{
-    bool right_away = o->cutoff >= o->now;
-    if (right_away) {
-        *ret = c->floor;
-        return 0;
-    }
-    *ret = 0;
-    return db_value(st, err, ret,
-                    SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff, .floor = c->floor,
-                        .all_seq = all->seq, .all_at = all->at));
-}
-
-/* find_floor finds the lowest floor of all consumers; pin says who holds it. */
-static void find_floor(const struct consumer_info *c, size_t n, struct old *o, char *pin)
-{
-    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
-    o->floor = n > 0 ? INT64_MAX : 0;
-    for (size_t i = 0; i < n; i++) {
-        if (c[i].floor >= o->floor)
-            continue;
-        o->floor = c[i].floor;
-        snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c[i].spec.name, c[i].floor_pin,
-                 (long long)c[i].floor, c[i].paused ? ", paused" : "");
-    }
-}
-
-/* The consumers, with what they still needed at one moment. */
-struct floors {
-    struct arena a;
-    struct consumer_info *c;
-    size_t n;
-};
-
-/* floors_read reads them. floors_release releases them, also after a failure. */
-static int floors_read(struct store *st, struct floors *f, struct error *err)
-{
-    return db_consumer_floors(st, &f->a, &f->c, &f->n, err);
-}
-
-static void floors_release(struct floors *f)
-{
-    arena_release(&f->a);
-}
-
-/* find_past sets o->floor and o->past; pin says who holds the floor. note: samples are taken. */
+/* Sets o->floor and o->past; pin says which consumer holds the floor. note: samples are taken. */
 static int find_past(struct store *st, const struct floors *f, bool note, struct old *o, char *pin,
                      struct error *err)
 {
-    struct passed all;
-    find_floor(f->c, f->n, o, pin);
-    if (note && note_samples(st, f->c, f->n, o, err) != 0)
+    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
+    o->floor = f->n > 0 ? INT64_MAX : 0;
+    for (size_t i = 0; i < f->n; i++) {
+        const struct consumer_info *c = &f->c[i];
+        if (c->floor >= o->floor)
+            continue;
+        o->floor = c->floor;
+        snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin,
+                 (long long)c->floor, c->paused ? ", paused" : "");
+    }
+    if (note && note_samples(st, f, o, err) != 0)
         return -1;
 
-    if (passed_by_all(st, o, &all, err) != 0)
+    /* What all consumers were done with by the cutoff, and when; 0: that is not known. */
+    int64_t all_seq = 0, all_at = 0;
+    struct db_rows q;
+    int r = db_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
+    if (r < 0)
         return -1;
+    if (r == 1) {
+        all_seq = db_int(&q, 0);
+        all_at = db_int(&q, 1);
+        db_done(&q);
+    }
+
     o->past = o->floor;
     for (size_t i = 0; i < f->n; i++) {
-        int64_t past;
-        if (passed_by(st, &f->c[i], o, &all, &past, err) != 0)
+        const struct consumer_info *c = &f->c[i];
+        bool right_away = o->cutoff >= o->now;
+        int64_t past = right_away ? c->floor : 0;
+        if (!right_away &&
+            db_value(st, err, &past,
+                     SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff,
+                         .floor = c->floor, .all_seq = all_seq, .all_at = all_at)) != 0)
             return -1;
-        if (past < o->past)
-            o->past = past;
+        o->past = min_i64(o->past, past);
     }
     return 0;
 }
 
 /* ---- what may go ---- */
 
-/* find_old looks for up to max events that are old enough and were passed by everybody long enough
- * ago, among the first look_at. */
+/* Looks for up to max events that are old enough and were passed by every consumer long enough ago,
+ * among the first look_at. */
 static int find_old(struct store *st, struct old *o, int64_t max, int64_t look_at,
                     struct error *err)
 {
@@ -169,7 +129,7 @@ static int find_old(struct store *st, struct old *o, int64_t max, int64_t look_a
     return r < 0 ? -1 : 0;
 }
 
-/* count_kept counts events that are old enough but beyond the floor, among the next `most`. */
+/* Counts events that are old enough but beyond the floor, among the next `most`. */
 static int count_kept(struct store *st, const struct old *o, int64_t most, struct trim_result *t,
                       struct error *err)
 {
@@ -183,24 +143,11 @@ static int count_kept(struct store *st, const struct old *o, int64_t most, struc
     return 0;
 }
 
-/* inbox_cutoff is the time before which inbox rows may go. */
+/* The time before which inbox rows may go. */
 static int64_t inbox_cutoff(struct store *st, const struct trim_request *req)
 {
     int64_t kept_ms = req->inbox_ms ? req->inbox_ms : req->older_than_ms;
     return db_now(st) - kept_ms;
-}
-
-/* trim_rest deletes what does not go with an event: left-over keys, inbox rows and receipts. */
-static int trim_rest(struct store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
-                     struct trim_result *t, struct error *err)
-{
-    int64_t left_over;
-    if (db_change(st, &left_over, err, SQL(drop_left_over_keys, .cutoff = cutoff, .max = max)) != 0)
-        return -1;
-    t->keys += left_over;
-    if (db_change(st, &t->inbox, err, SQL(drop_old_inbox, .cutoff = inbox_cut, .max = max)) != 0)
-        return -1;
-    return db_change(st, &t->receipts, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max));
 }
 
 static int count_going_keys(struct store *st, const struct old *o, int64_t *ret, struct error *err)
@@ -209,10 +156,12 @@ static int count_going_keys(struct store *st, const struct old *o, int64_t *ret,
                     SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-/* find_last finds the last event that is old enough: among the last `most` that everybody is done
- * with, or, if those are all too young by their own time, among the first, where trim_some
- * looks. */
-static int find_last(struct store *st, struct old *o, int64_t most, struct error *err)
+/* Counts the events that would go, or takes the number of their numbers if those are more than
+ * `most`; then o->last becomes the last whose key is counted. The last event that is old enough is
+ * among the last `most` that every consumer is done with, or, if those are all too young by their
+ * own time, among the first, where trim_some looks. */
+static int count_events(struct store *st, struct old *o, int64_t most, struct trim_result *t,
+                        struct error *err)
 {
     int64_t first = 0;
     o->last = 0;
@@ -223,17 +172,8 @@ static int find_last(struct store *st, struct old *o, int64_t most, struct error
         return -1;
     if (db_value(st, err, &first, SQL(first_event)) != 0)
         return -1;
-    o->n = o->last ? o->last - first + 1 : 0;
-    return 0;
-}
 
-/* count_events counts the events that would go, or takes the number of their numbers if those are
- * more than `most`; then o->last becomes the last whose key is counted. */
-static int count_events(struct store *st, struct old *o, int64_t most, struct trim_result *t,
-                        struct error *err)
-{
-    if (find_last(st, o, most, err) != 0)
-        return -1;
+    o->n = o->last ? o->last - first + 1 : 0;
     t->events_about = o->n > most;
     if (t->events_about) {
         t->events = o->n;
@@ -244,7 +184,7 @@ static int count_events(struct store *st, struct old *o, int64_t most, struct tr
                     SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-/* count_keys counts the idempotency keys that would go. */
+/* Counts the idempotency keys that would go. */
 static int count_keys(struct store *st, const struct old *o, int64_t most, struct trim_result *t,
                       struct error *err)
 {
@@ -259,7 +199,7 @@ static int count_keys(struct store *st, const struct old *o, int64_t most, struc
     return 0;
 }
 
-/* count_all counts what repeated calls would delete, up to so many of each kind. */
+/* Counts what repeated calls would delete, up to so many of each kind. */
 static int count_all(struct store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
@@ -281,57 +221,52 @@ static int count_all(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* trim_records deletes what is recorded about events that are gone, and about the filters that
- * judged them. */
-static int trim_records(struct store *st, int64_t last, struct error *err)
-{
-    if (db_run(st, err, SQL(drop_ended, .last = last)) != 0)
-        return -1;
-    return db_run(st, err, SQL(drop_former_filters, .last = last));
-}
-
-static int trim_going_keys(struct store *st, const struct old *o, struct trim_result *t,
-                           struct error *err)
-{
-    if (count_going_keys(st, o, &t->keys, err) != 0)
-        return -1;
-    if (t->keys == 0)
-        return 0;
-    return db_run(st, err,
-                  SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
-}
-
-/* drop_going deletes the events that may go, which the database refuses to anybody else. */
-static int drop_going(struct store *st, const struct old *o, int64_t *ret, struct error *err)
-{
-    if (db_run(st, err, SQL(allow_changes)) != 0)
-        return -1;
-    int r = db_change(st, ret, err,
-                      SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
-    if (db_run(st, r == 0 ? err : NULL, SQL(refuse_changes)) != 0)
-        return -1;
-    return r;
-}
-
-/* trim_events deletes the events that find_old found, with their keys and records. */
+/* Deletes the events that find_old found, with their keys and records: what is recorded about them,
+ * and about the filters that judged them. */
 static int trim_events(struct store *st, const struct old *o, struct trim_result *t,
                        struct error *err)
 {
     if (o->n == 0)
         return 0;
-    if (trim_going_keys(st, o, t, err) != 0)
+    if (count_going_keys(st, o, &t->keys, err) != 0)
+        return -1;
+    if (t->keys > 0 &&
+        db_run(st, err,
+               SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
     if (db_run(st, err,
                SQL(drop_going_rows, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
-    if (drop_going(st, o, &t->events, err) != 0)
+
+    /* The database refuses to delete events without this permission, which must not stay. */
+    if (db_run(st, err, SQL(allow_changes)) != 0)
         return -1;
+    int r = db_change(st, &t->events, err,
+                      SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
+    if (db_run(st, r == 0 ? err : NULL, SQL(refuse_changes)) != 0 || r != 0)
+        return -1;
+
     if (db_run(st, err, SQL(drop_places, .last = o->last)) != 0)
         return -1;
-    return trim_records(st, o->last, err);
+    if (db_run(st, err, SQL(drop_ended, .last = o->last)) != 0)
+        return -1;
+    return db_run(st, err, SQL(drop_former_filters, .last = o->last));
 }
 
-/* trim_some deletes up to max_rows of each kind. */
+/* Deletes what does not go with an event: left-over keys, inbox rows and receipts. */
+static int trim_rest(struct store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
+                     struct trim_result *t, struct error *err)
+{
+    int64_t left_over;
+    if (db_change(st, &left_over, err, SQL(drop_left_over_keys, .cutoff = cutoff, .max = max)) != 0)
+        return -1;
+    t->keys += left_over;
+    if (db_change(st, &t->inbox, err, SQL(drop_old_inbox, .cutoff = inbox_cut, .max = max)) != 0)
+        return -1;
+    return db_change(st, &t->receipts, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max));
+}
+
+/* Deletes up to max_rows of each kind. */
 static int trim_some(struct store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
@@ -354,12 +289,13 @@ static int trim_some(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* trim_locked runs in a transaction. Whoever adds a consumer takes the same lock, and floors only
- * go up: what nobody needs when they are read is needed by nobody when it is deleted. */
-static int trim_locked(struct store *st, struct floors *f, const struct trim_request *req,
+/* Runs in a transaction. Whoever adds a consumer takes the same lock, and floors only go up: what
+ * no consumer needs when they are read is needed by none when it is deleted. */
+static int trim_locked(struct store *st, struct arena *a, const struct trim_request *req,
                        struct trim_result *t, struct error *err)
 {
     int64_t ignored = 0;
+    struct floors f;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1;
     /* The lock may have been waited for. */
@@ -367,32 +303,33 @@ static int trim_locked(struct store *st, struct floors *f, const struct trim_req
     o.cutoff = o.now - req->older_than_ms;
     if (db_keep_numbers(st, err) != 0)
         return -1;
-    if (floors_read(st, f, err) != 0)
+    if (db_consumer_floors(st, a, &f.c, &f.n, err) != 0)
         return -1;
     bool first = req->after == 0;
-    if (find_past(st, f, first, &o, t->pin, err) != 0)
+    if (find_past(st, &f, first, &o, t->pin, err) != 0)
         return -1;
     return trim_some(st, req, &o, t, err);
 }
 
-static int trim_dry(struct store *st, struct floors *f, const struct trim_request *req,
+static int trim_dry(struct store *st, struct arena *a, const struct trim_request *req,
                     struct trim_result *t, struct error *err)
 {
     struct old o = {.now = db_now(st)};
+    struct floors f;
     o.cutoff = o.now - req->older_than_ms;
-    if (floors_read(st, f, err) != 0)
+    if (db_consumer_floors(st, a, &f.c, &f.n, err) != 0)
         return -1;
-    if (find_past(st, f, false, &o, t->pin, err) != 0)
+    if (find_past(st, &f, false, &o, t->pin, err) != 0)
         return -1;
     return count_all(st, req, &o, t, err);
 }
 
-static int trim_for_real(struct store *st, struct floors *f, const struct trim_request *req,
+static int trim_for_real(struct store *st, struct arena *a, const struct trim_request *req,
                          struct trim_result *t, struct error *err)
 {
     if (db_begin(st, err) != 0)
         return -1;
-    if (trim_locked(st, f, req, t, err) != 0) {
+    if (trim_locked(st, a, req, t, err) != 0) {
         db_rollback(st);
         return -1;
     }
@@ -403,16 +340,12 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
             struct error *err)
 {
     struct trim_result t = {0};
-    struct floors f = {0};
-    int r;
+    struct arena a;
     if (db_give_numbers(st, err) != 0)
         return -1;
-    arena_init(&f.a, 0);
-    if (req->dry_run)
-        r = trim_dry(st, &f, req, &t, err);
-    else
-        r = trim_for_real(st, &f, req, &t, err);
-    floors_release(&f);
+    arena_init(&a, 0);
+    int r = req->dry_run ? trim_dry(st, &a, req, &t, err) : trim_for_real(st, &a, req, &t, err);
+    arena_release(&a);
     if (r != 0)
         return -1;
     *ret = t;

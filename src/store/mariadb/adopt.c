@@ -1,17 +1,453 @@
-/* adopt.c: tables of the application whose rows become events. A trigger makes an event of each row
- * that is inserted, in the same transaction. MariaDB commits by itself when a trigger is made, so
- * this one makes nothing of rows until a row of outbox_adopted says so; that, and the events of the
- * rows that are there, come in one transaction. Broken off at any point, it is done or not, and can
- * be done again. */
+/* adopt.c: turning rows of an application's table into events: the trigger for rows to come, and a
+ * copy of the existing ones. The statements name the application's table and columns, so they are
+ * put together here; what is made of a column is in sql/mariadb/functions.sql.
+ *
+ * MariaDB commits when a trigger is made, so this one makes nothing of rows until a row of
+ * outbox_adopted says so; that, and the events of the rows that are there, come in one transaction.
+ * Broken off at any point, it is done or not, and can be done again. */
 #include "store/mariadb/adopt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
 #include "store_sql.h"
 
-static int look_back(const struct source *s, struct adopted *ret, struct error *err)
+#define TRIGGER_TEXT 65 /* a name of up to 64 characters */
+#define STATEMENT_MAX ((size_t)1 << 20)
+#define TRIGGER "outbox_adopted_"
+/* A statement that waits until nobody uses the table makes others wait behind it, so it does not
+ * wait for long. */
+#define BRIEFLY "SET STATEMENT lock_wait_timeout = 5 FOR "
+#define COPIED "type, payload, created_at, headers, aggregate_type, aggregate_id, tenant"
+
+/* ---- running what was put together ---- */
+
+/* run runs the statement in b, which it releases. */
+static int run(const struct source *s, struct buf *b, struct error *err)
 {
-    char trigger[MDB_TRIGGER_TEXT];
-    mdb_adopt_trigger_name(s, trigger);
-    return db_adopt_look(s, trigger, ret, err);
+    const char *text = buf_cstr(b);
+    int r = text ? mdb_exec(mdb_of(s->st), text, err) : err_nomem(err);
+    buf_release(b);
+    return r;
 }
+
+/* ---- names and kinds ---- */
+
+void mdb_adopt_add_name(struct buf *b, const char *name)
+{
+    buf_addc(b, '`');
+    for (const char *p = name; *p; p++) {
+        if (*p == '`')
+            buf_addc(b, '`');
+        buf_addc(b, *p);
+    }
+    buf_addc(b, '`');
+}
+
+/* add_text writes a text of n bytes that nothing in it can end. */
+static void add_text(struct buf *b, const char *text, size_t n)
+{
+    buf_adds(b, "CONVERT(X'");
+    for (size_t i = 0; i < n; i++)
+        buf_addf(b, "%02x", (unsigned char)text[i]);
+    buf_adds(b, "' USING utf8mb4)");
+}
+
+enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column)
+{
+    static const struct {
+        const char *part;
+        enum mdb_kind kind;
+    } kinds[] = {
+        {"int", MDB_KIND_NUMBER},     {"decimal", MDB_KIND_NUMBER}, {"float", MDB_KIND_NUMBER},
+        {"double", MDB_KIND_NUMBER},  {"bit", MDB_KIND_NUMBER},     {"year", MDB_KIND_NUMBER},
+        {"binary", MDB_KIND_BYTES},   {"blob", MDB_KIND_BYTES},     {"datetime", MDB_KIND_TIME},
+        {"timestamp", MDB_KIND_TIME}, {"date", MDB_KIND_TIME}};
+    const char *type = s->type[db_source_column(s, column)];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strstr(type, kinds[i].part))
+            return kinds[i].kind;
+    return MDB_KIND_TEXT;
+}
+
+static int check_columns(const struct source *s, struct error *err)
+{
+    const char *at = s->of[F_CREATED], *payload = s->of[F_PAYLOAD];
+    if (at && mdb_adopt_kind(s, at) != MDB_KIND_TIME && mdb_adopt_kind(s, at) != MDB_KIND_NUMBER)
+        return err_set(err, ERR_CONFIG,
+                       "column %.100s of %.100s is neither a time nor a number, and cannot be the "
+                       "created_at; leave it out: --column created_at=",
+                       at, s->name);
+    bool json = mdb_adopt_kind(s, payload) == MDB_KIND_TEXT ||
+                mdb_adopt_kind(s, payload) == MDB_KIND_BYTES;
+    if (!json)
+        return err_set(err, ERR_CONFIG,
+                       "column %.100s of %.100s is neither a text nor bytes, and cannot be the "
+                       "payload",
+                       payload, s->name);
+    return 0;
+}
+
+static void trigger_name(const struct source *s, char ret[ADOPT_TRIGGER_TEXT])
+{
+    uint64_t h = hash_end(hash_add(HASH_INIT, str_of(s->name)));
+    size_t room = TRIGGER_TEXT - sizeof TRIGGER;
+    if (strlen(s->name) <= room)
+        snprintf(ret, TRIGGER_TEXT, TRIGGER "%s", s->name);
+    else
+        snprintf(ret, TRIGGER_TEXT, TRIGGER "%016llx", (unsigned long long)h);
+}
+
+/* ---- how a row becomes an event ---- */
+
+/* add_column appends a column of row r, which is NEW or s. */
+static void add_column(struct buf *b, const char *column, const char *r)
+{
+    buf_addf(b, "%s.", r);
+    mdb_adopt_add_name(b, column);
+}
+
+void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r)
+{
+    bool bytes = kind == MDB_KIND_BYTES;
+    buf_adds(b, bytes ? "LOWER(HEX(" : "CAST(");
+    add_column(b, column, r);
+    buf_adds(b, bytes ? "))" : " AS CHAR CHARACTER SET utf8mb4)");
+}
+
+/* add_value appends what a field is in row r, as text. */
+static void add_value(struct buf *b, const struct source *s, enum field f, const char *r)
+{
+    const char *of = s->of[f];
+    if (!of) {
+        buf_adds(b, "NULL");
+    } else if (db_source_literal(of)) {
+        add_text(b, of + 1, strlen(of) - 2);
+    } else {
+        mdb_adopt_add_text(b, of, mdb_adopt_kind(s, of), r);
+    }
+}
+
+/* add_call appends what a function makes of a field. */
+static void add_call(struct buf *b, const char *function, const struct source *s, enum field f,
+                     const char *r)
+{
+    buf_addf(b, "%s(", function);
+    add_value(b, s, f, r);
+    buf_adds(b, ")");
+}
+
+static void add_payload(struct buf *b, const struct source *s, const char *r)
+{
+    if (mdb_adopt_kind(s, s->of[F_PAYLOAD]) != MDB_KIND_BYTES) {
+        add_call(b, "outbox_row_payload", s, F_PAYLOAD, r);
+        return;
+    }
+    buf_adds(b, "outbox_row_bytes(");
+    add_column(b, s->of[F_PAYLOAD], r);
+    buf_adds(b, ")");
+}
+
+static void add_created(struct buf *b, const struct source *s, const char *r)
+{
+    const char *of = s->of[F_CREATED];
+    if (!of) {
+        buf_adds(b, "outbox_row_time(NULL)");
+        return;
+    }
+    bool time = mdb_adopt_kind(s, of) == MDB_KIND_TIME;
+    buf_adds(b, time ? "outbox_row_time(UNIX_TIMESTAMP(" : "outbox_row_time(LEAST(1e15, (");
+    add_column(b, of, r);
+    buf_adds(b, time ? "))" : ")))");
+}
+
+/* add_both appends one of the aggregate's two fields, where the other is there as well. */
+static void add_both(struct buf *b, const struct source *s, enum field f, enum field other,
+                     const char *r)
+{
+    buf_adds(b, "IF(");
+    add_value(b, s, other, r);
+    buf_adds(b, " IS NULL, NULL, ");
+    add_value(b, s, f, r);
+    buf_adds(b, ")");
+}
+
+void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char *r)
+{
+    buf_adds(b, "(");
+    add_column(b, column, r);
+    buf_adds(b, " IS NULL OR ");
+    add_column(b, column, r);
+    buf_adds(b, text ? " IN ('', '0'))" : " = 0)");
+}
+
+/* add_open appends the condition that row r is not processed yet. */
+static void add_open(struct buf *b, const struct source *s, const char *r)
+{
+    const char *of = s->of[F_PROCESSED];
+    if (!of) {
+        buf_adds(b, "TRUE");
+        return;
+    }
+    enum mdb_kind kind = mdb_adopt_kind(s, of);
+    mdb_adopt_add_open(b, of, kind == MDB_KIND_TEXT || kind == MDB_KIND_BYTES, r);
+}
+
+/* add_copied appends the values of the columns COPIED. */
+static void add_copied(struct buf *b, const struct source *s, const char *r)
+{
+    add_call(b, "outbox_row_type", s, F_TYPE, r);
+    buf_adds(b, ", ");
+    add_payload(b, s, r);
+    buf_adds(b, ", ");
+    add_created(b, s, r);
+    buf_adds(b, ", ");
+    add_call(b, "outbox_row_headers", s, F_ID, r);
+    buf_adds(b, ", ");
+    add_both(b, s, F_AGG_TYPE, F_AGG_ID, r);
+    buf_adds(b, ", ");
+    add_both(b, s, F_AGG_ID, F_AGG_TYPE, r);
+    buf_adds(b, ", ");
+    add_value(b, s, F_TENANT, r);
+}
+
+/* ---- the trigger ---- */
+
+/* add_noted begins a statement that notes which row the event `nr` came from; where that number is
+ * read from comes next, and end_noted ends it. Numbers begin again when somebody truncates
+ * outbox_event, so another row may be noted under this one. */
+static void add_noted(struct buf *b, const struct source *s, const char *nr)
+{
+    buf_adds(b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT ");
+    buf_addf(b, "%s, ", nr);
+    add_text(b, s->name, strlen(s->name));
+    buf_adds(b, ", ");
+    add_value(b, s, F_ID, "NEW");
+}
+
+static void end_noted(struct buf *b, const struct source *s)
+{
+    add_column(b, s->of[F_ID], "NEW");
+    buf_adds(b, " IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; ");
+}
+
+/* add_made appends statements that make an event of a new row. An id that is a UUID becomes the
+ * event's, unless one has it already; otherwise the table gives the event one. VALUES, because
+ * SELECT would lock the numbers of outbox_event. */
+static void add_made(struct buf *b, const struct source *s, bool marked)
+{
+    buf_adds(b, "IF ");
+    add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
+    buf_adds(b, " IS NULL THEN INSERT INTO outbox_event (" COPIED ") VALUES (");
+    add_copied(b, s, "NEW");
+    buf_adds(b, "); ");
+    if (marked) {
+        add_noted(b, s, "LAST_INSERT_ID()");
+        buf_adds(b, " FROM DUAL WHERE ");
+        end_noted(b, s);
+    }
+    buf_adds(b, "ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
+                "INSERT INTO outbox_event (id, " COPIED ") VALUES (");
+    add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
+    buf_adds(b, ", ");
+    add_copied(b, s, "NEW");
+    buf_adds(b, "); END; ");
+    if (marked) {
+        add_noted(b, s, "e.nr");
+        buf_adds(b, " FROM outbox_event e WHERE e.id = ");
+        add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
+        buf_adds(b, " AND ");
+        end_noted(b, s);
+    }
+    buf_adds(b, "END IF; ");
+}
+
+static int make_trigger(const struct source *s, bool marked, struct error *err)
+{
+    char name[ADOPT_TRIGGER_TEXT];
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    trigger_name(s, name);
+    buf_adds(&b, BRIEFLY "CREATE OR REPLACE TRIGGER ");
+    mdb_adopt_add_name(&b, name);
+    buf_adds(&b, " AFTER INSERT ON ");
+    mdb_adopt_add_name(&b, s->name);
+    buf_adds(&b, " FOR EACH ROW BEGIN IF ");
+    add_open(&b, s, "NEW");
+    buf_adds(&b, " AND (SELECT a.active FROM outbox_adopted a WHERE a.source = ");
+    add_text(&b, s->name, strlen(s->name));
+    buf_adds(&b, " LOCK IN SHARE MODE) THEN ");
+    add_made(&b, s, marked);
+    buf_adds(&b, "END IF; END");
+    return run(s, &b, err);
+}
+
+static int drop_trigger(const struct source *s, struct error *err)
+{
+    char name[ADOPT_TRIGGER_TEXT];
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    trigger_name(s, name);
+    buf_adds(&b, BRIEFLY "DROP TRIGGER IF EXISTS ");
+    mdb_adopt_add_name(&b, name);
+    return run(s, &b, err);
+}
+
+/* ---- rows there are ---- */
+
+static int count_rows(const struct source *s, int64_t *ret, struct error *err)
+{
+    struct mdb_store *st = mdb_of(s->st);
+    struct db_rows q = {0};
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    buf_adds(&b, "SELECT count(*) FROM ");
+    mdb_adopt_add_name(&b, s->name);
+    buf_adds(&b, " s WHERE ");
+    add_open(&b, s, "s");
+    int r = buf_cstr(&b) ? mdb_ask(st, st->db, b.p, b.n, &q, err) : err_nomem(err);
+    buf_release(&b);
+    if (r != 0)
+        return -1;
+    if (db_step(&q, err) == 1)
+        *ret = db_int(&q, 0);
+    db_done(&q);
+    return 0;
+}
+
+/* add_order appends the order in which the rows seem to have been written. */
+static void add_order(struct buf *b, const struct source *s)
+{
+    const char *id = s->of[F_ID], *at = s->of[F_CREATED];
+    bool counted = id && mdb_adopt_kind(s, id) == MDB_KIND_NUMBER;
+    const char *between = " ORDER BY ";
+    if (at && !counted) {
+        buf_adds(b, between);
+        add_column(b, at, "s");
+        between = ", ";
+    }
+    if (id) {
+        buf_adds(b, between);
+        add_column(b, id, "s");
+    }
+}
+
+/* read_id_default reads what gives an event its id; the caller releases b. */
+static int read_id_default(const struct source *s, struct buf *b, struct error *err)
+{
+    struct db_rows q;
+    int r = db_row(s->st, &q, err, SQL(id_default, .schema = s->schema));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return err_set(err, ERR_NOTOURS, "outbox_event has no column id");
+    buf_addstr(b, db_text(&q, 0));
+    db_done(&q);
+    return buf_cstr(b) ? 0 : err_nomem(err);
+}
+
+/* add_rows appends where the rows come from that are not processed, and are no events yet. */
+static void add_rows(struct buf *b, const struct source *s, const char *join)
+{
+    buf_adds(b, " FROM ");
+    mdb_adopt_add_name(b, s->name);
+    buf_addf(b, " s%s WHERE ", join);
+    add_open(b, s, "s");
+    buf_adds(b, " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = ");
+    add_call(b, "outbox_row_uuid", s, F_ID, "s");
+    buf_adds(b, ")");
+}
+
+/* A table of the session's own: which row gets which event, by the row's key as it is. */
+#define COPYING "outbox_copying"
+
+/* choose_ids fills that table. */
+static int choose_ids(const struct source *s, const char *id_default, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    buf_adds(&b, "CREATE OR REPLACE TEMPORARY TABLE " COPYING
+                 " (PRIMARY KEY (k), event_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin, "
+                 "UNIQUE (event_id)) ENGINE = InnoDB AS SELECT ");
+    add_column(&b, s->of[F_ID], "s");
+    buf_adds(&b, " AS k, COALESCE(");
+    add_call(&b, "outbox_row_uuid", s, F_ID, "s");
+    buf_addf(&b, ", %s) AS event_id", id_default);
+    add_rows(&b, s, "");
+    buf_adds(&b, " AND ");
+    add_column(&b, s->of[F_ID], "s");
+    buf_adds(&b, " IS NOT NULL");
+    return run(s, &b, err);
+}
+
+/* note_copied notes which row each of the events came from that were made of the chosen ids. */
+static int note_copied(const struct source *s, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    buf_adds(&b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT e.nr, ");
+    add_text(&b, s->name, strlen(s->name));
+    buf_adds(&b, ", ");
+    mdb_adopt_add_text(&b, "k", mdb_adopt_kind(s, s->of[F_ID]), "c");
+    buf_adds(&b, " FROM " COPYING " c JOIN outbox_event e ON e.id = c.event_id "
+                 "ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0");
+    if (run(s, &b, err) != 0)
+        return -1;
+    return mdb_exec(mdb_of(s->st), "DROP TEMPORARY TABLE " COPYING, err);
+}
+
+/* add_copy appends the statement that makes an event of each row that is not processed. A DATETIME
+ * has no time zone: it is taken in the server's own, as sessions have it by default. */
+static void add_copy(struct buf *b, const struct source *s, bool marked, const char *id_default)
+{
+    buf_adds(b, "SET STATEMENT time_zone = @@global.time_zone FOR "
+                "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
+    if (marked)
+        buf_adds(b, "c.event_id, ");
+    add_call(b, "outbox_row_uuid", s, F_ID, "s");
+    buf_addf(b, ", %s), ", id_default);
+    add_copied(b, s, "s");
+    struct buf join;
+    buf_init(&join, STATEMENT_MAX);
+    if (marked) {
+        buf_adds(&join, " LEFT JOIN " COPYING " c ON c.k = ");
+        add_column(&join, s->of[F_ID], "s");
+    }
+    add_rows(b, s, buf_cstr(&join) ? join.p : "");
+    buf_release(&join);
+    add_order(b, s);
+}
+
+/* copy makes the events. */
+static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
+                struct error *err)
+{
+    struct buf b;
+    buf_init(&b, STATEMENT_MAX);
+    add_copy(&b, s, marked, id_default);
+    if (run(s, &b, err) != 0)
+        return -1;
+    *ret = mdb_of(s->st)->changed;
+    return 0;
+}
+
+static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct error *err)
+{
+    struct buf id_default;
+    buf_init(&id_default, STATEMENT_MAX);
+    int r = read_id_default(s, &id_default, err);
+    if (r == 0 && marked)
+        r = choose_ids(s, id_default.p, err);
+    if (r == 0)
+        r = copy(s, marked, id_default.p, ret, err);
+    if (r == 0 && marked)
+        r = note_copied(s, err);
+    buf_release(&id_default);
+    return r;
+}
+
+/* ---- adopting ---- */
 
 /* What to do once the table is still. */
 struct switching {
@@ -27,9 +463,9 @@ static int turn_over(const struct source *s, struct switching to, int64_t *ret_c
     int64_t ignored = 0;
     if (db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name)) != 0)
         return -1;
-    if (mdb_mark_forget(s, err) != 0)
+    if (db_adopt_forget_mark(s, err) != 0)
         return -1;
-    if (to.copies && mdb_adopt_copy(s, s->req->mark != NULL, ret_copied, err) != 0)
+    if (to.copies && copy_rows(s, s->req->mark != NULL, ret_copied, err) != 0)
         return -1;
     if (to.active && s->req->mark && mdb_mark_put(s, err) != 0)
         return -1;
@@ -49,22 +485,6 @@ static int turn_over_once(const struct source *s, struct switching to, int64_t *
     return mdb_commit(s->st, err);
 }
 
-/* undo drops the trigger in any case: one that broke off may have left it. */
-static int undo(struct source *s, struct adopt_result *ret, struct error *err)
-{
-    struct adopted was;
-    int64_t ignored = 0;
-    buf_adds(&s->mapping, "");
-    if (look_back(s, &was, err) != 0)
-        return -1;
-    ret->changed = was.there;
-    if (s->req->dry_run)
-        return 0;
-    if (was.there && turn_over_once(s, (struct switching){0}, &ignored, err) != 0)
-        return -1;
-    return mdb_adopt_untrigger(s, err);
-}
-
 /* begin_with adopts a table that is not adopted. */
 static int begin_with(const struct source *s, bool copies, struct adopt_result *ret,
                       struct error *err)
@@ -72,7 +492,7 @@ static int begin_with(const struct source *s, bool copies, struct adopt_result *
     struct switching to = {.active = true, .copies = copies};
     if (db_run(s->st, err, SQL(prepare_adopted, .source = s->name, .mapping = s->mapping.p)) != 0)
         return -1;
-    if (mdb_adopt_trigger(s, s->req->mark != NULL, err) != 0)
+    if (make_trigger(s, s->req->mark != NULL, err) != 0)
         return -1;
     return turn_over_once(s, to, &ret->copied, err);
 }
@@ -90,9 +510,9 @@ static int write_down(const struct source *s, struct error *err)
 static int go_on_with(const struct source *s, struct error *err)
 {
     bool marked;
-    if (mdb_mark_is(s, &marked, err) != 0)
+    if (db_adopt_is_marked(s, &marked, err) != 0)
         return -1;
-    if (mdb_adopt_trigger(s, marked || s->req->mark, err) != 0)
+    if (make_trigger(s, marked || s->req->mark, err) != 0)
         return -1;
     if (mdb_begin(s->st, err) != 0)
         return -1;
@@ -103,68 +523,54 @@ static int go_on_with(const struct source *s, struct error *err)
     return mdb_commit(s->st, err);
 }
 
-/* drop_mark ends marking. Broken off in between, the table still counts as marked, so that it can
- * be done again. */
-static int drop_mark(const struct source *s, struct adopt_result *ret, struct error *err)
+/* ---- the driver ---- */
+
+static const char *schema_of(struct store *st)
 {
-    if (mdb_mark_is(s, &ret->changed, err) != 0)
+    return mdb_of(st)->url.database;
+}
+
+static int check_table(const struct source *s, struct error *err)
+{
+    if (check_columns(s, err) != 0)
         return -1;
-    if (s->req->dry_run || !ret->changed)
-        return 0;
+    return mdb_mark_check(s, err);
+}
+
+static int adopt_table(const struct source *s, const struct adopted *was, bool copies,
+                       struct adopt_result *ret, struct error *err)
+{
+    return was->there ? go_on_with(s, err) : begin_with(s, copies, ret, err);
+}
+
+/* Broken off in between, the table still counts as marked, so that it can be done again. */
+static int drop_mark(const struct source *s, struct error *err)
+{
     if (db_run(s->st, err, SQL(end_mark, .source = s->name)) != 0)
         return -1;
-    if (mdb_adopt_trigger(s, false, err) != 0)
+    if (make_trigger(s, false, err) != 0)
         return -1;
-    return mdb_mark_forget(s, err);
+    return db_adopt_forget_mark(s, err);
 }
 
-/* adopt adopts the table, or says in ret what that would do. Whatever can be refused is refused
- * before anything is changed. */
-static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
+/* Drops the trigger in any case: an adoption that broke off may have left it. */
+static int undo_adoption(const struct source *s, bool there, struct error *err)
 {
-    struct adopted was;
-    bool copies;
-    if (db_source_map(s, err) != 0)
+    int64_t ignored = 0;
+    if (there && turn_over_once(s, (struct switching){0}, &ignored, err) != 0)
         return -1;
-    if (mdb_adopt_check(s, err) != 0 || mdb_mark_check(s, err) != 0)
-        return -1;
-    if (s->req->drop_mark)
-        return drop_mark(s, ret, err);
-    if (look_back(s, &was, err) != 0)
-        return -1;
-    if (db_adopt_plan(s, &was, ret, &copies, err) != 0)
-        return -1;
-
-    if (s->req->dry_run)
-        return copies ? mdb_adopt_count(s, &ret->copied, err) : 0;
-    if (!ret->changed)
-        return 0;
-    return was.there ? go_on_with(s, err) : begin_with(s, copies, ret, err);
+    return drop_trigger(s, err);
 }
 
-static int serve(struct source *s, struct adopt_result *ret, struct error *err)
-{
-    if (db_source_find(s, err) != 0)
-        return -1;
-    if (s->req->undo)
-        return undo(s, ret, err);
-    return adopt(s, ret, err);
-}
-
-int mdb_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret,
-              struct error *err)
-{
-    struct source s = {.st = base, .schema = mdb_of(base)->url.database, .req = req};
-    struct adopt_result res = {0};
-    arena_init(&s.a, 0);
-    buf_init(&s.mapping, 1 << 20);
-    int r = serve(&s, &res, err);
-    buf_release(&s.mapping);
-    arena_release(&s.a);
-    if (r == 0)
-        *ret = res;
-    return r;
-}
+const struct adopt_driver mdb_adopt_driver = {
+    .schema = schema_of,
+    .trigger_name = trigger_name,
+    .check = check_table,
+    .count = count_rows,
+    .adopt = adopt_table,
+    .drop_mark = drop_mark,
+    .undo = undo_adoption,
+};
 
 /* ---- triggers that run as nobody ---- */
 
@@ -191,9 +597,9 @@ static int renew(struct source *s, const struct db_rows *q, struct error *err)
         return -1;
     if (recall(s, q, err) != 0)
         return -1;
-    if (mdb_mark_is(s, &marked, err) != 0)
+    if (db_adopt_is_marked(s, &marked, err) != 0)
         return -1;
-    return mdb_adopt_trigger(s, marked, err);
+    return make_trigger(s, marked, err);
 }
 
 static int renew_table(struct mdb_store *st, const struct db_rows *q, struct error *err)

@@ -1,26 +1,10 @@
-/* adopt.h: what the files share that turn rows of an application's table into events: adopt.c,
- * adopt_rows.c and adopt_mark.c. */
+/* adopt.h: what the files share that turn rows of an application's table into events: adopt.c
+ * and adopt_mark.c. */
 #ifndef STORE_MARIADB_ADOPT_H
 #define STORE_MARIADB_ADOPT_H
 
 #include "store/db/adopt.h"
 #include "store/mariadb/mariadb.h"
-
-#define MDB_TRIGGER_TEXT 65 /* a name of up to 64 characters */
-
-/* mdb_adopt_trigger_name gives the name of the table's trigger. */
-void mdb_adopt_trigger_name(const struct source *s, char ret[MDB_TRIGGER_TEXT]);
-/* mdb_adopt_check refuses columns of which nothing can be made. */
-int mdb_adopt_check(const struct source *s, struct error *err);
-/* mdb_adopt_trigger makes the trigger, or puts it in the place of an earlier one, in one step;
- * marked: it also notes which row became which event. mdb_adopt_untrigger drops it. MariaDB commits
- * before both. */
-int mdb_adopt_trigger(const struct source *s, bool marked, struct error *err);
-int mdb_adopt_untrigger(const struct source *s, struct error *err);
-/* mdb_adopt_count counts the rows that are not processed; mdb_adopt_copy makes events of them,
- * inside a transaction, and counts those. */
-int mdb_adopt_count(const struct source *s, int64_t *ret, struct error *err);
-int mdb_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct error *err);
 
 /* ---- what statements are put together from ---- */
 
@@ -43,9 +27,5 @@ int mdb_mark_put(const struct source *s, struct error *err);
 /* mdb_mark_check refuses what cannot be: a column that cannot be set, or other columns by which
  * rows would be found. */
 int mdb_mark_check(const struct source *s, struct error *err);
-/* mdb_mark_is says whether rows of the table are marked. */
-int mdb_mark_is(const struct source *s, bool *ret, struct error *err);
-/* mdb_mark_forget forgets the mark, and which row became which event. */
-int mdb_mark_forget(const struct source *s, struct error *err);
 
 #endif

@@ -94,15 +94,6 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
     return 0;
 }
 
-int mdb_mark_is(const struct source *s, bool *ret, struct error *err)
-{
-    int64_t marked = 0;
-    if (db_value(s->st, err, &marked, SQL(is_marked, .source = s->name)) != 0)
-        return -1;
-    *ret = marked != 0;
-    return 0;
-}
-
 /* same_key refuses to go on with a mark if rows would be found by another column than those were
  * noted by that are not marked yet. */
 static int same_key(const struct source *s, struct error *err)
@@ -161,13 +152,6 @@ int mdb_mark_put(const struct source *s, struct error *err)
                   SQL(put_marking, .source = s->name, .consumer = s->req->consumer,
                       .mark = s->req->mark, .stamp = stamps[stamp].name, .key = key,
                       .kind = kinds[mdb_adopt_kind(s, key)]));
-}
-
-int mdb_mark_forget(const struct source *s, struct error *err)
-{
-    if (db_run(s->st, err, SQL(forget_rows, .source = s->name)) != 0)
-        return -1;
-    return db_run(s->st, err, SQL(forget_mark, .source = s->name));
 }
 
 /* ---- what was delivered ---- */

@@ -266,8 +266,7 @@ void mdb_prepared_release(struct mdb_prepared *p);
 
 /* ---- adopt.c ---- */
 
-int mdb_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
-              struct error *err);
+extern const struct adopt_driver mdb_adopt_driver;
 /* mdb_adopt_renew makes triggers of adopted tables anew that run as an account that is gone, as far
  * as accounts may be seen: they run as ours then. */
 int mdb_adopt_renew(struct mdb_store *st, struct error *err);

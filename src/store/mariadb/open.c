@@ -147,7 +147,7 @@ const struct store_ops store_mariadb = {
     .trim = db_trim,
     .marks = db_marks,
     .grant = mdb_grant,
-    .adopt = mdb_adopt,
+    .adopt = db_adopt,
 };
 
 bool mdb_is(const struct store *st)

@@ -542,6 +542,7 @@ const struct db_driver mdb_driver = {
     .target_rows = mdb_target_rows,
     .target_changed = mdb_target_changed,
     .insert = mdb_insert,
+    .adopt = &mdb_adopt_driver,
     .before_turns = mdb_before_turns,
     .heard = mdb_heard,
     .read_fresh = mdb_read_fresh,

@@ -29,24 +29,20 @@ static int change_one(struct pg_store *st, const struct grant_request *req, cons
     return 0;
 }
 
-static int change_all(struct pg_store *st, const struct grant_request *req, bool *changed,
-                      struct error *err)
-{
-    if (req->n_consumers == 0)
-        return change_one(st, req, NULL, changed, err);
-    for (size_t i = 0; i < req->n_consumers; i++)
-        if (change_one(st, req, req->consumers[i], changed, err) != 0)
-            return -1;
-    return 0;
-}
-
 int pg_grant(struct store *base, const struct grant_request *req, bool *ret_changed,
              struct error *err)
 {
+    struct pg_store *st = pg_of(base);
     bool changed = false;
     if (pg_begin(base, err) != 0)
         return -1;
-    if (change_all(pg_of(base), req, &changed, err) != 0) {
+
+    int result = 0;
+    if (req->n_consumers == 0)
+        result = change_one(st, req, NULL, &changed, err);
+    for (size_t i = 0; result == 0 && i < req->n_consumers; i++)
+        result = change_one(st, req, req->consumers[i], &changed, err);
+    if (result != 0) {
         pg_rollback(base);
         return -1;
     }
@@ -101,39 +97,24 @@ static int columns_json(const struct adopt_request *req, struct buf *b, struct e
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, struct error *err)
-{
-    struct buf columns;
-    PGresult *r = NULL;
-    const char *sql = req->dry_run ? adopt_dry_run_sql : adopt_sql;
-    buf_init(&columns, 1 << 16);
-    if (columns_json(req, &columns, err) == 0)
-        r = pg_query(st, err, sql, "ssssss", req->table, req->shape, columns.p, req->existing,
-                     req->mark, req->consumer);
-    buf_release(&columns);
-    return r;
-}
-
-static PGresult *undo(struct pg_store *st, const struct adopt_request *req, struct error *err)
-{
-    const char *sql = req->dry_run ? undo_dry_run_sql : undo_sql;
-    return pg_query(st, err, sql, "s", req->table);
-}
-
-static PGresult *drop_mark(struct pg_store *st, const struct adopt_request *req, struct error *err)
-{
-    const char *sql = req->dry_run ? drop_mark_dry_run_sql : drop_mark_sql;
-    return pg_query(st, err, sql, "s", req->table);
-}
-
-/* carry_out does what the request asks for, or says what it would do. */
-static PGresult *carry_out(struct pg_store *st, const struct adopt_request *req, struct error *err)
+/* adopt_query does what the request asks for, or says what it would do. */
+static PGresult *adopt_query(struct pg_store *st, const struct adopt_request *req,
+                             struct error *err)
 {
     if (req->undo)
-        return undo(st, req, err);
+        return pg_query(st, err, req->dry_run ? undo_dry_run_sql : undo_sql, "s", req->table);
     if (req->drop_mark)
-        return drop_mark(st, req, err);
-    return adopt(st, req, err);
+        return pg_query(st, err, req->dry_run ? drop_mark_dry_run_sql : drop_mark_sql, "s",
+                        req->table);
+
+    struct buf columns;
+    PGresult *r = NULL;
+    buf_init(&columns, 1 << 16);
+    if (columns_json(req, &columns, err) == 0)
+        r = pg_query(st, err, req->dry_run ? adopt_dry_run_sql : adopt_sql, "ssssss", req->table,
+                     req->shape, columns.p, req->existing, req->mark, req->consumer);
+    buf_release(&columns);
+    return r;
 }
 
 int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret,
@@ -141,7 +122,7 @@ int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_r
 {
     struct pg_store *st = pg_of(base);
     st->patient = true; /* it may have many rows to go through */
-    PGresult *r = carry_out(st, req, err);
+    PGresult *r = adopt_query(st, req, err);
     st->patient = false;
     if (!r)
         return -1;
@@ -167,30 +148,20 @@ static const char trim_sql[] =
                        "nullif($3::bigint, 0) * interval '1 millisecond', $4)";
 /* clang-format on */
 
-static PGresult *dry_run(struct pg_store *st, const struct trim_request *req, struct error *err)
-{
-    int64_t most = STORE_EXACT_ROWS;
-    if (req->max_rows)
-        most = (int64_t)req->max_rows;
-    return pg_query(st, err, dry_run_sql, "iii", req->older_than_ms, req->inbox_ms, most);
-}
-
-static PGresult *trim(struct pg_store *st, const struct trim_request *req, struct error *err)
-{
-    int64_t rows = STORE_TRIM_ROWS;
-    if (req->max_rows)
-        rows = (int64_t)req->max_rows;
-    return pg_query(st, err, trim_sql, "iiii", req->older_than_ms, rows, req->inbox_ms, req->after);
-}
-
 int pg_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
             struct error *err)
 {
+    struct pg_store *st = pg_of(base);
+    int64_t max_rows = req->dry_run ? STORE_EXACT_ROWS : STORE_TRIM_ROWS;
+    if (req->max_rows)
+        max_rows = (int64_t)req->max_rows;
+
     PGresult *r;
     if (req->dry_run)
-        r = dry_run(pg_of(base), req, err);
+        r = pg_query(st, err, dry_run_sql, "iii", req->older_than_ms, req->inbox_ms, max_rows);
     else
-        r = trim(pg_of(base), req, err);
+        r = pg_query(st, err, trim_sql, "iiii", req->older_than_ms, max_rows, req->inbox_ms,
+                     req->after);
     if (!r)
         return -1;
     *ret = (struct trim_result){.events = pg_int(r, 0, 0),

@@ -4,6 +4,7 @@
  * are. */
 #include <stdlib.h>
 
+#include "base/num.h"
 #include "store/postgres/postgres.h"
 
 /* Reading ahead is worth a second connection if the window has this many numbers left, or more than
@@ -67,47 +68,31 @@ static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_
 
 /* ---- the stream ---- */
 
-/* worth_a_stream says whether enough is left of the window. */
-static bool worth_a_stream(const struct pg_store *st, const struct claim_request *req)
-{
-    int64_t left = st->ahead.end - st->ahead.to;
-    int64_t least = AHEAD_MIN;
-    if (st->row_bytes > 0) {
-        int64_t fit = (int64_t)(req->max_bytes / st->row_bytes) + 1;
-        if (fit < least)
-            least = fit;
-    }
-    return left >= least;
-}
-
-/* span_of returns over how many numbers `rows` events may be spread. Rolled back transactions leave
- * gaps. Where the server leaves out events, it must not look for them for long. */
-static int64_t span_of(const struct pg_ahead *h, const struct claim_request *req, size_t rows)
-{
-    int64_t span = 4 * (int64_t)rows;
-    bool leaves_out = !pg_all_lanes(h->members, req->lanes) || filter_has_types(req->filter);
-    if (leaves_out && span > LOOK_NUMBERS)
-        return LOOK_NUMBERS;
-    return span;
-}
-
-/* open_stream asks for the events behind h->to. It may fail: then they are read later. */
+/* open_stream asks for the events behind h->to, if enough is left of the window. It may fail: then
+ * they are read later. */
 static bool open_stream(struct pg_store *st, const struct claim_request *req)
 {
     struct pg_ahead *h = &st->ahead;
-    if (!worth_a_stream(st, req))
+    int64_t left = h->end - h->to;
+    int64_t least = AHEAD_MIN;
+    if (st->row_bytes > 0)
+        least = min_i64(least, (int64_t)(req->max_bytes / st->row_bytes) + 1);
+    if (left < least)
         return false;
-    size_t rows = h->stream.claims * req->max_events;
-    int64_t span = span_of(h, req, rows);
-    int64_t to = h->end;
-    if (h->end - h->to > span)
-        to = h->to + span;
 
-    struct pg_window w = window_of(h, h->to, to);
+    /* Rolled back transactions leave gaps between the numbers. Where the server leaves out events,
+     * it must not look for them for long. */
+    size_t rows = h->stream.claims * req->max_events;
+    int64_t span = 4 * (int64_t)rows;
+    bool leaves_out = !pg_all_lanes(h->members, req->lanes) || filter_has_types(req->filter);
+    if (leaves_out)
+        span = min_i64(span, LOOK_NUMBERS);
+
+    struct pg_window w = window_of(h, h->to, h->to + min_i64(span, left));
     if (pg_window_send(st, PG_READER, req, h->members, &w, rows, NULL) != 0)
         return false;
     h->stream.open = true;
-    h->stream.to = to;
+    h->stream.to = w.to;
     h->stream.left = rows;
     h->stream.sent_at = clock_mono(st->opt.clock);
     return true;
@@ -148,14 +133,6 @@ static int read_stream(struct pg_store *st, const struct claim_request *req,
 
 /* ---- chunks ---- */
 
-/* wants_more says whether the chunk is not what a claim may be. */
-static bool wants_more(const struct pg_ahead *h, const struct pg_chunk_limits *max)
-{
-    if (h->to >= h->end || h->to - h->from >= LOOK_NUMBERS)
-        return false;
-    return !pg_chunk_full(&h->c, max);
-}
-
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
 {
     struct pg_ahead *h = &st->ahead;
@@ -163,8 +140,9 @@ void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
                                   .events = req->max_events,
                                   .scanned = LOOK_EVENTS,
                                   .passed_bytes = LOOK_BYTES};
-    while (h->on && wants_more(h, &max)) {
-        if (!h->stream.open && !open_stream(st, req))
+    while (h->on && !pg_chunk_full(&h->c, &max)) {
+        bool far_enough = h->to >= h->end || h->to - h->from >= LOOK_NUMBERS;
+        if (far_enough || (!h->stream.open && !open_stream(st, req)))
             break;
         if (read_stream(st, req, &max) != 0)
             pg_reader_close(st);
@@ -194,45 +172,12 @@ void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const 
     h->on = open_stream(st, req);
 }
 
-/* is_for says whether what is read ahead is what the request may want. */
-static bool is_for(const struct pg_ahead *h, const struct claim_request *req)
-{
-    return h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
-}
-
-/* swap lets events change hands, and an empty arena comes back. */
-static void swap(struct arena *a, struct arena *b)
+/* swap_arenas lets events change hands, and an empty arena comes back. */
+static void swap_arenas(struct arena *a, struct arena *b)
 {
     struct arena was = *a;
     *a = *b;
     *b = was;
-}
-
-/* take_kept takes the chunk that was kept, take_ready the one that is read. Each returns whether it
- * is there, and not larger than the request allows. */
-static bool take_kept(struct pg_ahead *h, const struct claim_request *req, struct arena *a,
-                      struct pg_chunk *ret, struct pg_window *ret_w)
-{
-    if (h->kept.c.n > req->max_events)
-        return false;
-    swap(&h->kept.a, a);
-    h->kept.there = false;
-    *ret = h->kept.c;
-    *ret_w = window_of(h, h->kept.from, h->kept.to);
-    return true;
-}
-
-static bool take_ready(struct pg_ahead *h, const struct claim_request *req, struct arena *a,
-                       struct pg_chunk *ret, struct pg_window *ret_w)
-{
-    bool there = h->on && h->to > h->from;
-    if (!there || h->c.n > req->max_events)
-        return false;
-    swap(&h->a, a);
-    *ret = h->c;
-    *ret_w = window_of(h, h->from, h->to);
-    begin_chunk(h);
-    return true;
 }
 
 bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
@@ -241,16 +186,22 @@ bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct 
     struct pg_ahead *h = &st->ahead;
     if (!h->on)
         return false;
-    bool took = false;
-    if (is_for(h, req) && a->used == 0) {
-        if (h->kept.there) {
-            took = take_kept(h, req, a, ret, ret_w);
-        } else {
-            pg_ahead_fill(st, req);
-            took = take_ready(h, req, a, ret, ret_w);
-        }
-    }
-    if (!took) {
+    bool same = h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
+    bool usable = same && a->used == 0;
+    if (usable && !h->kept.there)
+        pg_ahead_fill(st, req);
+
+    if (usable && h->kept.there && h->kept.c.n <= req->max_events) {
+        swap_arenas(&h->kept.a, a);
+        h->kept.there = false;
+        *ret = h->kept.c;
+        *ret_w = window_of(h, h->kept.from, h->kept.to);
+    } else if (usable && !h->kept.there && h->on && h->to > h->from && h->c.n <= req->max_events) {
+        swap_arenas(&h->a, a);
+        *ret = h->c;
+        *ret_w = window_of(h, h->from, h->to);
+        begin_chunk(h);
+    } else {
         pg_ahead_forget(st);
         return false;
     }
@@ -266,7 +217,7 @@ void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *
 {
     struct pg_ahead *h = &st->ahead;
     arena_reset(&h->kept.a);
-    swap(&h->kept.a, a);
+    swap_arenas(&h->kept.a, a);
     h->kept.there = true;
     h->kept.c = *c;
     h->kept.from = w->from;

@@ -1,6 +1,7 @@
 /* consumers.c: registering consumers, and listing them with how they are doing. */
 #include <stdio.h>
 
+#include "base/num.h"
 #include "base/text.h"
 #include "store/postgres/postgres.h"
 #include "store/topics.h"
@@ -9,25 +10,22 @@
 
 /* ---- registering ---- */
 
-/* start_text writes where a new consumer starts, as register() takes it. */
-static void start_text(const struct consumer_spec *c, char out[24])
-{
-    int64_t seq = c->start_seq > 0 ? c->start_seq : 0;
-    switch (c->start) {
-    case START_BEGINNING: snprintf(out, 24, "beginning"); break;
-    case START_END: snprintf(out, 24, "end"); break;
-    case START_SEQ: snprintf(out, 24, "%lld", (long long)seq); break;
-    }
-}
-
-/* put registers a consumer. A transaction that has it locked is usually about to end; if not, the
- * error names it. */
-static PGresult *put(struct pg_store *st, const struct consumer_spec *c, struct error *err)
+/* consumer_register registers a consumer. A transaction that has it locked is usually about to end;
+ * if not, the error names it. */
+static PGresult *consumer_register(struct pg_store *st, const struct consumer_spec *c,
+                                   struct error *err)
 {
     static const char *const how[] = {
         [PUT_START] = "start", [PUT_AGAIN] = "again", [PUT_PURPOSE] = "purpose"};
     char start[24];
-    start_text(c, start);
+    switch (c->start) {
+    case START_BEGINNING: snprintf(start, sizeof start, "beginning"); break;
+    case START_END: snprintf(start, sizeof start, "end"); break;
+    case START_SEQ:
+        snprintf(start, sizeof start, "%lld", (long long)max_i64(c->start_seq, 0));
+        break;
+    }
+
     int64_t began = clock_mono(&clock_system);
     for (;;) {
         PGresult *r = pg_query(
@@ -49,7 +47,7 @@ int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret
         return -1;
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
-    PGresult *r = put(pg_of(base), c, &why);
+    PGresult *r = consumer_register(pg_of(base), c, &why);
     if (!r) {
         if (err)
             *err = why;
@@ -112,19 +110,6 @@ static struct consumer_spec read_spec(const PGresult *r, int i, struct arena *a,
                                   .retry = pg_copy(r, i, 5, a, ok)};
 }
 
-/* show_report makes the last report of a worker the last error, unless an event has failed since.
- * That a sink is down is shown in any case. */
-static void show_report(struct consumer_info *c)
-{
-    if (!c->report)
-        return;
-    bool newest = !c->last_error || c->report_at >= c->last_error_at;
-    if (newest || c->down) {
-        c->last_error = c->report;
-        c->last_error_at = c->report_at;
-    }
-}
-
 /* The columns of list_sql that come after the first: see read_info. */
 enum {
     L_HEAD = 25,
@@ -172,7 +157,13 @@ static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer
                                            .due_at = pg_int(r, i, L_FIRST + 2),
                                            .error = pg_copy(r, i, L_FIRST + 3, a, &ok),
                                            .since = pg_int(r, i, L_FIRST + 4)};
-    show_report(c);
+    /* The last report of a worker is the last error, unless an event has failed since. That a sink
+     * is down is shown in any case. */
+    bool newest = !c->last_error || c->report_at >= c->last_error_at;
+    if (c->report && (newest || c->down)) {
+        c->last_error = c->report;
+        c->last_error_at = c->report_at;
+    }
     return ok;
 }
 
@@ -202,7 +193,7 @@ enum { W_SEQ, W_FRESH, W_WAITS, W_CREATED, W_DUE, W_PAYLOAD };
 
 /* What a predicate wants of the events that were looked at: fresh ones, which no claim has had yet,
  * and the others. */
-struct asked {
+struct probe {
     int64_t scanned;     /* fresh events looked at, with seqs from first to last */
     int64_t first, last; /* 0: none */
     int64_t wanted;      /* of those */
@@ -219,8 +210,8 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ask_row counts one event. */
-static void ask_row(const struct filter *f, const PGresult *r, int i, struct asked *n)
+/* probe_row counts one event. */
+static void probe_row(const struct filter *f, const PGresult *r, int i, struct probe *n)
 {
     int64_t seq = pg_int(r, i, W_SEQ);
     bool fresh = pg_true(r, i, W_FRESH);
@@ -244,22 +235,22 @@ static void ask_row(const struct filter *f, const PGresult *r, int i, struct ask
     n->overdue_at = earlier(n->overdue_at, pg_int(r, i, W_DUE));
 }
 
-/* ask counts the rows of an answer, and clears it. NULL: the query failed. */
-static int ask(const struct filter *f, PGresult *r, struct asked *ret)
+/* probe_rows counts the rows of an answer, and clears it. NULL: the query failed. */
+static int probe_rows(const struct filter *f, PGresult *r, struct probe *ret)
 {
-    struct asked n = {0};
+    struct probe n = {0};
     if (!r)
         return -1;
     for (int i = 0; i < PQntuples(r); i++)
-        ask_row(f, r, i, &n);
+        probe_row(f, r, i, &n);
     PQclear(r);
     *ret = n;
     return 0;
 }
 
-/* unclaimed_of says how many events nobody has: exactly, if all were looked at; else as many of the
- * others up to `head` are wanted as of those that were. */
-static int64_t unclaimed_of(const struct asked *n, int64_t head)
+/* unclaimed_of says how many events no worker has: exactly, if all were looked at; else as many of
+ * the others up to `head` are wanted as of those that were. */
+static int64_t unclaimed_of(const struct probe *n, int64_t head)
 {
     bool counted_all = n->scanned < STORE_PROBE_EVENTS;
     if (counted_all || head <= n->last)
@@ -269,14 +260,14 @@ static int64_t unclaimed_of(const struct asked *n, int64_t head)
     return n->rest + (int64_t)((double)n->wanted * seqs / looked_at);
 }
 
-/* ask_predicate corrects the counts of a consumer with a predicate. The server counts what the type
- * patterns let through; the predicate is evaluated here. What claims have in hand is not looked at
- * if it is too much. `row` is the consumer's in the answer to list_sql. */
-static int ask_predicate(struct pg_store *st, const PGresult *list, int row,
-                         struct consumer_info *c, struct error *err)
+/* probe_predicate corrects the counts of a consumer with a predicate. The server counts what the
+ * type patterns let through; the predicate is evaluated here. What claims have in hand is not
+ * looked at if it is too much. `row` is the consumer's in the answer to list_sql. */
+static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
+                           struct consumer_info *c, struct error *err)
 {
     struct filter *f = NULL;
-    struct asked unclaimed = {0}, claimed = {0};
+    struct probe unclaimed = {0}, claimed = {0};
     if (!*c->spec.where)
         return 0;
     if (filter_new(NULL, c->spec.where, &f, NULL) != 0)
@@ -285,11 +276,11 @@ static int ask_predicate(struct pg_store *st, const PGresult *list, int row,
     int result = 0;
     c->inflight_exact = c->inflight <= STORE_PROBE_EVENTS;
     if (c->behind > c->inflight + c->parked)
-        result = ask(
+        result = probe_rows(
             f, pg_query(st, err, waiting_sql, "si", c->spec.name, (int64_t)STORE_PROBE_EVENTS),
             &unclaimed);
     if (result == 0 && c->inflight > 0 && c->inflight_exact)
-        result = ask(f, pg_query(st, err, claimed_sql, "s", c->spec.name), &claimed);
+        result = probe_rows(f, pg_query(st, err, claimed_sql, "s", c->spec.name), &claimed);
     filter_free(f);
     if (result != 0)
         return -1;
@@ -341,7 +332,7 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
         ok = read_info(r, (int)i, a, &list[i]);
     int result = ok ? 0 : err_nomem(err);
     for (size_t i = 0; result == 0 && i < n; i++)
-        result = ask_predicate(pg_of(base), r, (int)i, &list[i], err);
+        result = probe_predicate(pg_of(base), r, (int)i, &list[i], err);
     PQclear(r);
     if (result != 0)
         return -1;
@@ -464,24 +455,6 @@ static const char types_sql[] =
     "GROUP BY x.place, x.type";
 /* clang-format on */
 
-/* probe_types counts the types of what is not delivered. */
-static int probe_types(struct pg_store *st, const char *name, struct topics *t, struct error *err)
-{
-    PGresult *r = pg_query(st, err, types_sql, "si", name, (int64_t)STORE_PROBE_EVENTS);
-    if (!r)
-        return -1;
-    int result = 0;
-    for (int i = 0; result == 0 && i < PQntuples(r); i++) {
-        struct topic_find f = {.place = (enum topic_place)pg_int(r, i, 0),
-                               .type = str_of(pg_str(r, i, 1)),
-                               .n = pg_int(r, i, 2),
-                               .oldest_at = pg_int(r, i, 3)};
-        result = topics_add(t, &f, err);
-    }
-    PQclear(r);
-    return result;
-}
-
 int pg_consumer_gauge(struct store *base, const char *name, struct arena *a,
                       struct consumer_gauge *ret, struct error *err)
 {
@@ -512,7 +485,20 @@ int pg_consumer_gauge(struct store *base, const char *name, struct arena *a,
         return store_no_consumer(name, err);
     if (g.overdue_at > g.now_ms)
         g.overdue_at = 0;
-    if (probe_types(pg_of(base), name, &t, err) != 0)
+
+    int result = 0;
+    r = pg_query(pg_of(base), err, types_sql, "si", name, (int64_t)STORE_PROBE_EVENTS);
+    if (!r)
+        return -1;
+    for (int i = 0; result == 0 && i < PQntuples(r); i++) {
+        struct topic_find f = {.place = (enum topic_place)pg_int(r, i, 0),
+                               .type = str_of(pg_str(r, i, 1)),
+                               .n = pg_int(r, i, 2),
+                               .oldest_at = pg_int(r, i, 3)};
+        result = topics_add(&t, &f, err);
+    }
+    PQclear(r);
+    if (result != 0)
         return -1;
     if (topics_end(&t, all, &g, err) != 0)
         return -1;

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-#define DEAD_MAX 50000 /* dead rows of a table from which on somebody should look */
+#define DEAD_MAX 50000 /* dead rows of a table from which on an operator should look */
 #define QUEUE_PERCENT 50
 
 int pg_say(const struct look *l, enum finding_level level, const char *name, const char *advice,
@@ -269,7 +269,7 @@ static const char locks_sql[] =
     "ORDER BY c.name";
 /* clang-format on */
 
-/* claims looks for claims whose lease ran out and which nobody has taken over. */
+/* claims looks for claims whose lease ran out and which no worker has taken over. */
 static int claims(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, claims_sql, "");
@@ -297,7 +297,7 @@ static int claims(const struct look *l, struct error *err)
 }
 
 /* positions looks for consumers that have lost rows of table lane, and with them their position;
- * somebody may have deleted them by hand. */
+ * they may have been deleted by hand. */
 static int positions(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, positions_sql, "");
@@ -495,7 +495,7 @@ static const char adopted_sql[] =
 /* clang-format on */
 
 /* marked reports what keeps rows of adopted tables from being marked. Events are delivered all the
- * same, so nobody else reports it. */
+ * same, so no other check reports it. */
 static int marked(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, marked_sql, "");

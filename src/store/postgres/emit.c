@@ -78,14 +78,6 @@ static int check_transaction(PGconn *db, struct error *err)
     return err_set(err, ERR_MISUSE, "this connection is busy with another command, or was lost");
 }
 
-static bool is_ascii(struct str s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        if ((unsigned char)s.p[i] >= 128)
-            return false;
-    return true;
-}
-
 /* check_encoding refuses texts that the caller's connection would garble. The server takes what
  * comes through a connection to be in that connection's encoding. Ours is UTF-8; through another
  * one it would be stored as something else, without a word. */
@@ -98,13 +90,18 @@ static int check_encoding(PGconn *db, const struct str *s, size_t n, struct erro
     bool passes_utf8 = strcmp(name, "UTF8") == 0 || strcmp(name, "SQL_ASCII") == 0;
     if (passes_utf8)
         return 0;
+
+    bool ascii = true;
     for (size_t i = 0; i < n; i++)
-        if (!is_ascii(s[i]))
-            return err_set(err, ERR_CONFIG,
-                           "this connection's client_encoding is %.40s, and the event is UTF-8 "
-                           "with more than ASCII in it: it would be garbled; call "
-                           "PQsetClientEncoding(conn, \"UTF8\") first",
-                           name);
+        for (size_t k = 0; k < s[i].n; k++)
+            if ((unsigned char)s[i].p[k] >= 128)
+                ascii = false;
+    if (!ascii)
+        return err_set(err, ERR_CONFIG,
+                       "this connection's client_encoding is %.40s, and the event is UTF-8 "
+                       "with more than ASCII in it: it would be garbled; call "
+                       "PQsetClientEncoding(conn, \"UTF8\") first",
+                       name);
     return 0;
 }
 
@@ -202,9 +199,9 @@ static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
     return 0;
 }
 
-/* insert emits an event inside the open transaction, or as a transaction of its own. */
-static int insert(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
-                  char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
+/* insert_event emits an event inside the open transaction, or as a transaction of its own. */
+static int insert_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
+                        char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
 {
     struct row w;
     char id[UUID_TEXT + 1];
@@ -228,18 +225,6 @@ static int insert(struct pg_store *st, PGconn *foreign, const struct new_event *
     return 0;
 }
 
-/* insert_large emits an event in a transaction of its own, for allow_large. */
-static int insert_large(struct pg_store *st, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
-                        bool *ret_duplicate, struct error *err)
-{
-    if (pg_begin(&st->base, err) != 0)
-        return -1;
-    if (insert(st, NULL, ev, ret_id, ret_duplicate, err) == 0)
-        return pg_commit(&st->base, err);
-    pg_rollback(&st->base);
-    return -1;
-}
-
 int pg_emit(struct store *base, void *foreign, const struct new_event *ev,
             char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
 {
@@ -252,23 +237,18 @@ int pg_emit(struct store *base, void *foreign, const struct new_event *ev,
 
     bool in_transaction = foreign || st->in_tx;
     bool large = ev->payload.n > EVENT_PAYLOAD_MAX;
-    if (large && !in_transaction)
-        return insert_large(st, ev, ret_id, ret_duplicate, err);
-    return insert(st, foreign, ev, ret_id, ret_duplicate, err);
+    bool own_transaction = large && !in_transaction; /* for allow_large */
+    if (own_transaction && pg_begin(base, err) != 0)
+        return -1;
+    int result = insert_event(st, foreign, ev, ret_id, ret_duplicate, err);
+    if (own_transaction && result == 0)
+        return pg_commit(base, err);
+    if (own_transaction)
+        pg_rollback(base);
+    return result;
 }
 
 /* ---- the inbox ---- */
-
-static PGresult *handle_foreign(struct pg_store *st, PGconn *db, const struct str texts[3],
-                                struct error *err)
-{
-    if (check_transaction(db, err) != 0)
-        return NULL;
-    if (check_encoding(db, texts, 3, err) != 0)
-        return NULL;
-    return pg_query_on(st, db, err, st->foreign[FOREIGN_HANDLE], "ttt", texts[0], texts[1],
-                       texts[2]);
-}
 
 int pg_handle_once(struct store *base, void *foreign, struct str handler, struct str key,
                    struct str payload, bool *ret_first, struct error *err)
@@ -282,10 +262,14 @@ int pg_handle_once(struct store *base, void *foreign, struct str handler, struct
 
     const struct str texts[] = {handler, key, payload};
     PGresult *r;
-    if (foreign)
-        r = handle_foreign(st, foreign, texts, err);
-    else
+    if (!foreign) {
         r = pg_query(st, err, handle_sql, "ttt", handler, key, payload);
+    } else {
+        if (check_transaction(foreign, err) != 0 || check_encoding(foreign, texts, 3, err) != 0)
+            return -1;
+        r = pg_query_on(st, foreign, err, st->foreign[FOREIGN_HANDLE], "ttt", handler, key,
+                        payload);
+    }
     if (!r)
         return -1;
     *ret_first = pg_true(r, 0, 0);

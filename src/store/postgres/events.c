@@ -185,23 +185,19 @@ static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, stru
     return show_page(l, page, *ret_n, err);
 }
 
-/* page_size gives as many as will be shown, if all of them will, and else no more than there are
- * states left to tell. */
-static size_t page_size(const struct listing *l)
-{
-    int64_t size = (int64_t)l->left;
-    bool states_told = l->state != NULL;
-    if (states_told)
-        size = l->states / (int64_t)l->v->n + PAGE_LEAST;
-    return size < PAGE ? (size_t)size : PAGE;
-}
-
 /* show_next shows the next page of a range, and takes what it has covered off the range. */
 static int show_next(struct listing *l, const char *sql, struct range *r, struct error *err)
 {
     const struct event_query *q = l->q;
-    size_t n, size = page_size(l);
+    size_t n;
     int64_t last;
+
+    /* As many as will be shown, if all of them will, and else no more than there are states left to
+     * tell. */
+    int64_t wanted = (int64_t)l->left;
+    if (l->state)
+        wanted = l->states / (int64_t)l->v->n + PAGE_LEAST;
+    size_t size = wanted < PAGE ? (size_t)wanted : PAGE;
     if (pg_send(l->v->st, PG_MAIN, err, sql, "iisttssi", r->from, r->to, q->type, q->aggregate_type,
                 q->aggregate_id, l->state, l->v->consumer, (int64_t)size) != 0)
         return -1;
@@ -237,8 +233,8 @@ static int list_exceptional(struct listing *l, struct range r, struct error *err
     return result;
 }
 
-/* look_at looks at all events in a range, unless states run out: then *r is what is left of it. */
-static int look_at(struct listing *l, struct range *r, struct error *err)
+/* show_range shows all events in a range, unless states run out: then *r is what is left of it. */
+static int show_range(struct listing *l, struct range *r, struct error *err)
 {
     const char *sql = l->q->newest_first ? look_backwards : look_forwards;
     int result = 0;
@@ -293,14 +289,14 @@ static void note_looked(struct listing *l, struct range r)
         l->q->looking(l->ctx, k->to - k->from + 1);
 }
 
-/* look_on looks at the next step of a range, takes it off the range, and pays for what was looked
- * at in vain. */
-static int look_on(struct listing *l, struct range *r, int64_t first, struct error *err)
+/* look_at_step looks at the next step of a range, takes it off the range, and pays for what was
+ * looked at in vain. */
+static int look_at_step(struct listing *l, struct range *r, int64_t first, struct error *err)
 {
     struct range step = next_step(l, *r, first);
     struct range rest = step;
     size_t left = l->left;
-    if (look_at(l, &rest, err) != 0)
+    if (show_range(l, &rest, err) != 0)
         return -1;
 
     bool backwards = l->q->newest_first;
@@ -319,8 +315,8 @@ static int look_on(struct listing *l, struct range *r, int64_t first, struct err
     return 0;
 }
 
-/* look looks at a range as far as the query says. */
-static int look(struct listing *l, struct range r, struct error *err)
+/* look_at_range looks at a range as far as the query says. */
+static int look_at_range(struct listing *l, struct range r, struct error *err)
 {
     while (!l->done && r.from < r.to) {
         int64_t first;
@@ -334,38 +330,26 @@ static int look(struct listing *l, struct range r, struct error *err)
             l->done = true;
             return 0;
         }
-        if (look_on(l, &r, first, err) != 0)
+        if (look_at_step(l, &r, first, err) != 0)
             return -1;
     }
     return 0;
-}
-
-/* list_all shows every event of a range: none is looked at in vain. */
-static int list_all(struct listing *l, struct range r, struct error *err)
-{
-    return look_at(l, &r, err);
-}
-
-/* range_asked_for gives the events behind q->after, in the order of the listing. */
-static struct range range_asked_for(const struct event_query *q)
-{
-    struct range r = {.from = 0, .to = INT64_MAX};
-    if (!q->newest_first)
-        r.from = q->after;
-    else if (q->after)
-        r.to = q->after - 1;
-    return r;
 }
 
 /* list_events shows what is recorded about events up to l->low, and looks at those past it. */
 static int list_events(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
-    struct range all = range_asked_for(q);
+    struct range all = {.from = 0, .to = INT64_MAX}; /* behind q->after, in this order */
+    if (!q->newest_first)
+        all.from = q->after;
+    else if (q->after)
+        all.to = q->after - 1;
+
     bool any_key = !q->aggregate_type.p && !q->aggregate_id.p;
     bool everything = !l->state && !q->type && any_key;
     if (everything)
-        return list_all(l, all, err);
+        return show_range(l, &all, err); /* none is looked at in vain */
 
     struct range low = all, high = all;
     if (low.to > l->low)
@@ -374,13 +358,13 @@ static int list_events(struct listing *l, struct error *err)
         high.from = l->low;
 
     if (q->newest_first) {
-        if (look(l, high, err) != 0)
+        if (look_at_range(l, high, err) != 0)
             return -1;
         return list_exceptional(l, low, err);
     }
     if (list_exceptional(l, low, err) != 0)
         return -1;
-    return look(l, high, err);
+    return look_at_range(l, high, err);
 }
 
 /* ---- what is asked for ---- */
@@ -421,9 +405,9 @@ static int find_low(struct listing *l, struct error *err)
     }
 }
 
-/* scope finds out which events can be in the state asked for. Without a consumer all are pending,
- * and none is anything else. */
-static int scope(struct listing *l, struct error *err)
+/* find_scope finds out which events can be in the state asked for. Without a consumer all are
+ * pending, and none is anything else. */
+static int find_scope(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
     bool any_state = !q->state && !q->unprocessed;
@@ -494,18 +478,6 @@ static int list_one(struct listing *l, struct error *err)
     return note_newest(l, err);
 }
 
-/* list decides what to list. */
-static int list(struct listing *l, struct error *err)
-{
-    if (l->q->id)
-        return list_one(l, err);
-    if (read_now(l->v, l->q, err) != 0)
-        return -1;
-    if (scope(l, err) != 0)
-        return -1;
-    return list_events(l, err);
-}
-
 int pg_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx,
               struct error *err)
 {
@@ -522,7 +494,11 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
                         .states = budget / STATE_COST + 1,
                         .left = q->limit ? q->limit : LIMIT_DEFAULT};
     arena_init(&l.a, 0);
-    int result = list(&l, err);
+    int result = -1;
+    if (q->id)
+        result = list_one(&l, err);
+    else if (read_now(&v, q, err) == 0 && find_scope(&l, err) == 0)
+        result = list_events(&l, err);
     arena_release(&l.a);
     pg_viewer_release(&v);
     if (result == 0 && q->looked)

@@ -29,7 +29,7 @@ static const struct meaning {
     {"57014", ERR_BUSY, CLASS_RETRY},     /* the statement was cancelled, or took too long */
     {"53100", ERR_FULL, CLASS_RETRY},     /* the disk is full */
     {"53", ERR_UNAVAILABLE, CLASS_RETRY}, /* resources of the server */
-    {"57", ERR_UNAVAILABLE, CLASS_RETRY}, /* somebody stops the server, or our session */
+    {"57", ERR_UNAVAILABLE, CLASS_RETRY}, /* the server or our session is being stopped */
     {"08", ERR_UNAVAILABLE, CLASS_RETRY}, /* the connection */
     {"58", ERR_UNAVAILABLE, CLASS_RETRY}, /* the system that the server runs on */
     {"28", ERR_UNAVAILABLE, CLASS_RETRY}, /* authentication */
@@ -118,22 +118,12 @@ static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "%s: %s", st->shown, said);
 }
 
-/* fail_silent reports a connection that was given up. */
-static int fail_silent(struct pg_store *st, struct error *err)
-{
-    char limit[32];
-    text_duration_show(st->answer_ms, limit);
-    st->silent = false;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "%s: the server has not answered for %s",
-                     st->shown, limit);
-}
-
-/* outdated says whether the error is about something that the session has prepared or cached: a
- * plan for tables that were made anew, a statement that no longer exists, the row of a table to
- * which a column was added. PostgreSQL plans anew a cached query whose tables have changed, but
- * not one that sees them only through a function, and that ends in an internal error. A new session
- * has cached nothing. */
-static bool outdated(const char *state)
+/* session_outdated says whether the error is about something that the session has prepared or
+ * cached: a plan for tables that were made anew, a statement that no longer exists, the row of a
+ * table to which a column was added. PostgreSQL plans anew a cached query whose tables have
+ * changed, but not one that sees them only through a function, and that ends in an internal
+ * error. A new session has cached nothing. */
+static bool session_outdated(const char *state)
 {
     static const char *const states[] = {"0A000", "26000", "42703", "42804", "42P13", "XX000"};
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
@@ -149,11 +139,16 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
     if (!coded)
         state = "";
     snprintf(st->state, sizeof st->state, "%s", state);
-    if (db == st->db && outdated(state))
+    if (db == st->db && session_outdated(state))
         st->stale = true;
 
-    if (st->silent)
-        return fail_silent(st, err);
+    if (st->silent) {
+        char limit[32];
+        text_duration_show(st->answer_ms, limit);
+        st->silent = false;
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "%s: the server has not answered for %s", st->shown, limit);
+    }
     if (PQstatus(db) == CONNECTION_BAD || !coded)
         return fail_lost(st, db, r, err);
     return fail_as(st, state, r, err);

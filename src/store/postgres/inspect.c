@@ -22,20 +22,10 @@ static const char info_sql[] =
     "LEFT JOIN (SELECT seq FROM @schema@.event ORDER BY seq DESC LIMIT 1) l ON true";
 /* clang-format on */
 
-/* count_events counts the rows: the range of their numbers has gaps. */
-static int count_events(struct pg_store *st, int64_t *ret, struct error *err)
-{
-    PGresult *r = pg_query(st, err, "SELECT count(*) FROM @schema@.event", "");
-    if (!r)
-        return -1;
-    *ret = pg_int(r, 0, 0);
-    PQclear(r);
-    return 0;
-}
-
 int pg_info(struct store *base, struct store_info *ret, struct error *err)
 {
-    PGresult *r = pg_query(pg_of(base), err, info_sql, "");
+    struct pg_store *st = pg_of(base);
+    PGresult *r = pg_query(st, err, info_sql, "");
     if (!r)
         return -1;
     *ret = (struct store_info){.schema_version = (int)pg_int(r, 0, 0),
@@ -55,8 +45,16 @@ int pg_info(struct store *base, struct store_info *ret, struct error *err)
 
     ret->events = span;
     ret->events_exact = span <= STORE_EXACT_ROWS;
-    bool countable = span > 0 && ret->events_exact;
-    return countable ? count_events(pg_of(base), &ret->events, err) : 0;
+    if (span == 0 || !ret->events_exact)
+        return 0;
+
+    /* The range of their numbers has gaps. */
+    r = pg_query(st, err, "SELECT count(*) FROM @schema@.event", "");
+    if (!r)
+        return -1;
+    ret->events = pg_int(r, 0, 0);
+    PQclear(r);
+    return 0;
 }
 
 /* ---- dead letters ---- */
@@ -99,31 +97,24 @@ static const char drop_sql[] =
     "WHERE @schema@.drop_dead(x.consumer, x.seq)";
 /* clang-format on */
 
-/* read_dead reads a row of dead_sql. Returns false if there is no room. */
-static bool read_dead(const PGresult *r, struct arena *a, struct dead_letter *d)
-{
-    const int more = PG_EVENT_COLUMN_COUNT;
-    *d = (struct dead_letter){0};
-    bool ok = pg_event_row(r, 0, a, &d->ev);
-    d->consumer = pg_copy(r, 0, more, a, &ok);
-    d->attempts = (int)pg_binary_int8(r, 0, more + 1);
-    d->error = pg_copy(r, 0, more + 2, a, &ok);
-    d->dead_at = pg_binary_int8(r, 0, more + 3);
-    d->retrying = pg_binary_int8(r, 0, more + 4) != 0;
-    return ok;
-}
-
 /* next_dead reads and shows one letter. Returns 1 if there may be more, 0 at the end, -1 on
  * failure. */
 static int next_dead(struct pg_store *st, struct arena *a, dead_visit *visit, void *ctx,
                      struct error *err)
 {
+    const int more_columns = PG_EVENT_COLUMN_COUNT;
     PGresult *r;
-    struct dead_letter d;
     int more = pg_next_row(st, PG_MAIN, &r, err);
     if (more != 1)
         return more;
-    bool ok = read_dead(r, a, &d);
+
+    struct dead_letter d = {0};
+    bool ok = pg_event_row(r, 0, a, &d.ev);
+    d.consumer = pg_copy(r, 0, more_columns, a, &ok);
+    d.attempts = (int)pg_binary_int8(r, 0, more_columns + 1);
+    d.error = pg_copy(r, 0, more_columns + 2, a, &ok);
+    d.dead_at = pg_binary_int8(r, 0, more_columns + 3);
+    d.retrying = pg_binary_int8(r, 0, more_columns + 4) != 0;
     PQclear(r);
     if (!ok) {
         pg_stop(st, PG_MAIN);

@@ -1,8 +1,8 @@
 /* migrate.c: the tables, in numbered steps.
  *
  * Producers and workers may be at work while an outbox is brought up to date. ALTER TABLE needs a
- * lock that nobody else may share, and whoever comes while it waits for that lock waits behind it:
- * one long transaction would stop everybody. So each lock is waited for no longer than LOCK_WAIT,
+ * lock that no other session may share, and every session that comes meanwhile waits behind it: one
+ * long transaction would stop all of them. So each lock is waited for no longer than LOCK_WAIT,
  * that of the events last. If the locks cannot be had, everything is undone, and tried again
  * later. */
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/buf.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "store/postgres/migrate.h"
 #include "store/postgres/postgres.h"
@@ -142,9 +143,9 @@ static const char path_back_sql[] =
 
 /* clang-format on */
 
-/* step runs one migration. What stands before its mark `-- @locked@` takes time, and runs before
- * the tables are locked. at_work: there may be others at work, so lock them out. */
-static int step(struct pg_store *st, const char *sql, bool at_work, struct error *err)
+/* migration_run runs one migration. What stands before its mark `-- @locked@` takes time, and runs
+ * before the tables are locked. at_work: there may be others at work, so lock them out. */
+static int migration_run(struct pg_store *st, const char *sql, bool at_work, struct error *err)
 {
     static const char mark[] = "-- @locked@\n";
     const char *locked = strstr(sql, mark);
@@ -168,7 +169,7 @@ int pg_install(struct pg_store *st, int64_t from, struct error *err)
     if (pg_simple(st, settings_sql, err) != 0)
         return -1;
     for (int64_t v = from; v < PG_SCHEMA_VERSION; v++)
-        if (step(st, postgres_migration[v], from > 0, err) != 0)
+        if (migration_run(st, postgres_migration[v], from > 0, err) != 0)
             return -1;
     return pg_functions_install(st, err);
 }
@@ -221,17 +222,6 @@ static int become_owner(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* wanted says whether there is anything to do. Functions of a newer program are replaced only on
- * request. */
-static bool wanted(const struct migrating *m)
-{
-    if (m->from < PG_SCHEMA_VERSION)
-        return true;
-    if (m->functions == FUNCTIONS_NEWER)
-        return m->st->opt.replace;
-    return m->functions == FUNCTIONS_OLDER;
-}
-
 /* bring_up makes an outbox, or changes one step by step to the version that we know. */
 static int bring_up(struct migrating *m, struct error *err)
 {
@@ -258,35 +248,34 @@ static const char no_limits_sql[] =
     "SET LOCAL idle_in_transaction_session_timeout = 0";
 /* clang-format on */
 
-/* look_and_bring_up lets one program at a time through. Those that come later find the work
- * done. */
-static int look_and_bring_up(struct migrating *m, struct error *err)
+/* bring_up_once is one transaction: all of it, or nothing. It lets one program at a time through;
+ * those that come later find the work done. */
+static int bring_up_once(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
+    if (pg_begin(&st->base, err) != 0)
+        return -1;
     if (pg_simple(st, no_limits_sql, err) != 0)
-        return -1;
+        goto undo;
     if (pg_script(st, postgres_statement_lock_meta, err) != 0)
-        return -1;
+        goto undo;
     if (pg_version(st, &m->from, err) != 0)
-        return -1;
+        goto undo;
     bool known = m->from == PG_SCHEMA_VERSION;
     if (known && pg_functions_status(st, &m->functions, err) != 0)
-        return -1;
-    m->changed = wanted(m);
-    return m->changed ? bring_up(m, err) : 0;
-}
+        goto undo;
 
-/* attempt is one transaction: all of it, or nothing. */
-static int attempt(struct migrating *m, struct error *err)
-{
-    struct store *base = &m->st->base;
-    if (pg_begin(base, err) != 0)
-        return -1;
-    if (look_and_bring_up(m, err) != 0) {
-        pg_rollback(base);
-        return -1;
-    }
-    return pg_commit(base, err);
+    /* Functions of a newer program are replaced only on request. */
+    m->changed = m->from < PG_SCHEMA_VERSION || m->functions == FUNCTIONS_OLDER;
+    if (m->functions == FUNCTIONS_NEWER)
+        m->changed = st->opt.replace;
+    if (m->changed && bring_up(m, err) != 0)
+        goto undo;
+    return pg_commit(&st->base, err);
+
+undo:
+    pg_rollback(&st->base);
+    return -1;
 }
 
 /* ---- waiting for the tables ---- */
@@ -310,8 +299,8 @@ static const char users_sql[] =
     "LIMIT 1";
 /* clang-format on */
 
-/* tell names the oldest transaction among those that use the tables. */
-static void tell(const struct migrating *m, int64_t left_ms)
+/* report_users names the oldest transaction among those that use the tables. */
+static void report_users(const struct migrating *m, int64_t left_ms)
 {
     struct pg_store *st = m->st;
     char text[400], left[32];
@@ -333,12 +322,6 @@ static void tell(const struct migrating *m, int64_t left_ms)
     st->opt.progress(st->opt.progress_ctx, text);
 }
 
-static void sleep_ms(int64_t ms)
-{
-    struct timespec ts = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000 * MS_NS)};
-    nanosleep(&ts, NULL);
-}
-
 /* made_by_another says whether an outbox that was not there when we looked is there now. */
 static bool made_by_another(const struct migrating *m)
 {
@@ -354,9 +337,9 @@ static int64_t now_ms(void)
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* persist tries until the work is done, cannot be done, or has taken too long. Between the attempts
- * producers make progress. */
-static int persist(struct migrating *m, struct error *err)
+/* bring_up_patiently tries until the work is done, cannot be done, or has taken too long. Between
+ * the attempts producers make progress. */
+static int bring_up_patiently(struct migrating *m, struct error *err)
 {
     int64_t patience = m->st->opt.lock_ms ? m->st->opt.lock_ms : LOCK_PATIENCE_MS;
     int64_t began = now_ms();
@@ -364,7 +347,7 @@ static int persist(struct migrating *m, struct error *err)
     int64_t pause = PAUSE_FIRST_MS;
     for (;;) {
         struct error why;
-        if (attempt(m, &why) == 0)
+        if (bring_up_once(m, &why) == 0)
             return 0;
         int64_t spent = now_ms() - began;
         if (made_by_another(m))
@@ -383,13 +366,13 @@ static int persist(struct migrating *m, struct error *err)
                 "changed: end it (see `outbox doctor`), and try again",
                 m->st->shown);
         if (spent - told >= TELL_EVERY_MS) {
-            tell(m, patience - spent);
+            report_users(m, patience - spent);
             told = spent;
         }
-        sleep_ms(pause);
-        pause *= 2;
-        if (pause > PAUSE_MAX_MS)
-            pause = PAUSE_MAX_MS;
+        struct timespec ts = {.tv_sec = (time_t)(pause / 1000),
+                              .tv_nsec = (long)(pause % 1000 * MS_NS)};
+        nanosleep(&ts, NULL);
+        pause = min_i64(2 * pause, PAUSE_MAX_MS);
     }
 }
 
@@ -397,7 +380,7 @@ int pg_init(struct store *base, bool *ret_created, struct error *err)
 {
     struct migrating m = {.st = pg_of(base)};
     m.st->patient = true;
-    int bad = persist(&m, err);
+    int bad = bring_up_patiently(&m, err);
     m.st->patient = false;
     if (!bad)
         *ret_created = m.changed;
@@ -417,38 +400,30 @@ static void add_text(const struct pg_store *st, const char *sql, struct buf *to)
     free(text);
 }
 
-static void add_functions(const struct pg_store *st, struct buf *to)
-{
-    struct buf functions;
-    buf_init(&functions, (size_t)4 << 20);
-    pg_functions_ddl(&functions);
-    if (buf_cstr(&functions))
-        add_text(st, functions.p, to);
-    else
-        to->failed = true;
-    buf_release(&functions);
-}
-
-static void add_up(const struct pg_store *st, struct buf *to)
-{
-    add_text(st, "CREATE SCHEMA IF NOT EXISTS @schema@;\n", to);
-    buf_adds(to, path_ours_sql);
-    buf_adds(to, settings_sql);
-    for (int v = 0; v < PG_SCHEMA_VERSION; v++) {
-        buf_addc(to, '\n');
-        add_text(st, postgres_migration[v], to);
-    }
-    add_functions(st, to);
-    buf_adds(to, path_back_sql);
-}
-
 int pg_ddl(const struct ddl_request *req, struct error *err)
 {
     struct store_options opt = {0};
     struct pg_store *st = pg_new(req->url, req->schema ? req->schema : PG_SCHEMA, &opt, err);
     if (!st)
         return -1;
-    add_up(st, req->up);
+
+    struct buf functions;
+    buf_init(&functions, (size_t)4 << 20);
+    pg_functions_ddl(&functions);
+    add_text(st, "CREATE SCHEMA IF NOT EXISTS @schema@;\n", req->up);
+    buf_adds(req->up, path_ours_sql);
+    buf_adds(req->up, settings_sql);
+    for (int v = 0; v < PG_SCHEMA_VERSION; v++) {
+        buf_addc(req->up, '\n');
+        add_text(st, postgres_migration[v], req->up);
+    }
+    if (buf_cstr(&functions))
+        add_text(st, functions.p, req->up);
+    else
+        req->up->failed = true;
+    buf_adds(req->up, path_back_sql);
+    buf_release(&functions);
+
     add_text(st, "DROP SCHEMA @schema@ CASCADE;\n", req->down);
     buf_adds(req->ret_schema, st->schema);
     pg_close(&st->base);

@@ -55,15 +55,6 @@ static struct pg_store *store_new(const struct store_options *opt)
     return st;
 }
 
-static int read_settings(struct pg_store *st, const char *url, const char *schema,
-                         struct error *err)
-{
-    st->schema = strdup(schema);
-    if (!st->schema)
-        return err_nomem(err);
-    return pg_url_read(st, url, err);
-}
-
 struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
                         struct error *err)
 {
@@ -72,7 +63,10 @@ struct pg_store *pg_new(const char *url, const char *schema, const struct store_
         err_nomem(err);
         return NULL;
     }
-    if (read_settings(st, url, schema, err) == 0)
+    st->schema = strdup(schema);
+    if (!st->schema)
+        err_nomem(err);
+    else if (pg_url_read(st, url, err) == 0)
         return st;
     pg_close(&st->base);
     return NULL;

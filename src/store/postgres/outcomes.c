@@ -42,15 +42,6 @@ static void add_outcome(struct buf *b, const struct outcome *o)
     buf_addc(b, '}');
 }
 
-static void add_each(struct buf *b, const struct settlement *s)
-{
-    for (size_t i = 0; i < s->n; i++) {
-        if (i > 0)
-            buf_addc(b, ',');
-        add_outcome(b, &s->out[i]);
-    }
-}
-
 /* ---- as sets ---- */
 
 /* A set of outcomes that differ only in their events and delays. */
@@ -106,42 +97,28 @@ static bool sort_out(const struct settlement *s, struct sets *all)
     return true;
 }
 
-/* seq_of, key_of and delay_of give what of an outcome goes into the arrays of its set. */
-static int64_t seq_of(const struct settlement *s, const struct outcome *o)
-{
-    (void)s;
-    return o->ev->seq;
-}
+enum set_column { SET_SEQS, SET_KEYS, SET_DELAYS, SET_COLUMNS };
 
-static int64_t key_of(const struct settlement *s, const struct outcome *o)
+/* add_numbers adds an array of the server's with a number of each outcome of a set. */
+static void add_numbers(struct buf *b, const struct settlement *s, const struct set *set,
+                        enum set_column column)
 {
-    bool keyed = s->order == ORDER_KEY;
-    return keyed ? pg_key(o->ev->aggregate_type, o->ev->aggregate_id) : 0;
-}
-
-static int64_t delay_of(const struct settlement *s, const struct outcome *o)
-{
-    (void)s;
-    return o->delay_ms;
-}
-
-static const struct column {
-    const char *name;
-    int64_t (*value)(const struct settlement *, const struct outcome *);
-} columns[] = {{"seqs", seq_of}, {"keys", key_of}, {"delays", delay_of}};
-
-/* add_column adds an array of numbers, in the notation of the server. */
-static void add_column(struct buf *b, const struct settlement *s, const struct set *set,
-                       const struct column *c)
-{
+    static const char *const names[] = {"seqs", "keys", "delays"};
     char before = '{';
     size_t left = set->n;
-    buf_addf(b, ",\"%s\":\"", c->name);
+    buf_addf(b, ",\"%s\":\"", names[column]);
     for (const struct outcome *o = set->first; left > 0; o++) {
+        int64_t n = 0;
         if (!alike(set->first, o))
             continue;
+        if (column == SET_SEQS)
+            n = o->ev->seq;
+        else if (column == SET_DELAYS)
+            n = o->delay_ms;
+        else if (s->order == ORDER_KEY)
+            n = pg_key(o->ev->aggregate_type, o->ev->aggregate_id);
         buf_addc(b, before);
-        buf_addi64(b, c->value(s, o));
+        buf_addi64(b, n);
         before = ',';
         left--;
     }
@@ -156,8 +133,8 @@ static void add_sets(struct buf *b, const struct settlement *s, const struct set
             buf_addc(b, ',');
         add_how(b, set->first);
         buf_addf(b, ",\"sample\":%lld", (long long)pg_key_sample());
-        for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
-            add_column(b, s, set, &columns[k]);
+        for (int column = 0; column < SET_COLUMNS; column++)
+            add_numbers(b, s, set, (enum set_column)column);
         buf_addc(b, '}');
     }
 }
@@ -167,10 +144,15 @@ static void add_sets(struct buf *b, const struct settlement *s, const struct set
 void pg_add_outcomes(struct buf *b, const struct settlement *s)
 {
     struct sets all;
-    if (sort_out(s, &all))
+    if (sort_out(s, &all)) {
         add_sets(b, s, &all);
-    else
-        add_each(b, s);
+        return;
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        if (i > 0)
+            buf_addc(b, ',');
+        add_outcome(b, &s->out[i]);
+    }
 }
 
 void pg_add_marks(struct buf *b, const struct settlement *s)

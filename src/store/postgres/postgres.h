@@ -295,7 +295,7 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
 /* pg_init makes an outbox or brings one up to date. *ret_created: something was changed. */
 int pg_init(struct store *st, bool *ret_created, struct error *err);
 /* pg_version reads the version of the outbox there; 0: there is none. ERR_NEWER: this program does
- * not know it. ERR_NOTOURS: the schema has a table event of somebody else's. */
+ * not know it. ERR_NOTOURS: the schema has a table event that is not ours. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
 /* pg_strangers asks who else may create functions in the schema. No row: there is no such schema. A
  * row with NULL: nobody. */
@@ -328,7 +328,7 @@ int pg_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, str
 int pg_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
               size_t *ret_n, struct error *err);
 
-/* pg_check_open connects, and refuses a turn inside a transaction, ours or one that somebody began
+/* pg_check_open connects, and refuses a turn inside a transaction, ours or one that was begun
  * by hand: its claim would not be durable. */
 int pg_check_open(struct pg_store *st, struct error *err);
 /* pg_memo returns what is remembered of the consumer's turns: the request's, or the handle's. */

@@ -79,18 +79,6 @@ int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, stru
                    (int64_t)max);
 }
 
-static struct str value_of(const PGresult *r, int column)
-{
-    return (struct str){PQgetvalue(r, 0, column), (size_t)PQgetlength(r, 0, column)};
-}
-
-static bool wanted(const struct filter *f, const PGresult *r)
-{
-    if (!filter_type(f, value_of(r, TYPE_COLUMN)))
-        return false;
-    return !filter_has_where(f) || filter_payload(f, value_of(r, PAYLOAD_COLUMN));
-}
-
 int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a, struct error *err)
 {
     if (c->n == c->cap) {
@@ -111,44 +99,39 @@ int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a
     return 0;
 }
 
-static bool was_parked(const PGresult *r)
-{
-    return PQnfields(r) > PG_EVENT_COLUMN_COUNT;
-}
-
-/* take_past reads what a parked event has been through. */
-static void take_past(const PGresult *r, struct event *ev)
-{
-    ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
-    ev->failing_ms = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 2);
-    ev->crashed = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) != 0;
-    ev->proven = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 3) != 0;
-}
-
-/* was_in_hand says whether a worker parked the event, who had it in hand, and so had applied the
- * filter to it. */
-static bool was_in_hand(const PGresult *r)
-{
-    return was_parked(r) && pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
-}
-
 /* take_row adds one row to the chunk if the filter wants it, and copies nothing if not. An event
- * that was parked by a worker who had it in hand was wanted then, whatever the filter is now. Only
+ * that was parked by a worker that had it in hand was wanted then, whatever the filter is now. Only
  * what a worker left that vanished has not been looked at: the server cannot apply a predicate. */
 static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c,
                     struct error *err)
 {
-    bool want = was_in_hand(r) || wanted(f, r);
-    if (want) {
-        if (pg_chunk_add(c, r, 0, a, err) != 0)
-            return -1;
-        if (was_parked(r))
-            take_past(r, &c->ev[c->n - 1]);
-    } else {
-        c->passed_bytes += (size_t)PQgetlength(r, 0, PAYLOAD_COLUMN);
+    const int past = PG_EVENT_COLUMN_COUNT; /* columns that only a parked event has */
+    bool parked = PQnfields(r) > past;
+    bool crashed = parked && pg_binary_int8(r, 0, past + 1) != 0;
+    size_t payload_bytes = (size_t)PQgetlength(r, 0, PAYLOAD_COLUMN);
+
+    bool want = true;
+    if (!parked || crashed) {
+        struct str type = {PQgetvalue(r, 0, TYPE_COLUMN), (size_t)PQgetlength(r, 0, TYPE_COLUMN)};
+        struct str payload = {PQgetvalue(r, 0, PAYLOAD_COLUMN), payload_bytes};
+        want = filter_type(f, type) && (!filter_has_where(f) || filter_payload(f, payload));
     }
     c->scanned++;
     c->last = pg_binary_int8(r, 0, 0);
+    if (!want) {
+        c->passed_bytes += payload_bytes;
+        return 0;
+    }
+
+    if (pg_chunk_add(c, r, 0, a, err) != 0)
+        return -1;
+    if (parked) {
+        struct event *ev = &c->ev[c->n - 1];
+        ev->attempts = (int)pg_binary_int8(r, 0, past);
+        ev->crashed = crashed;
+        ev->failing_ms = pg_binary_int8(r, 0, past + 2);
+        ev->proven = pg_binary_int8(r, 0, past + 3) != 0;
+    }
     return 0;
 }
 

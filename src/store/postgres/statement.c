@@ -483,5 +483,5 @@ void pg_stop(struct pg_store *st, enum pg_link link)
     }
     if (link == PG_MAIN)
         path_restore(st);
-    st->silent = false; /* nobody asks what became of it */
+    st->silent = false; /* what became of it is not asked */
 }

@@ -9,7 +9,7 @@
 
 #define UNREAD_MAX 5
 #define UNREAD_WAIT 1000  /* ms, before the next look after events could not be read */
-#define STANDBY_WAIT 1000 /* ms; another owner has the lane, and nobody tells when it leaves */
+#define STANDBY_WAIT 1000 /* ms; another worker has the lane, and nothing tells when it leaves */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
 #define KNOWN_BYTES (1 << 12)
 
@@ -26,31 +26,6 @@ struct turning {
     struct pg_window in;
     int64_t passed_over; /* seq of a parked event that the filter does not want; 0: none */
 };
-
-/* ---- the settlement as JSON ---- */
-
-static void add_outcomes(struct buf *b, const struct turning *t, const struct settlement *s)
-{
-    buf_addc(b, '[');
-    if (t->passed_over)
-        buf_addf(b, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
-    else if (s)
-        pg_add_outcomes(b, s);
-    buf_addc(b, ']');
-}
-
-/* tried counts the events that were not given back. The server cannot count them: it does not know
- * what the predicate excludes. */
-static int64_t tried(const struct settlement *s)
-{
-    int64_t n = 0;
-    for (size_t i = 0; i < s->b->n; i++) {
-        bool given_back = s->release_from && s->b->ev[i].seq >= s->release_from;
-        if (!given_back)
-            n++;
-    }
-    return n;
-}
 
 /* ---- the call ---- */
 
@@ -110,112 +85,85 @@ static const char turn_sql[] = PG_NAMED
                                   "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
                                   "ROW($20, $21, $22, $23, $24, $25, $26)) t";
 
-/* What a turn sends: an attribute of the three types each. */
-struct call {
-    struct {
-        int64_t epoch, tried;
-        struct buf outcomes;
-        int64_t release_from;
-        struct buf marks;
-    } settlement;
-    struct {
-        struct buf known;
-        const char *events, *where;
-        bool pull_in;
-    } request;
-    struct {
-        int64_t lane, from, to, n, members;
-        const char *target;
-    } ahead;
-};
-
-/* first_lane gives the lane to try first. -1 says that no other worker of this process will come
- * for the rest, so those of a new consumer are taken together. */
-static int64_t first_lane(const struct claim_request *req)
+/* tried_in counts the events that were not given back. The server cannot count them: it does not
+ * know what the predicate excludes. */
+static int64_t tried_in(const struct settlement *s)
 {
-    bool takes_all = req->sole && req->n_known == 0;
-    return takes_all ? -1 : req->lane_hint;
-}
-
-/* prepare_call fills in what the turn says. release_call releases it, also after a failure. */
-static int prepare_call(struct turning *t, const struct settlement *s,
-                        const struct claim_request *req, struct call *c, struct error *err)
-{
-    struct pg_store *st = t->st;
-    *c = (struct call){.ahead.lane = -1};
-    buf_init(&c->settlement.outcomes, SETTLE_BYTES);
-    buf_init(&c->settlement.marks, SETTLE_BYTES);
-    buf_init(&c->request.known, KNOWN_BYTES);
-    add_outcomes(&c->settlement.outcomes, t, s);
-    pg_add_marks(&c->settlement.marks, s);
-    if (s) {
-        c->settlement.epoch = s->b->epoch;
-        c->settlement.tried = tried(s);
-        c->settlement.release_from = s->release_from;
+    int64_t n = 0;
+    for (size_t i = 0; i < s->b->n; i++) {
+        bool given_back = s->release_from && s->b->ev[i].seq >= s->release_from;
+        if (!given_back)
+            n++;
     }
-
-    pg_add_known(&c->request.known, req, "{}");
-    c->request.events = req->events ? req->events : "";
-    c->request.where = req->where ? req->where : "";
-    c->request.pull_in = pg_pulls_in(st, req);
-
-    if (t->have) {
-        c->ahead.lane = st->ahead.lane;
-        c->ahead.members = st->ahead.members;
-        c->ahead.target = t->in.target;
-        c->ahead.from = t->in.from;
-        c->ahead.to = t->in.to;
-        c->ahead.n = (int64_t)t->c.n;
-    }
-
-    bool whole = buf_cstr(&c->settlement.outcomes) && buf_cstr(&c->settlement.marks) &&
-                 buf_cstr(&c->request.known);
-    return whole ? 0 : err_nomem(err);
+    return n;
 }
 
-static void release_call(struct call *c)
-{
-    buf_release(&c->request.known);
-    buf_release(&c->settlement.marks);
-    buf_release(&c->settlement.outcomes);
-}
-
-static int send_call(struct turning *t, const struct settlement *s, const struct claim_request *req,
+static int send_turn(struct turning *t, const struct settlement *s, const struct claim_request *req,
                      struct error *err)
 {
     /* A settlement alone asks for nothing: max_events 0, and max_attempts 0 takes over nothing. */
     static const struct claim_request nothing;
     const struct claim_request *q = req ? req : &nothing;
-    bool marked = s && s->n_marks > 0;
-    struct call c;
+    struct pg_store *st = t->st;
+    struct buf outcomes, marks, known;
+    buf_init(&outcomes, SETTLE_BYTES);
+    buf_init(&marks, SETTLE_BYTES);
+    buf_init(&known, KNOWN_BYTES);
 
-    int result = prepare_call(t, s, q, &c, err);
-    if (result == 0) {
-        result = pg_start(t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
+    buf_addc(&outcomes, '[');
+    if (t->passed_over)
+        buf_addf(&outcomes, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
+    else if (s)
+        pg_add_outcomes(&outcomes, s);
+    buf_addc(&outcomes, ']');
+    pg_add_marks(&marks, s);
+    pg_add_known(&known, q, "{}");
+    bool marked = s && s->n_marks > 0;
+
+    /* -1 says that no other worker of this process will come for the rest, so the lanes of a new
+     * consumer are taken together. */
+    bool takes_all = q->sole && q->n_known == 0;
+    int64_t first_lane = takes_all ? -1 : q->lane_hint;
+
+    int64_t ahead_lane = -1, ahead_members = 0, ahead_n = 0;
+    struct pg_window ahead = {0};
+    if (t->have) {
+        ahead_lane = st->ahead.lane;
+        ahead_members = st->ahead.members;
+        ahead_n = (int64_t)t->c.n;
+        ahead = t->in;
+    }
+
+    int result = -1;
+    bool whole = buf_cstr(&outcomes) && buf_cstr(&marks) && buf_cstr(&known);
+    if (!whole)
+        err_nomem(err);
+    else
+        result = pg_start(st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
                           req ? req->owner : s->owner,
                           /* settlement */
-                          c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
-                          c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
+                          s ? s->b->epoch : 0, s ? tried_in(s) : 0, outcomes.p,
+                          s ? s->release_from : 0, marked ? marks.p : NULL,
                           /* request */
                           (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
-                          (int64_t)q->suspect, q->parked_first, c.request.pull_in, first_lane(q),
-                          q->one_shot ? NULL : c.request.known.p,
-                          req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
-                          c.request.events, c.request.where,
+                          (int64_t)q->suspect, q->parked_first, (int)pg_pulls_in(st, q), first_lane,
+                          q->one_shot ? NULL : known.p, req ? store_order_names[q->order] : NULL,
+                          (int64_t)q->lanes, q->events ? q->events : "", q->where ? q->where : "",
                           /* read ahead */
-                          c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n,
-                          c.ahead.members, pg_key_sample());
-    }
-    release_call(&c);
+                          ahead_lane, ahead.target, ahead.from, ahead.to, ahead_n, ahead_members,
+                          pg_key_sample());
+    buf_release(&known);
+    buf_release(&marks);
+    buf_release(&outcomes);
     return result;
 }
 
-/* call makes the turn. While the server works on it, this side reads what comes after the events
- * that were read ahead. */
-static PGresult *call(struct turning *t, const struct settlement *s,
-                      const struct claim_request *req, struct error *err)
+/* make_turn makes the call. While the server works on it, this side reads what comes after the
+ * events that were read ahead. */
+static PGresult *make_turn(struct turning *t, const struct settlement *s,
+                           const struct claim_request *req, struct error *err)
 {
-    if (send_call(t, s, req, err) != 0)
+    if (send_turn(t, s, req, err) != 0)
         return NULL;
     if (t->have)
         pg_ahead_fill(t->st, req);
@@ -241,19 +189,6 @@ static void pull_next(struct turning *t, int64_t *wait_ms)
         *wait_ms = left;
 }
 
-static void take_hint(const PGresult *r, struct claim_hint *h)
-{
-    h->paused = pg_true(r, 0, A_paused);
-    h->changed = pg_true(r, 0, A_changed);
-    h->busy = pg_true(r, 0, A_busy);
-    h->through = pg_true(r, 0, A_through);
-    h->suspect = pg_true(r, 0, A_careful_due);
-    h->crashed += (size_t)pg_int(r, 0, A_crashed);
-    h->buried += (size_t)pg_int(r, 0, A_buried);
-    h->skipped += pg_true(r, 0, A_skipped);
-    h->wait_ms = pg_int(r, 0, A_wait_ms);
-}
-
 /* ---- claims whose events are not handed out ---- */
 
 /* settle_made settles a claim that a turn has just made. passed_over: see struct turning. */
@@ -266,7 +201,7 @@ static int settle_made(struct pg_store *st, const struct claim_request *req, con
                            .order = req->order,
                            .b = b,
                            .release_from = release_from};
-    PGresult *r = call(&t, &s, NULL, err);
+    PGresult *r = make_turn(&t, &s, NULL, err);
     if (!r)
         return -1;
     PQclear(r);
@@ -314,31 +249,34 @@ static size_t listed_up_to(const char *seqs, int64_t last)
     return n;
 }
 
-/* read_parked reads parked events, by the answer's list if there is one. A dead letter that was
+/* fetch_parked reads parked events, by the answer's list if there is one. A dead letter that was
  * sent back may have been trimmed, and is found only by the claim. */
-static int read_parked(struct turning *t, const PGresult *r, size_t n, struct error *err)
+static int fetch_parked(struct turning *t, const PGresult *r, struct error *err)
 {
     struct pg_listed listed = {pg_str(r, 0, A_held), pg_str(r, 0, A_keys)};
     if (listed.seqs) {
         if (pg_read_listed(t->st, t->req, &listed, t->a, &t->c, err) != 0)
             return -1;
-        size_t there = t->c.cut ? listed_up_to(listed.seqs, t->c.last) : n;
+        size_t there = (size_t)pg_int(r, 0, A_n);
+        if (t->c.cut)
+            there = listed_up_to(listed.seqs, t->c.last);
         if (t->c.scanned == there)
             return 0;
     }
     return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
 }
 
-/* fetch reads the events of a claim that was not read ahead. */
-static int fetch(struct turning *t, const PGresult *r, const struct pg_window *w, struct error *err)
+/* fetch_events reads the events of a claim that was not read ahead. Where memory ends, the claim
+ * ends as well. */
+static int fetch_events(struct turning *t, const PGresult *r, const struct pg_window *w,
+                        struct error *err)
 {
-    int64_t members = pg_int(r, 0, A_members);
-    size_t n = (size_t)pg_int(r, 0, A_n);
     int result;
     if (t->b->parked)
-        result = read_parked(t, r, n, err);
+        result = fetch_parked(t, r, err);
     else
-        result = pg_read_window(t->st, t->req, members, w, n, t->a, &t->c, err);
+        result = pg_read_window(t->st, t->req, pg_int(r, 0, A_members), w,
+                                (size_t)pg_int(r, 0, A_n), t->a, &t->c, err);
     if (result != 0)
         return -1;
     if (!t->c.cut)
@@ -347,83 +285,74 @@ static int fetch(struct turning *t, const PGresult *r, const struct pg_window *w
     return pg_shrink(t->st, t->req, t->b->epoch, t->c.last, err);
 }
 
-/* was_read_ahead says whether the claim is what was read ahead. */
-static bool was_read_ahead(const struct turning *t, const PGresult *r, const struct pg_window *w)
+/* get_events sees to it that the events of the claim are in t->c: they were read ahead, or are read
+ * now. Then reading ahead begins behind them. */
+static int get_events(struct turning *t, const PGresult *r, struct error *err)
 {
-    if (!t->have || t->b->parked)
-        return false;
+    struct batch *b = t->b;
     const struct pg_ahead *h = &t->st->ahead;
-    bool same_lanes = t->b->lane == h->lane && pg_int(r, 0, A_members) == h->members;
-    bool same_range = w->from == t->in.from && w->to == t->in.to;
-    return same_lanes && same_range && strcmp(w->target, t->in.target) == 0;
-}
+    int64_t members = pg_int(r, 0, A_members);
+    struct pg_window w = {.seen = pg_str(r, 0, A_seen),
+                          .target = pg_str(r, 0, A_target),
+                          .floor = pg_int(r, 0, A_floor),
+                          .from = b->from,
+                          .to = b->to,
+                          .end = pg_int(r, 0, A_window_end)};
+    if (t->have && !b->parked) {
+        bool same_lanes = b->lane == h->lane && members == h->members;
+        bool same_range = w.from == t->in.from && w.to == t->in.to;
+        if (same_lanes && same_range && strcmp(w.target, t->in.target) == 0)
+            return 0;
+    }
 
-static struct pg_window window_of(const PGresult *r)
-{
-    return (struct pg_window){.seen = pg_str(r, 0, A_seen),
-                              .target = pg_str(r, 0, A_target),
-                              .floor = pg_int(r, 0, A_floor),
-                              .from = pg_int(r, 0, A_from_seq),
-                              .to = pg_int(r, 0, A_to_seq),
-                              .end = pg_int(r, 0, A_window_end)};
-}
-
-static struct batch batch_of(const PGresult *r, const struct claim_request *req)
-{
-    int64_t lane = pg_int(r, 0, A_lane);
-    bool parked = lane < 0;
-    bool careful = pg_true(r, 0, A_careful);
-    return (struct batch){.parked = parked,
-                          .suspect = careful,
-                          .blamed = careful && req->suspect == SUSPECT_TAKE,
-                          .lane = parked ? 0 : (int)lane,
-                          .epoch = pg_int(r, 0, A_epoch),
-                          .from = pg_int(r, 0, A_from_seq),
-                          .to = pg_int(r, 0, A_to_seq)};
-}
-
-/* mark_waiting marks the events that may not be delivered now. Nothing holds up parked ones. */
-static int mark_waiting(struct batch *b, const PGresult *r, struct error *err)
-{
-    int64_t now = pg_int(r, 0, A_now_ms);
-    if (b->parked)
-        return pg_mark_waiting(b, NULL, NULL, now, err);
-    return pg_mark_waiting(b, pg_str(r, 0, A_held), pg_str(r, 0, A_keys), now, err);
+    if (b->parked && t->have)
+        pg_ahead_keep(t->st, t->a, &t->c, &t->in);
+    else if (!b->parked)
+        pg_ahead_forget(t->st);
+    if (fetch_events(t, r, &w, err) != 0)
+        return -1;
+    pg_memo(t->st, t->req)->unread = 0;
+    w.to = b->to;
+    bool more_may_come = !b->parked && !t->req->one_shot && !t->req->no_readahead;
+    if (more_may_come) {
+        b->ev = t->c.ev;
+        b->n = t->c.n;
+        pg_ahead_start(t->st, t->req, b, members, &w);
+    }
+    return 0;
 }
 
 /* take_batch makes a batch of an answer that has one. */
 static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
-    struct pg_window w = window_of(r);
-    *b = batch_of(r, t->req);
-
-    bool read = was_read_ahead(t, r, &w);
-    if (!read) {
-        if (b->parked && t->have)
-            pg_ahead_keep(t->st, t->a, &t->c, &t->in);
-        else if (!b->parked)
-            pg_ahead_forget(t->st);
-        if (fetch(t, r, &w, err) != 0) {
-            pg_put_back(t->st, t->req, b);
-            return -1;
-        }
-        pg_memo(t->st, t->req)->unread = 0;
-        w.to = b->to;
+    int64_t lane = pg_int(r, 0, A_lane);
+    bool parked = lane < 0;
+    bool suspect = pg_true(r, 0, A_careful);
+    *b = (struct batch){.parked = parked,
+                        .suspect = suspect,
+                        .blamed = suspect && t->req->suspect == SUSPECT_TAKE,
+                        .lane = parked ? 0 : (int)lane,
+                        .epoch = pg_int(r, 0, A_epoch),
+                        .from = pg_int(r, 0, A_from_seq),
+                        .to = pg_int(r, 0, A_to_seq)};
+    if (get_events(t, r, err) != 0) {
+        pg_put_back(t->st, t->req, b);
+        return -1;
     }
     b->ev = t->c.ev;
     b->n = t->c.n;
     t->hint->skipped += t->c.scanned - t->c.n;
-    bool more_may_come = !b->parked && !t->req->one_shot && !t->req->no_readahead;
-    if (!read && more_may_come)
-        pg_ahead_start(t->st, t->req, b, pg_int(r, 0, A_members), &w);
     if (b->n == 0) {
         /* A parked event that the filter does not want comes alone. It is recorded as skipped,
          * because it may have been claimed under another filter. */
-        return pg_forget_claim(t->st, t->req, b, b->parked ? t->c.last : 0, err);
+        return pg_forget_claim(t->st, t->req, b, parked ? t->c.last : 0, err);
     }
 
-    if (mark_waiting(b, r, err) != 0) {
+    /* Nothing holds up parked events. */
+    const char *held = parked ? NULL : pg_str(r, 0, A_held);
+    const char *keys = parked ? NULL : pg_str(r, 0, A_keys);
+    if (pg_mark_waiting(b, held, keys, pg_int(r, 0, A_now_ms), err) != 0) {
         pg_put_back(t->st, t->req, b);
         return -1;
     }
@@ -471,10 +400,20 @@ int pg_check_open(struct pg_store *st, struct error *err)
 static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool *ret_again,
                        struct error *err)
 {
+    struct claim_hint *h = t->hint;
     *ret_again = false;
-    take_hint(r, t->hint);
+    h->paused = pg_true(r, 0, A_paused);
+    h->changed = pg_true(r, 0, A_changed);
+    h->busy = pg_true(r, 0, A_busy);
+    h->through = pg_true(r, 0, A_through);
+    h->suspect = pg_true(r, 0, A_careful_due);
+    h->crashed += (size_t)pg_int(r, 0, A_crashed);
+    h->buried += (size_t)pg_int(r, 0, A_buried);
+    h->skipped += pg_true(r, 0, A_skipped);
+    h->wait_ms = pg_int(r, 0, A_wait_ms);
     if (claiming)
-        pull_next(t, &t->hint->wait_ms);
+        pull_next(t, &h->wait_ms);
+
     bool claimed = pg_int(r, 0, A_n) > 0;
     if (claimed && take_batch(t, r, err) != 0)
         return -1;
@@ -513,7 +452,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
     bool settled = false;
     do {
-        PGresult *r = call(&t, s, req, err);
+        PGresult *r = make_turn(&t, s, req, err);
         int result = -1;
         if (r) {
             if (s)
@@ -548,7 +487,7 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
     if (!st->in_tx)
         return err_set(err, ERR_MISUSE,
                        "no transaction is open: effects and outcomes must commit together");
-    PGresult *r = call(&t, s, NULL, err);
+    PGresult *r = make_turn(&t, s, NULL, err);
     if (!r)
         return -1;
     *ret_lost = pg_true(r, 0, A_lost);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/buf.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
 #include "store/postgres/postgres.h"
@@ -93,8 +94,8 @@ static bool split_query(struct pg_store *st, const char *query, struct buf *b)
     return ok;
 }
 
-/* split separates what is ours from what is libpq's. */
-static int split(struct pg_store *st, const char *url, struct error *err)
+/* split_url separates what is ours from what is libpq's. */
+static int split_url(struct pg_store *st, const char *url, struct error *err)
 {
     struct buf b;
     const char *query = NULL;
@@ -129,8 +130,9 @@ static bool names_host(const PQconninfoOption *o)
     return strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0;
 }
 
-/* count_hosts counts the hosts in the longer one of the lists host and hostaddr. */
-static size_t count_hosts(const PQconninfoOption *opts)
+/* add_nowhere writes a list of hosts that do not exist: as many as the longer one of the lists host
+ * and hostaddr has, since it must be as long as the list of ports. */
+static void add_nowhere(const PQconninfoOption *opts, struct buf *b)
 {
     size_t most = 1;
     for (const PQconninfoOption *o = opts; o->keyword; o++) {
@@ -139,20 +141,11 @@ static size_t count_hosts(const PQconninfoOption *opts)
         size_t n = 1;
         for (const char *p = strchr(o->val, ','); p; p = strchr(p + 1, ','))
             n++;
-        if (n > most)
-            most = n;
+        most = max_size(most, n);
     }
-    return most;
-}
-
-/* nowhere writes a list of hosts that do not exist. It must be as long as the list of ports. */
-static const char *nowhere(const PQconninfoOption *opts, struct buf *b)
-{
-    size_t n = count_hosts(opts);
     buf_adds(b, NOWHERE);
-    for (size_t i = 1; i < n; i++)
+    for (size_t i = 1; i < most; i++)
         buf_adds(b, "," NOWHERE);
-    return buf_cstr(b);
 }
 
 /* check_options has libpq check its own options, which it does before it connects. So it is sent
@@ -162,8 +155,9 @@ static int check_options(const struct pg_store *st, const PQconninfoOption *opts
 {
     struct buf b;
     buf_init(&b, 1 << 16);
+    add_nowhere(opts, &b);
     const char *const names[] = {"dbname", "host", "hostaddr", NULL};
-    const char *const values[] = {st->conninfo, nowhere(opts, &b), "", NULL};
+    const char *const values[] = {st->conninfo, buf_cstr(&b), "", NULL};
     if (!values[1]) {
         buf_release(&b);
         return err_nomem(err);
@@ -225,18 +219,6 @@ static int read_conninfo(struct pg_store *st, struct error *err)
 
 /* ---- the schema's name ---- */
 
-/* usable_name refuses names that our texts could not carry. A line's end would end a comment, and
- * what follows it would be read as SQL. */
-static bool usable_name(const char *name)
-{
-    for (const char *p = name; *p; p++)
-        if (iscntrl((unsigned char)*p))
-            return false;
-    if (strlen(name) > NAME_MAX_BYTES)
-        return false;
-    return strncmp(name, "pg_", 3) != 0 && !strstr(name, "$outbox$");
-}
-
 /* add_doubled appends a text with every `quote` in it doubled. */
 static void add_doubled(struct buf *b, const char *text, char quote)
 {
@@ -247,10 +229,18 @@ static void add_doubled(struct buf *b, const char *text, char quote)
     }
 }
 
-/* quote_schema makes the two forms of the schema's name that statements are written with. */
+/* quote_schema makes the two forms of the schema's name that statements are written with. It
+ * refuses names that our texts could not carry: a line's end would end a comment, and what
+ * follows it would be read as SQL. */
 static int quote_schema(struct pg_store *st, struct error *err)
 {
-    if (!usable_name(st->schema))
+    bool usable = strlen(st->schema) <= NAME_MAX_BYTES && strncmp(st->schema, "pg_", 3) != 0 &&
+                  !strstr(st->schema, "$outbox$");
+    for (const char *p = st->schema; *p; p++) {
+        if (iscntrl((unsigned char)*p))
+            usable = false;
+    }
+    if (!usable)
         return err_set(err, ERR_CONFIG,
                        "schema \"%.70s\": a name has at most 63 bytes, no control characters, does "
                        "not begin with pg_ and does not contain $outbox$",
@@ -272,7 +262,7 @@ static int quote_schema(struct pg_store *st, struct error *err)
 
 int pg_url_read(struct pg_store *st, const char *url, struct error *err)
 {
-    if (split(st, url, err) != 0)
+    if (split_url(st, url, err) != 0)
         return -1;
     if (read_conninfo(st, err) != 0)
         return -1;

@@ -52,29 +52,22 @@ static const struct {
                  "put in place what `outbox migrate gen` has for it"},
 };
 
-/* harmless says whether an extra object of this kind cannot interfere with ours. */
-static bool harmless(const char *kind)
+static void report_difference(const PGresult *r, int row, enum difference d, finding_visit *visit,
+                              void *ctx)
 {
-    static const char *const beside[] = {"table", "view", "sequence", "index", "function", NULL};
-    for (size_t i = 0; beside[i]; i++) {
-        if (strcmp(beside[i], kind) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* report reports a difference. */
-static void report(const PGresult *r, int row, enum difference d, finding_visit *visit, void *ctx)
-{
+    /* An extra one of these cannot interfere with ours. */
+    static const char *const harmless[] = {"table", "view", "sequence", "index", "function"};
     char text[300];
     snprintf(text, sizeof text, "%s %s %s", kind_of(r, row), name_of(r, row), differences[d].text);
     struct finding f = {.level = FINDING_PROBLEM,
                         .name = differences[d].name,
                         .text = text,
                         .advice = differences[d].advice};
-    if (d == EXTRA && harmless(kind_of(r, row))) {
-        f.level = FINDING_NOTE;
-        f.advice = NULL;
+    for (size_t i = 0; d == EXTRA && i < sizeof harmless / sizeof *harmless; i++) {
+        if (is_kind(r, row, harmless[i])) {
+            f.level = FINDING_NOTE;
+            f.advice = NULL;
+        }
     }
     visit(ctx, &f);
 }
@@ -95,9 +88,9 @@ static void report_shadow(const PGresult *r, int row, finding_visit *visit, void
 
 /* ---- comparing ---- */
 
-/* has says whether a description has an object of this kind whose name begins with the first n
- * bytes of `name` and, if `whole`, ends there. */
-static bool has(const PGresult *r, const char *kind, const char *name, size_t n, bool whole)
+/* has_object says whether a description has an object of this kind whose name begins with the
+ * first n bytes of `name` and, if `whole`, ends there. */
+static bool has_object(const PGresult *r, const char *kind, const char *name, size_t n, bool whole)
 {
     for (int i = 0; i < PQntuples(r); i++) {
         const char *other = name_of(r, i);
@@ -116,7 +109,7 @@ static bool shadows(const PGresult *there, int row, const PGresult *ours)
     size_t up_to_arguments = strcspn(name, "(") + 1;
     if (!is_kind(there, row, "function"))
         return false;
-    return has(ours, "function", name, up_to_arguments, false);
+    return has_object(ours, "function", name, up_to_arguments, false);
 }
 
 /* of_other_table says whether a column, an index or the like belongs to a table that the other side
@@ -127,7 +120,7 @@ static bool of_other_table(const PGresult *r, int row, const PGresult *other)
     size_t table = strcspn(name, ".(");
     if (name[table] != '.')
         return false;
-    return !has(other, "table", name, table, true);
+    return !has_object(other, "table", name, table, true);
 }
 
 /* taken says whether a view of ours is missing because a table of the application has its name. In
@@ -137,7 +130,7 @@ static bool taken(const PGresult *ours, int row, const PGresult *there)
     const char *name = name_of(ours, row);
     if (!is_kind(ours, row, "view"))
         return false;
-    return has(there, "table", name, strlen(name), true);
+    return has_object(there, "table", name, strlen(name), true);
 }
 
 /* compare_rows orders rows by kind and name. What is past the end comes last. */
@@ -153,8 +146,9 @@ static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
     return strcmp(name_of(a, i), name_of(b, j));
 }
 
-/* compare goes through both descriptions, which are in the same order, side by side. */
-static void compare(const PGresult *there, const PGresult *ours, finding_visit *visit, void *ctx)
+/* compare_outboxes goes through both descriptions, which are in the same order, side by side. */
+static void compare_outboxes(const PGresult *there, const PGresult *ours, finding_visit *visit,
+                             void *ctx)
 {
     int i = 0;
     int j = 0;
@@ -164,35 +158,24 @@ static void compare(const PGresult *there, const PGresult *ours, finding_visit *
             if (shadows(there, i, ours))
                 report_shadow(there, i, visit, ctx);
             else if (!of_other_table(there, i, ours))
-                report(there, i, EXTRA, visit, ctx);
+                report_difference(there, i, EXTRA, visit, ctx);
             i++;
         } else if (order > 0) {
             bool expected = of_other_table(ours, j, there) || taken(ours, j, there);
             if (!expected)
-                report(ours, j, MISSING, visit, ctx);
+                report_difference(ours, j, MISSING, visit, ctx);
             j++;
         } else {
             const char *definition = PQgetvalue(there, i, D_DEFINITION);
             if (strcmp(definition, PQgetvalue(ours, j, D_DEFINITION)) != 0)
-                report(there, i, CHANGED, visit, ctx);
+                report_difference(there, i, CHANGED, visit, ctx);
             i++;
             j++;
         }
     }
 }
 
-/* ---- the twin ---- */
-
-/* make_twin makes an outbox in the schema of `twin`, which shares st's connection. */
-static int make_twin(struct pg_store *twin, struct error *err)
-{
-    char text[128];
-    snprintf(text, sizeof text, "CREATE SCHEMA %s", twin->quoted);
-    if (pg_simple(twin, text, err) == 0 && pg_install(twin, 0, err) == 0)
-        return 0;
-    return err_prefix(err,
-                      "validate makes an outbox to compare with, in a transaction it rolls back");
-}
+/* ---- the outbox to compare with ---- */
 
 /* describe_both describes the outbox there and one that this program makes. On success the caller
  * clears both. */
@@ -200,14 +183,16 @@ static int describe_both(struct pg_store *st, PGresult **ret_there, PGresult **r
                          struct error *err)
 {
     struct pg_store twin = *st;
-    char name[64], quoted[64];
+    char name[64], quoted[64], create[128];
     snprintf(name, sizeof name, "outbox_validate_%016llx", (unsigned long long)rng_next(&st->rng));
     snprintf(quoted, sizeof quoted, "\"%s\"", name);
     twin.schema = name;
     twin.quoted = quoted;
     twin.literal = quoted;
-    if (make_twin(&twin, err) != 0)
-        return -1;
+    snprintf(create, sizeof create, "CREATE SCHEMA %s", quoted);
+    if (pg_simple(&twin, create, err) != 0 || pg_install(&twin, 0, err) != 0)
+        return err_prefix(
+            err, "validate makes an outbox to compare with, in a transaction it rolls back");
 
     PGresult *there = describe(st, st, err);
     if (!there)
@@ -232,7 +217,7 @@ int pg_validate(struct store *base, finding_visit *visit, void *ctx, struct erro
     if (result != 0)
         return -1;
 
-    compare(there, ours, visit, ctx);
+    compare_outboxes(there, ours, visit, ctx);
     PQclear(there);
     PQclear(ours);
     return 0;

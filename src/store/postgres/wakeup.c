@@ -128,10 +128,10 @@ static int find_foreign_lock_holder(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* asleep notes that notifications will come. Returns whether to look once more: the lock is new to
- * this session, so an emit that committed just before did not notify; or the holder got up, which
- * may have found by its sweep what no producer notified of. */
-static bool asleep(struct pg_wakeup *w, bool state_is_new)
+/* note_asleep notes that notifications will come. Returns whether to look once more: the lock is
+ * new to this session, so an emit that committed just before did not notify; or the holder got up,
+ * which may have found by its sweep what no producer notified of. */
+static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
 {
     bool again = state_is_new || w->holder_moved;
     w->backoff_ms = 0;
@@ -174,12 +174,12 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
     w->foreign_lock_holder[0] = '\0';
     if (answer == 'h') {
         w->state = WAKEUP_HOLDER;
-        *ret_again = asleep(w, true);
+        *ret_again = note_asleep(w, true);
         return 0;
     }
     if (answer == 'l') {
         w->state = WAKEUP_LISTENER;
-        *ret_again = asleep(w, !listener);
+        *ret_again = note_asleep(w, !listener);
         *poll_in_ms = LISTENER_WAIT;
         return 0;
     }

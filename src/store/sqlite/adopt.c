@@ -1,161 +1,521 @@
-/* adopt.c: tables of the application whose rows become events. A trigger makes an event of each row
- * that is inserted, in the same transaction. If asked to, the row is marked as processed once a
- * consumer has had it, in the transaction that settles the delivery. */
-#include <stdio.h>
+/* adopt.c: turning rows of an application's table into events: the trigger for rows to come, a copy
+ * of the existing ones, and marking rows once a consumer has had them. The statements name the
+ * application's table and columns, so they are put together here. Everything runs inside a
+ * transaction. */
+#include "store/db/adopt.h"
 
-#include "store/sqlite/adopt.h"
+#include <stdio.h>
+#include <string.h>
+
+#include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
-/* look_back finds out what was done with the table before. */
-static int look_back(const struct source *s, struct adopted *ret, struct error *err)
+#define TRIGGER "outbox_adopted_" /* and the table's name */
+#define NOW_MS "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+#define IDS_MAX ((size_t)1 << 24) /* bytes of the ids that one settlement marks */
+
+/* ---- running what was put together ---- */
+
+/* Prepares the statement in q, which it frees; the caller finalizes it. NULL on failure. */
+static sqlite3_stmt *prepare_text(struct sqlite_store *st, sqlite3_str *q, struct error *err)
 {
-    char trigger[512];
-    snprintf(trigger, sizeof(trigger), ADOPT_TRIGGER "%s", s->name);
-    return db_adopt_look(s, trigger, ret, err);
+    sqlite3_stmt *stmt = NULL;
+    char *sql = sqlite3_str_finish(q);
+    if (!sql) {
+        err_nomem(err);
+        return NULL;
+    }
+    int rc = sqlite3_prepare_v2(st->db, sql, -1, &stmt, NULL);
+    sqlite3_free(sql);
+    if (rc != SQLITE_OK)
+        sqlite_fail(st, st->db, rc, err);
+    return stmt;
 }
 
-/* ---- what is recorded ---- */
-
-/* record notes how the table was adopted. */
-static int record(const struct source *s, struct error *err)
+/* run runs the statement in q, which it frees. */
+static int run(struct sqlite_store *st, sqlite3_str *q, struct error *err)
 {
-    const struct adopt_request *req = s->req;
-    const char *stamp = NULL;
-    if (req->mark && sqlite_mark_stamp(s, req->mark, &stamp, err) != 0)
-        return -1;
-    struct sql_put_adopted row = {
-        .source = s->name,
-        .mapping = s->mapping.p,
-        .mark = req->mark,
-        .consumer = req->consumer,
-        .key = s->of[F_ID],
-        .stamp = stamp,
-        .now = db_now(s->st),
-    };
-    return db_run(s->st, err, &sql_put_adopted, &row);
+    char *sql = sqlite3_str_finish(q);
+    if (!sql)
+        return err_nomem(err);
+    int r = sqlite_script(st, sql, err);
+    sqlite3_free(sql);
+    return r;
 }
 
-static int is_marked(const struct source *s, bool *ret, struct error *err)
+/* ---- how a row becomes an event ---- */
+
+/* add_value appends what a field is in row r, which is NEW or s. */
+static void add_value(sqlite3_str *q, const struct source *s, enum field f, const char *r)
 {
-    int64_t marked = 0;
-    if (db_value(s->st, err, &marked, SQL(is_marked, .source = s->name)) != 0)
-        return -1;
-    *ret = marked != 0;
-    return 0;
+    const char *of = s->of[f];
+    if (!of)
+        sqlite3_str_appendall(q, "NULL");
+    else if (db_source_literal(of))
+        sqlite3_str_appendf(q, "'%.*q'", (int)strlen(of) - 2, of + 1);
+    else
+        sqlite3_str_appendf(q, "%s.\"%w\"", r, of);
 }
 
-static int forget_mark(const struct source *s, struct error *err)
+/* Appends the condition that row r is not processed yet; column is its flag, a time or a truth
+ * value, or NULL: no row is. */
+static void add_open(sqlite3_str *q, const char *column, const char *r)
 {
-    if (db_run(s->st, err, SQL(forget_rows, .source = s->name)) != 0)
-        return -1;
-    return db_run(s->st, err, SQL(forget_mark, .source = s->name));
+    if (!column)
+        sqlite3_str_appendall(q, "1");
+    else
+        sqlite3_str_appendf(q, "(%s.\"%w\" IS NULL OR %s.\"%w\" = 0)", r, column, r, column);
 }
 
-/* make_trigger makes the trigger as the record now says. */
+#define HEX4 "[0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
+#define IS_UUID \
+    "typeof(id) = 'text' AND length(id) = 36 AND lower(id) GLOB '" HEX4 HEX4 "-" HEX4 "-" HEX4 \
+    "-" HEX4 "-" HEX4 HEX4 HEX4 "'"
+
+/* A GLOB for text with a control character or white space of Unicode in it, as bytes. */
+#define HAS_SPACE \
+    "CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT)"
+
+/* What an event is made of, from the columns below: the usual types are made to fit, and text that
+ * is no JSON becomes a JSON string. uuid is NULL if the row's id is none; key is the row's own id.
+ * A Julian day has no whole milliseconds, so a time is rounded. */
+static const char event_of_row[] =
+    "SELECT CASE WHEN " IS_UUID " THEN lower(id) END AS uuid, "
+
+    "CASE WHEN cut BETWEEN '!' AND printf('%.255s', cut)"
+    " AND (cut NOT GLOB '*[^!-~]*' OR cut NOT GLOB " HAS_SPACE ")"
+    " THEN cut ELSE 'unknown' END AS type, "
+
+    "CASE WHEN payload IS NULL THEN 'null'"
+    " WHEN payload = printf('%.67108864s', payload) AND json_valid(payload) THEN payload"
+    " ELSE json_quote(printf('%.67108864s', payload)) END AS payload, "
+
+    "max(0, min(coalesce(CAST(round(CASE typeof(created_at)"
+    " WHEN 'integer' THEN"
+    " CASE WHEN created_at > 100000000000 THEN created_at ELSE created_at * 1000 END"
+    " WHEN 'real' THEN"
+    " CASE WHEN created_at < 10000000 THEN (created_at - 2440587.5) * 86400000"
+    " ELSE created_at * 1000 END"
+    " WHEN 'text' THEN (julianday(created_at) - 2440587.5) * 86400000"
+    " END) AS INTEGER), " NOW_MS "), " NOW_MS ")) AS created_at, "
+
+    "CASE WHEN id IS NULL OR " IS_UUID " AND id GLOB '??????????????7????[89abAB]*' THEN NULL"
+    " WHEN " IS_UUID " THEN json_object('source_id', lower(id))"
+    " ELSE json_object('source_id', printf('%.1000s',"
+    " CASE typeof(id) WHEN 'blob' THEN lower(hex(id)) ELSE CAST(id AS TEXT) END))"
+    " END AS headers, "
+
+    "CASE WHEN aggregate_id IS NOT NULL THEN CAST(aggregate_type AS TEXT) END AS aggregate_type, "
+    "CASE WHEN aggregate_type IS NOT NULL THEN CAST(aggregate_id AS TEXT) END AS aggregate_id, "
+    "CAST(tenant AS TEXT) AS tenant, "
+    "id AS key ";
+
+/* The columns of event_of_row in their place: `from` has them by the names of their fields. A type
+ * that is too long is cut, by bytes where it is ASCII. */
+static const char cut_type[] =
+    "FROM (SELECT *, CASE WHEN length(CAST(type AS BLOB)) <= 255 THEN type"
+    " WHEN type NOT GLOB '*[^!-~]*' THEN substr(type, 1, 255)"
+    " ELSE substr(type, 1, 63) END AS cut ";
+
+/* add_row appends a query for what an event is made of, for row r. `from` says where r comes from;
+ * it is empty in a trigger. */
+static void add_row(sqlite3_str *q, const struct source *s, const char *r, const char *from)
+{
+    static const enum field rest[] = {F_ID, F_CREATED, F_AGG_TYPE, F_AGG_ID, F_TENANT};
+    sqlite3_str_appendall(q, event_of_row);
+    sqlite3_str_appendall(q, cut_type);
+
+    sqlite3_str_appendall(q, "FROM (SELECT replace(replace(replace(replace(CAST(");
+    add_value(q, s, F_TYPE, r);
+    sqlite3_str_appendall(
+        q, " AS TEXT), ' ', '_'), char(9), '_'), char(10), '_'), char(13), '_') AS type");
+    sqlite3_str_appendall(q, ", CAST(");
+    add_value(q, s, F_PAYLOAD, r);
+    sqlite3_str_appendall(q, " AS TEXT) AS payload");
+    for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++) {
+        sqlite3_str_appendall(q, ", ");
+        add_value(q, s, rest[i], r);
+        sqlite3_str_appendf(q, " AS %s", db_source_fields[rest[i]]);
+    }
+    sqlite3_str_appendf(q, "%s))", from);
+}
+
+/* ---- the trigger ---- */
+
+/* add_trigger appends the trigger. An id that is a UUID becomes the event's, unless one has it
+ * already; otherwise the table gives the event one. */
+static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
+{
+    sqlite3_str_appendf(q, "CREATE TRIGGER \"" TRIGGER "%w\" AFTER INSERT ON \"%w\" WHEN ", s->name,
+                        s->name);
+    add_open(q, s->of[F_PROCESSED], "NEW");
+
+    sqlite3_str_appendall(q, " BEGIN\n    INSERT INTO outbox_event (id, " SQL_COPIED_COLUMNS
+                             ") SELECT uuid, " SQL_COPIED_COLUMNS " FROM (");
+    add_row(q, s, "NEW", "");
+    sqlite3_str_appendall(q, ") n WHERE uuid IS NOT NULL"
+                             " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = n.uuid);"
+                             "\n    INSERT INTO outbox_event (" SQL_COPIED_COLUMNS
+                             ") SELECT " SQL_COPIED_COLUMNS " FROM (");
+    add_row(q, s, "NEW", "");
+    sqlite3_str_appendall(q, ") WHERE uuid IS NULL;\n");
+
+    if (marked) {
+        sqlite3_str_appendf(
+            q,
+            "    INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row) SELECT "
+            "coalesce(uuid, (SELECT e.id FROM outbox_event e WHERE e.seq = last_insert_rowid())), "
+            "%Q, key FROM (",
+            s->name);
+        add_row(q, s, "NEW", "");
+        sqlite3_str_appendall(q, ") WHERE key IS NOT NULL;\n");
+    }
+    sqlite3_str_appendall(q, "END;");
+}
+
+static int drop_trigger(const struct source *s, struct error *err)
+{
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
+    sqlite3_str_appendf(q, "DROP TRIGGER IF EXISTS main.\"" TRIGGER "%w\"", s->name);
+    return run(sqlite_of(s->st), q, err);
+}
+
+/* Makes the trigger as the record now says. Marked: it also notes which row became which event. */
 static int make_trigger(const struct source *s, struct error *err)
 {
     bool marked;
-    if (is_marked(s, &marked, err) != 0)
+    if (db_adopt_is_marked(s, &marked, err) != 0)
         return -1;
-    return sqlite_adopt_trigger(s, marked, err);
+    if (drop_trigger(s, err) != 0)
+        return -1;
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
+    add_trigger(q, s, marked);
+    return run(sqlite_of(s->st), q, err);
 }
 
-/* ---- all of it, inside a transaction ---- */
+/* ---- rows there are ---- */
 
-static int undo(struct source *s, struct adopt_result *ret, struct error *err)
+/* has_rowid says whether the table can be sorted by its rowid. */
+static int has_rowid(const struct source *s, bool *ret, struct error *err)
 {
-    struct adopted was;
-    buf_adds(&s->mapping, "");
-    if (look_back(s, &was, err) != 0)
+    int64_t without = 0;
+    if (db_value(s->st, err, &without, SQL(without_rowid, .source = s->name)) != 0)
         return -1;
-    ret->changed = was.there;
-    if (s->req->dry_run || !was.there)
-        return 0;
-    if (forget_mark(s, err) != 0)
-        return -1;
-    return sqlite_adopt_untrigger(s, err);
-}
-
-static int drop_mark(struct source *s, struct adopt_result *ret, struct error *err)
-{
-    if (is_marked(s, &ret->changed, err) != 0)
-        return -1;
-    if (s->req->dry_run || !ret->changed)
-        return 0;
-    if (forget_mark(s, err) != 0)
-        return -1;
-    return make_trigger(s, err);
-}
-
-/* adopt_rows makes the trigger for rows to come and, if `copies`, events of the existing ones. */
-static int adopt_rows(struct source *s, bool copies, struct adopt_result *ret, struct error *err)
-{
-    bool marked = s->req->mark != NULL;
-    if (!ret->changed)
-        return 0;
-    if (record(s, err) != 0)
-        return -1;
-    if (copies && sqlite_adopt_copy(s, marked, &ret->copied, err) != 0)
-        return -1;
-    return make_trigger(s, err);
-}
-
-/* adopt adopts the table, or says in ret what that would do. Whatever can be refused is refused
- * before anything is changed. */
-static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
-{
-    struct adopted was;
-    if (db_source_map(s, err) != 0)
-        return -1;
-    if (db_mark_check(s, err) != 0)
-        return -1;
-    if (s->req->drop_mark)
-        return drop_mark(s, ret, err);
-    if (look_back(s, &was, err) != 0)
-        return -1;
-    bool copies;
-    if (db_adopt_plan(s, &was, ret, &copies, err) != 0)
-        return -1;
-    if (!s->req->dry_run)
-        return adopt_rows(s, copies, ret, err);
-    if (copies)
-        return sqlite_adopt_count(s, &ret->copied, err);
+    *ret = !without;
     return 0;
 }
 
-static int serve(struct source *s, struct adopt_result *ret, struct error *err)
+/* add_from appends where the rows come from, in the order in which they seem to have been
+ * written. */
+static void add_from(sqlite3_str *q, const struct source *s, bool rowid)
 {
-    if (db_source_find(s, err) != 0)
-        return -1;
-    if (s->req->undo)
-        return undo(s, ret, err);
-    return adopt(s, ret, err);
+    int id = s->of[F_ID] ? db_source_column(s, s->of[F_ID]) : -1;
+    bool counted = id >= 0 && strcasestr(s->type[id], "INT");
+    sqlite3_str_appendf(q, " FROM main.\"%w\" AS s WHERE ", s->name);
+    add_open(q, s->of[F_PROCESSED], "s");
+
+    const char *between = " ORDER BY ";
+    const char *first = counted ? s->of[F_ID] : s->of[F_CREATED];
+    if (first) {
+        sqlite3_str_appendf(q, "%ss.\"%w\"", between, first);
+        between = ", ";
+    }
+    if (rowid && !counted)
+        sqlite3_str_appendf(q, "%ss.rowid", between);
 }
 
-/* serve_once serves the request in a transaction, which a dry run never commits. */
-static int serve_once(struct source *s, struct adopt_result *ret, struct error *err)
+static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 {
-    struct store *base = s->st;
-    if (sqlite_begin(base, err) != 0)
+    bool rowid;
+    if (has_rowid(s, &rowid, err) != 0)
         return -1;
-    int r = serve(s, ret, err);
-    if (r == 0 && !s->req->dry_run)
-        return sqlite_commit(base, err);
-    sqlite_rollback(base);
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
+    sqlite3_str_appendall(q, "SELECT count(*)");
+    add_from(q, s, rowid);
+    sqlite3_stmt *stmt = prepare_text(sqlite_of(s->st), q, err);
+    if (!stmt)
+        return -1;
+    int rc = sqlite3_step(stmt);
+    *ret = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return rc == SQLITE_ROW ? 0 : sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
+}
+
+/* The columns of event_of_row. */
+enum { UUID, TYPE, PAYLOAD, CREATED_AT, HEADERS, AGGREGATE_TYPE, AGGREGATE_ID, TENANT, KEY };
+
+/* copy_row makes an event of the row that q is at, unless there is one with its id. */
+static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, struct error *err)
+{
+    struct str uuid = sqlite_text(q, UUID);
+    struct sql_copy_row_as row = {
+        .id = uuid,
+        .type = sqlite_text(q, TYPE),
+        .payload = sqlite_text(q, PAYLOAD),
+        .created_at = sqlite3_column_int64(q, CREATED_AT),
+        .headers = sqlite_text(q, HEADERS),
+        .aggregate_type = sqlite_text(q, AGGREGATE_TYPE),
+        .aggregate_id = sqlite_text(q, AGGREGATE_ID),
+        .tenant = sqlite_text(q, TENANT),
+    };
+    *ret_made = true;
+    if (!uuid.p)
+        return db_run(s->st, err,
+                      SQL(copy_row, .type = row.type, .payload = row.payload,
+                          .created_at = row.created_at, .headers = row.headers,
+                          .aggregate_type = row.aggregate_type, .aggregate_id = row.aggregate_id,
+                          .tenant = row.tenant));
+
+    int64_t known = 0;
+    if (db_value(s->st, err, &known, SQL(event_known, .id = uuid)) != 0)
+        return -1;
+    *ret_made = !known;
+    if (known)
+        return 0;
+    return db_run(s->st, err, &sql_copy_row_as, &row);
+}
+
+/* note_row remembers which row the last event was made of. */
+static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err)
+{
+    struct db_rows q = db_rows(s->st, err, SQL(note_row, .source = s->name));
+    if (!q.at)
+        return -1;
+    int at = sqlite3_bind_parameter_index(q.at, ":row");
+    sqlite3_bind_value(q.at, at, sqlite3_column_value(row, KEY));
+    return db_step(&q, err) < 0 ? -1 : 0;
+}
+
+/* copy_one copies the row that q is at, and notes which it was if it is to be marked. */
+static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_t *ret,
+                    struct error *err)
+{
+    bool made;
+    if (copy_row(s, q, &made, err) != 0)
+        return -1;
+    if (!made)
+        return 0;
+    ++*ret;
+    bool noted = marked && sqlite3_column_type(q, KEY) != SQLITE_NULL;
+    return noted ? note_row(s, q, err) : 0;
+}
+
+/* select_rows prepares the query for all rows that are not processed. */
+static sqlite3_stmt *select_rows(const struct source *s, struct error *err)
+{
+    bool rowid;
+    if (has_rowid(s, &rowid, err) != 0)
+        return NULL;
+    sqlite3_str *text = sqlite3_str_new(sqlite_of(s->st)->db),
+                *tail = sqlite3_str_new(sqlite_of(s->st)->db);
+    add_from(tail, s, rowid);
+    char *from = sqlite3_str_finish(tail);
+    add_row(text, s, "s", from ? from : "");
+    sqlite3_free(from);
+    return prepare_text(sqlite_of(s->st), text, err);
+}
+
+static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct error *err)
+{
+    sqlite3_stmt *q = select_rows(s, err);
+    if (!q)
+        return -1;
+    int rc, r = 0;
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
+        r = copy_one(s, q, marked, ret, err);
+        if (r != 0)
+            break;
+    }
+    if (r == 0 && rc != SQLITE_DONE)
+        r = sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
+    sqlite3_finalize(q);
     return r;
 }
 
-int sqlite_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret,
-                 struct error *err)
+/* ---- how to mark ---- */
+
+/* How a processed row may look. */
+enum stamp { STAMP_TIME, STAMP_RFC3339, STAMP_TRUE, STAMP_SECONDS, STAMP_MS, STAMP_JULIAN };
+static const char *const stamps[] = {
+    [STAMP_TIME] = "datetime('now')",
+    [STAMP_RFC3339] = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+    [STAMP_TRUE] = "1",
+    [STAMP_SECONDS] = "CAST(strftime('%s', 'now') AS INTEGER)",
+    [STAMP_MS] = NOW_MS,
+    [STAMP_JULIAN] = "julianday('now')",
+};
+
+static enum stamp stamp_of_type(const char *type)
 {
-    struct source s = {.st = base, .req = req};
-    struct adopt_result res = {0};
-    arena_init(&s.a, 0);
-    buf_init(&s.mapping, 1 << 20);
-    int r = serve_once(&s, &res, err);
-    buf_release(&s.mapping);
-    arena_release(&s.a);
-    if (r == 0)
-        *ret = res;
+    if (strcasestr(type, "BOOL"))
+        return STAMP_TRUE;
+    if (strcasestr(type, "INT"))
+        return STAMP_SECONDS;
+    return STAMP_TIME;
+}
+
+/* select_stamp prepares a query for the stamp that a processed row of the table has; `usual` if
+ * its type tells nothing. */
+static sqlite3_stmt *select_stamp(const struct source *s, const char *column, enum stamp usual,
+                                  struct error *err)
+{
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
+    sqlite3_str_appendf(q,
+                        "SELECT CASE typeof(x)"
+                        " WHEN 'text' THEN CASE WHEN x LIKE '%%T%%' THEN %d ELSE %d END"
+                        " WHEN 'integer' THEN CASE WHEN x = 1 THEN %d"
+                        " WHEN x > 100000000000 THEN %d ELSE %d END"
+                        " WHEN 'real' THEN CASE WHEN x < 10000000 THEN %d ELSE %d END"
+                        " ELSE %d END"
+                        " FROM (SELECT s.\"%w\" AS x FROM main.\"%w\" AS s WHERE NOT ",
+                        STAMP_RFC3339, STAMP_TIME, STAMP_TRUE, STAMP_MS, STAMP_SECONDS,
+                        STAMP_JULIAN, STAMP_SECONDS, usual, column, s->name);
+    add_open(q, column, "s");
+    sqlite3_str_appendall(q, " LIMIT 1)");
+    return prepare_text(sqlite_of(s->st), q, err);
+}
+
+/* mark_stamp takes a row that is marked already for an example. If there is none, it goes by
+ * the declared type of the column. */
+/* Gives the SQL expression that marks a row; it is a string constant. */
+static int mark_stamp(const struct source *s, const char *column, const char **ret,
+                      struct error *err)
+{
+    enum stamp stamp = stamp_of_type(s->type[db_source_column(s, column)]);
+    sqlite3_stmt *q = select_stamp(s, column, stamp, err);
+    if (!q)
+        return -1;
+    int rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW)
+        stamp = (enum stamp)sqlite3_column_int(q, 0);
+    sqlite3_finalize(q);
+    bool failed = rc != SQLITE_ROW && rc != SQLITE_DONE;
+    if (failed)
+        return sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
+    *ret = stamps[stamp];
+    return 0;
+}
+
+/* ---- marking ---- */
+
+/* run_mark runs the UPDATE in q, which it frees, for these ids. */
+static int run_mark(struct sqlite_store *st, sqlite3_str *q, const char *ids, struct error *err)
+{
+    sqlite3_stmt *stmt = prepare_text(st, q, err);
+    if (!stmt)
+        return -1;
+    sqlite3_bind_text(stmt, 1, ids, -1, SQLITE_STATIC);
+    int rc = sqlite3_step(stmt);
+    sqlite3_finalize(stmt);
+    return rc == SQLITE_DONE ? 0 : sqlite_fail(st, st->db, rc, err);
+}
+
+/* mark_rows marks the rows of one table, which is a row of marked_tables, with one UPDATE. */
+static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const char *ids,
+                     struct error *err)
+{
+    const char *source = db_text(table, 0).p, *mark = db_text(table, 1).p;
+    const char *key = db_text(table, 2).p, *stamp = db_text(table, 3).p;
+    sqlite3_str *q = sqlite3_str_new(st->db);
+    sqlite3_str_appendf(q,
+                        "UPDATE main.\"%w\" AS s SET \"%w\" = %s"
+                        " WHERE s.\"%w\" IN (SELECT a.row FROM outbox_adopted_row a"
+                        " WHERE a.source = %Q"
+                        " AND a.event_id IN (SELECT value FROM json_each(?1)))"
+                        " AND ",
+                        source, mark, stamp, key, source);
+    add_open(q, mark, "s");
+    if (run_mark(st, q, ids, err) != 0)
+        return err_prefix(err, "could not mark rows of %.100s (outbox adopt --drop-mark ends that)",
+                          source);
+    return 0;
+}
+
+/* mark_tables marks rows in each of the tables that q lists, which is at its first row. */
+static int mark_tables(struct sqlite_store *st, struct db_rows *q, const char *ids,
+                       struct error *err)
+{
+    int r = 1;
+    while (r == 1) {
+        if (mark_rows(st, q, ids, err) != 0)
+            return -1;
+        r = db_step(q, err);
+    }
+    if (r < 0)
+        return -1;
+    return db_run(&st->base.store, err, SQL(forget_marked, .ids = ids));
+}
+
+int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,
+                      struct error *err)
+{
+    struct db_rows q;
+    if (!s)
+        return 0;
+    int r = db_row(st, &q, err, SQL(marked_tables, .consumer = consumer));
+    if (r <= 0)
+        return r;
+
+    struct buf ids;
+    buf_init(&ids, IDS_MAX);
+    size_t n = db_delivered_ids(s, &ids);
+    r = 0;
+    if (!buf_cstr(&ids))
+        r = err_nomem(err);
+    else if (n > 0)
+        r = mark_tables(sqlite_of(st), &q, ids.p, err);
+    db_done(&q);
+    buf_release(&ids);
     return r;
 }
+
+/* ---- the driver ---- */
+
+static void trigger_name(const struct source *s, char ret[ADOPT_TRIGGER_TEXT])
+{
+    snprintf(ret, ADOPT_TRIGGER_TEXT, TRIGGER "%s", s->name);
+}
+
+static int adopt_table(const struct source *s, const struct adopted *was, bool copies,
+                       struct adopt_result *ret, struct error *err)
+{
+    const struct adopt_request *req = s->req;
+    const char *stamp = NULL;
+    (void)was;
+    if (req->mark && mark_stamp(s, req->mark, &stamp, err) != 0)
+        return -1;
+    if (db_run(s->st, err,
+               SQL(put_adopted, .source = s->name, .mapping = s->mapping.p, .mark = req->mark,
+                   .consumer = req->consumer, .key = s->of[F_ID], .stamp = stamp,
+                   .now = db_now(s->st))) != 0)
+        return -1;
+    if (copies && copy_rows(s, req->mark != NULL, &ret->copied, err) != 0)
+        return -1;
+    return make_trigger(s, err);
+}
+
+static int drop_mark(const struct source *s, struct error *err)
+{
+    if (db_adopt_forget_mark(s, err) != 0)
+        return -1;
+    return make_trigger(s, err);
+}
+
+static int undo_adoption(const struct source *s, bool there, struct error *err)
+{
+    if (!there)
+        return 0;
+    if (db_adopt_forget_mark(s, err) != 0)
+        return -1;
+    return drop_trigger(s, err);
+}
+
+const struct adopt_driver sqlite_adopt_driver = {
+    .one_transaction = true,
+    .trigger_name = trigger_name,
+    .check = db_mark_check,
+    .count = count_rows,
+    .adopt = adopt_table,
+    .drop_mark = drop_mark,
+    .undo = undo_adoption,
+};

@@ -375,7 +375,7 @@ const struct store_ops store_sqlite = {
     .dead_drop = db_dead_drop,
     .trim = db_trim,
     .marks = db_marks,
-    .adopt = sqlite_adopt,
+    .adopt = db_adopt,
 };
 
 struct sqlite3 *sqlite_handle(struct store *st)

@@ -227,10 +227,9 @@ void sqlite_consumer_forget(struct store *st, const char *name);
 
 int sqlite_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
-/* ---- adopt.c, adopt_mark.c ---- */
+/* ---- adopt.c ---- */
 
-int sqlite_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
-                 struct error *err);
+extern const struct adopt_driver sqlite_adopt_driver;
 /* sqlite_adopt_mark marks the rows whose events s delivered, inside the settlement's
  * transaction. */
 int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,

@@ -229,6 +229,7 @@ const struct db_driver sqlite_driver = {
     .target_rows = sqlite_target_rows,
     .target_changed = sqlite_target_changed,
     .insert = sqlite_insert,
+    .adopt = &sqlite_adopt_driver,
     .before_turns = sqlite_before_turns,
     .check_outbox = sqlite_check_outbox,
     .check_numbers = sqlite_check_numbers,
