@@ -150,7 +150,7 @@ class Document(unittest.TestCase):
         parts = re.split(r"^\*\*(.*?)\*\*.*:$", section(DOCUMENT, "## Who may be hostile"), flags=re.MULTILINE)
         return {who: dict(re.match(r"(.*): \*(.*)\*$", item).groups() for item in items(text)) for who, text in zip(parts[1::2], parts[2::2])}
 
-    def test_everybody_who_may_be_hostile_is_in_the_document(self):
+    def test_every_possibly_hostile_party_is_in_the_document(self):
         self.assertEqual(list(self.stated()), self.WHO)
 
     def test_every_threat_has_what_stops_it_and_a_test(self):
