@@ -409,15 +409,6 @@ static struct str without_scheme(struct str origin)
     return (struct str){NULL, 0};
 }
 
-/* is_own_origin reports whether an origin is exactly the host of the request. */
-static bool is_own_origin(struct str origin, struct str host)
-{
-    struct str from = without_scheme(origin);
-    if (!from.p || from.n != host.n)
-        return false;
-    return strncasecmp(from.p, host.p, host.n) == 0;
-}
-
 struct access_refusal access_check(const struct access_rules *rules, const struct access_request *r,
                                    const struct sockaddr *here)
 {
@@ -427,8 +418,9 @@ struct access_refusal access_check(const struct access_rules *rules, const struc
     struct access_refusal host = check_host(rules, r, here);
     if (host.status)
         return host;
-    bool foreign = r->origin.p && !is_own_origin(r->origin, r->host);
-    if (foreign)
+    struct str from = without_scheme(r->origin);
+    bool own = from.p && from.n == r->host.n && strncasecmp(from.p, r->host.p, from.n) == 0;
+    if (r->origin.p && !own)
         return (struct access_refusal){403, "requests from other origins are refused\n"};
 
     bool get = str_is(r->method, "GET") || str_is(r->method, "HEAD");

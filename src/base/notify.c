@@ -76,5 +76,5 @@ void notify_send(const struct notify *n, const char *fmt, ...)
     va_end(ap);
     ssize_t sent = sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
                           n->to_size);
-    (void)sent; /* if the manager has gone away, there is nobody to tell */
+    (void)sent; /* the manager may have gone away */
 }

@@ -11,10 +11,10 @@
 
 #define LINKS_MAX 40
 #define TRIES_MAX 8
-#define NOBODY ((uid_t)-1)
+#define NO_UID ((uid_t)-1)
 
 /* A walk to a folder. (1) dir is the folder we are in, and st its status. (2) rest is the path
- * still to go. (3) stranger is the owner of the link that stopped us; NOBODY if none did. */
+ * still to go. (3) stranger is the owner of the link that stopped us; NO_UID if none did. */
 struct walk {
     int dir;
     struct stat st;
@@ -156,17 +156,18 @@ static int not_reached(struct walk *w, const char *path, struct error *err)
     int why = errno;
     if (w->dir >= 0)
         close(w->dir);
-    if (w->stranger == NOBODY)
+    if (w->stranger == NO_UID)
         return err_errno(err, ERR_UNAVAILABLE, why, "could not open %s", path);
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
-                     "%s: a folder on the way is a link that belongs to uid %u, in a folder that "
-                     "everybody can write to; it is not followed",
-                     path, (unsigned)w->stranger);
+    return err_class(
+        err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
+        "%s: a folder on the way is a link that belongs to uid %u, in a world-writable "
+        "folder; it is not followed",
+        path, (unsigned)w->stranger);
 }
 
 int place_find(const char *path, struct place *ret, struct error *err)
 {
-    struct walk w = {.dir = -1, .stranger = NOBODY};
+    struct walk w = {.dir = -1, .stranger = NO_UID};
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     size_t n = (size_t)(name - path);
@@ -192,14 +193,14 @@ void place_release(struct place *p)
 static int not_trusted(const char *name, const struct stat *st, struct error *err)
 {
     if (S_ISREG(st->st_mode) && st->st_nlink > 1)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
-                         "%s has other names (hard links), and is in a folder that everybody can "
-                         "write to: it is not used",
-                         name);
-    return err_class(
-        err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
-        "%s belongs to uid %u, and is in a folder that everybody can write to: it is not used",
-        name, (unsigned)st->st_uid);
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
+            "%s has other names (hard links), and is in a world-writable folder: it is "
+            "not used",
+            name);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
+                     "%s belongs to uid %u, and is in a world-writable folder: it is not used",
+                     name, (unsigned)st->st_uid);
 }
 
 /* is_usable says whether a file may be used. One with two names may be one of ours that a stranger
@@ -262,14 +263,14 @@ int place_look(const struct place *p, const char *name, struct error *err)
 bool place_caution(const struct place *p, char *out, size_t size)
 {
     bool sticky = p->folder.st_mode & S_ISVTX;
-    bool everybody = is_open_to_all(&p->folder) && !sticky;
+    bool any_user = is_open_to_all(&p->folder) && !sticky;
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
-    if (everybody)
+    if (any_user)
         snprintf(out, size,
                  "any user of this machine can delete files in its folder; chmod the folder "
                  "o-w, or +t");
     else if (another)
         snprintf(out, size, "its folder belongs to uid %u, who can delete files there",
                  (unsigned)p->folder.st_uid);
-    return everybody || another;
+    return any_user || another;
 }

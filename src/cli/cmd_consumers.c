@@ -77,7 +77,7 @@ static int list_in(struct cli *cli, struct store *st, struct arena *a, struct er
     if (st->ops->consumer_list(st, NULL, a, &c, &n, err) != 0)
         return -1;
     if (output_listing(cli, &l, fields_consumer,
-                       "name state events~ where~ order lanes retry~ position in_flight dead",
+                       "name state events~ where~ order lanes retry~~ position in_flight dead",
                        err) != 0)
         return -1;
 

@@ -73,7 +73,7 @@ static int dead_list(struct cli *cli, struct error *err)
     if (commands_store(cli, &st, err) != 0)
         return -1;
     int r = output_listing(cli, &l.listing, fields_dead_letter,
-                           "consumer seq id~ type key attempts dead_at retrying error~", err);
+                           "consumer seq id~~ type key attempts dead_at retrying error~", err);
     if (r == 0)
         r = listing_end(&l.listing, visit_letters(st, &l, list_letter, err), err);
     store_close(st);

@@ -201,9 +201,9 @@ static int events_list(struct cli *cli, struct error *err)
         .looked = &g.looked,
         .looking = show_progress,
     };
-    const char *columns = "seq id~ type key- states-~ created_at";
+    const char *columns = "seq id~~ type key- states-~ created_at";
     if (a->state == STATE_FAILED + 1)
-        columns = "seq id~ type key- states-~ next error~";
+        columns = "seq id~~ type key- states-~ next error~";
 
     struct store *st;
     if (commands_store(cli, &st, err) != 0)

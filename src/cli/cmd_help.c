@@ -463,13 +463,6 @@ static void man_sinks(void)
     }
 }
 
-static void man_exit_codes(void)
-{
-    puts(".SH EXIT STATUS");
-    for (size_t i = 0; i < sizeof(exit_codes) / sizeof(*exit_codes); i++)
-        printf(".TP\n\\fB%s\\fR\n%s.\n", exit_codes[i][0], exit_codes[i][1]);
-}
-
 /* print_man prints the page as roff, from the same tables as --help. */
 static void print_man(void)
 {
@@ -499,7 +492,9 @@ static void print_man(void)
         "variable that is one letter away from one of these (of five letters or more) is refused "
         "as misspelt; other variables that begin with OUTBOX_ are ignored. NO_COLOR turns colors "
         "off.");
-    man_exit_codes();
+    puts(".SH EXIT STATUS");
+    for (size_t i = 0; i < sizeof(exit_codes) / sizeof(*exit_codes); i++)
+        printf(".TP\n\\fB%s\\fR\n%s.\n", exit_codes[i][0], exit_codes[i][1]);
 }
 
 /* ---- commands ---- */

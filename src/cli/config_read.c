@@ -383,29 +383,25 @@ struct about {
     const struct option_def *def;
 };
 
-/* match_consumer notes the option of this consumer that the variable sets, if there is one. */
-static void match_consumer(const char *variable, const char *consumer, struct about *ret)
-{
-    char made[VARIABLE];
-    for (const struct option_def *o = consumer_options; o->name; o++) {
-        if (strcmp(variable_of(consumer, o, made), variable) != 0)
-            continue;
-        if (ret->consumer && strcmp(ret->consumer, consumer) != 0) {
-            ret->other = consumer;
-            continue;
-        }
-        ret->consumer = consumer;
-        ret->def = o;
-    }
-}
-
 /* look_up finds what a variable sets. Where the consumer's name ends cannot be told from the
  * variable alone, so it is compared with the variables that the known consumers would have. */
 static void look_up(const struct config *c, const char *variable, struct about *ret)
 {
+    char made[VARIABLE];
     *ret = (struct about){0};
-    for (size_t i = 0; i < count_names(c); i++)
-        match_consumer(variable, name_at(c, i), ret);
+    for (size_t i = 0; i < count_names(c); i++) {
+        const char *consumer = name_at(c, i);
+        for (const struct option_def *o = consumer_options; o->name; o++) {
+            if (strcmp(variable_of(consumer, o, made), variable) != 0)
+                continue;
+            if (ret->consumer && strcmp(ret->consumer, consumer) != 0) {
+                ret->other = consumer;
+                continue;
+            }
+            ret->consumer = consumer;
+            ret->def = o;
+        }
+    }
 }
 
 /* The variables that the known consumers could have. (1) name[i] is a variable without its prefix,
@@ -422,19 +418,8 @@ static void candidates_release(struct candidates *k)
     free(k->made);
 }
 
-/* candidates_add adds the variables of every option of one consumer, as far as there is room. */
-static void candidates_add(struct candidates *k, const char *consumer)
-{
-    for (const struct option_def *o = consumer_options; o->name; o++) {
-        if (k->n == CANDIDATES)
-            return;
-        k->name[k->n] = variable_of(consumer, o, k->made[k->n]) + PREFIX_LEN;
-        k->n++;
-    }
-}
-
-/* candidates_init lists the variables of every option of every consumer. The caller releases
- * them. */
+/* candidates_init lists the variables of every option of every consumer, as far as there is room.
+ * The caller releases them. */
 static int candidates_init(struct candidates *k, const struct config *c, struct error *err)
 {
     *k = (struct candidates){.name = calloc(CANDIDATES + 1, sizeof(*k->name)),
@@ -444,8 +429,13 @@ static int candidates_init(struct candidates *k, const struct config *c, struct 
         return err_nomem(err);
     }
 
-    for (size_t i = 0; i < count_names(c); i++)
-        candidates_add(k, name_at(c, i));
+    for (size_t i = 0; i < count_names(c); i++) {
+        const char *consumer = name_at(c, i);
+        for (const struct option_def *o = consumer_options; o->name && k->n < CANDIDATES; o++) {
+            k->name[k->n] = variable_of(consumer, o, k->made[k->n]) + PREFIX_LEN;
+            k->n++;
+        }
+    }
     return 0;
 }
 

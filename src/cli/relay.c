@@ -192,14 +192,6 @@ struct changes {
     size_t added, removed, changed, failed;
 };
 
-static size_t index_of(const struct relay *r, const char *name)
-{
-    size_t i = 0;
-    while (i < r->n_consumers && strcmp(r->consumer[i].name, name) != 0)
-        i++;
-    return i;
-}
-
 static bool is_wanted(const struct config *config, const char *name)
 {
     size_t n;
@@ -363,7 +355,9 @@ static void apply_config(struct relay *r, const struct config *config, struct ch
     char *const *names = config_consumers(config, &n);
     remove_unwanted(r, config, did);
     for (size_t i = 0; i < n; i++) {
-        size_t at = index_of(r, names[i]);
+        size_t at = 0;
+        while (at < r->n_consumers && strcmp(r->consumer[at].name, names[i]) != 0)
+            at++;
         if (at == r->n_consumers)
             add_consumer(r, config, names[i], did);
         else if (!same_settings(&r->consumer[at], config) || is_idle(r, names[i]))

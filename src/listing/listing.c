@@ -34,6 +34,7 @@ static bool value_of(const struct listing_field *f, const void *row, struct list
     case LISTING_TEXT: ret->text = str_of(*(const char *const *)p); return ret->text.p;
     case LISTING_STR:
     case LISTING_JSON: ret->text = *(const struct str *)p; return ret->text.p;
+    case LISTING_NAME: ret->text = str_of(f->names[*(const unsigned *)p]); return true;
     case LISTING_SMALL: ret->n = *(const int *)p; return true;
     case LISTING_BOOL: ret->n = *(const bool *)p; return true;
     case LISTING_INT:
@@ -114,6 +115,7 @@ static void add_json_value(struct buf *b, const struct listing_field *f, const v
     case LISTING_TIME: member_value(b, str_of(human_time(v.n, time))); break;
     case LISTING_JSON: member_json(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: member_value(b, v.text); break;
     default: buf_addi64(b, v.n);
     }
@@ -234,6 +236,7 @@ static void add_text(struct buf *b, const struct listing_field *f, const void *r
     case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
     case LISTING_JSON: member_flat(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: buf_addstr(b, v.text); break;
     default:
         if (f->type == LISTING_ABOUT && !*(const bool *)at_offset(row, f->also))
@@ -251,10 +254,17 @@ static struct str next_word(const char **list)
     return word.n ? word : (struct str){NULL, 0};
 }
 
+#define CUT_TO 0.15 /* part of the terminal that remains for a column that is cut first */
+
 static int add_column(struct listing *l, struct str word, struct error *err)
 {
+    double width = 0;
     bool cut = word.p[word.n - 1] == '~';
     word.n -= cut;
+    bool cut_first = cut && word.p[word.n - 1] == '~';
+    word.n -= cut_first;
+    if (cut_first)
+        width = CUT_TO; /* libsmartcols cuts columns with such a hint before others */
     bool dash = word.p[word.n - 1] == '-';
     word.n -= dash;
     const struct listing_field *f = find_field(l->form.fields, word, NULL);
@@ -267,7 +277,7 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
     bool right = number || f->type == LISTING_AGE;
     int flags = (right ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
-    if (!scols_table_new_column(l->tb, heading, 0, flags))
+    if (!scols_table_new_column(l->tb, heading, width, flags))
         return err_nomem(err);
     l->column[l->n_columns].field = f;
     l->column[l->n_columns].name = word;
@@ -442,6 +452,7 @@ static const char *type_name(const struct listing_field *f)
 {
     switch (f->type) {
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: return "string";
     case LISTING_BOOL: return "boolean";
     case LISTING_TIME: return "time";

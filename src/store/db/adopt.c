@@ -185,8 +185,8 @@ int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_res
     const struct adopt_driver *d = st->ops->driver->adopt;
     struct source s = {.st = st, .req = req};
     struct adopt_result res = {0};
-    if (d->schema)
-        s.schema = d->schema(st);
+    if (st->ops->driver->schema)
+        s.schema = st->ops->driver->schema(st);
     arena_init(&s.a, 0);
     buf_init(&s.mapping, 1 << 20);
     int r = d->one_transaction ? serve_at_once(&s, &res, err) : serve(&s, &res, err);

@@ -141,7 +141,7 @@ static int say_ended(struct error *err)
     return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
 }
 
-/* savepoint_sql writes the statement for a savepoint. Each depth has a name of its own: the server
+/* Writes the statement for a savepoint. Each depth has a name of its own: the server
  * forgets a savepoint when another of its name is set. */
 static void savepoint_sql(char out[64], const char *verb, int depth)
 {
