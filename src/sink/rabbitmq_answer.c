@@ -213,7 +213,7 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     }
 
     if (r->published > 1) {
-        for (struct flight *f = r->window.first; f && f != &r->waiting->f; f = f->next) {
+        for (struct flight *f = r->window.first; f; f = f->next) {
             ((struct rabbitmq_item *)f)->tag = 0;
             ((struct rabbitmq_item *)f)->returned = 0;
         }
@@ -222,10 +222,11 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
         forget_tags(r);
         return rabbitmq_channel_open(r, err);
     }
-    bool is_published = r->window.first && r->window.first != &r->waiting->f;
+    struct rabbitmq_item *first = (struct rabbitmq_item *)r->window.first;
+    bool is_published = first && first != r->waiting;
     forget_tags(r);
     if (is_published)
-        window_end(&r->window, r->window.first, &res);
+        window_end(&r->window, &first->f, &res);
     if (r->waiting)
         return rabbitmq_channel_open(r, err);
     return 0;
