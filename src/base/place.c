@@ -23,14 +23,14 @@ struct walk {
     uid_t stranger;
 };
 
-/* fail sets errno and returns -1, as a system call does. */
+/* Sets errno and returns -1, as a system call does. */
 static int fail(int why)
 {
     errno = why;
     return -1;
 }
 
-/* close_keeping closes a descriptor and keeps errno. */
+/* Closes a descriptor and keeps errno. */
 static void close_keeping(int fd)
 {
     int saved = errno;
@@ -43,7 +43,7 @@ static bool is_open_to_all(const struct stat *folder)
     return folder->st_mode & S_IWOTH;
 }
 
-/* is_trusted says whether a file or link of that owner may be used in the folder. */
+/* Whether a file or link of that owner may be used in the folder. */
 static bool is_trusted(uid_t owner, const struct stat *folder)
 {
     if (!is_open_to_all(folder))
@@ -51,7 +51,7 @@ static bool is_trusted(uid_t owner, const struct stat *folder)
     return owner == 0 || owner == geteuid() || owner == folder->st_uid;
 }
 
-/* enter makes fd, which it takes, the folder we are in. */
+/* Makes fd, which it takes, the folder we are in. */
 static int enter(struct walk *w, int fd)
 {
     fd = fd_above_stdio(fd);
@@ -70,7 +70,7 @@ static int enter(struct walk *w, int fd)
     return 0;
 }
 
-/* follow puts the target of a link before the rest of the path. */
+/* Puts the target of a link before the rest of the path. */
 static int follow(struct walk *w, int link)
 {
     char target[PATH_MAX], rest[PATH_MAX];
@@ -92,7 +92,7 @@ static int follow(struct walk *w, int link)
     return enter(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-/* pass goes through fd, which is not a folder: a link that may be followed, or nothing else. */
+/* Goes through fd, which is not a folder: a link that may be followed, or nothing else. */
 static int pass(struct walk *w, int fd, const struct stat *st)
 {
     if (!S_ISLNK(st->st_mode))
@@ -104,7 +104,7 @@ static int pass(struct walk *w, int fd, const struct stat *st)
     return follow(w, fd);
 }
 
-/* step goes one part of the path on. */
+/* Goes one part of the path on. */
 static int step(struct walk *w, const char *name)
 {
     int fd = openat(w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -121,7 +121,7 @@ static int step(struct walk *w, const char *name)
     return r;
 }
 
-/* cut_part takes the first part off the rest of the path. Returns 1; 0 if none is left. */
+/* Takes the first part off the rest of the path. Returns 1; 0 if none is left. */
 static int cut_part(struct walk *w, char name[NAME_MAX + 1])
 {
     const char *part = w->rest + strspn(w->rest, "/");
@@ -150,7 +150,7 @@ static int walk(struct walk *w)
     return more;
 }
 
-/* not_reached says why a walk has failed, by its errno, and ends it. */
+/* Returns why a walk has failed, by its errno, and ends it. */
 static int not_reached(struct walk *w, const char *path, struct error *err)
 {
     int why = errno;
@@ -189,7 +189,7 @@ void place_release(struct place *p)
     p->dir = -1;
 }
 
-/* not_trusted says why a file that is_usable refuses is not used. */
+/* Returns why a file that is_usable refuses is not used. */
 static int not_trusted(const char *name, const struct stat *st, struct error *err)
 {
     if (S_ISREG(st->st_mode) && st->st_nlink > 1)
@@ -203,8 +203,8 @@ static int not_trusted(const char *name, const struct stat *st, struct error *er
                      name, (unsigned)st->st_uid);
 }
 
-/* is_usable says whether a file may be used. One with two names may be one of ours that a stranger
- * has linked to. */
+/* Whether a file may be used. One with two names may be one of ours that a stranger has linked
+ * to. */
 static bool is_usable(const struct place *p, const struct stat *st)
 {
     bool has_other_names = S_ISREG(st->st_mode) && st->st_nlink > 1;
@@ -213,7 +213,7 @@ static bool is_usable(const struct place *p, const struct stat *st)
     return is_trusted(st->st_uid, &p->folder);
 }
 
-/* open_or_make tries both in turn, since another relay may make or remove the file in between. */
+/* Tries both in turn, since another relay may make or remove the file in between. */
 static int open_or_make(const struct place *p, int flags, mode_t mode, bool *ret_made)
 {
     for (int i = 0; i < TRIES_MAX; i++) {

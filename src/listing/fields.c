@@ -116,7 +116,7 @@ static void listed_event_states(struct buf *b, const void *row)
     }
 }
 
-/* first_failed returns the delivery whose next attempt comes first; NULL: none has failed. */
+/* Returns the delivery whose next attempt comes first; NULL: none has failed. */
 static const struct delivery_info *first_failed(const struct listed_event *l)
 {
     const struct delivery_info *first = NULL;

@@ -22,7 +22,7 @@ static int64_t int_at(const void *row, size_t at)
     return *(const int64_t *)at_offset(row, at);
 }
 
-/* value_of reads the value of a field. False: it has none. */
+/* Reads the value of a field. False: it has none. */
 static bool value_of(const struct listing_field *f, const void *row, struct listing_value *ret)
 {
     *ret = (struct listing_value){.n = 0};
@@ -55,8 +55,8 @@ static const void *part_of(const struct listing_field *f, const void *row)
     return f->nth ? f->nth(row, 0) : at_offset(row, f->at);
 }
 
-/* find_field looks a field up by name, also among the parts of a row, and moves *row to the part it
- * is in. With row == NULL it only looks it up. */
+/* Looks a field up by name, also among the parts of a row, and moves *row to the part it is in.
+ * With row == NULL it only looks it up. */
 static const struct listing_field *find_field(const struct listing_field *fields, struct str name,
                                               const void **row)
 {
@@ -205,7 +205,7 @@ static struct libscols_table *table_new(FILE *out, bool headings, bool color)
     return tb;
 }
 
-/* set_cell fills a cell with text that is safe to show. */
+/* Fills a cell with text that is safe to show. */
 static int set_cell(struct libscols_line *ln, size_t column, const struct buf *text)
 {
     struct buf shown;
@@ -218,7 +218,7 @@ static int set_cell(struct libscols_line *ln, size_t column, const struct buf *t
     return r;
 }
 
-/* add_text appends the value of a field as people read it; nothing if there is none. */
+/* Appends the value of a field as people read it; nothing if there is none. */
 static void add_text(struct buf *b, const struct listing_field *f, const void *row)
 {
     char age[HUMAN_AGE], time[CLOCK_RFC3339_SIZE];
@@ -245,7 +245,7 @@ static void add_text(struct buf *b, const struct listing_field *f, const void *r
     }
 }
 
-/* next_word cuts the next word off a list of names. p == NULL: there is none. */
+/* Cuts the next word off a list of names. p == NULL: there is none. */
 static struct str next_word(const char **list)
 {
     *list += strspn(*list, " ");
@@ -304,8 +304,8 @@ static int start_table(struct listing *l, struct error *err)
 
 #define PAGE_LINES 1000 /* of a table held in memory: a listing may have any number */
 
-/* print_page prints the lines so far and forgets them. The pages that follow have no headings, and
- * no column of theirs is narrower. */
+/* Prints the lines so far and forgets them. The pages that follow have no headings, and no column
+ * of theirs is narrower. */
 static int print_page(struct libscols_table *tb, struct error *err)
 {
     int r = scols_print_table(tb);
@@ -399,7 +399,7 @@ int listing_end(struct listing *l, int r, struct error *err)
     return r;
 }
 
-/* add_pair adds a line with a name and a value, unless the value is empty. */
+/* Adds a line with a name and a value, unless the value is empty. */
 static int add_pair(struct libscols_table *tb, const struct listing_field *f, const void *row)
 {
     struct buf label, value;

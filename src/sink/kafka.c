@@ -46,7 +46,7 @@ static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct erro
     return 0;
 }
 
-/* end_lookups takes the results of lookups that are done. */
+/* Takes the results of lookups that are done. */
 static void end_lookups(struct kafka_sink *k)
 {
     uint64_t wakes;
@@ -77,8 +77,8 @@ static void end_lookups(struct kafka_sink *k)
 
 /* Sending */
 
-/* connect_if_need_be makes a producer if there is none. While too many former ones are still being
- * closed there is none yet, and deliveries wait. */
+/* Makes a producer if there is none. While too many former ones are still being closed there is
+ * none yet, and deliveries wait. */
 static int connect_if_need_be(struct kafka_sink *k, struct error *err)
 {
     if (k->p || !kafka_producer_room(k))
@@ -86,7 +86,7 @@ static int connect_if_need_be(struct kafka_sink *k, struct error *err)
     return kafka_producer_new(k, &k->p, err);
 }
 
-/* hand_over hands one event to the producer. Returns whether to go on with the next. */
+/* Hands one event to the producer. Returns whether to go on with the next. */
 static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
 {
     struct error err;
@@ -108,7 +108,7 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
     return !k->breaking;
 }
 
-/* send_waiting hands over what waits: one at a time while a guilty one is being looked for. */
+/* Hands over what waits: one at a time while a guilty one is being looked for. */
 static void send_waiting(struct kafka_sink *k)
 {
     struct error err;
@@ -153,7 +153,7 @@ static bool has_room(const struct kafka_sink *k)
     return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
 }
 
-/* take_event puts a delivery into the window. ERR_NOMEM. */
+/* Puts a delivery into the window. ERR_NOMEM. */
 static int take_event(struct kafka_sink *k, struct delivery *d, const char *topic,
                       struct error *err)
 {
@@ -203,8 +203,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Time */
 
-/* oldest_since returns when the oldest delivery was taken that is not decided; CLOCK_NEVER:
- * there is none. */
+/* Returns when the oldest delivery was taken that is not decided; CLOCK_NEVER: there is none. */
 static int64_t oldest_since(const struct kafka_sink *k)
 {
     for (const struct flight *f = k->window.first; f; f = f->next)
@@ -213,7 +212,7 @@ static int64_t oldest_since(const struct kafka_sink *k)
     return CLOCK_NEVER;
 }
 
-/* late_at returns when the oldest delivery will have waited for too long. */
+/* Returns when the oldest delivery will have waited for too long. */
 static int64_t late_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k), limit = k->b.base.cfg.timeout_ms;
@@ -222,9 +221,9 @@ static int64_t late_at(const struct kafka_sink *k)
     return since + limit * MS_NS;
 }
 
-/* away_at returns when brokers have been out of reach for long enough. If the connection was lost
- * because a request timed out, that was perhaps one of the library's own, sent before the oldest
- * delivery was taken: the broker is silent only once that delivery has waited for as long. */
+/* Returns when brokers have been out of reach for long enough. If the connection was lost because a
+ * request timed out, that was perhaps one of the library's own, sent before the oldest delivery was
+ * taken: the broker is silent only once that delivery has waited for as long. */
 static int64_t away_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k);
@@ -235,7 +234,7 @@ static int64_t away_at(const struct kafka_sink *k)
     return max_i64(k->away_since, since) + AWAY_NS;
 }
 
-/* scram_hint explains a login that is refused though the password is right. */
+/* Explains a login that is refused though the password is right. */
 static const char *scram_hint(const struct kafka_sink *k)
 {
     bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
@@ -247,8 +246,8 @@ static const char *scram_hint(const struct kafka_sink *k)
     return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
-/* check_time ends everything once one of its two limits has passed. Which of them passed first says
- * why, not which is seen first: on a busy machine both may have passed before we look. */
+/* Ends everything once one of its two limits has passed. Which of them passed first says why, not
+ * which is seen first: on a busy machine both may have passed before we look. */
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
@@ -300,8 +299,7 @@ static int64_t kafka_deadline(struct sink *sk)
     return due;
 }
 
-/* kafka_cancel looks for reports once more: an event that is known to be stored need not come
- * again. */
+/* Looks for reports once more: an event that is known to be stored need not come again. */
 static void kafka_cancel(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
@@ -311,15 +309,14 @@ static void kafka_cancel(struct sink *sk)
         kafka_answer_down(k, SINK_CANCELLED, "cancelled");
 }
 
-/* kafka_attended says whether the check of the topic, which began with the first event, has still
- * to be told. */
+/* Whether the check of the topic, which began with the first event, has still to be told. */
 static bool kafka_attended(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
     return k->p && k->p->checking && !k->told_facts;
 }
 
-/* kafka_broker names the brokers of the URL, by which the library finds the others. */
+/* Names the brokers of the URL, by which the library finds the others. */
 static void kafka_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
@@ -350,7 +347,7 @@ static void kafka_close(struct sink *sk)
     broker_close(sk);
 }
 
-/* set_topic compiles the template of the topic's name, and checks it as far as that is possible. */
+/* Compiles the template of the topic's name, and checks it as far as that is possible. */
 static int set_topic(struct kafka_sink *k, struct error *err)
 {
     const char *text = kafka_settings_topic(&k->set, &k->url);
@@ -399,8 +396,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     return broker_open(cfg, sizeof(struct kafka_sink), kafka_set_up, ret, err);
 }
 
-/* ask_topic asks for the topic until there is an answer, the time is over, or no broker can be
- * reached. */
+/* Asks for the topic until there is an answer, the time is over, or no broker can be reached. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
 {
     const rd_kafka_metadata_t *md;

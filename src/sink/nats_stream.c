@@ -11,7 +11,7 @@
 
 /* Reading */
 
-/* number_of returns the number of that name, or 0. */
+/* Returns the number of that name, or 0. */
 static int64_t number_of(struct json o, struct str name)
 {
     struct json v;
@@ -20,7 +20,7 @@ static int64_t number_of(struct json o, struct str name)
     return is_number ? n : 0;
 }
 
-/* limit_of is number_of, where anything below 1 means that there is no limit. */
+/* Number_of, where anything below 1 means that there is no limit. */
 static int64_t limit_of(struct json o, struct str name)
 {
     int64_t n = number_of(o, name);
@@ -48,7 +48,7 @@ static bool text_is(struct json o, struct str name, const char *value)
     return strcmp(text, value) == 0;
 }
 
-/* first_token returns the first token of a subject. */
+/* Returns the first token of a subject. */
 static struct str first_token(struct str s)
 {
     const char *dot = s.n ? memchr(s.p, '.', s.n) : NULL;
@@ -91,7 +91,7 @@ bool nats_stream_takes(const struct nats_stream *st, struct str subject)
     return false;
 }
 
-/* read_subjects keeps the patterns of a stream. They have no blanks: a subject cannot. */
+/* Keeps the patterns of a stream. They have no blanks: a subject cannot. */
 static int read_subjects(struct json config, struct nats_stream *st, struct error *err)
 {
     struct json list, v;
@@ -271,7 +271,7 @@ int nats_tail_init(struct nats_tail *t, size_t n)
     return 0;
 }
 
-/* place_of returns where an id is, or would be. There is always a free place. */
+/* Returns where an id is, or would be. There is always a free place. */
 static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id, uint64_t hash[2])
 {
     hash[0] = hash_end(hash_add(HASH_INIT, id));

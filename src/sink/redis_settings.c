@@ -79,7 +79,7 @@ static enum redis_kind kind_of(const char *url)
     return REDIS_SINGLE;
 }
 
-/* take_login fills s->url from what the URL says about the login. */
+/* Fills s->url from what the URL says about the login. */
 static int take_login(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
     struct redis_url like = {.tls = begins_with(b->scheme, "rediss"),
@@ -97,8 +97,7 @@ static int take_login(struct redis_settings *s, const struct broker_url *b, stru
     return redis_url_at(&like, "redis", b->hosts[0].host, b->hosts[0].port, &s->url, err);
 }
 
-/* add_seed takes one of the hosts: a server of the cluster, or a Sentinel, which has a login of its
- * own. */
+/* Takes one of the hosts: a server of the cluster, or a Sentinel, which has a login of its own. */
 static int add_seed(struct redis_settings *s, const struct broker_host *h, struct error *err)
 {
     struct redis_url like = s->url;
@@ -120,7 +119,7 @@ static int add_seed(struct redis_settings *s, const struct broker_host *h, struc
     return rc;
 }
 
-/* check_path takes the path for the name of the master; a cluster has only one database. */
+/* Takes the path for the name of the master; a cluster has only one database. */
 static int check_path(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
     bool named = b->path[0] != '\0' && !strchr(b->path, '/');
@@ -134,7 +133,7 @@ static int check_path(struct redis_settings *s, const struct broker_url *b, stru
     return option_copy_maybe(&s->master, b->path, err);
 }
 
-/* read_many reads a URL with several hosts. */
+/* Reads a URL with several hosts. */
 static int read_many(const char *url, struct redis_settings *s, struct error *err)
 {
     struct broker_url b;

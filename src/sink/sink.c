@@ -65,7 +65,7 @@ static const struct {
     {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
 };
 
-/* list_kinds writes "stdout:, file:, exec:". */
+/* Writes "stdout:, file:, exec:". */
 static void list_kinds(char *out, size_t size)
 {
     const char *between = "";
@@ -155,7 +155,7 @@ struct sink_broker sink_broker_of(struct sink *sk)
     return b;
 }
 
-/* is_listed says whether a list, which has commas between its entries, has this one. */
+/* Whether a list, which has commas between its entries, has this one. */
 static bool is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);

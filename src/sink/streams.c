@@ -15,7 +15,7 @@ int streams_init(struct streams *s)
     return 0;
 }
 
-/* forget drops the streams at rest, or all of them. */
+/* Drops the streams at rest, or all of them. */
 static void forget(struct streams *s, bool all)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
@@ -44,7 +44,7 @@ void streams_release(struct streams *s)
     *s = (struct streams){0};
 }
 
-/* slot_of returns where the stream of that name is linked, or would be. */
+/* Returns where the stream of that name is linked, or would be. */
 static struct stream **slot_of(struct streams *s, struct str name)
 {
     uint64_t hash = hash_end(hash_add(HASH_INIT, name));

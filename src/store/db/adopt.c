@@ -53,7 +53,7 @@ int db_mark_check(const struct source *s, struct error *err)
     return store_name_check(s->req->consumer, err);
 }
 
-/* db_delivered_ids counts on it that outcomes stand in the order of the batch. */
+/* Counts on it that outcomes stand in the order of the batch. */
 size_t db_delivered_ids(const struct settlement *s, struct buf *b)
 {
     size_t n = 0, k = 0;

@@ -78,7 +78,7 @@ static bool make_room(struct picked *l)
     return true;
 }
 
-/* pick is the dead_visit that collects a letter, unless it has been sent back already. */
+/* The dead_visit that collects a letter, unless it has been sent back already. */
 static int pick(void *ctx, const struct dead_letter *d)
 {
     struct picked *l = ctx;

@@ -128,7 +128,7 @@ int mdb_mark_check(const struct source *s, struct error *err)
     return 0;
 }
 
-/* mdb_mark_put forgets who had which row: another consumer's deliveries may count now. */
+/* Forgets who had which row: another consumer's deliveries may count now. */
 int mdb_mark_put(const struct source *s, struct error *err)
 {
     enum stamp stamp;

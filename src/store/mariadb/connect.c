@@ -106,8 +106,8 @@ static void set_options(struct mdb_store *st, MYSQL *db)
 
 /* ---- connecting ---- */
 
-/* idle_seconds is how long a transaction may stand still before the server ends it: what it has
- * locked would keep all others waiting. A turn never stands still, unless its process does. */
+/* How long a transaction may stand still before the server ends it: what it has locked would keep
+ * all others waiting. A turn never stands still, unless its process does. */
 static int idle_seconds(const struct mdb_store *st)
 {
     if (!st->base.lent)
@@ -272,8 +272,8 @@ void mdb_heard(struct store *base, int64_t wall)
     st->clock.mono = clock_mono(&clock_system);
 }
 
-/* mdb_now goes on from a recent reading of the server's clock by our own steady one, so that a
- * change of this machine's time changes nothing. */
+/* Goes on from a recent reading of the server's clock by our own steady one, so that a change of
+ * this machine's time changes nothing. */
 int64_t mdb_now(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);

@@ -53,7 +53,7 @@ static int drop_runs(struct mdb_store *st, struct db_rows *q, int64_t *dropped, 
     return 0;
 }
 
-/* drop_long_runs is drop_runs where runs are long: then it takes a third of the time. */
+/* Drop_runs where runs are long: then it takes a third of the time. */
 static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *dropped,
                           struct error *err)
 {
@@ -151,7 +151,7 @@ static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_nex
     return mdb_commit(&st->base.store, err);
 }
 
-/* give_some is give_committed, tried again where that can help. */
+/* Give_committed, tried again where that can help. */
 static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     struct error why;
@@ -198,7 +198,7 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* mdb_news is best effort: without it, a relay notices at its next sweep. */
+/* Best effort: without it, a relay notices at its next sweep. */
 void mdb_news(struct store *st)
 {
     db_run(st, NULL, SQL(ring));

@@ -245,7 +245,7 @@ static int64_t in_ns(const struct timespec *t)
     return (int64_t)t->tv_sec * SECOND + t->tv_nsec;
 }
 
-/* file_clock is the clock that file systems take the time of a change from. */
+/* The clock that file systems take the time of a change from. */
 static int64_t file_clock(void)
 {
     struct timespec now;
@@ -283,9 +283,9 @@ static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folde
         h->quiet = *folder;
 }
 
-/* at_home is what every transaction pays for: one system call as long as nothing changes in the
- * folder, otherwise three, and now and then four. The folder is looked at before the files, so a
- * change in between is seen the next time. */
+/* What every transaction pays for: one system call as long as nothing changes in the folder,
+ * otherwise three, and now and then four. The folder is looked at before the files, so a change in
+ * between is seen the next time. */
 static bool at_home(struct sqlite_store *st)
 {
     struct sqlite_file *h = &st->file;

@@ -122,8 +122,8 @@ static int init_once(struct store *base, bool *ret_created, struct error *err)
     return 0;
 }
 
-/* sqlite_init tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch
- * to WAL needs as it waits for others. */
+/* Tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch to WAL needs
+ * as it waits for others. */
 int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 {
     const struct store_options *opt = &db_of(base)->opt;

@@ -66,9 +66,9 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     inotify_add_watch(st->wake, folder, mask);
 }
 
-/* sqlite_wake_fd watches the write-ahead log. A write to it comes before the commit is visible, so
- * whoever is woken must look under the write lock, which the committer holds until it is done.
- * db_turn does. */
+/* Watches the write-ahead log. A write to it comes before the commit is visible, so whoever is
+ * woken must look under the write lock, which the committer holds until it is done. db_turn
+ * does. */
 int sqlite_wake_fd(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
