@@ -196,7 +196,7 @@ static int check_given(const struct adopt_request *req, struct error *err)
     return 0;
 }
 
-/* ---- which column is what ---- */
+/* ---- which column provides which field ---- */
 
 static int say_no_shape(const struct source *s, struct error *err)
 {

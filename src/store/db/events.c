@@ -126,7 +126,7 @@ typedef int row_visit(struct viewer *v, struct listing *l, const struct db_rows 
 /* The progress of a listing that is read in pages: it continues between low and high. */
 struct going {
     int64_t low, high;
-    int64_t max; /* rows of an answer */
+    int64_t max; /* rows per page */
     bool more;   /* the last page was full */
 };
 
