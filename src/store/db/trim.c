@@ -32,8 +32,8 @@ struct floors {
 
 /* ---- how far consumers are, and have been ---- */
 
-/* Samples how far a consumer has come, or ALL_CONSUMERS, and drops samples that are no longer true or
- * no longer needed. */
+/* Samples how far a consumer, or ALL_CONSUMERS, has come, and drops samples that are no longer true
+ * or no longer needed. */
 static int note_sample(struct store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
