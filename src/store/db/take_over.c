@@ -151,7 +151,7 @@ static int shorten(struct turn *t, struct db_claim *c, struct error *err)
 }
 
 /* Says whether an earlier claim of the lane of claims[i] is not over. One that ran out counts as
- * well: it is here still because it waits itself, for one of a lane that it has and this has not. */
+ * well: it is still here because it waits itself, maybe for a lane that claims[i] is not of. */
 static bool must_wait(const struct turn *t, size_t i)
 {
     const struct db_claim *c = &t->claims[i];
