@@ -213,7 +213,7 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     }
 
     if (r->published > 1) {
-        for (struct flight *f = r->window.first; f && f != &r->waiting->f; f = f->next) {
+        for (struct flight *f = r->window.first; f; f = f->next) {
             ((struct rabbitmq_item *)f)->tag = 0;
             ((struct rabbitmq_item *)f)->returned = 0;
         }
@@ -222,7 +222,7 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
         forget_tags(r);
         return rabbitmq_channel_open(r, err);
     }
-    bool is_published = r->window.first && r->window.first != &r->waiting->f;
+    bool is_published = r->published == 1; /* then it is the first in the window */
     forget_tags(r);
     if (is_published)
         window_end(&r->window, r->window.first, &res);

@@ -141,7 +141,7 @@ static void slow_handler_makes_room_on_a_connection_of_its_first_use(void **stat
     pool_close(p);
 }
 
-/* Another connection is in use and good, so that one is waited for; no attempt follows the other. */
+/* Another connection is in use and good, so that one is waited for. */
 static void refused_connection_is_not_tried_all_the_time(void **state)
 {
     (void)state;
