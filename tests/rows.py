@@ -88,7 +88,18 @@ def programs():
     for target in ask("--targets"):
         files = [os.path.normpath(file) for part in target.get("target_sources", ()) for file in part.get("sources", ())]
         sources.update((name, {os.path.relpath(file, ROOT / "tests") for file in files}) for name in target["filename"])
-    return {test["name"]: sources.get(test["cmd"][0], set()) for test in ask("--tests")}
+    linked = linked_with([name for name in sources if name.endswith(".a")])
+    return {test["name"]: set().union(*(sources.get(name, ()) for name in (test["cmd"][0], *linked.get(test["cmd"][0], ()))))
+            for test in ask("--tests")}
+
+
+def linked_with(libraries):
+    """linked_with gives {program: those of the libraries that it is linked with}: a suite for several programs is one."""
+    found, build = {}, ROOT / "build"
+    for line in (build / "build.ninja").read_text().splitlines():
+        program = re.match(r"build (\S+): c_LINKER ", line)
+        if program: found[str(build / program[1])] = [name for name in libraries if os.path.relpath(name, build) in line.split()]
+    return found
 
 
 def select(jobs, wanted):

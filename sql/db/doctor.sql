@@ -14,3 +14,7 @@ SELECT p.consumer, count(*), min(p.seq)
  WHERE e.id IS NULL
    AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.consumer = p.consumer AND d.seq = p.seq)
  GROUP BY p.consumer ORDER BY p.consumer;
+
+-- vanished_claims (before int): claims that ran out long ago, and that no relay has taken over.
+SELECT consumer, count(*), min(locked_until), min(owner) FROM outbox_claim
+ WHERE locked_until <= :before GROUP BY consumer ORDER BY consumer;

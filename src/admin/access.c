@@ -41,7 +41,7 @@ void access_tokens_free(struct tokens *t)
     free(t);
 }
 
-/* add_token adds one token. Its errors give the number of the token and quote nothing of it. */
+/* Adds one token. Its errors give the number of the token and quote nothing of it. */
 static int add_token(struct tokens *t, struct str word, struct error *err)
 {
     if (t->n == ACCESS_TOKENS_MAX)
@@ -58,7 +58,7 @@ static int add_token(struct tokens *t, struct str word, struct error *err)
     return 0;
 }
 
-/* add_line adds the tokens of a line, unless it is a comment. */
+/* Adds the tokens of a line, unless it is a comment. */
 static int add_line(struct tokens *t, struct str line, struct error *err)
 {
     const char *p = line.p, *end = line.p + line.n;
@@ -78,7 +78,7 @@ static int add_line(struct tokens *t, struct str line, struct error *err)
     return 0;
 }
 
-/* add_lines adds the tokens of a text line by line, since comments go to the end of a line. */
+/* Adds the tokens of a text line by line, since comments go to the end of a line. */
 static int add_lines(struct tokens *t, struct str text, struct error *err)
 {
     const char *p = text.p, *end = text.p + text.n;
@@ -93,8 +93,8 @@ static int add_lines(struct tokens *t, struct str text, struct error *err)
     return 0;
 }
 
-/* read_token_file reads up to `size` bytes of a file and returns their number; -1, with errno, on
- * failure. It refuses a pipe, which could keep us waiting and would be empty the next time. */
+/* Reads up to `size` bytes of a file and returns their number; -1, with errno, on failure. It
+ * refuses a pipe, which could keep us waiting and would be empty the next time. */
 static ssize_t read_token_file(const char *path, char *text, size_t size)
 {
     struct stat st;
@@ -115,7 +115,7 @@ static ssize_t read_token_file(const char *path, char *text, size_t size)
     return n;
 }
 
-/* add_file adds the tokens of a file, and wipes the copy in memory. */
+/* Adds the tokens of a file, and wipes the copy in memory. */
 static int add_file(struct tokens *t, const char *path, struct error *err)
 {
     char text[FILE_MAX];
@@ -170,8 +170,7 @@ int access_tokens_load(const char *file, const char *variable, struct tokens **r
     return 0;
 }
 
-/* tokens_differ looks at every byte, whatever it has found before: its time says nothing about the
- * tokens. */
+/* Looks at every byte, whatever it has found before: its time says nothing about the tokens. */
 static unsigned tokens_differ(const struct token *a, const struct token *b)
 {
     volatile unsigned found = 0;
@@ -213,7 +212,7 @@ static const struct access_refusal allowed = {0, ""};
 
 #define PORT_MAX 6 /* a colon and five digits */
 
-/* is_port reports whether [p, end) may follow a host: it is empty, or a colon and digits. */
+/* Whether [p, end) may follow a host: it is empty, or a colon and digits. */
 static bool is_port(const char *p, const char *end)
 {
     if (p == end)
@@ -233,8 +232,8 @@ static bool in_a_name(char c)
     return isalnum((unsigned char)c) || c == '-' || c == '.' || c == '_';
 }
 
-/* set_name takes the n bytes at p for the name, in lower case, and sees whether they are an
- * address. It returns false if there are none, or too many. */
+/* Takes the n bytes at p for the name, in lower case, and sees whether they are an address. It
+ * returns false if there are none, or too many. */
 static bool set_name(struct access_host *h, const char *p, size_t n)
 {
     if (n == 0 || n >= sizeof h->name)
@@ -246,7 +245,7 @@ static bool set_name(struct access_host *h, const char *p, size_t n)
     return true;
 }
 
-/* parse_brackets reads [::1] or [::1]:PORT. */
+/* Reads [::1] or [::1]:PORT. */
 static bool parse_brackets(struct str text, struct access_host *ret)
 {
     const char *close = memchr(text.p, ']', text.n);
@@ -284,7 +283,7 @@ static bool is_loopback(const struct sockaddr *sa)
     return what && strcmp(what, IPNET_LOOPBACK) == 0;
 }
 
-/* same_address compares two addresses. An IPv4 address mapped into IPv6 is the IPv4 address. */
+/* Compares two addresses. An IPv4 address mapped into IPv6 is the IPv4 address. */
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 {
     struct ipnet net = {.family = a->sa_family};
@@ -302,7 +301,7 @@ static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
     return ipnet_holds(&net, b);
 }
 
-/* next_host cuts the next word off a list. It returns false at the end. */
+/* Cuts the next word off a list. It returns false at the end. */
 static bool next_host(const char **list, struct str *ret)
 {
     *list += strspn(*list, ", \t");
@@ -311,8 +310,8 @@ static bool next_host(const char **list, struct str *ret)
     return ret->n > 0;
 }
 
-/* read_listed reads a word of listen-hosts. It is like Host, but has no port, and an IPv6 address
- * needs no brackets. */
+/* Reads a word of listen-hosts. It is like Host, but has no port, and an IPv6 address needs no
+ * brackets. */
 static bool read_listed(struct str word, struct access_host *ret)
 {
     *ret = (struct access_host){.is_address = false};
@@ -350,7 +349,7 @@ static bool same_host(const struct access_host *a, const struct access_host *b)
     return same_address((const struct sockaddr *)&a->address, (const struct sockaddr *)&b->address);
 }
 
-/* is_listed reports whether a host is in the list of listen-hosts, which may be NULL. */
+/* Whether a host is in the list of listen-hosts, which may be NULL. */
 static bool is_listed(const char *list, const struct access_host *h)
 {
     struct access_host one;
@@ -365,8 +364,8 @@ static bool is_listed(const char *list, const struct access_host *h)
     return false;
 }
 
-/* is_ours reports whether a host is certainly this machine: localhost, a loopback address, or
- * the address we were reached at. */
+/* Whether a host is certainly this machine: localhost, a loopback address, or the address we were
+ * reached at. */
 static bool is_ours(const struct access_host *h, const struct sockaddr *here)
 {
     const struct sockaddr *address = (const struct sockaddr *)&h->address;
@@ -378,7 +377,7 @@ static bool is_ours(const struct access_host *h, const struct sockaddr *here)
     return reached_by_address && same_address(address, here);
 }
 
-/* check_host refuses a request under a name that is not ours: see access.h. */
+/* Refuses a request under a name that is not ours: see access.h. */
 static struct access_refusal check_host(const struct access_rules *rules,
                                         const struct access_request *r, const struct sockaddr *here)
 {
@@ -397,7 +396,7 @@ static struct access_refusal check_host(const struct access_rules *rules,
 
 /* ---- Origin ---- */
 
-/* without_scheme returns what follows http:// or https:// in an origin; p == NULL: neither does. */
+/* Returns what follows http:// or https:// in an origin; p == NULL: neither does. */
 static struct str without_scheme(struct str origin)
 {
     static const char *const schemes[] = {"http://", "https://"};
@@ -409,15 +408,6 @@ static struct str without_scheme(struct str origin)
     return (struct str){NULL, 0};
 }
 
-/* is_own_origin reports whether an origin is exactly the host of the request. */
-static bool is_own_origin(struct str origin, struct str host)
-{
-    struct str from = without_scheme(origin);
-    if (!from.p || from.n != host.n)
-        return false;
-    return strncasecmp(from.p, host.p, host.n) == 0;
-}
-
 struct access_refusal access_check(const struct access_rules *rules, const struct access_request *r,
                                    const struct sockaddr *here)
 {
@@ -427,8 +417,9 @@ struct access_refusal access_check(const struct access_rules *rules, const struc
     struct access_refusal host = check_host(rules, r, here);
     if (host.status)
         return host;
-    bool foreign = r->origin.p && !is_own_origin(r->origin, r->host);
-    if (foreign)
+    struct str from = without_scheme(r->origin);
+    bool own = from.p && from.n == r->host.n && strncasecmp(from.p, r->host.p, from.n) == 0;
+    if (r->origin.p && !own)
         return (struct access_refusal){403, "requests from other origins are refused\n"};
 
     bool get = str_is(r->method, "GET") || str_is(r->method, "HEAD");
@@ -441,7 +432,7 @@ struct access_refusal access_check(const struct access_rules *rules, const struc
 
 /* ---- Authorization ---- */
 
-/* bearer_of returns the token after "Bearer"; p == NULL: the header has another scheme. */
+/* Returns the token after "Bearer"; p == NULL: the header has another scheme. */
 static struct str bearer_of(struct str authorization)
 {
     static const char scheme[] = "Bearer ";

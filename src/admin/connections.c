@@ -29,13 +29,13 @@ static struct connection *find_connection(struct connections *k, int fd)
     return NULL;
 }
 
-/* disconnect ends a connection. The thread that serves it notices, and closes it. */
+/* Ends a connection. The thread that serves it notices, and closes it. */
 static void disconnect(const struct connection *one)
 {
     shutdown(one->fd, SHUT_RDWR);
 }
 
-/* make_room disconnects the oldest client whose request is not complete, if few places are left. */
+/* Disconnects the oldest client whose request is not complete, if few places are left. */
 static void make_room(const struct connections *k)
 {
     size_t open = 0;

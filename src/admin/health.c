@@ -32,8 +32,8 @@ int64_t health_stalled(const struct worker_view *v, int64_t now_ns)
     return now_ns - since;
 }
 
-/* stuck_health says why a consumer has made no progress for longer than it may. If the sink reports
- * nothing at all, not even that a delivery timed out, the loop itself has gone wrong. */
+/* Returns why a consumer has made no progress for longer than it may. If the sink reports nothing
+ * at all, not even that a delivery timed out, the loop itself has gone wrong. */
 static struct health stuck_health(const struct worker_view *v, int64_t now, int64_t patience)
 {
     int64_t silent = now - v->stats.ended_at;
@@ -77,8 +77,7 @@ struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t pat
 
 /* ---- all consumers ---- */
 
-/* store_says_paused asks the store whether a consumer is paused. If it does not answer, that is a
- * no. */
+/* Asks the store whether a consumer is paused. If it does not answer, that is a no. */
 static bool store_says_paused(struct store *st, const char *name)
 {
     struct consumer_gauge g;
@@ -91,8 +90,8 @@ static bool store_says_paused(struct store *st, const char *name)
     return paused;
 }
 
-/* judge_consumer judges one consumer. It asks the store only about one that seems to be stuck: it
- * may have been paused with work in hand. */
+/* Judges one consumer. It asks the store only about one that seems to be stuck: it may have been
+ * paused with work in hand. */
 static struct health judge_consumer(const struct admin_config *cfg, struct store *st,
                                     const struct worker_view *v, int64_t now)
 {
@@ -104,8 +103,8 @@ static struct health judge_consumer(const struct admin_config *cfg, struct store
     return h;
 }
 
-/* none_running is the health of a relay without consumers: it waits for its store, or has lost all
- * of them. A restart would not help, so it counts as alive. */
+/* The health of a relay without consumers: it waits for its store, or has lost all of them. A
+ * restart would not help, so it counts as alive. */
 static struct health none_running(const struct admin_config *cfg, struct buf *verbose)
 {
     struct health h = {.ready = false, .alive = true};

@@ -13,8 +13,8 @@ struct label {
     const char *name, *value;
 };
 
-/* add_escaped appends the value of a label. Types come from strangers: where one is not UTF-8, its
- * bytes beyond ASCII become question marks. */
+/* Appends the value of a label. Types come from strangers: where one is not UTF-8, its bytes beyond
+ * ASCII become question marks. */
 static void add_escaped(struct buf *b, const char *value)
 {
     bool valid = utf8_valid(str_of(value), NULL);
@@ -44,8 +44,8 @@ static void add_labels(struct buf *b, const struct label *labels)
     buf_addc(b, '}');
 }
 
-/* add_series appends `name{label="value",...} `; the number follows. labels end with name == NULL,
- * and may be NULL. */
+/* Appends `name{label="value",...} `; the number follows. labels end with name == NULL, and may be
+ * NULL. */
 static void add_series(struct buf *b, const char *name, const char *suffix,
                        const struct label *labels)
 {
@@ -69,8 +69,7 @@ static void add_seconds(struct buf *b, const char *name, const struct label *lab
     buf_addf(b, "%.15g\n", seconds);
 }
 
-/* add_histogram appends the buckets, which are cumulative in the text format, then sum and
- * count. */
+/* Appends the buckets, which are cumulative in the text format, then sum and count. */
 static void add_histogram(struct buf *b, const char *name, const char *consumer,
                           const struct histogram *h, const int64_t *bounds)
 {
@@ -108,7 +107,7 @@ struct by_types {
     size_t n;
 };
 
-/* type_of returns the entry of a type, adding it if there is room, else the one for all others. */
+/* Returns the entry of a type, adding it if there is room, else the one for all others. */
 static struct by_type *type_of(struct by_types *t, const char *name)
 {
     for (size_t i = 0; i < t->n; i++)
@@ -129,8 +128,8 @@ static void note_older(struct by_type *t, int64_t at)
         t->oldest_at = at;
 }
 
-/* types_of lists the delivered types first, so that a series that exists does not lose its
- * name to a type that begins to wait. */
+/* Lists the delivered types first, so that a series that exists does not lose its name to a type
+ * that begins to wait. */
 static void types_of(const struct metrics_consumer *c, struct by_types *t)
 {
     *t = (struct by_types){.type[METER_TYPES].name = "other"};
@@ -193,7 +192,7 @@ static void refused(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* depth is read from the store, so it is left out while the store does not answer. */
+/* Read from the store, so it is left out while the store does not answer. */
 static void depth(struct buf *b, const char *name, const struct metrics *m)
 {
     struct by_types t;
@@ -208,7 +207,7 @@ static void depth(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* seconds_since returns the age of a wall time by the clock of the store; 0 for none. */
+/* Returns the age of a wall time by the clock of the store; 0 for none. */
 static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
 {
     if (!wall_ms)
@@ -219,7 +218,7 @@ static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
     return (double)ms / 1e3;
 }
 
-/* lag is the age of the oldest event that is not delivered, by type. */
+/* The age of the oldest event that is not delivered, by type. */
 static void lag(struct buf *b, const char *name, const struct metrics *m)
 {
     struct by_types t;
@@ -235,8 +234,8 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* counted_name returns the name of the i-th counter of a meter, or NULL if it is not in use. The
- * last one counts all other types. */
+/* Returns the name of the i-th counter of a meter, or NULL if it is not in use. The last one counts
+ * all other types. */
 static const char *counted_name(const struct meter *t, size_t i)
 {
     if (i == METER_TYPES)
@@ -259,7 +258,7 @@ static void dispatched(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* add_reason appends a count of one topic, by reason. */
+/* Appends a count of one topic, by reason. */
 static void add_reason(struct buf *b, const char *name, const struct metrics_consumer *c,
                        const char *topic, const char *reason, int64_t n)
 {
@@ -297,8 +296,7 @@ static void call_seconds(struct buf *b, const char *name, const struct metrics *
     add_histogram(b, name, c->view.consumer, &c->view.stats.meter.call, meter_call_bounds);
 }
 
-/* add_renewal appends a count of one kind of lease: on a claim in the database, or on a key in
- * Redis. */
+/* Appends a count of one kind of lease: on a claim in the database, or on a key in Redis. */
 static void add_renewal(struct buf *b, const char *name, const struct metrics_consumer *c,
                         const char *kind, const char *result, int64_t n)
 {
@@ -500,7 +498,7 @@ static void add_family(struct buf *b, const char *name, const char *type, const 
     buf_addf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* add_process appends the metrics of the process, each of which is a single series. */
+/* Appends the metrics of the process, each of which is a single series. */
 static void add_process(struct buf *b)
 {
     struct process_sample list[PROCESS_SAMPLES];

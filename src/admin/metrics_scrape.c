@@ -11,8 +11,8 @@
 
 /* ---- the relay and the store ---- */
 
-/* read_gauge asks the store about a consumer. If that fails, the store counts as down, unless it
- * just does not know the consumer. */
+/* Asks the store about a consumer. If that fails, the store counts as down, unless it just does not
+ * know the consumer. */
 static void read_gauge(struct scrape *l, struct store *st, struct metrics_consumer *c)
 {
     struct error err;
@@ -26,7 +26,7 @@ static void read_gauge(struct scrape *l, struct store *st, struct metrics_consum
         l->m.store_up = false;
 }
 
-/* scrape_consumer adds one consumer. The relay is ready if all of them are. */
+/* Adds one consumer. The relay is ready if all of them are. */
 static void scrape_consumer(struct scrape *l, const struct admin_config *cfg, struct store *st,
                             struct metrics_consumer *c)
 {
@@ -36,8 +36,7 @@ static void scrape_consumer(struct scrape *l, const struct admin_config *cfg, st
     l->m.ready = l->m.ready && c->health.ready;
 }
 
-/* keep_mark keeps a high-water mark. It ends the walk, by returning 1, if there is no room for
- * more. */
+/* Keeps a high-water mark. It ends the walk, by returning 1, if there is no room for more. */
 static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct scrape *l = ctx;
@@ -105,7 +104,7 @@ static double cpu_seconds(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-/* open_files counts the entries of /proc/self/fd. */
+/* Counts the entries of /proc/self/fd. */
 static int open_files(void)
 {
     int n = -1; /* do not count the directory we read */
@@ -120,7 +119,7 @@ static int open_files(void)
     return n;
 }
 
-/* boot_time compares two clocks, since /proc/stat may be hidden from us. */
+/* Compares two clocks, since /proc/stat may be hidden from us. */
 static double boot_time(void)
 {
     struct timespec up = {0}, now = {0};
@@ -139,8 +138,8 @@ static bool read_line(const char *path, char *out, int size)
     return got;
 }
 
-/* start_field returns field 22 of a line of /proc/self/stat and what follows it, or NULL. The name
- * of the program may contain anything, so the fields are counted from its closing parenthesis. */
+/* Returns field 22 of a line of /proc/self/stat and what follows it, or NULL. The name of the
+ * program may contain anything, so the fields are counted from its closing parenthesis. */
 static const char *start_field(const char *line)
 {
     const char *p = strrchr(line, ')');
@@ -155,8 +154,7 @@ struct stat_fields {
     double virtual_bytes, resident_bytes;
 };
 
-/* read_stat reads fields 22 to 24: start in clock ticks after boot, virtual bytes, resident
- * pages. */
+/* Reads fields 22 to 24: start in clock ticks after boot, virtual bytes, resident pages. */
 static bool read_stat(struct stat_fields *ret)
 {
     char line[1024];

@@ -59,8 +59,8 @@ bool admin_built(void)
 
 /* ---- pages ---- */
 
-/* lock_store returns the store for scrapes, locked. It returns NULL, with nothing locked, if
- * another scrape keeps it busy or it cannot be opened; the page is then made without it. */
+/* Returns the store for scrapes, locked. It returns NULL, with nothing locked, if another scrape
+ * keeps it busy or it cannot be opened; the page is then made without it. */
 static struct store *lock_store(struct admin *s)
 {
     struct timespec until;
@@ -82,7 +82,7 @@ static void unlock_store(struct admin *s, const struct store *st)
         pthread_mutex_unlock(&s->store_lock);
 }
 
-/* page_metrics looks at everything while it holds the store, and formats it afterwards. */
+/* Looks at everything while it holds the store, and formats it afterwards. */
 static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
 {
     struct scrape l;
@@ -100,8 +100,8 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
     return OK;
 }
 
-/* details_for returns where the details of a page go, or NULL if there are to be none. If they are
- * withheld, the page says so. */
+/* Returns where the details of a page go, or NULL if there are to be none. If they are withheld,
+ * the page says so. */
 static struct buf *details_for(enum page_detail detail, struct buf *b)
 {
     if (detail == PAGE_VERBOSE)
@@ -119,7 +119,7 @@ static unsigned page_livez(struct admin *s, enum page_detail detail, struct buf 
     return alive ? OK : UNAVAILABLE;
 }
 
-/* is_ready asks the store only if we do not seem ready: a paused consumer may look stuck. */
+/* Asks the store only if we do not seem ready: a paused consumer may look stuck. */
 static bool is_ready(struct admin *s, struct buf *details)
 {
     if (admin_health(&s->cfg, NULL, NULL).ready) {
@@ -159,7 +159,7 @@ static const struct page pages[] = {
     {"/", PAGES_TEXT, false, page_index},
 };
 
-/* find_page returns the page of a path, or NULL. */
+/* Returns the page of a path, or NULL. */
 static const struct page *find_page(const char *path)
 {
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
@@ -179,8 +179,8 @@ static int descriptor_of(struct MHD_Connection *c)
     return info->connect_fd;
 }
 
-/* on_connection keeps the list of connections. It wakes the watching thread, which has a new
- * deadline to wait for. */
+/* Keeps the list of connections. It wakes the watching thread, which has a new deadline to wait
+ * for. */
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -208,9 +208,9 @@ int64_t admin_tick(struct admin *s, int64_t now)
 
 /* ---- requests ---- */
 
-/* note_once takes a header that may occur only once. libmicrohttpd 0.9.75 appends a folded line to
- * the name of the header: "Origin: x", then " y", is a header "Originy", which would go unnoticed.
- * So a name that only begins like one of ours counts as a repeated header. */
+/* Takes a header that may occur only once. libmicrohttpd 0.9.75 appends a folded line to the name
+ * of the header: "Origin: x", then " y", is a header "Originy", which would go unnoticed. So a name
+ * that only begins like one of ours counts as a repeated header. */
 static void note_once(struct access_request *r, const char *name, const char *value)
 {
     struct str *const fields[] = {&r->host, &r->origin, &r->authorization};
@@ -227,7 +227,7 @@ static void note_once(struct access_request *r, const char *name, const char *va
     }
 }
 
-/* note_header keeps what the rules of access look at. */
+/* Keeps what the rules of access look at. */
 static enum MHD_Result note_header(void *request, enum MHD_ValueKind kind, const char *name,
                                    const char *value)
 {
@@ -250,8 +250,7 @@ struct reply {
     struct buf text;
 };
 
-/* send_reply sends the reply with headers that keep browsers from caching, sniffing or framing
- * it. */
+/* Sends the reply with headers that keep browsers from caching, sniffing or framing it. */
 static enum MHD_Result send_reply(struct MHD_Connection *c, const struct reply *reply)
 {
     static const char *const headers[][2] = {
@@ -279,8 +278,8 @@ static enum MHD_Result send_reply(struct MHD_Connection *c, const struct reply *
     return queued;
 }
 
-/* refusal_of applies the rules of access. *ret_knows says why its sender may not see
- * everything, if that is so. */
+/* Applies the rules of access. *ret_knows says why its sender may not see everything, if that is
+ * so. */
 static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
                                         const struct access_request *r,
                                         struct access_refusal *ret_knows)
@@ -296,7 +295,7 @@ static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *
     return access_check(&rules, r, (struct sockaddr *)&here);
 }
 
-/* detail_of reads the parameter `verbose`; details are for clients that know the token. */
+/* Reads the parameter `verbose`; details are for clients that know the token. */
 static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
 {
     bool wanted = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL,
@@ -308,7 +307,7 @@ static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
     return PAGE_VERBOSE;
 }
 
-/* make_reply makes the reply to a request: a refusal, a page, or 404. */
+/* Makes the reply to a request: a refusal, a page, or 404. */
 static void make_reply(struct admin *s, struct MHD_Connection *c, const char *url,
                        const struct access_request *r, struct reply *ret)
 {
@@ -339,7 +338,7 @@ static void make_reply(struct admin *s, struct MHD_Connection *c, const char *ur
         ret->status = MHD_HTTP_INTERNAL_SERVER_ERROR;
 }
 
-/* on_request answers as soon as the headers are there: no request that is let in has a body. */
+/* Answers as soon as the headers are there: no request that is let in has a body. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *data_size, void **state)
@@ -364,8 +363,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 
 /* ---- start and stop ---- */
 
-/* start_daemon starts the HTTP server on a listening socket. The limits are the only resources a
- * client can use up. */
+/* Starts the HTTP server on a listening socket. The limits are the only resources a client can use
+ * up. */
 static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
 {
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
@@ -402,8 +401,7 @@ static struct admin *new_admin(const struct admin_config *cfg, const struct admi
     return s;
 }
 
-/* listen_and_start listens on an address and starts the HTTP server. On success the server owns the
- * socket. */
+/* Listens on an address and starts the HTTP server. On success the server owns the socket. */
 static int listen_and_start(struct admin *s, const struct admin_address *address,
                             char ret_url[ADMIN_ADDRESS], struct error *err)
 {
@@ -451,8 +449,8 @@ void admin_set_tokens(struct admin *s, struct tokens *t)
     access_tokens_free(former);
 }
 
-/* idle_soon waits a moment for scrapes to end. One that waits for a store which does not answer
- * must not keep us from stopping. */
+/* Waits a moment for scrapes to end. One that waits for a store which does not answer must not keep
+ * us from stopping. */
 static bool idle_soon(struct admin *s)
 {
     struct timespec until;

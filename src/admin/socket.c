@@ -28,7 +28,7 @@ static int refuse_address(const char *text, struct error *err)
                    text);
 }
 
-/* parse_path reads the path of a unix socket. text is the whole address, for the message. */
+/* Reads the path of a unix socket. text is the whole address, for the message. */
 static int parse_path(const char *text, const char *path, struct admin_address *ret,
                       struct error *err)
 {
@@ -58,7 +58,7 @@ static bool parse_v6(const char *host, uint16_t port, struct admin_address *ret)
     return inet_pton(AF_INET6, host, &ret->at.v6.sin6_addr) == 1;
 }
 
-/* parse_host reads 127.0.0.1, localhost or [::1], of n bytes. */
+/* Reads 127.0.0.1, localhost or [::1], of n bytes. */
 static bool parse_host(const char *text, size_t n, uint16_t port, struct admin_address *ret)
 {
     char host[ADMIN_ADDRESS];
@@ -103,8 +103,8 @@ bool admin_loopback(const struct admin_address *a)
 
 /* ---- the place in the file system ---- */
 
-/* check_folder refuses a folder where another user could put a socket in place of ours. Clients
- * would send that one their tokens. */
+/* Refuses a folder where another user could put a socket in place of ours. Clients would send that
+ * one their tokens. */
 static int check_folder(const struct stat *folder, struct error *err)
 {
     bool open_to_all = (folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX);
@@ -119,8 +119,8 @@ static int check_folder(const struct stat *folder, struct error *err)
     return 0;
 }
 
-/* open_locked returns a descriptor of the folder that holds its lock. It waits up to two seconds:
- * another relay holds the lock only while it starts. */
+/* Returns a descriptor of the folder that holds its lock. It waits up to two seconds: another relay
+ * holds the lock only while it starts. */
 static int open_locked(const struct place *p, int *ret, struct error *err)
 {
     if (check_folder(&p->folder, err) != 0)
@@ -139,8 +139,8 @@ static int open_locked(const struct place *p, int *ret, struct error *err)
     return err_set(err, ERR_BUSY, "another process has locked its folder");
 }
 
-/* lock_folder keeps a process that starts at the same time from taking our new socket for one that
- * was left behind. The lock lasts until the descriptor is closed. */
+/* Keeps a process that starts at the same time from taking our new socket for one that was left
+ * behind. The lock lasts until the descriptor is closed. */
 static int lock_folder(const char *path, int *ret, struct error *err)
 {
     struct place p;
@@ -151,7 +151,7 @@ static int lock_folder(const char *path, int *ret, struct error *err)
     return r;
 }
 
-/* is_alive reports whether a process is listening on a socket; when in doubt, yes. */
+/* Whether a process is listening on a socket; when in doubt, yes. */
 static bool is_alive(const struct sockaddr_un *un)
 {
     int fd = fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -163,7 +163,7 @@ static bool is_alive(const struct sockaddr_un *un)
     return !refused;
 }
 
-/* clear_way removes the socket of a process that ended without removing it. */
+/* Removes the socket of a process that ended without removing it. */
 static int clear_way(const struct sockaddr_un *un, struct error *err)
 {
     struct stat st;
@@ -190,7 +190,7 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
 
 /* ---- listening ---- */
 
-/* bind_file binds the socket with exactly this mode from the first moment on. */
+/* Binds the socket with exactly this mode from the first moment on. */
 static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct socket_file *ret,
                      struct error *err)
 {
@@ -207,7 +207,7 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     return 0;
 }
 
-/* listen_path listens on a unix socket. The folder stays locked until it does. */
+/* Listens on a unix socket. The folder stays locked until it does. */
 static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret,
                        struct error *err)
 {
@@ -223,7 +223,7 @@ static int listen_path(int fd, const struct socket_wish *w, struct socket_file *
     return r;
 }
 
-/* listen_address listens on a TCP port, even if connections of an earlier relay linger there. */
+/* Listens on a TCP port, even if connections of an earlier relay linger there. */
 static int listen_address(int fd, const struct socket_wish *w, struct error *err)
 {
     int one = 1;

@@ -55,8 +55,8 @@ struct outbox_batch {
     int64_t wait_ms; /* when there may be more; -1: not known */
 };
 
-/* may_deliver says whether the event may go out now. The others of a claim wait behind an earlier
- * event of their key, or for the end of their delay; settling puts them back. */
+/* Whether the event may go out now. The others of a claim wait behind an earlier event of their
+ * key, or for the end of their delay; settling puts them back. */
 static bool may_deliver(const struct event *ev)
 {
     return !ev->behind && !ev->delayed;
@@ -77,8 +77,7 @@ static const char *reason_or(const struct item *it, const char *usual)
     return it->why ? it->why : usual;
 }
 
-/* failed_outcome returns the outcome of a failed attempt: a retry, or a dead letter after the last
- * one. */
+/* Returns the outcome of a failed attempt: a retry, or a dead letter after the last one. */
 static struct outcome failed_outcome(outbox_batch *b, const struct part *p, const struct item *it)
 {
     const struct event *ev = it->d.ev;
@@ -94,8 +93,8 @@ static struct outcome failed_outcome(outbox_batch *b, const struct part *p, cons
     return o;
 }
 
-/* outcome_of fills in the outcome of an event, unless it was delivered: a settlement lists only
- * exceptions. It returns whether it did. */
+/* Fills in the outcome of an event, unless it was delivered: a settlement lists only exceptions. It
+ * returns whether it did. */
 static bool outcome_of(outbox_batch *b, const struct part *p, const struct item *it,
                        struct outcome *ret)
 {
@@ -123,8 +122,8 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     return true;
 }
 
-/* untried_from returns where the events begin of which none was tried, up to the end. This rest of
- * a fresh range is given back as it was. Parked events are settled one by one. */
+/* Returns where the events begin of which none was tried, up to the end. This rest of a fresh range
+ * is given back as it was. Parked events are settled one by one. */
 static size_t untried_from(const struct part *p)
 {
     size_t i = p->b.n;
@@ -135,10 +134,10 @@ static size_t untried_from(const struct part *p)
     return i;
 }
 
-/* settle_part settles one consumer's claim, in the application's transaction if in_tx is set, and
- * otherwise in one of its own. *ret_lost: the lease had run out, and another worker has the events.
- * It lists only the exceptions, and gives back the untried end as a range, so what it sends does
- * not grow with the number of delivered events. The caller holds the handle's lock. */
+/* Settles one consumer's claim, in the application's transaction if in_tx is set, and otherwise in
+ * one of its own. *ret_lost: the lease had run out, and another worker has the events. It lists
+ * only the exceptions, and gives back the untried end as a range, so what it sends does not grow
+ * with the number of delivered events. The caller holds the handle's lock. */
 static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost,
                        struct error *err)
 {
@@ -163,8 +162,8 @@ static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lo
     return result;
 }
 
-/* claim_lost is the error of a claim that has gone to another worker. What was delivered may be
- * delivered again. */
+/* The error of a claim that has gone to another worker. What was delivered may be delivered
+ * again. */
 static int claim_lost(const struct part *p, struct error *err)
 {
     return err_set(err, ERR_LOST,
@@ -223,7 +222,7 @@ OUTBOX_API int outbox_batch_extend(outbox_batch *b, int64_t lease_ms, outbox_err
 
 /* ---- claiming ---- */
 
-/* read_claim copies the fields that the caller's header has, fills in defaults, and checks them. */
+/* Copies the fields that the caller's header has, fills in defaults, and checks them. */
 static int read_claim(const outbox_claim *given, outbox_claim *c, struct error *err)
 {
     *c = (outbox_claim)OUTBOX_CLAIM_INIT;
@@ -256,8 +255,8 @@ static size_t count_deliverable(const struct batch *b)
     return n;
 }
 
-/* claim_part makes one claim for a consumer. *ret_again: it found only events that may not be
- * delivered now, and settled them, so there may be others. */
+/* Makes one claim for a consumer. *ret_again: it found only events that may not be delivered now,
+ * and settled them, so there may be others. */
 static int claim_part(outbox_batch *b, struct part *p, const struct claim_request *req,
                       bool *ret_again, struct error *err)
 {
@@ -294,8 +293,8 @@ static int claim_part(outbox_batch *b, struct part *p, const struct claim_reques
     return result;
 }
 
-/* new_part makes an empty part for a consumer. A retry policy that this version cannot read counts
- * as `fast`. */
+/* Makes an empty part for a consumer. A retry policy that this version cannot read counts as
+ * `fast`. */
 static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, struct error *err)
 {
     struct part *p = arena_zalloc(&b->a, 1, sizeof *p);
@@ -311,7 +310,7 @@ static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, 
     return p;
 }
 
-/* claim_for adds what one consumer has to the batch. A suspect must be alone in it. */
+/* Adds what one consumer has to the batch. A suspect must be alone in it. */
 static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
                      bool only_consumer, struct error *err)
 {
@@ -357,8 +356,8 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
     return 0;
 }
 
-/* shuffle_specs puts the consumers in random order. Otherwise one that always has more events than
- * the limit would starve those after it. */
+/* Puts the consumers in random order. Otherwise one that always has more events than the limit
+ * would starve those after it. */
 static void shuffle_specs(struct consumer_spec *list, size_t n, struct rng *rng)
 {
     for (size_t i = n; i > 1; i--) {
@@ -375,8 +374,8 @@ static bool is_full(const outbox_batch *b, const outbox_claim *c)
     return has_suspect || b->n >= c->limit;
 }
 
-/* claim_all goes through the consumers until the batch is full. If one fails, the others are served
- * all the same, and its error counts only if there is nothing to deliver. */
+/* Goes through the consumers until the batch is full. If one fails, the others are served all the
+ * same, and its error counts only if there is nothing to deliver. */
 static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
 {
     struct consumer_spec *list;
@@ -449,13 +448,13 @@ OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b)
     return b->wait_ms;
 }
 
-/* makes_wait says whether an item will come again, so that later ones must not overtake it. */
+/* Whether an item will come again, so that later ones must not overtake it. */
 static bool makes_wait(const struct item *it)
 {
     return it->said != SAID_NOTHING && it->said != SAID_DONE && it->said != SAID_REJECT;
 }
 
-/* must_wait says whether an earlier item that this one must not overtake will come again. */
+/* Whether an earlier item that this one must not overtake will come again. */
 static bool must_wait(const struct part *p, size_t at)
 {
     if (p->order == ORDER_NONE || p->held_back == 0)
@@ -485,8 +484,8 @@ OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b)
     return NULL;
 }
 
-/* part_of finds the part by the address of the event, which is an item of it; NULL: it is not of
- * this batch. */
+/* Finds the part by the address of the event, which is an item of it; NULL: it is not of this
+ * batch. */
 static struct part *part_of(const outbox_batch *b, const outbox_event *ev)
 {
     uintptr_t at = (uintptr_t)ev;

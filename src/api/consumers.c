@@ -22,7 +22,7 @@ static void worker_free(struct worker *w)
     free(w);
 }
 
-/* add_worker makes a worker, which can be woken before it is opened, and adds it to the list, which
+/* Makes a worker, which can be woken before it is opened, and adds it to the list, which
  * outbox_wake and others read under the lock. */
 static int add_worker(outbox_consumer *c, const struct worker *model, struct error *err)
 {
@@ -54,7 +54,7 @@ static int add_worker(outbox_consumer *c, const struct worker *model, struct err
     return err_nomem(err);
 }
 
-/* free_workers frees workers and parts, so that they can be made again. */
+/* Frees workers and parts, so that they can be made again. */
 static void free_workers(outbox_consumer *c)
 {
     pthread_mutex_lock(&c->ob->sv.lock);
@@ -81,13 +81,13 @@ static bool has_own_fates(const outbox_consumer *c)
     return c->named && !c->shared;
 }
 
-/* is_bare says whether a consumer has nothing to deliver with. */
+/* Whether a consumer has nothing to deliver with. */
 static bool is_bare(const outbox_consumer *c)
 {
     return !c->c.sink && c->n_handlers == 0;
 }
 
-/* check_settings refuses settings that contradict each other. */
+/* Refuses settings that contradict each other. */
 static int check_settings(const outbox_consumer *c, struct error *err)
 {
     bool has_sink = c->c.sink != NULL;
@@ -118,8 +118,7 @@ static int check_settings(const outbox_consumer *c, struct error *err)
     return 0;
 }
 
-/* expand_parts gives each handler a consumer of its own, with its own position, retries and dead
- * letters. */
+/* Gives each handler a consumer of its own, with its own position, retries and dead letters. */
 static int expand_parts(outbox_consumer *c, struct error *err)
 {
     c->parts = calloc(c->n_handlers, sizeof *c->parts);
@@ -139,7 +138,7 @@ static int expand_parts(outbox_consumer *c, struct error *err)
     return 0;
 }
 
-/* join_patterns makes the handlers' patterns the consumer's filter, unless one was set. */
+/* Makes the handlers' patterns the consumer's filter, unless one was set. */
 static int join_patterns(outbox_consumer *c, struct error *err)
 {
     struct buf all;
@@ -162,7 +161,7 @@ static int join_patterns(outbox_consumer *c, struct error *err)
     return result;
 }
 
-/* expand_whole lets all handlers, or the sink, work for the consumer itself. */
+/* Lets all handlers, or the sink, work for the consumer itself. */
 static int expand_whole(outbox_consumer *c, struct error *err)
 {
     struct worker model = {.consumer = &c->c, .handlers = c->handlers, .n_handlers = c->n_handlers};
@@ -175,8 +174,8 @@ static int expand_whole(outbox_consumer *c, struct error *err)
     return 0;
 }
 
-/* api_consumer_expand starts over if anything was changed. A failure leaves neither parts nor
- * workers, and `changed` set, so that the next call tries again. */
+/* Starts over if anything was changed. A failure leaves neither parts nor workers, and `changed`
+ * set, so that the next call tries again. */
 int api_consumer_expand(outbox_consumer *c, struct error *err)
 {
     if (!c->changed)
@@ -199,7 +198,7 @@ int api_consumer_expand(outbox_consumer *c, struct error *err)
     return 0;
 }
 
-/* is_claimed_for says whether the consumer exists for outbox_claim_batch only. */
+/* Whether the consumer exists for outbox_claim_batch only. */
 static bool is_claimed_for(const outbox_consumer *c)
 {
     return c->registered && is_bare(c);
@@ -214,8 +213,8 @@ bool api_runs_any(const outbox *ob)
     return false;
 }
 
-/* check_names refuses two consumers with one name: a handler "b" of the consumer "a" is called
- * "a.b", and so may be a consumer. Several workers share one consumer. */
+/* Refuses two consumers with one name: a handler "b" of the consumer "a" is called "a.b", and so
+ * may be a consumer. Several workers share one consumer. */
 static int check_names(struct worker *const *list, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++) {
@@ -357,8 +356,7 @@ OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const
     return 0;
 }
 
-/* call_handler calls the application. A verdict that does not exist counts as a retry: nothing is
- * lost. */
+/* Calls the application. A verdict that does not exist counts as a retry: nothing is lost. */
 static enum sink_status call_handler(struct handler_call *call, const struct delivery *d, void *ctx)
 {
     static const enum sink_status status[] = {SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN,
@@ -370,8 +368,8 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
     return status[verdict];
 }
 
-/* add_handler owns name and pattern, and frees them if it fails; a pattern that is NULL counts as
- * out of memory. */
+/* Owns name and pattern, and frees them if it fails; a pattern that is NULL counts as out of
+ * memory. */
 static int add_handler(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
                        bool external, struct error *err)
 {
@@ -408,8 +406,8 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
     return add_handler(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
 
-/* full_name makes the name that a handler has in the store, "consumer.handler". It refuses a name
- * that is invalid or taken. */
+/* Makes the name that a handler has in the store, "consumer.handler". It refuses a name that is
+ * invalid or taken. */
 static int full_name(const outbox_consumer *c, const char *name, char full[FULL_NAME],
                      struct error *err)
 {

@@ -6,9 +6,9 @@
 
 #define LEASE_MAX_MS 30000 /* longer leases are renewed as often as this one would be */
 
-/* is_overdue says whether a call is past its time limit. Then its claim is left to expire; once
- * another worker has taken over, nothing that the call still does will be committed. But while the
- * claim cannot change hands, what it does will count, however late. Each call is reported once. */
+/* Whether a call is past its time limit. Then its claim is left to expire; once another worker has
+ * taken over, nothing that the call still does will be committed. But while the claim cannot change
+ * hands, what it does will count, however late. Each call is reported once. */
 static bool is_overdue(struct lease_renewer *l, struct worker *w, int64_t started, int64_t now)
 {
     int64_t took = now - started;
@@ -42,8 +42,8 @@ static int extend_claim(struct lease_renewer *l, const struct claim_lease *lease
     return l->st->ops->extend(l->st, lease, ret_lost, err);
 }
 
-/* renew_lease extends the claim of a worker that is in a call, once half of the lease is over. It
- * does no harm if that comes too late or after the call, because the epoch identifies the claim. */
+/* Extends the claim of a worker that is in a call, once half of the lease is over. It does no harm
+ * if that comes too late or after the call, because the epoch identifies the claim. */
 static void renew_lease(struct lease_renewer *l, struct worker *w, int64_t now)
 {
     int64_t lease_ns = w->consumer->lease_ms * MS_NS;
@@ -72,8 +72,8 @@ static void renew_lease(struct lease_renewer *l, struct worker *w, int64_t now)
         atomic_compare_exchange_strong(&w->call.deadline, &deadline, now + lease_ns);
 }
 
-/* absolve_suspect tells the store that the event which is being handled is not to blame if the
- * process is killed now: it is being stopped, and the operator may lose patience. */
+/* Tells the store that the event which is being handled is not to blame if the process is killed
+ * now: it is being stopped, and the operator may lose patience. */
 static void absolve_suspect(struct lease_renewer *l)
 {
     struct suspect_claim c;
@@ -86,7 +86,7 @@ static void absolve_suspect(struct lease_renewer *l)
         log_at(l->sv->log, LOG_WARN_, c.consumer, "store: %s", err.text);
 }
 
-/* wait_period returns false if the renewer is to stop. */
+/* Returns false if the renewer is to stop. */
 static bool wait_period(struct lease_renewer *l, int64_t period_ns)
 {
     int64_t until = clock_mono(&clock_system) + period_ns;

@@ -36,7 +36,7 @@ void manage_log_level(outbox *ob, int level)
     atomic_store_explicit(&ob->log.least, level, memory_order_relaxed);
 }
 
-/* manage_start starts all workers of the consumer, or none. */
+/* Starts all workers of the consumer, or none. */
 int manage_start(outbox_consumer *c, bool strict, struct error *err)
 {
     if (api_consumer_expand(c, err) != 0)
@@ -51,7 +51,7 @@ int manage_start(outbox_consumer *c, bool strict, struct error *err)
     return 0;
 }
 
-/* manage_stop unlinks the consumer under the lock, because outbox_wake goes through the list. */
+/* Unlinks the consumer under the lock, because outbox_wake goes through the list. */
 void manage_stop(outbox_consumer *c)
 {
     outbox *ob = c->ob;

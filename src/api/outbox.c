@@ -49,7 +49,7 @@ static int64_t moved_wall(void *ctx)
     return clock_wall(&clock_system) + atomic_load(&((outbox *)ctx)->clock_offset) / MS_NS;
 }
 
-/* env_says_eager reads OUTBOX_EAGER. Anything but a clear yes is a no. */
+/* Reads OUTBOX_EAGER. Anything but a clear yes is a no. */
 static bool env_says_eager(void)
 {
     const char *value = getenv("OUTBOX_EAGER");
@@ -170,8 +170,8 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
     ret->duplicate = duplicate;
 }
 
-/* emit_message emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) says
- * whether a transaction of outbox_begin was open. */
+/* Emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) says whether a
+ * transaction of outbox_begin was open. */
 static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
                         bool *ret_in_tx, struct error *err)
 {
@@ -197,9 +197,8 @@ static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outb
     return 0;
 }
 
-/* after_commit wakes the consumers of this handle if the store cannot, and in eager mode delivers
- * at once, unless outbox_run is at work, or a handler is calling, whose own step will get to the
- * event. */
+/* Wakes the consumers of this handle if the store cannot, and in eager mode delivers at once,
+ * unless outbox_run is at work, or a handler is calling, whose own step will get to the event. */
 static int after_commit(outbox *ob, struct error *err)
 {
     bool store_wakes = (ob->st->caps & STORE_WAKEUP) != 0;
@@ -278,8 +277,8 @@ int api_lock_own(outbox *ob, const char *what, struct error *err)
                    what);
 }
 
-/* end_tx releases the lock that outbox_begin took, besides the caller's own. Returns false if there
- * was no outbox_begin. */
+/* Releases the lock that outbox_begin took, besides the caller's own. Returns false if there was no
+ * outbox_begin. */
 static bool end_tx(outbox *ob)
 {
     bool was = ob->in_tx;
@@ -379,7 +378,7 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
     return result;
 }
 
-/* keep_first keeps the first mark and ends the walk: marks come with the furthest first. */
+/* Keeps the first mark and ends the walk: marks come with the furthest first. */
 static int keep_first(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     (void)consumer;

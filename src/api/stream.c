@@ -10,7 +10,7 @@ struct reading {
     const outbox_stream *s;
 };
 
-/* handle_in_tx calls the handler, unless the event was handled before. *ret_first: it was not. */
+/* Calls the handler, unless the event was handled before. *ret_first: it was not. */
 static int handle_in_tx(const struct reading *r, const struct event *ev, bool *ret_first,
                         struct error *err)
 {
@@ -25,8 +25,8 @@ static int handle_in_tx(const struct reading *r, const struct event *ev, bool *r
     return 0;
 }
 
-/* handle_event makes one event take effect. The record that it was handled and what the handler
- * does are one transaction. */
+/* Makes one event take effect. The record that it was handled and what the handler does are one
+ * transaction. */
 static int handle_event(void *ctx, const struct event *ev, struct error *err)
 {
     const struct reading *r = ctx;

@@ -97,7 +97,7 @@ struct trimmer {
     int64_t warn_at; /* not before this does it warn again */
 };
 
-/* may_warn limits warnings to one an hour: what is wrong is seldom mended within a minute. */
+/* Limits warnings to one an hour: what is wrong is seldom mended within a minute. */
 static bool may_warn(const struct supervisor *sv, struct trimmer *t)
 {
     int64_t now = clock_mono(sv->clock);
@@ -107,9 +107,9 @@ static bool may_warn(const struct supervisor *sv, struct trimmer *t)
     return true;
 }
 
-/* trim_batch deletes one small batch of what is old, and returns how many ns to wait before the
- * next. When nothing is left, that is a tenth of retention, half a minute at most, so that events
- * go soon after their time and never many of them at once. */
+/* Deletes one small batch of what is old, and returns how many ns to wait before the next. When
+ * nothing is left, that is a tenth of retention, half a minute at most, so that events go soon
+ * after their time and never many of them at once. */
 static int64_t trim_batch(struct supervisor *sv, struct trimmer *t)
 {
     struct trim_request req = {.older_than_ms = sv->retention_ms, .inbox_ms = sv->inbox_ms};
@@ -146,7 +146,7 @@ static bool each_through(const struct supervisor *sv)
     return true;
 }
 
-/* round_over says whether each worker has looked for work since the round began. */
+/* Whether each worker has looked for work since the round began. */
 static bool round_over(const struct supervisor *sv)
 {
     for (const struct worker *w = sv->first; w; w = w->next) {
@@ -157,10 +157,10 @@ static bool round_over(const struct supervisor *sv)
     return true;
 }
 
-/* all_through says whether nothing is left to do for any consumer. It is not enough that each found
- * nothing when it last looked: a handler may have emitted something since for one that looked
- * earlier. So when all seem to be through, a round begins in which each looks once more. They are
- * through if none made a claim in it; otherwise there is another round. */
+/* Whether nothing is left to do for any consumer. It is not enough that each found nothing when it
+ * last looked: a handler may have emitted something since for one that looked earlier. So when all
+ * seem to be through, a round begins in which each looks once more. They are through if none made a
+ * claim in it; otherwise there is another round. */
 static bool all_through(struct supervisor *sv, int64_t *claims_before)
 {
     bool in_round = sv->round > 0;
@@ -191,8 +191,7 @@ static bool all_ended(const struct supervisor *sv)
     return true;
 }
 
-/* run_reload lets the host add and remove workers. If it is wanted again meanwhile, it will run
- * again. */
+/* Lets the host add and remove workers. If it is wanted again meanwhile, it will run again. */
 static void run_reload(struct supervisor *sv)
 {
     sv->reload_wanted = false;
@@ -203,8 +202,8 @@ static void run_reload(struct supervisor *sv)
     pthread_mutex_lock(&sv->lock);
 }
 
-/* supervise waits until all workers have ended. Meanwhile it reloads and trims. With until_through
- * it stops them once nothing is left to do; then it does not trim. */
+/* Waits until all workers have ended. Meanwhile it reloads and trims. With until_through it stops
+ * them once nothing is left to do; then it does not trim. */
 static void supervise(struct supervisor *sv, bool until_through)
 {
     struct trimmer trimmer = {0};
@@ -239,7 +238,7 @@ static void supervise(struct supervisor *sv, bool until_through)
 
 /* ---- workers come and go ---- */
 
-/* start_worker starts the thread of an open worker and appends the worker to the list. */
+/* Starts the thread of an open worker and appends the worker to the list. */
 static int start_worker(struct supervisor *sv, struct worker *w, struct error *err)
 {
     struct worker **end = &sv->first;
@@ -349,8 +348,8 @@ static int open_pool(struct supervisor *sv, struct worker *const *w, size_t n, s
     return pool_open(sv->st, &cfg, &sv->pool, err);
 }
 
-/* open_workers opens all of them before it registers the first consumer, so that nothing is
- * registered if one of them cannot be opened. */
+/* Opens all of them before it registers the first consumer, so that nothing is registered if one of
+ * them cannot be opened. */
 static int open_workers(struct worker *const *w, size_t n, bool until_through, struct error *err)
 {
     int result = 0;
@@ -361,7 +360,7 @@ static int open_workers(struct worker *const *w, size_t n, bool until_through, s
     return result;
 }
 
-/* end_workers waits for all threads. Their first error becomes the caller's, if `result` is 0. */
+/* Waits for all threads. Their first error becomes the caller's, if `result` is 0. */
 static int end_workers(struct supervisor *sv, int result, struct error *err)
 {
     pthread_mutex_lock(&sv->lock);
@@ -384,7 +383,7 @@ static int end_workers(struct supervisor *sv, int result, struct error *err)
     return result;
 }
 
-/* warn_of_inbox warns if the inbox forgets an event while that may still be delivered again. */
+/* Warns if the inbox forgets an event while that may still be delivered again. */
 static void warn_of_inbox(const struct supervisor *sv, const struct worker *w)
 {
     char inbox[32], need[32];
@@ -459,8 +458,8 @@ static int64_t failures_of(const struct worker *w)
     return pipeline_stats(w->p)->retried + pipeline_stats(w->p)->buried;
 }
 
-/* step_rounds goes round until a whole round delivers nothing, because a handler may emit events
- * for a consumer that has already had its turn. */
+/* Goes round until a whole round delivers nothing, because a handler may emit events for a consumer
+ * that has already had its turn. */
 static int step_rounds(struct worker *const *w, size_t n, struct error *err)
 {
     int64_t before;
@@ -475,7 +474,7 @@ static int step_rounds(struct worker *const *w, size_t n, struct error *err)
     return 0;
 }
 
-/* open_to_step opens a worker, unless an earlier step has left it open. */
+/* Opens a worker, unless an earlier step has left it open. */
 static int open_to_step(struct worker *w, struct error *err)
 {
     if (w->p)

@@ -20,8 +20,8 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms)
 
 /* ---- deliver everything ---- */
 
-/* next_due finds out when the next retry or delay of any consumer is due. *ret == 0: none is. A
- * paused consumer does not count: no waiting would deliver its events. */
+/* Finds out when the next retry or delay of any consumer is due. *ret == 0: none is. A paused
+ * consumer does not count: no waiting would deliver its events. */
 static int next_due(outbox *ob, int64_t *ret, struct error *err)
 {
     struct arena a;

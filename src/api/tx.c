@@ -7,7 +7,7 @@
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 
-/* event_of returns the event. Its strings end with a NUL, and an absent one is NULL. */
+/* Returns the event. Its strings end with a NUL, and an absent one is NULL. */
 static const struct event *event_of(const outbox_event *ev)
 {
     return ((const struct delivery *)ev)->ev;
@@ -94,7 +94,7 @@ OUTBOX_API outbox_verdict outbox_retry_in(outbox_tx *tx, int64_t ms, const char 
 
 /* ---- the transaction ---- */
 
-/* store_of returns the store whose transaction the handler works in; NULL: it has none. */
+/* Returns the store whose transaction the handler works in; NULL: it has none. */
 static struct store *store_of(outbox_tx *tx)
 {
     return ((struct handler_call *)tx)->tx;
@@ -124,7 +124,7 @@ OUTBOX_API struct st_mysql *outbox_tx_mariadb(outbox_tx *tx)
     return mdb_handle(st);
 }
 
-/* has_none is the error of a handler that works outside of a transaction. */
+/* The error of a handler that works outside of a transaction. */
 static int has_none(struct error *err)
 {
     return err_set(err, ERR_MISUSE,
@@ -157,7 +157,7 @@ static bool is_text(const char *s)
     return s && *s;
 }
 
-/* content_of returns a payload of `size` bytes; 0: up to its NUL. Without a payload it is empty. */
+/* Returns a payload of `size` bytes; 0: up to its NUL. Without a payload it is empty. */
 static struct str content_of(const char *payload, size_t size)
 {
     if (!payload)

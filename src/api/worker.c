@@ -32,8 +32,8 @@ static int open_sink(struct worker *w, struct error *err)
     return handlers_open(&cfg, w->handlers, w->n_handlers, in_tx, &w->sk, err);
 }
 
-/* open_stores opens the worker's own handle, or a pooled one, and a second one for named handlers,
- * unless those share connections. */
+/* Opens the worker's own handle, or a pooled one, and a second one for named handlers, unless those
+ * share connections. */
 static int open_stores(struct worker *w, struct error *err)
 {
     struct store *st = w->sv->st;
@@ -168,13 +168,13 @@ void worker_show(struct worker *w)
     w->shown_at = clock_mono(w->sv->clock);
 }
 
-/* has_stopped says whether the pipeline has ended, for good or because it failed. */
+/* Whether the pipeline has ended, for good or because it failed. */
 static bool has_stopped(const struct worker *w)
 {
     return pipeline_state(w->p) >= PIPELINE_STOPPED;
 }
 
-/* is_through says whether nothing is left to do for the worker now. */
+/* Whether nothing is left to do for the worker now. */
 static bool is_through(const struct worker *w)
 {
     const struct pipeline_stats *s = pipeline_stats(w->p);
@@ -185,9 +185,9 @@ static bool is_through(const struct worker *w)
     return s->through || s->paused;
 }
 
-/* publish_progress tells the supervisor how far the worker has come in this round, and wakes its
- * thread if that is news to it. A thread that only waits for the end of all is left asleep: it
- * would be woken by each event, and by each consumer. */
+/* Tells the supervisor how far the worker has come in this round, and wakes its thread if that is
+ * news to it. A thread that only waits for the end of all is left asleep: it would be woken by each
+ * event, and by each consumer. */
 static void publish_progress(struct worker *w, uint64_t round)
 {
     struct supervisor *sv = w->sv;
@@ -230,8 +230,8 @@ static void poll_until(const struct clock *c, struct pollfd *fds, size_t n, int6
     ppoll(fds, n, &ts, NULL);
 }
 
-/* wait_for_work sleeps until there is something to do. Returns whether worker_wake was called.
- * Without memory for the list of descriptors (fds == NULL) it only sleeps for 10 ms. */
+/* Sleeps until there is something to do. Returns whether worker_wake was called. Without memory for
+ * the list of descriptors (fds == NULL) it only sleeps for 10 ms. */
 static bool wait_for_work(struct worker *w, struct pollfd *fds)
 {
     int64_t deadline;
@@ -251,8 +251,8 @@ static bool wait_for_work(struct worker *w, struct pollfd *fds)
     return wake->revents != 0 && wake_fd_clear(w->wake_fd);
 }
 
-/* publish_and_sleep publishes what was done and sleeps until there is more to do. *round becomes
- * the round that the supervisor is in, if it has begun one. */
+/* Publishes what was done and sleeps until there is more to do. *round becomes the round that the
+ * supervisor is in, if it has begun one. */
 static void publish_and_sleep(struct worker *w, struct pollfd *fds, uint64_t *round)
 {
     publish_progress(w, *round);
@@ -315,7 +315,7 @@ static void step_while_busy(struct pipeline *p)
         continue;
 }
 
-/* waits_for_sink says whether the worker holds a claim that is worth waiting for. */
+/* Whether the worker holds a claim that is worth waiting for. */
 static bool waits_for_sink(const struct worker *w)
 {
     if (has_stopped(w) || !pipeline_busy(w->p))
@@ -342,7 +342,7 @@ int worker_finish(struct worker *w, struct error *err)
     return 0;
 }
 
-/* keep_first makes `why` the caller's error, unless there is one before it, or `why` is none. */
+/* Makes `why` the caller's error, unless there is one before it, or `why` is none. */
 static void keep_first(const struct error *why, struct error *err, int *result)
 {
     if (*result != 0 || !why->code)

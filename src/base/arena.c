@@ -22,7 +22,7 @@ void arena_init(struct arena *a, size_t limit)
     *a = (struct arena){.limit = limit};
 }
 
-/* free_except frees every block but `keep`, which becomes the only one. */
+/* Frees every block but `keep`, which becomes the only one. */
 static void free_except(struct arena *a, struct arena_block *keep)
 {
     for (struct arena_block *b = a->head, *next; b; b = next) {
@@ -54,7 +54,7 @@ void arena_reset(struct arena *a)
     free_except(a, largest);
 }
 
-/* doubled returns twice a size, or the size itself if that would overflow. */
+/* Returns twice a size, or the size itself if that would overflow. */
 static size_t doubled(size_t size)
 {
     if (size > SIZE_MAX / 2)
@@ -62,9 +62,9 @@ static size_t doubled(size_t size)
     return 2 * size;
 }
 
-/* block_size returns how large the next block should be to hold n bytes. Sizes double, so that
- * after a few rounds the one that arena_reset keeps holds a whole batch; more than the limit in one
- * block could never be used. */
+/* Returns how large the next block should be to hold n bytes. Sizes double, so that after a few
+ * rounds the one that arena_reset keeps holds a whole batch; more than the limit in one block could
+ * never be used. */
 static size_t block_size(const struct arena *a, size_t n)
 {
     size_t size = ARENA_FIRST;
@@ -75,8 +75,8 @@ static size_t block_size(const struct arena *a, size_t n)
     return max_size(size, n);
 }
 
-/* add_block adds an empty block of at least n bytes; NULL when out of memory. If that is much more
- * than the head has, the block goes behind it, so that what comes next still fits in there. */
+/* Adds an empty block of at least n bytes; NULL when out of memory. If that is much more than the
+ * head has, the block goes behind it, so that what comes next still fits in there. */
 static struct arena_block *add_block(struct arena *a, size_t n)
 {
     size_t size = block_size(a, n);

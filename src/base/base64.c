@@ -2,7 +2,7 @@
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* encode writes the four digits of up to three bytes. */
+/* Writes the four digits of up to three bytes. */
 static void encode(const unsigned char *in, size_t n, char out[4])
 {
     unsigned char group[3] = {0};
@@ -27,7 +27,7 @@ void base64_add(struct buf *b, const void *p, size_t n)
     }
 }
 
-/* without_padding returns the text without the = at its end. */
+/* Returns the text without the = at its end. */
 static struct str without_padding(struct str text)
 {
     bool whole = text.n > 0 && text.n % 4 == 0;
@@ -36,7 +36,7 @@ static struct str without_padding(struct str text)
     return text;
 }
 
-/* value_of returns the value of a digit, -1 for any other character. */
+/* Returns the value of a digit, -1 for any other character. */
 static int value_of(char c)
 {
     const char *at = memchr(digits, c, sizeof digits - 1);
@@ -45,8 +45,7 @@ static int value_of(char c)
     return (int)(at - digits);
 }
 
-/* decode appends the bytes; false if a character is not a digit, or bits other than 0 are left
- * over. */
+/* Appends the bytes; false if a character is not a digit, or bits other than 0 are left over. */
 static bool decode(struct buf *b, struct str text)
 {
     unsigned v = 0;

@@ -72,7 +72,7 @@ struct date {
     int month, day;
 };
 
-/* date_of turns days since 1970 into a date. gmtime would do, but this runs for every event that is
+/* Turns days since 1970 into a date. gmtime would do, but this runs for every event that is
  * delivered. */
 static struct date date_of(int64_t days)
 {
@@ -92,7 +92,7 @@ static struct date date_of(int64_t days)
     return (struct date){cycle * 400 + year + (month <= 2), month, day};
 }
 
-/* put writes v with leading zeros and returns where it ends. */
+/* Writes v with leading zeros and returns where it ends. */
 static char *put(char *to, unsigned v, int width)
 {
     for (int i = width - 1; i >= 0; i--) {

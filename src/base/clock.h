@@ -15,7 +15,7 @@ struct clock {
     int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; "now" of a store without a server */
     void *ctx;
     int64_t (*wall_ns)(void *ctx); /* wall_ms in nanoseconds; NULL: whole milliseconds only */
-    /* Milliseconds since the machine started, which nobody can set; NULL: not known. */
+    /* Milliseconds since the machine started, which cannot be set; NULL: not known. */
     int64_t (*boot_ms)(void *ctx);
 };
 

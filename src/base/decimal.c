@@ -15,7 +15,7 @@ struct decimal {
     int64_t exp;
 };
 
-/* exponent_of reads what follows the e. */
+/* Reads what follows the e. */
 static int64_t exponent_of(const char *p, const char *end)
 {
     bool negative = *p == '-';
@@ -63,7 +63,7 @@ static struct decimal decimal_of(struct str number)
     return (struct decimal){negative, first, last, exp};
 }
 
-/* next_digit returns the next digit and steps over it; -1 after the last. */
+/* Returns the next digit and steps over it; -1 after the last. */
 static int next_digit(struct decimal *d)
 {
     if (d->p < d->end && *d->p == '.')

@@ -7,8 +7,7 @@
 #include "base/char.h"
 #include "base/utf8.h"
 
-/* clean turns any text into one line of valid UTF-8, so that it can be logged and quoted as
- * JSON. */
+/* Turns any text into one line of valid UTF-8, so that it can be logged and quoted as JSON. */
 static void clean(char *text)
 {
     const char *end = text + strlen(text);
@@ -26,7 +25,7 @@ static void clean(char *text)
     }
 }
 
-/* append adds ": " and a text to the error, as far as there is room. */
+/* Adds ": " and a text to the error, as far as there is room. */
 static void append(struct error *err, const char *text)
 {
     size_t n = strlen(err->text);

@@ -15,8 +15,8 @@ struct quiet {
     sigset_t mask, pending; /* as they were before */
 };
 
-/* quiet_begin blocks the signals, and notes which of them are pending already. One that was not
- * blocked before cannot have been pending, which saves a system call. */
+/* Blocks the signals, and notes which of them are pending already. One that was not blocked before
+ * cannot have been pending, which saves a system call. */
 static void quiet_begin(struct quiet *q)
 {
     sigset_t set;
@@ -33,7 +33,7 @@ static void quiet_begin(struct quiet *q)
         sigpending(&q->pending);
 }
 
-/* quiet_end takes back what a failed write has raised, and nothing that was pending before it. */
+/* Takes back what a failed write has raised, and nothing that was pending before it. */
 static void quiet_end(const struct quiet *q, bool failed)
 {
     int saved = errno;

@@ -24,8 +24,8 @@ struct parser {
     size_t n_seen;
 };
 
-/* trim cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its
- * new beginning. */
+/* Cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its new
+ * beginning. */
 static char *trim(char *p, char *end)
 {
     while (p < end && char_is_space(*p))
@@ -36,7 +36,7 @@ static char *trim(char *p, char *end)
     return p;
 }
 
-/* fold_space turns each run of white space into one blank. */
+/* Turns each run of white space into one blank. */
 static void fold_space(char *s)
 {
     char *to = s;
@@ -95,7 +95,7 @@ static int read_setting(struct parser *p, char *line, size_t n, struct error *er
     return p->r->visit(p->r->ctx, p->section, name, value, err);
 }
 
-/* read_line handles one line; the byte at `end` may be overwritten. */
+/* Handles one line; the byte at `end` may be overwritten. */
 static int read_line(struct parser *p, char *line, char *end, struct error *err)
 {
     if (memchr(line, '\0', (size_t)(end - line)))
@@ -118,7 +118,7 @@ static int read_line(struct parser *p, char *line, char *end, struct error *err)
     return read_setting(p, line, n, err);
 }
 
-/* read_lines goes through the text up to stop, which is a line feed, and overwrites it. */
+/* Goes through the text up to stop, which is a line feed, and overwrites it. */
 static int read_lines(struct parser *p, char *at, char *stop, struct error *err)
 {
     for (p->r->line = 1; at < stop; p->r->line++) {

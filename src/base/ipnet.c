@@ -92,8 +92,7 @@ static struct bytes bytes_of(const struct sockaddr *sa)
     return r;
 }
 
-/* inner returns the IPv4 address that one of the first `kinds` carriers holds, or the address
- * itself. */
+/* Returns the IPv4 address that one of the first `kinds` carriers holds, or the address itself. */
 static struct bytes inner(struct bytes a, size_t kinds)
 {
     for (size_t i = 0; a.n == 16 && i < kinds; i++) {
@@ -106,7 +105,7 @@ static struct bytes inner(struct bytes a, size_t kinds)
     return a;
 }
 
-/* find names the range that an address is in; NULL if it is in none. */
+/* Names the range that an address is in; NULL if it is in none. */
 static const char *find(const struct range *r, size_t n, const unsigned char *addr)
 {
     for (size_t i = 0; i < n; i++)
@@ -156,7 +155,7 @@ bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
     return true;
 }
 
-/* bare_host copies a host without brackets, zone and dots at its end. */
+/* Copies a host without brackets, zone and dots at its end. */
 static void bare_host(const char *host, char *out, size_t size)
 {
     if (host[0] == '[')
@@ -167,7 +166,7 @@ static void bare_host(const char *host, char *out, size_t size)
     snprintf(out, size, "%.*s", (int)n, host);
 }
 
-/* is_number says whether a label is one in an address: decimal, octal or hexadecimal. */
+/* Whether a label is one in an address: decimal, octal or hexadecimal. */
 static bool is_number(const char *label)
 {
     if (label[0] == '0' && (label[1] == 'x' || label[1] == 'X'))

@@ -9,7 +9,7 @@
 
 /* ---- members and elements ---- */
 
-/* string_end returns the byte after the string at p. */
+/* Returns the byte after the string at p. */
 static const char *string_end(const char *p, const char *end)
 {
     p = json_skip_plain(p + 1, end);
@@ -26,8 +26,7 @@ static bool is_scalar_char(char c)
     return char_is_lower(c) || char_is_digit(c) || mark;
 }
 
-/* value_end returns the byte after the value at p. Counting brackets is enough: they are known to
- * match. */
+/* Returns the byte after the value at p. Counting brackets is enough: they are known to match. */
 static const char *value_end(const char *p, const char *end)
 {
     if (p < end && is_scalar_char(*p)) {
@@ -106,7 +105,7 @@ static bool is_low_surrogate(uint32_t c)
     return c >= 0xDC00 && c <= 0xDFFF;
 }
 
-/* low_half reads the second half of a surrogate pair at p; 0 if there is none. */
+/* Reads the second half of a surrogate pair at p; 0 if there is none. */
 static uint32_t low_half(const char *p, const char *end)
 {
     bool escape = end - p >= 6 && p[0] == '\\' && p[1] == 'u';
@@ -116,8 +115,8 @@ static uint32_t low_half(const char *p, const char *end)
     return is_low_surrogate(low) ? low : 0;
 }
 
-/* unicode_decode is escape_decode for \uXXXX, and steps over both halves of a surrogate pair. Half
- * a pair becomes U+FFFD. */
+/* Escape_decode for \uXXXX, and steps over both halves of a surrogate pair. Half a pair becomes
+ * U+FFFD. */
 static size_t unicode_decode(const char **p, const char *end, char out[4])
 {
     uint32_t c = hex4(*p + 2);
@@ -135,8 +134,8 @@ static size_t unicode_decode(const char **p, const char *end, char out[4])
     return utf8_put(c, out);
 }
 
-/* escape_decode writes what the escape at *p stands for, steps over it, and returns how many bytes
- * were written. */
+/* Writes what the escape at *p stands for, steps over it, and returns how many bytes were
+ * written. */
 static size_t escape_decode(const char **p, const char *end, char out[4])
 {
     static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
@@ -180,7 +179,7 @@ static struct chars chars_of(struct str raw)
     return (struct chars){.p = raw.p + 1, .end = raw.p + raw.n - 1};
 }
 
-/* chars_next returns the next byte, -1 after the last. */
+/* Returns the next byte, -1 after the last. */
 static int chars_next(struct chars *c)
 {
     if (c->at < c->n)
@@ -215,7 +214,7 @@ static bool string_equal(struct str a, struct str b)
     return true;
 }
 
-/* name_equal compares a raw name with one that has no quotes and no escapes. */
+/* Compares a raw name with one that has no quotes and no escapes. */
 static bool name_equal(struct str raw, struct str name)
 {
     if (!is_escaped(raw))
@@ -264,8 +263,7 @@ bool json_equal(struct json a, struct json b)
 
 /* ---- writing ---- */
 
-/* add_escape writes a character that a string cannot hold as it is. Seven of them have a short
- * escape. */
+/* Writes a character that a string cannot hold as it is. Seven of them have a short escape. */
 static void add_escape(struct buf *b, unsigned char c)
 {
     static const char hex[] = "0123456789abcdef", from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\";
@@ -277,7 +275,7 @@ static void add_escape(struct buf *b, unsigned char c)
     }
 }
 
-/* quote_escaped is json_quote for a string whose first byte to escape is at `stop`. */
+/* Json_quote for a string whose first byte to escape is at `stop`. */
 static void quote_escaped(struct buf *b, const char *p, const char *stop, const char *end)
 {
     buf_addc(b, '"');

@@ -5,7 +5,7 @@
 #include "base/json_impl.h"
 #include "base/utf8.h"
 
-/* skip_ascii is json_skip_plain, but also stops at bytes of 0x80 and more. */
+/* Json_skip_plain, but also stops at bytes of 0x80 and more. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
     for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
@@ -32,7 +32,7 @@ struct scan {
     const char *why;
 };
 
-/* peek returns the byte at p; NUL, which is valid nowhere outside of a string, at the end. */
+/* Returns the byte at p; NUL, which is valid nowhere outside of a string, at the end. */
 static inline char peek(const struct scan *s)
 {
     return s->p < s->end ? *s->p : '\0';
@@ -76,8 +76,7 @@ static int unexpected(struct scan *s, const char *p)
     return fail(s, p, "invalid UTF-8");
 }
 
-/* escape_len returns the length of the escape at p, which is a backslash; 0 if it is not
- * well-formed. */
+/* Returns the length of the escape at p, which is a backslash; 0 if it is not well-formed. */
 static size_t escape_len(const char *p, const char *end)
 {
     if (end - p < 2)
@@ -93,7 +92,7 @@ static size_t escape_len(const char *p, const char *end)
     return 6;
 }
 
-/* scan_string starts at the opening quote and leaves p after the closing one. */
+/* Starts at the opening quote and leaves p after the closing one. */
 static int scan_string(struct scan *s)
 {
     const char *p = skip_ascii(s->p + 1, s->end);
@@ -119,7 +118,7 @@ static int scan_string(struct scan *s)
     return 0;
 }
 
-/* scan_digits steps over one or more digits. */
+/* Steps over one or more digits. */
 static int scan_digits(struct scan *s)
 {
     const char *stop = skip_digits(s->p, s->end);
@@ -196,7 +195,7 @@ static inline void nest_push(struct nest *n, bool brace)
     n->depth++;
 }
 
-/* nest_brace says whether the innermost open bracket is a brace. */
+/* Whether the innermost open bracket is a brace. */
 static inline bool nest_brace(const struct nest *n)
 {
     unsigned last = n->depth - 1;
@@ -208,7 +207,7 @@ static inline char closing(bool brace)
     return brace ? '}' : ']';
 }
 
-/* scan_name reads `"name" :` and leaves p at the value. */
+/* Reads `"name" :` and leaves p at the value. */
 static int scan_name(struct scan *s)
 {
     s->p = json_skip_space(s->p, s->end);
@@ -224,7 +223,7 @@ static int scan_name(struct scan *s)
     return 0;
 }
 
-/* scan_member moves p to a value, over its name in an object. Returns 1, or -1. */
+/* Moves p to a value, over its name in an object. Returns 1, or -1. */
 static int scan_member(struct scan *s, bool brace)
 {
     if (brace && scan_name(s) != 0)
@@ -232,8 +231,8 @@ static int scan_member(struct scan *s, bool brace)
     return 1;
 }
 
-/* scan_open enters the bracket at p. Returns 1 with p at its first value, or 0 with p after it if
- * it is empty. */
+/* Enters the bracket at p. Returns 1 with p at its first value, or 0 with p after it if it is
+ * empty. */
 static int scan_open(struct scan *s, struct nest *n)
 {
     bool brace = *s->p == '{';
@@ -249,8 +248,8 @@ static int scan_open(struct scan *s, struct nest *n)
     return scan_member(s, brace);
 }
 
-/* scan_close starts after a value. Returns 1 with p at the next one, or 0 when the outermost
- * bracket has closed. */
+/* Starts after a value. Returns 1 with p at the next one, or 0 when the outermost bracket has
+ * closed. */
 static int scan_close(struct scan *s, struct nest *n)
 {
     while (n->depth > 0) {
@@ -268,7 +267,7 @@ static int scan_close(struct scan *s, struct nest *n)
     return 0;
 }
 
-/* scan_value goes from value to value; `more` says whether another one is due. */
+/* Goes from value to value; `more` says whether another one is due. */
 static int scan_value(struct scan *s)
 {
     struct nest n = {.depth = 0};

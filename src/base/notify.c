@@ -10,8 +10,8 @@
 #include "base/fd.h"
 #include "base/text.h"
 
-/* watchdog_ns returns how often WATCHDOG=1 is expected of us; 0 if it is not: WATCHDOG_PID may name
- * another process. */
+/* Returns how often WATCHDOG=1 is expected of us; 0 if it is not: WATCHDOG_PID may name another
+ * process. */
 static int64_t watchdog_ns(void)
 {
     const char *usec = getenv("WATCHDOG_USEC"), *watched = getenv("WATCHDOG_PID");
@@ -25,8 +25,8 @@ static int64_t watchdog_ns(void)
     return n * 1000;
 }
 
-/* open_socket opens a socket to send to path: a file, or a name in the abstract namespace, which is
- * written with @ and starts with a NUL. On failure fd stays -1. */
+/* Opens a socket to send to path: a file, or a name in the abstract namespace, which is written
+ * with @ and starts with a NUL. On failure fd stays -1. */
 static void open_socket(struct notify *n, const char *path)
 {
     size_t length = strlen(path);
@@ -76,5 +76,5 @@ void notify_send(const struct notify *n, const char *fmt, ...)
     va_end(ap);
     ssize_t sent = sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
                           n->to_size);
-    (void)sent; /* if the manager has gone away, there is nobody to tell */
+    (void)sent; /* the manager may have gone away */
 }

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* (1) If fd < 0 nobody listens, and notify_send does nothing. */
+/* (1) If fd < 0, no service manager listens, and notify_send does nothing. */
 struct notify {
     int fd;
     struct sockaddr_un to;

@@ -11,8 +11,8 @@
 
 /* ---- setters ---- */
 
-/* out_of_bounds refuses a value that the row's bounds exclude; show writes a bound as a user would
- * write the value. */
+/* Refuses a value that the row's bounds exclude; show writes a bound as a user would write the
+ * value. */
 static int out_of_bounds(const char *value, const struct option_def *o,
                          void (*show)(int64_t, char[32]), struct error *err)
 {
@@ -147,7 +147,7 @@ int option_file(void *field, const char *value, const struct option_def *o, stru
 
 /* ---- names ---- */
 
-/* list_names writes "none, key or global". */
+/* Writes "none, key or global". */
 static void list_names(const char *const *names, char *out, size_t size)
 {
     size_t n = 0;

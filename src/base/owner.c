@@ -21,7 +21,7 @@ struct process {
     unsigned long long start; /* in ticks since the boot */
 };
 
-/* read_text reads the beginning of a small file of the kernel. Returns false if it cannot. */
+/* Reads the beginning of a small file of the kernel. Returns false if it cannot. */
 static bool read_text(const char *path, char *out, size_t size)
 {
     ssize_t n = small_file_read(path, out, size - 1);
@@ -29,8 +29,8 @@ static bool read_text(const char *path, char *out, size_t size)
     return n > 0;
 }
 
-/* look_up reads /proc/PID/stat: see proc(5). The name of the program, in brackets, may have any
- * characters. Returns false if the kernel does not tell. */
+/* Reads /proc/PID/stat: see proc(5). The name of the program, in brackets, may have any characters.
+ * Returns false if the kernel does not tell. */
 static bool look_up(long pid, struct process *ret)
 {
     char path[64], text[STAT_TEXT];
@@ -47,8 +47,8 @@ static bool look_up(long pid, struct process *ret)
     return n == 3;
 }
 
-/* this_machine gives a number for this boot of this machine, and the namespace that our pids are
- * of; 0: the kernel does not tell. */
+/* Returns a number for this boot of this machine, and the namespace that our pids are of; 0: the
+ * kernel does not tell. */
 static uint32_t this_machine(void)
 {
     char boot[64];

@@ -11,10 +11,10 @@
 
 #define LINKS_MAX 40
 #define TRIES_MAX 8
-#define NOBODY ((uid_t)-1)
+#define NO_UID ((uid_t)-1)
 
 /* A walk to a folder. (1) dir is the folder we are in, and st its status. (2) rest is the path
- * still to go. (3) stranger is the owner of the link that stopped us; NOBODY if none did. */
+ * still to go. (3) stranger is the owner of the link that stopped us; NO_UID if none did. */
 struct walk {
     int dir;
     struct stat st;
@@ -23,14 +23,14 @@ struct walk {
     uid_t stranger;
 };
 
-/* fail sets errno and returns -1, as a system call does. */
+/* Sets errno and returns -1, as a system call does. */
 static int fail(int why)
 {
     errno = why;
     return -1;
 }
 
-/* close_keeping closes a descriptor and keeps errno. */
+/* Closes a descriptor and keeps errno. */
 static void close_keeping(int fd)
 {
     int saved = errno;
@@ -43,7 +43,7 @@ static bool is_open_to_all(const struct stat *folder)
     return folder->st_mode & S_IWOTH;
 }
 
-/* is_trusted says whether a file or link of that owner may be used in the folder. */
+/* Whether a file or link of that owner may be used in the folder. */
 static bool is_trusted(uid_t owner, const struct stat *folder)
 {
     if (!is_open_to_all(folder))
@@ -51,7 +51,7 @@ static bool is_trusted(uid_t owner, const struct stat *folder)
     return owner == 0 || owner == geteuid() || owner == folder->st_uid;
 }
 
-/* enter makes fd, which it takes, the folder we are in. */
+/* Makes fd, which it takes, the folder we are in. */
 static int enter(struct walk *w, int fd)
 {
     fd = fd_above_stdio(fd);
@@ -70,7 +70,7 @@ static int enter(struct walk *w, int fd)
     return 0;
 }
 
-/* follow puts the target of a link before the rest of the path. */
+/* Puts the target of a link before the rest of the path. */
 static int follow(struct walk *w, int link)
 {
     char target[PATH_MAX], rest[PATH_MAX];
@@ -92,7 +92,7 @@ static int follow(struct walk *w, int link)
     return enter(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-/* pass goes through fd, which is not a folder: a link that may be followed, or nothing else. */
+/* Goes through fd, which is not a folder: a link that may be followed, or nothing else. */
 static int pass(struct walk *w, int fd, const struct stat *st)
 {
     if (!S_ISLNK(st->st_mode))
@@ -104,7 +104,7 @@ static int pass(struct walk *w, int fd, const struct stat *st)
     return follow(w, fd);
 }
 
-/* step goes one part of the path on. */
+/* Goes one part of the path on. */
 static int step(struct walk *w, const char *name)
 {
     int fd = openat(w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -121,7 +121,7 @@ static int step(struct walk *w, const char *name)
     return r;
 }
 
-/* cut_part takes the first part off the rest of the path. Returns 1; 0 if none is left. */
+/* Takes the first part off the rest of the path. Returns 1; 0 if none is left. */
 static int cut_part(struct walk *w, char name[NAME_MAX + 1])
 {
     const char *part = w->rest + strspn(w->rest, "/");
@@ -150,23 +150,24 @@ static int walk(struct walk *w)
     return more;
 }
 
-/* not_reached says why a walk has failed, by its errno, and ends it. */
+/* Returns why a walk has failed, by its errno, and ends it. */
 static int not_reached(struct walk *w, const char *path, struct error *err)
 {
     int why = errno;
     if (w->dir >= 0)
         close(w->dir);
-    if (w->stranger == NOBODY)
+    if (w->stranger == NO_UID)
         return err_errno(err, ERR_UNAVAILABLE, why, "could not open %s", path);
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
-                     "%s: a folder on the way is a link that belongs to uid %u, in a folder that "
-                     "everybody can write to; it is not followed",
-                     path, (unsigned)w->stranger);
+    return err_class(
+        err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
+        "%s: a folder on the way is a link that belongs to uid %u, in a world-writable "
+        "folder; it is not followed",
+        path, (unsigned)w->stranger);
 }
 
 int place_find(const char *path, struct place *ret, struct error *err)
 {
-    struct walk w = {.dir = -1, .stranger = NOBODY};
+    struct walk w = {.dir = -1, .stranger = NO_UID};
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     size_t n = (size_t)(name - path);
@@ -188,22 +189,22 @@ void place_release(struct place *p)
     p->dir = -1;
 }
 
-/* not_trusted says why a file that is_usable refuses is not used. */
+/* Returns why a file that is_usable refuses is not used. */
 static int not_trusted(const char *name, const struct stat *st, struct error *err)
 {
     if (S_ISREG(st->st_mode) && st->st_nlink > 1)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
-                         "%s has other names (hard links), and is in a folder that everybody can "
-                         "write to: it is not used",
-                         name);
-    return err_class(
-        err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
-        "%s belongs to uid %u, and is in a folder that everybody can write to: it is not used",
-        name, (unsigned)st->st_uid);
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
+            "%s has other names (hard links), and is in a world-writable folder: it is "
+            "not used",
+            name);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
+                     "%s belongs to uid %u, and is in a world-writable folder: it is not used",
+                     name, (unsigned)st->st_uid);
 }
 
-/* is_usable says whether a file may be used. One with two names may be one of ours that a stranger
- * has linked to. */
+/* Whether a file may be used. One with two names may be one of ours that a stranger has linked
+ * to. */
 static bool is_usable(const struct place *p, const struct stat *st)
 {
     bool has_other_names = S_ISREG(st->st_mode) && st->st_nlink > 1;
@@ -212,7 +213,7 @@ static bool is_usable(const struct place *p, const struct stat *st)
     return is_trusted(st->st_uid, &p->folder);
 }
 
-/* open_or_make tries both in turn, since another relay may make or remove the file in between. */
+/* Tries both in turn, since another relay may make or remove the file in between. */
 static int open_or_make(const struct place *p, int flags, mode_t mode, bool *ret_made)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -262,14 +263,14 @@ int place_look(const struct place *p, const char *name, struct error *err)
 bool place_caution(const struct place *p, char *out, size_t size)
 {
     bool sticky = p->folder.st_mode & S_ISVTX;
-    bool everybody = is_open_to_all(&p->folder) && !sticky;
+    bool any_user = is_open_to_all(&p->folder) && !sticky;
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
-    if (everybody)
+    if (any_user)
         snprintf(out, size,
                  "any user of this machine can delete files in its folder; chmod the folder "
                  "o-w, or +t");
     else if (another)
         snprintf(out, size, "its folder belongs to uid %u, who can delete files there",
                  (unsigned)p->folder.st_uid);
-    return everybody || another;
+    return any_user || another;
 }

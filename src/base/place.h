@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 
-/* In a folder where everybody may put files (/tmp), a stranger may have put one of theirs where we
+/* In a world-writable folder (/tmp), a stranger may have put one of theirs where we
  * expect ours, or a link to one of ours. There, as with the kernel's protected_symlinks and
  * protected_regular, a link is followed, and a file used, only if it belongs to us, to root, or to
  * the owner of the folder. Whom the folder's group lets in is its owner's business.

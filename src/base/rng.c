@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* splitmix expands one seed into several (splitmix64). */
+/* Expands one seed into several (splitmix64). */
 static uint64_t splitmix(uint64_t *x)
 {
     *x += UINT64_C(0x9e3779b97f4a7c15);

@@ -6,8 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* (1) p == NULL means absent (SQL NULL); n is 0 then. (2) Whether p[n] is a NUL is up to whoever
- * made it. */
+/* (1) p == NULL means absent (SQL NULL); n is 0 then. (2) p[n] need not be a NUL. */
 struct str {
     const char *p;
     size_t n;

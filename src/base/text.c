@@ -31,8 +31,8 @@ static const struct unit sizes[] = {
     {"KB", 1 << 10},  {"kB", 1 << 10},  {NULL, 0},
 };
 
-/* read_digits reads a number at *p and steps over it. False if there is none; one that is too large
- * becomes INT64_MAX. */
+/* Reads a number at *p and steps over it. False if there is none; one that is too large becomes
+ * INT64_MAX. */
 static bool read_digits(const char **p, int64_t *ret)
 {
     if (!char_is_digit(**p))
@@ -62,8 +62,8 @@ static int not_duration(const char *s, struct error *err)
         "\"%s\" is not a duration: write a number and ms, s, m, h or d, such as 30s or 1h30m", s);
 }
 
-/* add_span reads a number and its unit at *p, steps over them, and adds them to *sum; s is the
- * whole text. */
+/* Reads a number and its unit at *p, steps over them, and adds them to *sum; s is the whole
+ * text. */
 static int add_span(const char *s, const char **p, int64_t *sum, struct error *err)
 {
     int64_t v;
@@ -183,8 +183,8 @@ int text_bool(const char *s, bool *ret, struct error *err)
     return err_set(err, ERR_CONFIG, "\"%s\" is neither yes nor no", s);
 }
 
-/* distance counts the letters to insert, drop, change or swap with their neighbour to get from a to
- * b. Both have at most NAME_MAX_LEN. */
+/* Counts the letters to insert, drop, change or swap with their neighbour to get from a to b. Both
+ * have at most NAME_MAX_LEN. */
 static size_t distance(const char *a, size_t na, const char *b, size_t nb)
 {
     size_t rows[3][NAME_MAX_LEN + 1];
@@ -277,8 +277,8 @@ static bool is_shown(uint32_t c)
     return true;
 }
 
-/* read_char reads the first character of the n > 0 bytes at p and returns how many of them it has;
- * 0 if it is not UTF-8. */
+/* Reads the first character of the n > 0 bytes at p and returns how many of them it has; 0 if it is
+ * not UTF-8. */
 static size_t read_char(const char *p, size_t n, uint32_t *ret)
 {
     size_t length = 1;
@@ -291,8 +291,8 @@ static size_t read_char(const char *p, size_t n, uint32_t *ret)
     return length;
 }
 
-/* clean_char returns what the first of the n > 0 bytes at p becomes in a cleaned text, and how many
- * bytes that stands for: one at a time of what is not UTF-8. */
+/* Returns what the first of the n > 0 bytes at p becomes in a cleaned text, and how many bytes that
+ * stands for: one at a time of what is not UTF-8. */
 static struct str clean_char(const char *p, size_t n, size_t *ret_length)
 {
     uint32_t c;
@@ -330,7 +330,7 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     return to;
 }
 
-/* stays says whether the character of this length at p, 0 if it is not UTF-8, is left as it is. */
+/* Whether the character of this length at p, 0 if it is not UTF-8, is left as it is. */
 static bool stays(const char *p, size_t length, uint32_t c, const char *keep)
 {
     if (length == 0)
@@ -352,7 +352,7 @@ bool text_shown(struct str s, const char *keep)
     return true;
 }
 
-/* add_escape writes a character as JSON would, or a byte that is not UTF-8 as \xNN. */
+/* Writes a character as JSON would, or a byte that is not UTF-8 as \xNN. */
 static void add_escape(struct buf *b, size_t length, uint32_t c)
 {
     if (length == 0)

@@ -19,7 +19,7 @@ struct str url_after(struct str s, const char *p)
     return (struct str){from, s.n - (size_t)(from - s.p)};
 }
 
-/* decode_escape reads the two digits of the %XX that begins s; -1 if they are not there. */
+/* Reads the two digits of the %XX that begins s; -1 if they are not there. */
 static int decode_escape(struct str s)
 {
     if (s.n < 3)
@@ -65,7 +65,7 @@ char *url_decoded(struct str from)
     return NULL;
 }
 
-/* set_parameter hands on one name=value. */
+/* Hands on one name=value. */
 static int set_parameter(struct str s, const char *password_env, url_set_fn *set, void *ctx,
                          struct error *err)
 {
@@ -139,7 +139,7 @@ int url_host_port(struct str s, const char *default_port, char **ret_host, char 
     return option_copy(ret_port, text, NULL, err);
 }
 
-/* copy_password copies the content of a password file, without the line end. */
+/* Copies the content of a password file, without the line end. */
 static char *copy_password(const char *path, struct str s, struct error *err)
 {
     while (s.n && (s.p[s.n - 1] == '\n' || s.p[s.n - 1] == '\r'))

@@ -2,8 +2,8 @@
 
 #include "base/word.h"
 
-/* skip_ascii returns the first byte of 0x80 or more. It goes through every payload before the
- * payload is delivered. */
+/* Returns the first byte of 0x80 or more. It goes through every payload before the payload is
+ * delivered. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
     for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
@@ -35,7 +35,7 @@ bool utf8_valid(struct str s, size_t *at)
     return true;
 }
 
-/* size_of returns how many bytes a code point of 0x80 or more needs. */
+/* Returns how many bytes a code point of 0x80 or more needs. */
 static size_t size_of(uint32_t c)
 {
     if (c < 0x800)

@@ -7,7 +7,7 @@
 static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
 static const char *const existing[] = {"copy", "skip", NULL};
 
-/* set_column keeps FIELD=COLUMN as it is; the store knows the fields. */
+/* Keeps FIELD=COLUMN as it is; the store knows the fields. */
 static int set_column(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct adopt_args *a = field;
@@ -77,7 +77,7 @@ struct adoption {
     struct adopt_result res;
 };
 
-/* answer_of says what became of the table, or with --dry-run would become of it. */
+/* Returns what became of the table, or with --dry-run would become of it. */
 static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
 {
     static const enum answer undone[2] = {NOT_ADOPTED, UNDONE};
@@ -93,7 +93,7 @@ static enum answer answer_of(const struct adopt_args *a, const struct adopt_resu
     return ADOPTED;
 }
 
-/* add_adopted says how many unprocessed rows became events. */
+/* Returns how many unprocessed rows became events. */
 static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
 {
     char n[HUMAN_COUNT];
@@ -105,8 +105,8 @@ static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
         buf_addf(b, "adopted; %s became %s\n", n, events);
 }
 
-/* adoption_text says what was done in one line, or two with --mark. A dry run also shows which
- * columns would be read. */
+/* Returns what was done in one line, or two with --mark. A dry run also shows which columns would
+ * be read. */
 static void adoption_text(struct buf *b, const void *row)
 {
     static const char *const said[][2] = {
@@ -156,7 +156,7 @@ static const struct listing_field fields_adoption[] = {
 
 /* ---- the command ---- */
 
-/* check_options refuses options that contradict each other. */
+/* Refuses options that contradict each other. */
 static int check_options(const struct adopt_args *a, struct error *err)
 {
     bool describes = a->shape || a->existing || a->n_columns;
@@ -178,7 +178,7 @@ static int check_options(const struct adopt_args *a, struct error *err)
     return 0;
 }
 
-/* adopt_table passes the arguments on to the store. */
+/* Passes the arguments on to the store. */
 static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *err)
 {
     const struct args *args = &cli->args;

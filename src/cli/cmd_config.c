@@ -15,7 +15,7 @@ static const struct option_def check_options[] = {
 
 /* ---- check ---- */
 
-/* gather_problem keeps a problem for the end, so that all of them are listed. */
+/* Keeps a problem for the end, so that all of them are listed. */
 static void gather_problem(void *ctx, const struct problem *p)
 {
     struct cli *cli = ctx;
@@ -24,7 +24,7 @@ static void gather_problem(void *ctx, const struct problem *p)
         cli->args.check.overflow = true;
 }
 
-/* parse_store checks the store's URL without connecting: generating its DDL parses all of it. */
+/* Checks the store's URL without connecting: generating its DDL parses all of it. */
 static int parse_store(const char *url, struct error *err)
 {
     struct buf b;
@@ -35,8 +35,7 @@ static int parse_store(const char *url, struct error *err)
     return r;
 }
 
-/* check_store finds out whether the store could be used: its URL, and with --connect the
- * database behind it. */
+/* Finds out whether the store could be used: its URL, and with --connect the database behind it. */
 static void check_store(struct cli *cli)
 {
     struct error err = {0};
@@ -59,7 +58,7 @@ static void check_store(struct cli *cli)
     gather_problem(cli, &p);
 }
 
-/* count_errors counts the problems that would keep a relay from starting; warnings would not. */
+/* Counts the problems that would keep a relay from starting; warnings would not. */
 static size_t count_errors(const struct config *c)
 {
     size_t errors = 0;
@@ -70,7 +69,7 @@ static size_t count_errors(const struct config *c)
     return errors;
 }
 
-/* print_problem writes a problem to stderr, with the place it comes from. */
+/* Writes a problem to stderr, with the place it comes from. */
 static void print_problem(const struct problem *p)
 {
     struct buf b;
@@ -92,7 +91,7 @@ struct checked {
     bool ok, connected;
 };
 
-/* nth_problem returns the i-th warning, or the i-th of the other problems. */
+/* Returns the i-th warning, or the i-th of the other problems. */
 static const void *nth_problem(const void *row, size_t i, bool warning)
 {
     const struct config *c = ((const struct checked *)row)->config;
@@ -147,7 +146,7 @@ static void checked_text(struct buf *b, const void *row)
                     k->connected ? ", all reachable" : "");
 }
 
-/* check_settings reads the settings as a relay would, but does not stop at the first problem. */
+/* Reads the settings as a relay would, but does not stop at the first problem. */
 static int check_settings(struct cli *cli, struct error *err)
 {
     size_t consumers;
@@ -181,7 +180,7 @@ struct effective {
     const char *where;  /* of a preset: where the preset is chosen; NULL: it is a default */
 };
 
-/* effective_of resolves an option: what was given, else the consumer's preset, else the default. */
+/* Resolves an option: what was given, else the consumer's preset, else the default. */
 static struct effective effective_of(const struct config *c, const char *consumer,
                                      const struct option_def *o)
 {
@@ -226,7 +225,7 @@ static const struct listing_field fields_setting[] = {
 };
 #undef AT
 
-/* show_table shows the settings of a consumer (NULL: of [outbox]), without secrets. */
+/* Shows the settings of a consumer (NULL: of [outbox]), without secrets. */
 static int show_table(const struct cli *cli, struct listing *l, const char *consumer,
                       const struct option_def *table, struct error *err)
 {
@@ -248,8 +247,7 @@ static int show_table(const struct cli *cli, struct listing *l, const char *cons
     return r;
 }
 
-/* show_settings shows the settings of [outbox], what consumers inherit from there, and each
- * consumer. */
+/* Shows the settings of [outbox], what consumers inherit from there, and each consumer. */
 static int show_settings(struct cli *cli, struct error *err)
 {
     struct listing l;
@@ -300,7 +298,7 @@ static const char *example_of(const struct option_def *o)
     return "";
 }
 
-/* sample_table adds every option commented out, below its help. */
+/* Adds every option commented out, below its help. */
 static void sample_table(struct buf *b, const struct option_def *table)
 {
     for (const struct option_def *o = table; o->name; o++) {

@@ -77,7 +77,7 @@ static int list_in(struct cli *cli, struct store *st, struct arena *a, struct er
     if (st->ops->consumer_list(st, NULL, a, &c, &n, err) != 0)
         return -1;
     if (output_listing(cli, &l, fields_consumer,
-                       "name state events~ where~ order lanes retry~ position in_flight dead",
+                       "name state events~ where~ order lanes retry~~ position in_flight dead",
                        err) != 0)
         return -1;
 
@@ -192,7 +192,7 @@ static const struct listing_field fields_removed[] = {
     {NULL},
 };
 
-/* add_loss says what is deleted along with a consumer. */
+/* Returns what is deleted along with a consumer. */
 static void add_loss(struct buf *b, const struct consumer_info *c)
 {
     char dead[HUMAN_COUNT], parked[HUMAN_COUNT];
@@ -257,8 +257,8 @@ struct history {
     struct consumer_spec spec;
 };
 
-/* history_read reads them. A consumer whose settings never changed has no history in the store: its
- * present settings are the only generation. */
+/* Reads them. A consumer whose settings never changed has no history in the store: its present
+ * settings are the only generation. */
 static int history_read(struct store *st, const char *name, struct arena *a, struct history *ret,
                         struct error *err)
 {
@@ -308,7 +308,7 @@ static int consumers_history(struct cli *cli, struct error *err)
 
 /* ---- set and revert ---- */
 
-/* operator_name writes who is at work, for the history: "ada on host". */
+/* Writes who is at work, for the history: "ada on host". */
 static void operator_name(char *out, size_t size)
 {
     const struct passwd *who = getpwuid(geteuid());
@@ -318,8 +318,7 @@ static void operator_name(char *out, size_t size)
     snprintf(out, size, "%.60s on %s", name, host);
 }
 
-/* put_settings puts the settings of spec into effect, even if they were replaced before, and prints
- * them. */
+/* Puts the settings of spec into effect, even if they were replaced before, and prints them. */
 static int put_settings(struct cli *cli, struct store *st, struct consumer_spec *spec,
                         struct error *err)
 {
@@ -338,14 +337,14 @@ static int put_settings(struct cli *cli, struct store *st, struct consumer_spec 
     return say_changed(cli, now, err);
 }
 
-/* given_or returns what was given on the command line, else the setting as it is. */
+/* Returns what was given on the command line, else the setting as it is. */
 static const char *given_or(const char *given, const char *present)
 {
     return given ? given : present;
 }
 
-/* check_settings passes the settings through the option table of consumers into *c, so that nothing
- * is accepted here that a relay would refuse. */
+/* Passes the settings through the option table of consumers into *c, so that nothing is accepted
+ * here that a relay would refuse. */
 static int check_settings(const struct cli *cli, struct consumer *c,
                           const struct consumer_spec *spec, struct error *err)
 {
@@ -370,7 +369,7 @@ static int check_settings(const struct cli *cli, struct consumer *c,
     return 0;
 }
 
-/* set_in changes the settings that were given and keeps the others. */
+/* Changes the settings that were given and keeps the others. */
 static int set_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
 {
     const char *name = cli->args.pos[0];
@@ -404,8 +403,8 @@ static int consumers_set(struct cli *cli, struct error *err)
     return in_store(cli, set_in, err);
 }
 
-/* earlier_settings returns the settings of a generation, or for 0 those before the current ones;
- * NULL: there are none. */
+/* Returns the settings of a generation, or for 0 those before the current ones; NULL: there are
+ * none. */
 static const struct consumer_settings *earlier_settings(const struct history *h, int64_t generation)
 {
     if (generation == 0)
@@ -417,7 +416,7 @@ static const struct consumer_settings *earlier_settings(const struct history *h,
     return NULL;
 }
 
-/* revert_in makes an earlier generation the newest one again. */
+/* Makes an earlier generation the newest one again. */
 static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
 {
     const char *name = cli->args.pos[0];

@@ -41,7 +41,7 @@ struct letters {
     struct error *err;
 };
 
-/* query_of selects what the arguments ask for. */
+/* Selects what the arguments ask for. */
 static struct dead_query query_of(const struct args *a)
 {
     return (struct dead_query){
@@ -73,7 +73,7 @@ static int dead_list(struct cli *cli, struct error *err)
     if (commands_store(cli, &st, err) != 0)
         return -1;
     int r = output_listing(cli, &l.listing, fields_dead_letter,
-                           "consumer seq id~ type key attempts dead_at retrying error~", err);
+                           "consumer seq id~~ type key attempts dead_at retrying error~", err);
     if (r == 0)
         r = listing_end(&l.listing, visit_letters(st, &l, list_letter, err), err);
     store_close(st);
@@ -109,7 +109,7 @@ static int letter_not_found(const struct args *a, struct error *err)
     return err_set(err, ERR_NOTFOUND, "there is no dead letter \"%s\"; %s", a->pos[0], hint);
 }
 
-/* dead_show shows the letters of an event: one for each consumer that has buried it. */
+/* Shows the letters of an event: one for each consumer that has buried it. */
 static int dead_show(struct cli *cli, struct error *err)
 {
     struct letters l = {.cli = cli, .err = err};
@@ -146,7 +146,7 @@ struct tally {
     bool failed;
 };
 
-/* tally_add adds n letters to the share of a consumer. */
+/* Adds n letters to the share of a consumer. */
 static void tally_add(struct tally *t, const char *consumer, int64_t n)
 {
     t->sum += n;
@@ -175,7 +175,7 @@ static int count_letter(void *ctx, const struct dead_letter *d)
     return t->failed;
 }
 
-/* count_letters finds out what there is to retry or drop. */
+/* Finds out what there is to retry or drop. */
 static int count_letters(struct store *st, const struct args *a, struct tally *ret,
                          struct error *err)
 {
@@ -187,7 +187,7 @@ static int count_letters(struct store *st, const struct args *a, struct tally *r
     return 0;
 }
 
-/* act_on retries or drops the letters of one consumer. */
+/* Retries or drops the letters of one consumer. */
 static int act_on(struct store *st, const struct action *action, const struct dead_query *q,
                   struct tally *t, struct error *err)
 {
@@ -202,7 +202,7 @@ static int act_on(struct store *st, const struct action *action, const struct de
     return r;
 }
 
-/* act_on_all goes through the consumers one by one, to report how many letters each of them had. */
+/* Goes through the consumers one by one, to report how many letters each of them had. */
 static int act_on_all(struct store *st, const struct args *a, const struct action *action,
                       struct tally *ret, struct error *err)
 {
@@ -292,7 +292,7 @@ static void action_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-/* ask_first says whose letters would be deleted. Nothing to delete is not worth a question. */
+/* Returns whose letters would be deleted. Nothing to delete is not worth a question. */
 static int ask_first(const struct cli *cli, const struct tally *t, struct error *err)
 {
     if (t->sum == 0)
@@ -314,8 +314,7 @@ static void tally_release(struct tally *t)
     *t = (struct tally){0};
 }
 
-/* change_in sets *ret to what was done, or with --dry-run would be. It counts first only if it has
- * to ask. */
+/* Sets *ret to what was done, or with --dry-run would be. It counts first only if it has to ask. */
 static int change_in(struct cli *cli, struct store *st, const struct action *action,
                      struct tally *ret, struct error *err)
 {
@@ -334,7 +333,7 @@ static int change_in(struct cli *cli, struct store *st, const struct action *act
     return act_on_all(st, a, action, ret, err);
 }
 
-/* change_letters is `dead retry` and `dead drop`. */
+/* `dead retry` and `dead drop`. */
 static int change_letters(struct cli *cli, const struct action *action, struct error *err)
 {
     const struct args *a = &cli->args;

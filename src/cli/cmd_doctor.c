@@ -36,8 +36,8 @@ struct visit {
 
 /* ---- clocks ---- */
 
-/* compare_clocks compares the two clocks. The store was asked between `before` and `after`, so any
- * time in between is agreement; a difference of up to CLOCK_MS is not worth a warning. */
+/* Compares the two clocks. The store was asked between `before` and `after`, so any time in between
+ * is agreement; a difference of up to CLOCK_MS is not worth a warning. */
 static void compare_clocks(struct visit *v, int64_t before, int64_t after)
 {
     const char *where = "ahead of";
@@ -60,7 +60,7 @@ static void compare_clocks(struct visit *v, int64_t before, int64_t after)
 
 /* ---- consumers ---- */
 
-/* age_of returns how long ago a time was; -1: it is none, or still to come. */
+/* Returns how long ago a time was; -1: it is none, or still to come. */
 static int64_t age_of(const struct visit *v, int64_t at)
 {
     bool was = at && at < v->info.now_ms;
@@ -69,7 +69,7 @@ static int64_t age_of(const struct visit *v, int64_t at)
     return clock_since(v->info.now_ms, at);
 }
 
-/* longest_wait returns how long the oldest event has waited for a worker; -1: none waits. */
+/* Returns how long the oldest event has waited for a worker; -1: none waits. */
 static int64_t longest_wait(const struct visit *v, const struct consumer_info *c)
 {
     int64_t since = c->unclaimed_at;
@@ -79,8 +79,7 @@ static int64_t longest_wait(const struct visit *v, const struct consumer_info *c
     return age_of(v, since);
 }
 
-/* say_down reports a consumer whose sink is down: that is the first thing to fix, whatever
- * waits. */
+/* Reports a consumer whose sink is down: that is the first thing to fix, whatever waits. */
 static void say_down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     char since[CLOCK_RFC3339_SIZE], age[HUMAN_AGE];
@@ -96,7 +95,7 @@ static void say_down(struct visit *v, const struct consumer_info *c, const char 
                age, c->report, wait, caveat);
 }
 
-/* say_late reports a consumer whose events have waited longer than they should. */
+/* Reports a consumer whose events have waited longer than they should. */
 static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms, const char *wait)
 {
     char age[HUMAN_AGE], advice[200];
@@ -121,8 +120,8 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
                state, wait, age);
 }
 
-/* say_blocked reports a parked event that should have been delivered long ago. A worker tries it
- * now and then, so the consumer may look well otherwise, but what follows under its key waits. */
+/* Reports a parked event that should have been delivered long ago. A worker tries it now and then,
+ * so the consumer may look well otherwise, but what follows under its key waits. */
 static void say_blocked(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     const struct parked_info *p = &c->first_parked;
@@ -139,8 +138,8 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
                p->error ? ": " : "", p->error ? p->error : "", wait);
 }
 
-/* examine_delivery reports whether a consumer gets its events. Only the first of its troubles is
- * named, which explains the others, and an event that is blocked while a worker is there. */
+/* Whether a consumer gets its events. Only the first of its troubles is named, which explains the
+ * others, and an event that is blocked while a worker is there. */
 static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
     char wait[HUMAN_COUNT];
@@ -166,7 +165,7 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
         say_blocked(v, c, wait);
 }
 
-/* examine_failures reports what failed for good, and what failed last. */
+/* Reports what failed for good, and what failed last. */
 static void examine_failures(struct visit *v, const struct consumer_info *c)
 {
     char advice[200], n[HUMAN_COUNT];
@@ -185,9 +184,8 @@ static void examine_failures(struct visit *v, const struct consumer_info *c)
 
 /* ---- retention ---- */
 
-/* is_retention_overdue says whether the oldest event should have been deleted by now. A relay
- * counts from the time when the last consumer was done with an event, of which it takes a sample
- * now and then. */
+/* Whether the oldest event should have been deleted by now. A relay counts from the time when the
+ * last consumer was done with an event, of which it takes a sample now and then. */
 static bool is_retention_overdue(const struct visit *v, int64_t age_ms)
 {
     const struct store_info *i = &v->info;
@@ -200,7 +198,7 @@ static bool is_retention_overdue(const struct visit *v, int64_t age_ms)
     return !just_delivered;
 }
 
-/* examine_retention reports old events that are still there, and for whom. */
+/* Reports old events that are still there, and for whom. */
 static void examine_retention(struct visit *v)
 {
     int64_t age_ms = 0;
@@ -234,7 +232,7 @@ static void examine_retention(struct visit *v)
                    "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 
-/* examine_consumers examines what every store has. It needs a schema of this program's version. */
+/* Examines what every store has. It needs a schema of this program's version. */
 static int examine_consumers(struct visit *v, struct error *err)
 {
     int64_t before = clock_wall(&clock_system);
@@ -257,7 +255,7 @@ static int examine_consumers(struct visit *v, struct error *err)
 
 /* ---- sinks, with --connect ---- */
 
-/* say_answered names the broker that answered, and who leads there, if there is a broker. */
+/* Names the broker that answered, and who leads there, if there is a broker. */
 static void say_answered(struct report *r, const char *consumer, const struct sink_broker *b,
                          int64_t ms)
 {
@@ -314,9 +312,8 @@ static void try_sinks(struct cli *cli, struct report *r)
 
 /* ---- the whole examination ---- */
 
-/* compare_functions compares the installed functions with this build's. Those of another build work
- * with this program, or the version would differ, but an earlier build lacks what was fixed
- * since. */
+/* Compares the installed functions with this build's. Those of another build work with this
+ * program, or the version would differ, but an earlier build lacks what was fixed since. */
 static void compare_functions(struct visit *v, enum functions_status there)
 {
     if (there == FUNCTIONS_OLDER)
@@ -346,8 +343,7 @@ static void say_version(struct visit *v, const struct schema_status *s)
                    "the outbox has version %lld, this program knows up to %lld", there, known);
 }
 
-/* examine_version reports the installed version. *ret_known says whether the rest can be read with
- * it. */
+/* Reports the installed version. *ret_known says whether the rest can be read with it. */
 static int examine_version(struct visit *v, bool *ret_known, struct error *err)
 {
     struct schema_status s;
@@ -369,7 +365,7 @@ static int examine_version(struct visit *v, bool *ret_known, struct error *err)
     return 0;
 }
 
-/* examine examines everything. A store that goes away meanwhile is an error; any other failure is a
+/* Examines everything. A store that goes away meanwhile is an error; any other failure is a
  * finding. */
 static int examine(struct visit *v, struct error *err)
 {
@@ -394,7 +390,7 @@ static int examine(struct visit *v, struct error *err)
     return 0;
 }
 
-/* doctor_run opens the store whatever its version: a wrong version is a finding, not a failure. */
+/* Opens the store whatever its version: a wrong version is a finding, not a failure. */
 static int doctor_run(struct cli *cli, struct error *err)
 {
     struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};

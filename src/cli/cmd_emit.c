@@ -21,7 +21,7 @@
 
 /* ---- options ---- */
 
-/* set_version takes any version, 0 included, so it notes that one was given. */
+/* Takes any version, 0 included, so it notes that one was given. */
 static int set_version(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -33,7 +33,7 @@ static int set_version(void *field, const char *value, const struct option_def *
     return 0;
 }
 
-/* set_header keeps NAME=VALUE as it is; headers_json takes it apart. */
+/* Keeps NAME=VALUE as it is; headers_json takes it apart. */
 static int set_header(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct emit_args *a = field;
@@ -77,8 +77,7 @@ static const struct option_def options[] = {
 
 /* ---- one event ---- */
 
-/* headers_json writes the headers as a JSON object. Arguments may hold any bytes, so UTF-8 is
- * checked here. */
+/* Writes the headers as a JSON object. Arguments may hold any bytes, so UTF-8 is checked here. */
 static int headers_json(const struct emit_args *a, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
@@ -101,8 +100,8 @@ static int headers_json(const struct emit_args *a, struct buf *b, struct error *
     return 0;
 }
 
-/* payload_read sets *ret to the text of the payload. If it comes from a file, b holds it. One byte
- * more than the limit is read, which is enough to see that the payload is too long. */
+/* Sets *ret to the text of the payload. If it comes from a file, b holds it. One byte more than the
+ * limit is read, which is enough to see that the payload is too long. */
 static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
 {
     const char *p = cli->args.emit.payload;
@@ -147,7 +146,7 @@ static void emitted_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", ((const struct emitted *)row)->id);
 }
 
-/* report_one prints the id. If it cannot, the error has it: the event is stored all the same. */
+/* Prints the id. If it cannot, the error has it: the event is stored all the same. */
 static int report_one(const struct cli *cli, const char *id, bool duplicate, struct error *err)
 {
     struct emitted row = {id, duplicate};
@@ -161,8 +160,7 @@ static int report_one(const struct cli *cli, const char *id, bool duplicate, str
     return 0;
 }
 
-/* emit_checked checks the event before it opens the store, so that a bad one costs no
- * connection. */
+/* Checks the event before it opens the store, so that a bad one costs no connection. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     struct store *st;
@@ -180,8 +178,8 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     return report_one(cli, id, duplicate, err);
 }
 
-/* emit_one reads, checks and stores one event. A delay counts from this machine's clock: the event
- * is checked before the store, whose clock would be better, is opened. */
+/* Reads, checks and stores one event. A delay counts from this machine's clock: the event is
+ * checked before the store, whose clock would be better, is opened. */
 static int emit_one(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
@@ -228,7 +226,7 @@ struct bulk {
     int64_t batch_lines, batch_events, batch_duplicates;
 };
 
-/* bulk_commit ends the transaction, if one is open, and counts its lines as stored. */
+/* Ends the transaction, if one is open, and counts its lines as stored. */
 static int bulk_commit(struct bulk *k, struct error *err)
 {
     bool open = k->open;
@@ -245,7 +243,7 @@ static int bulk_commit(struct bulk *k, struct error *err)
     return 0;
 }
 
-/* bulk_line stores the event of a line, in a transaction that it opens if none is open. */
+/* Stores the event of a line, in a transaction that it opens if none is open. */
 static int bulk_line(struct bulk *k, struct str line, struct error *err)
 {
     struct new_event ev;
@@ -282,8 +280,7 @@ static bool is_blank(struct str line)
     return true;
 }
 
-/* bulk_lines stores the lines in transactions of LINES_PER_TRANSACTION each, or with --atomic in
- * one. */
+/* Stores the lines in transactions of LINES_PER_TRANSACTION each, or with --atomic in one. */
 static int bulk_lines(struct bulk *k, struct error *err)
 {
     struct str line;
@@ -314,7 +311,7 @@ static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
     return out;
 }
 
-/* bulk_failed names the line, and says exactly what is stored and what is not. */
+/* Names the line, and says exactly what is stored and what is not. */
 static void bulk_failed(struct bulk *k, struct error *err)
 {
     if (k->open)
@@ -348,8 +345,7 @@ static void bulk_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", bulk_counts(row, counts));
 }
 
-/* bulk_report prints the counts. If it cannot, the error has them: the lines are stored all the
- * same. */
+/* Prints the counts. If it cannot, the error has them: the lines are stored all the same. */
 static int bulk_report(const struct bulk *k, struct error *err)
 {
     char counts[COUNTS];
@@ -361,7 +357,7 @@ static int bulk_report(const struct bulk *k, struct error *err)
     return 0;
 }
 
-/* bulk_run stores a file and says how that went. */
+/* Stores a file and says how that went. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)

@@ -19,8 +19,7 @@ static const struct {
 };
 #define N_INSPECTIONS ((int)(sizeof inspections / sizeof *inspections))
 
-/* choose_inspection restricts the listing to what an inspection shows. False: there is none of that
- * name. */
+/* Restricts the listing to what an inspection shows. False: there is none of that name. */
 static bool choose_inspection(struct events_args *a, const char *name)
 {
     for (int i = 0; i < N_INSPECTIONS; i++) {
@@ -35,7 +34,7 @@ static bool choose_inspection(struct events_args *a, const char *name)
     return false;
 }
 
-/* set_state takes the name of a state or of an inspection. An error suggests among both. */
+/* Takes the name of a state or of an inspection. An error suggests among both. */
 static int set_state(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct events_args *a = field;
@@ -133,15 +132,15 @@ static int visit_event(void *ctx, const struct event *ev, const struct delivery_
     return g->failed;
 }
 
-/* show_progress shows how far a listing has looked. */
+/* Shows how far a listing has looked. */
 static void show_progress(void *ctx, int64_t numbers)
 {
     struct gathering *g = ctx;
     output_progress_step(&g->progress, numbers, numbers);
 }
 
-/* list_events lists the events that match. Progress is shown only where the look is long, and
- * nothing else appears meanwhile. */
+/* Lists the events that match. Progress is shown only where the look is long, and nothing else
+ * appears meanwhile. */
 static int list_events(const struct cli *cli, struct store *st, const struct event_query *q,
                        struct gathering *g, struct error *err)
 {
@@ -165,7 +164,7 @@ static int list_events(const struct cli *cli, struct store *st, const struct eve
     return listing_remark(&g->listing, fields_looked, &row, err);
 }
 
-/* tell_rest says on stderr what the listing does not show. */
+/* Says on stderr what the listing does not show. */
 static void tell_rest(const struct cli *cli, const struct event_query *q, const struct gathering *g)
 {
     const struct event_look *k = &g->looked;
@@ -182,7 +181,7 @@ static void tell_rest(const struct cli *cli, const struct event_query *q, const 
             q->newest_first ? "" : ", --newest to begin at the other end");
 }
 
-/* events_list asks for one event more than the limit, to be able to say that there are more. */
+/* Asks for one event more than the limit, to be able to say that there are more. */
 static int events_list(struct cli *cli, struct error *err)
 {
     const struct events_args *a = &cli->args.events;
@@ -201,9 +200,9 @@ static int events_list(struct cli *cli, struct error *err)
         .looked = &g.looked,
         .looking = show_progress,
     };
-    const char *columns = "seq id~ type key- states-~ created_at";
+    const char *columns = "seq id~~ type key- states-~ created_at";
     if (a->state == STATE_FAILED + 1)
-        columns = "seq id~ type key- states-~ next error~";
+        columns = "seq id~~ type key- states-~ next error~";
 
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
@@ -219,7 +218,7 @@ static int events_list(struct cli *cli, struct error *err)
     return r;
 }
 
-/* events_inspect is `events unprocessed` and the other inspections: the subcommand names it. */
+/* `events unprocessed` and the other inspections: the subcommand names it. */
 static int events_inspect(struct cli *cli, struct error *err)
 {
     choose_inspection(&cli->args.events, cli->cmd->sub);
@@ -228,7 +227,7 @@ static int events_inspect(struct cli *cli, struct error *err)
 
 /* ---- show ---- */
 
-/* print_deliveries prints a row for each consumer. Receipts have columns only if there are any. */
+/* Prints a row for each consumer. Receipts have columns only if there are any. */
 static int print_deliveries(const struct listed_event *row, struct error *err)
 {
     struct listing l;
@@ -366,8 +365,8 @@ static int collect_waiting(void *ctx, const struct event *ev, const struct deliv
     return 1;
 }
 
-/* collect_sent_back finds a dead letter that was sent back and waits for a retry. It holds the
- * whole event, and can be retried even if the event itself was trimmed. */
+/* Finds a dead letter that was sent back and waits for a retry. It holds the whole event, and can
+ * be retried even if the event itself was trimmed. */
 static int collect_sent_back(void *ctx, const struct dead_letter *d)
 {
     struct waiting *w = ctx;
@@ -378,8 +377,8 @@ static int collect_sent_back(void *ctx, const struct dead_letter *d)
     return w->nomem;
 }
 
-/* retry_for retries an event for every consumer (NULL: any) for which it waits for a retry or is a
- * dead letter. */
+/* Retries an event for every consumer (NULL: any) for which it waits for a retry or is a dead
+ * letter. */
 static int retry_for(struct store *st, const char *consumer, struct waiting *w, struct retried *ret,
                      struct error *err)
 {
@@ -401,7 +400,7 @@ static int retry_for(struct store *st, const char *consumer, struct waiting *w, 
     return st->ops->dead_retry(st, &dead, &ret->dead, err);
 }
 
-/* not_retried says why there was nothing to retry. */
+/* Returns why there was nothing to retry. */
 static void not_retried(const char *id, const char *consumer, bool known, struct error *err)
 {
     if (!known)
@@ -434,7 +433,7 @@ static void add_retried(struct buf *b, const struct cli *cli, const struct retri
     buf_addc(b, '\n');
 }
 
-/* retry_one retries one event. *ret_ends: the store failed, and the rest need not be tried. */
+/* Retries one event. *ret_ends: the store failed, and the rest need not be tried. */
 static int retry_one(const struct cli *cli, struct store *st, const char *id, struct buf *b,
                      bool *ret_ends, struct error *err)
 {
@@ -456,8 +455,8 @@ static int retry_one(const struct cli *cli, struct store *st, const char *id, st
     return 0;
 }
 
-/* events_retry tries every event, also after one that cannot be retried, and prints what was done
- * even if it fails. The error is that of the first failure. */
+/* Tries every event, also after one that cannot be retried, and prints what was done even if it
+ * fails. The error is that of the first failure. */
 static int events_retry(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;

@@ -49,7 +49,7 @@ static bool about_consumers(const struct grant_request *req)
     return strcmp(req->part, "consumer") == 0;
 }
 
-/* add_scope names the consumers that the rights are for. */
+/* Names the consumers that the rights are for. */
 static void add_scope(const struct grant_request *req, struct buf *b)
 {
     if (req->n_consumers == 0) {
@@ -65,7 +65,7 @@ static void add_scope(const struct grant_request *req, struct buf *b)
     }
 }
 
-/* verb_of says whether the role has the rights, had them or would have them. */
+/* Whether the role has the rights, had them or would have them. */
 static const char *verb_of(const struct grant_request *req, bool changed)
 {
     static const char *const granted[2] = {"has", "would have"};
@@ -135,7 +135,7 @@ static const struct listing_field fields_granted[] = {
 
 /* ---- what is done ---- */
 
-/* read_request reads the arguments into *ret. */
+/* Reads the arguments into *ret. */
 static int read_request(const struct cli *cli, bool revoke, struct grant_request *ret,
                         struct error *err)
 {
@@ -161,7 +161,7 @@ static int read_request(const struct cli *cli, bool revoke, struct grant_request
     return 0;
 }
 
-/* change_rights is `grant` and `revoke`. Revoking asks first. */
+/* `grant` and `revoke`. Revoking asks first. */
 static int change_rights(struct cli *cli, bool revoke, struct error *err)
 {
     struct granted g = {.changed = false};

@@ -35,8 +35,8 @@ static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
-/* print_head prints the left column. What does not fit into it gets a line of its own, and the
- * explanation follows on the next. */
+/* Prints the left column. What does not fit into it gets a line of its own, and the explanation
+ * follows on the next. */
 static void print_head(const char *head)
 {
     if (strlen(head) < COLUMN)
@@ -69,7 +69,7 @@ static void print_table(const struct option_def *table)
         print_option(o);
 }
 
-/* is_common says whether every command looks at a setting, and not just a relay. */
+/* Whether every command looks at a setting, and not just a relay. */
 static bool is_common(const struct option_def *o)
 {
     static const char *const names[] = {"store", "busy-timeout", "max-payload", "color"};
@@ -170,8 +170,8 @@ static void print_consumers(void)
     print_settings(false);
 }
 
-/* print_command prints all forms of a command, or with `sub` only that one. Settings are shown if
- * one of these forms loads any. */
+/* Prints all forms of a command, or with `sub` only that one. Settings are shown if one of these
+ * forms loads any. */
 static void print_command(const struct command *rows, const char *sub)
 {
     bool consumers = false, settings = false;
@@ -193,7 +193,7 @@ static void print_command(const struct command *rows, const char *sub)
         print_settings(true);
 }
 
-/* print_overview lists all commands, and the options that each of them takes. */
+/* Lists all commands, and the options that each of them takes. */
 static void print_overview(void)
 {
     puts("outbox: write events in your own database transaction; every consumer receives them, at "
@@ -219,7 +219,7 @@ static void print_overview(void)
 /* Where an option may be set besides the command line. */
 enum reach { FLAG_ONLY, FLAG_ENV, FLAG_ENV_FILE };
 
-/* dump_option adds an option; the variable is NULL if it cannot come from the environment. */
+/* Adds an option; the variable is NULL if it cannot come from the environment. */
 static void dump_option(struct buf *b, const char *scope, const struct option_def *o,
                         enum reach reach)
 {
@@ -245,7 +245,7 @@ static void dump_settings(struct buf *b, const char *scope, const struct option_
         dump_option(b, scope, o, FLAG_ENV_FILE);
 }
 
-/* dump_own dumps the options of a command; table may be NULL. */
+/* Dumps the options of a command; table may be NULL. */
 static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
 {
     for (const struct option_def *o = table; o && o->name; o++)
@@ -265,7 +265,7 @@ static void dump_commands(struct buf *b)
     }
 }
 
-/* dump_options prints every option there is: global, of [outbox], of consumers, of commands. */
+/* Prints every option there is: global, of [outbox], of consumers, of commands. */
 static int dump_options(struct error *err)
 {
     struct buf b;
@@ -336,7 +336,7 @@ static int dump_members(struct error *err)
 
 /* ---- the manual page ---- */
 
-/* man_text prints text so that roff takes none of it for a request or an escape. */
+/* Prints text so that roff takes none of it for a request or an escape. */
 static void man_text(const char *s)
 {
     bool request = *s == '.' || *s == '\'';
@@ -408,7 +408,7 @@ static void man_member(void *ctx, const char *path, const char *type, const char
     puts(".");
 }
 
-/* man_names prints the commands that print these members. */
+/* Prints the commands that print these members. */
 static void man_names(const struct listing_field *fields)
 {
     const char *before = ".SS ";
@@ -428,7 +428,7 @@ static void man_names(const struct listing_field *fields)
     putchar('\n');
 }
 
-/* man_json lists each table of members once, with all commands that print it. */
+/* Lists each table of members once, with all commands that print it. */
 static void man_json(void)
 {
     const struct listing_field *listed[TABLES_MAX];
@@ -463,14 +463,7 @@ static void man_sinks(void)
     }
 }
 
-static void man_exit_codes(void)
-{
-    puts(".SH EXIT STATUS");
-    for (size_t i = 0; i < sizeof(exit_codes) / sizeof(*exit_codes); i++)
-        printf(".TP\n\\fB%s\\fR\n%s.\n", exit_codes[i][0], exit_codes[i][1]);
-}
-
-/* print_man prints the page as roff, from the same tables as --help. */
+/* Prints the page as roff, from the same tables as --help. */
 static void print_man(void)
 {
     printf(".TH OUTBOX 1 \"\" \"outbox %s\" \"User Commands\"\n", outbox_version());
@@ -499,12 +492,14 @@ static void print_man(void)
         "variable that is one letter away from one of these (of five letters or more) is refused "
         "as misspelt; other variables that begin with OUTBOX_ are ignored. NO_COLOR turns colors "
         "off.");
-    man_exit_codes();
+    puts(".SH EXIT STATUS");
+    for (size_t i = 0; i < sizeof(exit_codes) / sizeof(*exit_codes); i++)
+        printf(".TP\n\\fB%s\\fR\n%s.\n", exit_codes[i][0], exit_codes[i][1]);
 }
 
 /* ---- commands ---- */
 
-/* print_named prints the help for the command in the arguments: `help dead list`. */
+/* Prints the help for the command in the arguments: `help dead list`. */
 static int print_named(const struct args *a, struct error *err)
 {
     const struct command *rows, *row;
@@ -520,8 +515,8 @@ static int print_named(const struct args *a, struct error *err)
     return 0;
 }
 
-/* help_run is `outbox help`, and also what -h runs. Then the command is another one, the arguments
- * are those of that command, and none of them means anything here. */
+/* `outbox help`, and also what -h runs. Then the command is another one, the arguments are those of
+ * that command, and none of them means anything here. */
 static int help_run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;

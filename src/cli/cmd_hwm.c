@@ -21,8 +21,7 @@ struct marks {
     char last[1024]; /* the stream of the mark that came last */
 };
 
-/* visit_mark adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for
- * each. */
+/* Adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for each. */
 static int visit_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct marks *l = ctx;

@@ -31,7 +31,7 @@ static const struct option_def options[] = {
 
 /* ---- signals ---- */
 
-/* on_stop asks the relay to drain. A second signal ends the process at once. */
+/* Asks the relay to drain. A second signal ends the process at once. */
 static void on_stop(int number)
 {
     int none = 0;
@@ -49,8 +49,8 @@ static void on_reload(int number)
     relay_wake(the_relay);
 }
 
-/* catch_hangup makes SIGHUP reload the config file. Without a file there is nothing to reload: then
- * SIGHUP stops the relay in order, unless whoever started it has it ignored (nohup). */
+/* Makes SIGHUP reload the config file. Without a file there is nothing to reload: then SIGHUP stops
+ * the relay in order, unless whoever started it has it ignored (nohup). */
 static void catch_hangup(const struct relay *r)
 {
     struct sigaction act = {.sa_handler = on_reload, .sa_flags = SA_RESTART};
@@ -81,10 +81,9 @@ static void catch_signals(struct relay *r)
 
 /* ---- a store that is away ---- */
 
-/* will_be_back says whether what keeps us from the store ends without a change of the
- * settings: its server may be started after the relay, or be a standby that will be promoted; a
- * backup or a migration may have locked it; a disk may be full. A file that cannot be opened is
- * rather a wrong path. */
+/* Whether what keeps us from the store ends without a change of the settings: its server may be
+ * started after the relay, or be a standby that will be promoted; a backup or a migration may have
+ * locked it; a disk may be full. A file that cannot be opened is rather a wrong path. */
 static bool will_be_back(const struct relay *r, const struct error *err)
 {
     if (err->retry_class != CLASS_RETRY)
@@ -98,15 +97,15 @@ static bool will_be_back(const struct relay *r, const struct error *err)
     }
 }
 
-/* waits_for_store says whether to wait for the store. Not with --drain, which reports a failure at
- * once, nor once consumers have started: those wait by themselves. */
+/* Whether to wait for the store. Not with --drain, which reports a failure at once, nor once
+ * consumers have started: those wait by themselves. */
 static bool waits_for_store(const struct relay *r, const struct error *err)
 {
     bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
     return starting && will_be_back(r, err);
 }
 
-/* wait_for_store sleeps for a while, longer each time. False: a signal came. */
+/* Sleeps for a while, longer each time. False: a signal came. */
 static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct error *err)
 {
     if (*pause_ms == 0)
@@ -124,7 +123,7 @@ static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct erro
 
 /* ---- starting ---- */
 
-/* api_error copies an error of the public API, which has the same layout. Returns -1. */
+/* Copies an error of the public API, which has the same layout. Returns -1. */
 static int api_error(struct error *err, const outbox_error *e)
 {
     _Static_assert(sizeof(struct error) == sizeof(outbox_error), "one layout");
@@ -132,8 +131,8 @@ static int api_error(struct error *err, const outbox_error *e)
     return -1;
 }
 
-/* set_relay_options passes on the settings of [outbox] that the library takes by name. A bad value
- * in a flag is a usage error. */
+/* Passes on the settings of [outbox] that the library takes by name. A bad value in a flag is a
+ * usage error. */
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
 {
     static const char *const names[] = {"drain-deadline",  "sweep",       "retention",
@@ -153,7 +152,7 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
     return 0;
 }
 
-/* add_consumers makes the consumers that the settings name. None of them works yet. */
+/* Makes the consumers that the settings name. None of them works yet. */
 static int add_consumers(struct relay *r, struct error *err)
 {
     size_t n;
@@ -186,7 +185,7 @@ static void log_caution(void *relay, const struct problem *p)
     relay_log(relay, LOG_WARN_, NULL, "%s: %s", p->where, p->text);
 }
 
-/* start_server starts the HTTP server, if --listen asks for one. */
+/* Starts the HTTP server, if --listen asks for one. */
 static int start_server(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -222,7 +221,7 @@ static const char *stopped_by(int number)
     }
 }
 
-/* run_waiting runs the relay until it stops, and starts again while the store is away. */
+/* Runs the relay until it stops, and starts again while the store is away. */
 static int run_waiting(struct relay *r, struct error *err)
 {
     int flags = r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0;
@@ -238,8 +237,7 @@ static int run_waiting(struct relay *r, struct error *err)
     return 0;
 }
 
-/* run_relay delivers with the consumers of the settings until it is told to stop, and logs why it
- * stopped. */
+/* Delivers with the consumers of the settings until it is told to stop, and logs why it stopped. */
 static int run_relay(struct relay *r, struct error *err)
 {
     if (add_consumers(r, err) != 0)
@@ -265,8 +263,8 @@ static int run_relay(struct relay *r, struct error *err)
     return result;
 }
 
-/* open_outbox opens the store and makes the handle known to the HTTP server and, last, to signal
- * handlers: from then on it can be stopped. */
+/* Opens the store and makes the handle known to the HTTP server and, last, to signal handlers: from
+ * then on it can be stopped. */
 static int open_outbox(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -287,8 +285,8 @@ static int open_outbox(struct relay *r, struct error *err)
     return 0;
 }
 
-/* start_watching starts what works even while the store is away: metrics, health, and the thread
- * that looks after them. */
+/* Starts what works even while the store is away: metrics, health, and the thread that looks after
+ * them. */
 static int start_watching(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -309,7 +307,7 @@ static int start_watching(struct relay *r, struct error *err)
     return -1;
 }
 
-/* open_waiting opens the store, and waits while it is away. *ret_stopped: a signal came first. */
+/* Opens the store, and waits while it is away. *ret_stopped: a signal came first. */
 static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
 {
     int64_t pause = 0;
@@ -325,7 +323,7 @@ static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
     return result;
 }
 
-/* open_and_run opens the store and delivers until told to stop. */
+/* Opens the store and delivers until told to stop. */
 static int open_and_run(struct relay *r, struct error *err)
 {
     catch_signals(r);
@@ -354,8 +352,7 @@ static int open_and_run(struct relay *r, struct error *err)
     return result;
 }
 
-/* relay_run checks the settings before anything starts, and releases everything in reverse
- * order. */
+/* Checks the settings before anything starts, and releases everything in reverse order. */
 static int relay_run(struct cli *cli, struct error *err)
 {
     struct relay r = {.cli = cli,

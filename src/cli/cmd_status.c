@@ -42,7 +42,7 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
-/* read_state reads the state of the store and of every consumer. */
+/* Reads the state of the store and of every consumer. */
 static int read_state(struct look *l, struct error *err)
 {
     arena_reset(&l->arena);
@@ -54,7 +54,7 @@ static int read_state(struct look *l, struct error *err)
     return 0;
 }
 
-/* keep_counters keeps the counters for the next look to compare with. */
+/* Keeps the counters for the next look to compare with. */
 static void keep_counters(struct look *l)
 {
     l->before_ns = l->now_ns;
@@ -69,7 +69,7 @@ static void keep_counters(struct look *l)
     }
 }
 
-/* per_second returns a rate, or -1 if there is nothing to compare with. */
+/* Returns a rate, or -1 if there is nothing to compare with. */
 static int64_t per_second(const struct look *l, int64_t now, int64_t before)
 {
     int64_t span = l->now_ns - l->before_ns;
@@ -94,7 +94,7 @@ static struct listed_consumer row_of(const struct look *l, const struct consumer
     return row;
 }
 
-/* print_store prints a line about the store. */
+/* Prints a line about the store. */
 static int print_store(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->info;
@@ -118,8 +118,7 @@ static int print_store(const struct look *l, struct error *err)
     return r;
 }
 
-/* print_text prints the store, and a row for each consumer. Only --watch has two looks to make
- * rates of. */
+/* Prints the store, and a row for each consumer. Only --watch has two looks to make rates of. */
 static int print_text(const struct look *l, struct error *err)
 {
 #define COLUMNS "name state behind lag_ms- in_flight delivered parked dead "
@@ -158,8 +157,8 @@ static int print_json(struct look *l, struct error *err)
 
 /* ---- once, or repeatedly ---- */
 
-/* show_once looks and prints once. The counters are remembered only after they were printed, so
- * that a rate is always about the time between two tables. */
+/* Looks and prints once. The counters are remembered only after they were printed, so that a rate
+ * is always about the time between two tables. */
 static int show_once(struct look *l, struct error *err)
 {
     if (read_state(l, err) != 0)
@@ -189,7 +188,7 @@ static void on_signal(int number)
     interrupted = 1;
 }
 
-/* show_repeatedly repeats until SIGINT or SIGTERM, which end it with exit status 0. */
+/* Repeats until SIGINT or SIGTERM, which end it with exit status 0. */
 static int show_repeatedly(struct look *l, struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal};

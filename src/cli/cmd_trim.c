@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "store/trimming.h"
 
-/* set_older_than takes any duration, 0s included, so it notes that one was given. */
+/* Takes any duration, 0s included, so it notes that one was given. */
 static int set_older_than(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
@@ -30,7 +30,7 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* pause_for lets others go first. */
+/* Lets others go first. */
 static void pause_for(int64_t ns)
 {
     struct timespec ts = {ns / 1000000000, ns % 1000000000};
@@ -38,7 +38,7 @@ static void pause_for(int64_t ns)
         nanosleep(&ts, NULL);
 }
 
-/* trim_all trims until nothing is left to do, or says what that would delete. Each step is a short
+/* Trims until nothing is left to do, or says what that would delete. Each step is a short
  * transaction of its own; what is kept, and why, is what the last step says. */
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
                     struct error *err)
@@ -64,7 +64,7 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
     return 0;
 }
 
-/* about says whether the number of events is an estimate: no more than 100,000 are counted. */
+/* Whether the number of events is an estimate: no more than 100,000 are counted. */
 static const char *about(const struct trim_result *t)
 {
     return t->events_about ? "about " : "";
@@ -135,7 +135,7 @@ static const struct listing_field fields_trimmed[] = {
 };
 #undef AT
 
-/* ask_first asks before events are deleted that retention was meant to keep. */
+/* Asks before events are deleted that retention was meant to keep. */
 static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req,
                      struct error *err)
 {
@@ -158,7 +158,7 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
                           about(&would), human_count(would.events, "event", n), age);
 }
 
-/* trim_run trims by --older-than or, without it, by retention. With retention off, the option is
+/* Trims by --older-than or, without it, by retention. With retention off, the option is
  * required. */
 static int trim_run(struct cli *cli, struct error *err)
 {

@@ -46,7 +46,7 @@ static int set_listen_hosts(void *field, const char *value, const struct option_
     return option_text(field, value, o, err);
 }
 
-/* set_listen_mode accepts modes that let the owner connect and have no execute bits. */
+/* Accepts modes that let the owner connect and have no execute bits. */
 static int set_listen_mode(void *field, const char *value, const struct option_def *o,
                            struct error *err)
 {
@@ -119,7 +119,7 @@ void config_init(struct config *c)
     *c = (struct config){0};
 }
 
-/* free_copy frees a copy of ours. Others may only read it, hence the const. */
+/* Frees a copy of ours. Others may only read it, hence the const. */
 static void free_copy(const char *copy)
 {
     free((char *)(uintptr_t)copy);
@@ -170,7 +170,7 @@ static bool of_consumer(const struct option_def *def)
     return option_find(consumer_options, def->name) == def;
 }
 
-/* check_value applies the value to a target that is thrown away. */
+/* Applies the value to a target that is thrown away. */
 static int check_value(const struct option_def *def, const char *value, struct error *err)
 {
     struct settings s = {0};
@@ -185,8 +185,7 @@ static int check_value(const struct option_def *def, const char *value, struct e
     return r;
 }
 
-/* copy_text sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no
- * memory. */
+/* Sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no memory. */
 static bool copy_text(const char *s, const char **ret)
 {
     *ret = NULL;
@@ -196,8 +195,7 @@ static bool copy_text(const char *s, const char **ret)
     return *ret != NULL;
 }
 
-/* config_add checks the value first, so that whatever is in the list can be applied without
- * failing. */
+/* Checks the value first, so that whatever is in the list can be applied without failing. */
 int config_add(struct config *c, const struct given *g, struct error *err)
 {
     if (check_value(g->def, g->value, err) != 0)
@@ -247,7 +245,7 @@ int config_wrong(struct config *c, const char *where, struct error *err)
     return config_complain(c, &p, err);
 }
 
-/* check_new checks a name that is about to be added: it is valid, and not there yet. */
+/* Checks a name that is about to be added: it is valid, and not there yet. */
 static int check_new(const struct consumer_names *names, const char *name, struct error *err)
 {
     if (store_name_check(name, err) != 0)
@@ -259,7 +257,7 @@ static int check_new(const struct consumer_names *names, const char *name, struc
     return 0;
 }
 
-/* grow_names makes room for one more name. */
+/* Makes room for one more name. */
 static int grow_names(struct consumer_names *names, struct error *err)
 {
     char **grown = realloc(names->name, (names->n + 1) * sizeof(*grown));
@@ -294,8 +292,7 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
     return 0;
 }
 
-/* config_flag makes a bad value a usage error; in the environment or the file it is a bad
- * setting. */
+/* Makes a bad value a usage error; in the environment or the file it is a bad setting. */
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err)
 {
@@ -334,7 +331,7 @@ int config_load(struct config *c, const char *path, bool consumers, struct error
     return config_environment_consumers(c, err);
 }
 
-/* config_again is for a reload. It reads the same file as before, by its path. */
+/* For a reload. It reads the same file as before, by its path. */
 int config_again(const struct config *from, struct config *ret, struct error *err)
 {
     /* Flags were checked when they were parsed; the arguments themselves may be masked by now. */
@@ -355,7 +352,7 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 
 /* ---- values in effect ---- */
 
-/* is_for reports whether a value is for this consumer, or for all of them. */
+/* Whether a value is for this consumer, or for all of them. */
 static bool is_for(const struct given *g, const char *consumer)
 {
     if (!g->consumer)
@@ -363,7 +360,7 @@ static bool is_for(const struct given *g, const char *consumer)
     return consumer && strcmp(g->consumer, consumer) == 0;
 }
 
-/* rank_of orders values of the same option: the later origin first, then the one that names the
+/* Orders values of the same option: the later origin first, then the one that names the
  * consumer. */
 static int rank_of(const struct given *g)
 {

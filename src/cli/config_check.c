@@ -82,7 +82,7 @@ static void tell_problem(const struct checking *k, const char *where, const char
     k->visit(k->ctx, &p);
 }
 
-/* where_of returns where an option is given or, if it is not, where its consumer is named. */
+/* Returns where an option is given or, if it is not, where its consumer is named. */
 static const char *where_of(const struct checking *k, const char *consumer, const char *option)
 {
     const struct given *g = config_get(k->c, consumer, option_find(consumer_options, option));
@@ -96,14 +96,14 @@ static const char *value_of(const struct checking *k, const char *consumer, cons
     return config_value(k->c, consumer, option_find(consumer_options, option));
 }
 
-/* names_file reports whether the value of an option is the path of a file. */
+/* Whether the value of an option is the path of a file. */
 static bool names_file(const struct option_def *o)
 {
     return o->arg && strcmp(o->arg, "FILE") == 0;
 }
 
-/* culprit_of returns the option that an error mentions, by its name or by the file it names, or
- * NULL: then it is about the sink. */
+/* Returns the option that an error mentions, by its name or by the file it names, or NULL: then it
+ * is about the sink. */
 static const struct given *culprit_of(const struct checking *k, const char *consumer,
                                       const char *text)
 {
@@ -140,7 +140,7 @@ static bool left_out(const struct trial *t, const struct given *g)
     return false;
 }
 
-/* value_in returns the value of an option in a trial, or NULL if it is not set there. */
+/* Returns the value of an option in a trial, or NULL if it is not set there. */
 static const char *value_in(const struct checking *k, const struct trial *t,
                             const struct option_def *o)
 {
@@ -152,7 +152,7 @@ static const char *value_in(const struct checking *k, const struct trial *t,
     return g->value;
 }
 
-/* fill_consumer builds the consumer as the relay would. The caller releases it. */
+/* Builds the consumer as the relay would. The caller releases it. */
 static int fill_consumer(const struct checking *k, const struct trial *t, struct consumer *ret,
                          struct error *err)
 {
@@ -168,7 +168,7 @@ static int fill_consumer(const struct checking *k, const struct trial *t, struct
     return 0;
 }
 
-/* try_consumer builds the consumer of a trial and opens its sink. */
+/* Builds the consumer of a trial and opens its sink. */
 static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
 {
     struct consumer c;
@@ -188,8 +188,8 @@ struct patch {
     const char *by;
 };
 
-/* mends_url tries the URL with one change. If that makes the problem go away, the trial keeps the
- * new URL and mends returns true. */
+/* Tries the URL with one change. If that makes the problem go away, the trial keeps the new URL and
+ * mends returns true. */
 static bool mends_url(const struct checking *k, struct trial *t, const char *url, struct patch p,
                       const char *problem)
 {
@@ -208,8 +208,8 @@ static bool mends_url(const struct checking *k, struct trial *t, const char *url
     return true;
 }
 
-/* mend_query leaves out one parameter after the other. A stream must stay, so that one gets another
- * name, or is added in case it is what is missing. */
+/* Leaves out one parameter after the other. A stream must stay, so that one gets another name, or
+ * is added in case it is what is missing. */
 static bool mend_query(const struct checking *k, struct trial *t, const char *url,
                        const char *problem)
 {
@@ -231,7 +231,7 @@ static bool mend_query(const struct checking *k, struct trial *t, const char *ur
     return mends_url(k, t, url, (struct patch){strlen(url), 0, missing}, problem);
 }
 
-/* mend_authority leaves out the user and password, replaces the host, then the path. */
+/* Leaves out the user and password, replaces the host, then the path. */
 static bool mend_authority(const struct checking *k, struct trial *t, const char *url,
                            const char *problem)
 {
@@ -257,8 +257,8 @@ static bool mend_authority(const struct checking *k, struct trial *t, const char
     return query > from && mends_url(k, t, url, path, problem);
 }
 
-/* mend_url finds the part of the URL that a problem is about: the one without which it goes away.
- * The next trial can then find what else is wrong. */
+/* Finds the part of the URL that a problem is about: the one without which it goes away. The next
+ * trial can then find what else is wrong. */
 static bool mend_url(const struct checking *k, struct trial *t, const char *problem)
 {
     const char *url = t->url;
@@ -269,7 +269,7 @@ static bool mend_url(const struct checking *k, struct trial *t, const char *prob
     return mend_authority(k, t, url, problem);
 }
 
-/* check_files reports unreadable files that the trials did not get to. */
+/* Reports unreadable files that the trials did not get to. */
 static void check_files(const struct checking *k, const struct trial *t)
 {
     char text[600];
@@ -285,8 +285,8 @@ static void check_files(const struct checking *k, const struct trial *t)
     }
 }
 
-/* check_sink reports one problem after the other, each time leaving out the option or the part of
- * the URL that the last one was about. */
+/* Reports one problem after the other, each time leaving out the option or the part of the URL that
+ * the last one was about. */
 static void check_sink(const struct checking *k, const char *name)
 {
     struct trial t = {.name = name};
@@ -349,8 +349,8 @@ static const struct given *given_for(const struct checking *k, const char *optio
     return config_get(k->c, NULL, option_find(config_options, option));
 }
 
-/* check_tokens checks the tokens of the HTTP server, and warns of a file that other users can read.
- * It returns false if there are none. */
+/* Checks the tokens of the HTTP server, and warns of a file that other users can read. It returns
+ * false if there are none. */
 static bool check_tokens(const struct checking *k)
 {
     const struct given *file = given_for(k, "listen-token-file");
@@ -377,7 +377,7 @@ static bool check_tokens(const struct checking *k)
     return true;
 }
 
-/* check_listen warns if others can reach the HTTP server and no token is required. */
+/* Warns if others can reach the HTTP server and no token is required. */
 static void check_listen(const struct checking *k)
 {
     const struct given *listen = given_for(k, "listen");

@@ -33,7 +33,7 @@ static const char *where_now(const struct reading *r, char out[WHERE])
     return out;
 }
 
-/* consumer_of returns the name in [consumer NAME], or NULL for any other section. */
+/* Returns the name in [consumer NAME], or NULL for any other section. */
 static const char *consumer_of(const char *section)
 {
     size_t n = strlen(SECTION_CONSUMER);
@@ -42,7 +42,7 @@ static const char *consumer_of(const char *section)
     return section + n;
 }
 
-/* open_section checks the name of a section. [consumer NAME] adds a consumer. */
+/* Checks the name of a section. [consumer NAME] adds a consumer. */
 static int open_section(struct reading *r, const char *section, struct error *err)
 {
     char where[WHERE];
@@ -64,7 +64,7 @@ static size_t add_names(const struct option_def *table, const char **names, size
     return n;
 }
 
-/* unknown_name fails with the nearest name of the options that the section may hold. */
+/* Fails with the nearest name of the options that the section may hold. */
 static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
     const char *names[NAMES_MAX];
@@ -88,7 +88,7 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
     return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
 }
 
-/* take_entry takes a section (name == NULL) or an option of the file. */
+/* Takes a section (name == NULL) or an option of the file. */
 static int take_entry(void *ctx, const char *section, const char *name, const char *value,
                       struct error *err)
 {
@@ -121,7 +121,7 @@ static void keep_problem(void *ctx, const struct error *err)
         r->nomem = why;
 }
 
-/* parse_file reads the text of the config file, of which a problem may concern any line. */
+/* Reads the text of the config file, of which a problem may concern any line. */
 static int parse_file(struct config *c, const char *path, const struct buf *text, struct error *err)
 {
     if (text->n > FILE_MAX)
@@ -216,8 +216,7 @@ int config_environment(struct config *c, const struct option_def *table, struct 
 
 #define SLIP_MIN 5 /* shorter names are too easily one letter away from another */
 
-/* is_slip reports whether two names differ by one letter too many, too few or wrong, or by two that
- * are swapped. */
+/* Whether two names differ by one letter too many, too few or wrong, or by two that are swapped. */
 static bool is_slip(const char *a, const char *b)
 {
     while (*a && *a == *b) {
@@ -255,8 +254,8 @@ static void compare_variables(const char *variable, const struct option_def *tab
     }
 }
 
-/* check_variable refuses a variable that misspells one of ours. Any other may belong to the
- * application, or to the exec: command that we are. */
+/* Refuses a variable that misspells one of ours. Any other may belong to the application, or to the
+ * exec: command that we are. */
 static int check_variable(const char *variable, struct error *err)
 {
     struct likeness like = {.known = false};
@@ -305,7 +304,7 @@ static struct str without_blanks(struct str s)
     return s;
 }
 
-/* add_listed adds one name of OUTBOX_CONSUMERS, without surrounding blanks. */
+/* Adds one name of OUTBOX_CONSUMERS, without surrounding blanks. */
 static int add_listed(struct config *c, struct str word, struct error *err)
 {
     char name[STORE_NAME_MAX + 2];
@@ -318,7 +317,7 @@ static int add_listed(struct config *c, struct str word, struct error *err)
     return config_add_name(c, ORIGIN_ENV, name, LIST, err);
 }
 
-/* take_list adds the names of OUTBOX_CONSUMERS. */
+/* Adds the names of OUTBOX_CONSUMERS. */
 static int take_list(struct config *c, struct error *err)
 {
     const char *p = config_getenv(LIST);
@@ -336,7 +335,7 @@ static int take_list(struct config *c, struct error *err)
     }
 }
 
-/* count_names returns how many names all origins have together. */
+/* Returns how many names all origins have together. */
 static size_t count_names(const struct config *c)
 {
     size_t n = 0;
@@ -345,7 +344,7 @@ static size_t count_names(const struct config *c)
     return n;
 }
 
-/* name_at returns the i-th of those names, of which some may be equal. */
+/* Returns the i-th of those names, of which some may be equal. */
 static const char *name_at(const struct config *c, size_t i)
 {
     for (int from = 0; from < ORIGINS; from++) {
@@ -383,29 +382,25 @@ struct about {
     const struct option_def *def;
 };
 
-/* match_consumer notes the option of this consumer that the variable sets, if there is one. */
-static void match_consumer(const char *variable, const char *consumer, struct about *ret)
-{
-    char made[VARIABLE];
-    for (const struct option_def *o = consumer_options; o->name; o++) {
-        if (strcmp(variable_of(consumer, o, made), variable) != 0)
-            continue;
-        if (ret->consumer && strcmp(ret->consumer, consumer) != 0) {
-            ret->other = consumer;
-            continue;
-        }
-        ret->consumer = consumer;
-        ret->def = o;
-    }
-}
-
-/* look_up finds what a variable sets. Where the consumer's name ends cannot be told from the
- * variable alone, so it is compared with the variables that the known consumers would have. */
+/* Finds what a variable sets. Where the consumer's name ends cannot be told from the variable
+ * alone, so it is compared with the variables that the known consumers would have. */
 static void look_up(const struct config *c, const char *variable, struct about *ret)
 {
+    char made[VARIABLE];
     *ret = (struct about){0};
-    for (size_t i = 0; i < count_names(c); i++)
-        match_consumer(variable, name_at(c, i), ret);
+    for (size_t i = 0; i < count_names(c); i++) {
+        const char *consumer = name_at(c, i);
+        for (const struct option_def *o = consumer_options; o->name; o++) {
+            if (strcmp(variable_of(consumer, o, made), variable) != 0)
+                continue;
+            if (ret->consumer && strcmp(ret->consumer, consumer) != 0) {
+                ret->other = consumer;
+                continue;
+            }
+            ret->consumer = consumer;
+            ret->def = o;
+        }
+    }
 }
 
 /* The variables that the known consumers could have. (1) name[i] is a variable without its prefix,
@@ -422,19 +417,8 @@ static void candidates_release(struct candidates *k)
     free(k->made);
 }
 
-/* candidates_add adds the variables of every option of one consumer, as far as there is room. */
-static void candidates_add(struct candidates *k, const char *consumer)
-{
-    for (const struct option_def *o = consumer_options; o->name; o++) {
-        if (k->n == CANDIDATES)
-            return;
-        k->name[k->n] = variable_of(consumer, o, k->made[k->n]) + PREFIX_LEN;
-        k->n++;
-    }
-}
-
-/* candidates_init lists the variables of every option of every consumer. The caller releases
- * them. */
+/* Lists the variables of every option of every consumer, as far as there is room. The caller
+ * releases them. */
 static int candidates_init(struct candidates *k, const struct config *c, struct error *err)
 {
     *k = (struct candidates){.name = calloc(CANDIDATES + 1, sizeof(*k->name)),
@@ -444,12 +428,17 @@ static int candidates_init(struct candidates *k, const struct config *c, struct 
         return err_nomem(err);
     }
 
-    for (size_t i = 0; i < count_names(c); i++)
-        candidates_add(k, name_at(c, i));
+    for (size_t i = 0; i < count_names(c); i++) {
+        const char *consumer = name_at(c, i);
+        for (const struct option_def *o = consumer_options; o->name && k->n < CANDIDATES; o++) {
+            k->name[k->n] = variable_of(consumer, o, k->made[k->n]) + PREFIX_LEN;
+            k->n++;
+        }
+    }
     return 0;
 }
 
-/* unknown_variable fails, and suggests the variable that was probably meant. */
+/* Fails, and suggests the variable that was probably meant. */
 static int unknown_variable(const struct config *c, const char *variable, struct error *err)
 {
     struct candidates k;
@@ -470,7 +459,7 @@ static int unknown_variable(const struct config *c, const char *variable, struct
     return -1;
 }
 
-/* of_kubernetes recognizes the variables that Kubernetes sets for a service whose name starts with
+/* Recognizes the variables that Kubernetes sets for a service whose name starts with
  * outbox-consumer. */
 static bool of_kubernetes(const char *variable)
 {
@@ -483,7 +472,7 @@ static bool of_kubernetes(const char *variable)
     return n > 5 && strcmp(variable + n - 5, "_PORT") == 0;
 }
 
-/* take_variable adds the value of a consumer's variable. */
+/* Adds the value of a consumer's variable. */
 static int take_variable(struct config *c, const char *variable, const char *value,
                          struct error *err)
 {
@@ -504,8 +493,8 @@ static int take_variable(struct config *c, const char *variable, const char *val
     return config_add(c, &g, err);
 }
 
-/* split_entry copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry
- * is not a variable of a consumer, or is empty. */
+/* Copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry is not a
+ * variable of a consumer, or is empty. */
 static const char *split_entry(const char *entry, char *name, size_t size)
 {
     const char *equals = strchr(entry, '=');
@@ -521,8 +510,8 @@ static const char *split_entry(const char *entry, char *name, size_t size)
     return equals + 1;
 }
 
-/* take_variables goes through the whole environment, because asking for each variable by name would
- * not find a misspelt one. */
+/* Goes through the whole environment, because asking for each variable by name would not find a
+ * misspelt one. */
 static int take_variables(struct config *c, struct error *err)
 {
     for (char **e = environ; e && *e; e++) {

@@ -15,10 +15,10 @@
 
 /* ---- masking ---- */
 
-/* password_end returns how far into s, which follows "://", the password may reach. A password is
- * expected to be percent-encoded. In case it is not, one with / or # in it is masked as well, one
- * with ? if there is no path before it, and one with a space if the URL is all there is: it is
- * better to mask too much than too little. */
+/* Returns how far into s, which follows "://", the password may reach. A password is expected to be
+ * percent-encoded. In case it is not, one with / or # in it is masked as well, one with ? if there
+ * is no path before it, and one with a space if the URL is all there is: it is better to mask too
+ * much than too little. */
 static size_t password_end(const char *s, size_t user, bool alone)
 {
     size_t word = strlen(s), path = strcspn(s, "?");
@@ -30,8 +30,8 @@ static size_t password_end(const char *s, size_t user, bool alone)
     return path;
 }
 
-/* mask_url appends user:*** if s, which follows "://", starts with user:password@. It returns the
- * number of bytes this stands for, 0 if there is no password. */
+/* Appends user:*** if s, which follows "://", starts with user:password@. It returns the number of
+ * bytes this stands for, 0 if there is no password. */
 static size_t mask_url(struct buf *b, const char *s, bool alone)
 {
     size_t user = strcspn(s, ":/?# \t");
@@ -45,15 +45,15 @@ static size_t mask_url(struct buf *b, const char *s, bool alone)
     return (size_t)(at - s);
 }
 
-/* ends_with reports whether the text before `at` ends with a word. */
+/* Whether the text before `at` ends with a word. */
 static bool ends_with(const char *start, const char *at, const char *word)
 {
     size_t n = strlen(word);
     return (size_t)(at - start) >= n && strncmp(at - n, word, n) == 0;
 }
 
-/* is_web reports whether the scheme before "://" is http or https. The query of such a URL belongs
- * to the endpoint and may hold its token. */
+/* Whether the scheme before "://" is http or https. The query of such a URL belongs to the endpoint
+ * and may hold its token. */
 static bool is_web(const char *start, const char *at)
 {
     return ends_with(start, at, "http") || ends_with(start, at, "https");
@@ -70,8 +70,8 @@ struct masking {
     bool alone, web;
 };
 
-/* mask_rest appends the mark and *** for the rest of a web address, from its path, query or
- * fragment on. It returns how many bytes that is, 0 if the address goes on to be shown. */
+/* Appends the mark and *** for the rest of a web address, from its path, query or fragment on. It
+ * returns how many bytes that is, 0 if the address goes on to be shown. */
 static size_t mask_rest(const struct masking *m, struct buf *b, const char *value)
 {
     bool path = m->how == HIDE_PATHS && *value == '/' && !strchr("?#", value[1]);
@@ -82,7 +82,7 @@ static size_t mask_rest(const struct masking *m, struct buf *b, const char *valu
     return strlen(value);
 }
 
-/* mask_next appends the next piece of the value, masked if need be, and returns its length. */
+/* Appends the next piece of the value, masked if need be, and returns its length. */
 static size_t mask_next(struct masking *m, struct buf *b, const char *value)
 {
     static const char parameter[] = "password=";
@@ -117,7 +117,7 @@ void config_mask(struct buf *b, const char *value)
     mask_value(b, value, HIDE_PATHS);
 }
 
-/* is_masked reports whether masking changes the value. */
+/* Whether masking changes the value. */
 static bool is_masked(struct buf *b, const char *value)
 {
     mask_value(b, value, HIDE_PASSWORDS);
@@ -170,8 +170,8 @@ static void tell_caution(const struct telling *t, const char *where, const char 
     t->visit(t->ctx, &p);
 }
 
-/* exposure_of says what is wrong with the permissions of a file, or returns NULL. The group is left
- * to whoever chose it. */
+/* Returns what is wrong with the permissions of a file, or returns NULL. The group is left to
+ * whoever chose it. */
 static const char *exposure_of(const char *path, bool secret)
 {
     struct stat st;
@@ -186,7 +186,7 @@ static const char *exposure_of(const char *path, bool secret)
     return NULL;
 }
 
-/* store_password_text says where the password of a store belongs, by the kind of the store. */
+/* Returns where the password of a store belongs, by the kind of the store. */
 static const char *store_password_text(const char *url)
 {
     if (strncmp(url, "mariadb:", 8) == 0)
@@ -197,8 +197,8 @@ static const char *store_password_text(const char *url)
            "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config file";
 }
 
-/* tell_arguments warns of secrets in the arguments. ps shows those to every user; config_hide only
- * shortens that to a moment. */
+/* Warns of secrets in the arguments. ps shows those to every user; config_hide only shortens that
+ * to a moment. */
 static void tell_arguments(const struct telling *t)
 {
     for (size_t i = 0; i < t->c->n_given; i++) {
@@ -214,8 +214,7 @@ static void tell_arguments(const struct telling *t)
     }
 }
 
-/* tell_config_file warns of a config file that others can write, or read if it has a password in
- * it. */
+/* Warns of a config file that others can write, or read if it has a password in it. */
 static void tell_config_file(const struct telling *t)
 {
     char text[256];
@@ -239,8 +238,8 @@ static void tell_config_file(const struct telling *t)
 static const char *const secret_files[] = {
     "password-file=", "token-file=", "creds-file=", "nkey-file=", NULL};
 
-/* secret_file copies the path of one of them, such as password-file=PATH; false if the URL has
- * none. A sink logs in in one way, so there is at most one. */
+/* Copies the path of one of them, such as password-file=PATH; false if the URL has none. A sink
+ * logs in in one way, so there is at most one. */
 static bool secret_file(const char *url, char out[PATH_SIZE])
 {
     for (size_t i = 0; secret_files[i]; i++) {
@@ -271,8 +270,7 @@ static const struct given *option_of(const struct telling *t, const char *consum
     return config_get(t->c, consumer, option_find(consumer_options, option));
 }
 
-/* tell_secret_files warns of the files with secrets that a consumer names, as options or in the URL
- * of its sink. */
+/* Warns of the files with secrets that a consumer names, as options or in the URL of its sink. */
 static void tell_secret_files(const struct telling *t, const char *consumer)
 {
     static const char *const options[] = {"webhook-secret-file", "webhook-header-file"};
@@ -301,7 +299,7 @@ void config_cautions(const struct config *c, config_visit *visit, void *ctx)
 
 /* ---- in memory ---- */
 
-/* is_secret reports whether a value is a secret or leads to one. */
+/* Whether a value is a secret or leads to one. */
 static bool is_secret(const struct given *g)
 {
     static const char *const names[] = {"secret", "token", "header-file"};
@@ -312,8 +310,8 @@ static bool is_secret(const struct given *g)
     return config_secret(g->value) || secret_file(g->value, path);
 }
 
-/* holds_secrets reports whether we may hold a secret: one we were given, or one that libpq found by
- * itself (~/.pgpass). */
+/* Whether we may hold a secret: one we were given, or one that libpq found by itself
+ * (~/.pgpass). */
 static bool holds_secrets(const struct config *c, const struct settings *s)
 {
     static const char *const variables[] = {"PGPASSWORD",

@@ -24,7 +24,7 @@ void lines_release(struct lines *l)
     *l = (struct lines){.fd = -1};
 }
 
-/* make_room moves the unread bytes to the front and grows the buffer if that leaves no room. */
+/* Moves the unread bytes to the front and grows the buffer if that leaves no room. */
 static int make_room(struct lines *l, struct error *err)
 {
     memmove(l->buf, l->buf + l->at, l->n - l->at);
@@ -40,8 +40,7 @@ static int make_room(struct lines *l, struct error *err)
     return 0;
 }
 
-/* fill_buffer reads what is there, up to the room in the buffer. l->end is set at the end of the
- * file. */
+/* Reads what is there, up to the room in the buffer. l->end is set at the end of the file. */
 static int fill_buffer(struct lines *l, struct error *err)
 {
     if (make_room(l, err) != 0)
@@ -58,7 +57,7 @@ static int fill_buffer(struct lines *l, struct error *err)
     return 0;
 }
 
-/* take_line returns n bytes as a line and moves past them and the terminator. */
+/* Returns n bytes as a line and moves past them and the terminator. */
 static struct str take_line(struct lines *l, size_t n, size_t terminator)
 {
     struct str line = {l->buf + l->at, n};
@@ -67,7 +66,7 @@ static struct str take_line(struct lines *l, size_t n, size_t terminator)
     return line;
 }
 
-/* too_long counts the line, so that the error can name its number. */
+/* Counts the line, so that the error can name its number. */
 static int too_long(struct lines *l, struct error *err)
 {
     l->number++;
@@ -76,8 +75,8 @@ static int too_long(struct lines *l, struct error *err)
                    l->max);
 }
 
-/* lines_next searches only bytes that it has not searched before: a long line that comes in small
- * pieces is still read in linear time. */
+/* Searches only bytes that it has not searched before: a long line that comes in small pieces is
+ * still read in linear time. */
 int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
 {
     size_t seen = 0; /* unread bytes known to hold no line feed */
@@ -107,8 +106,7 @@ int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *e
     }
 }
 
-/* read_whole reads a descriptor to its end, or until b has `max` bytes. It returns 0 or an
- * errno. */
+/* Reads a descriptor to its end, or until b has `max` bytes. It returns 0 or an errno. */
 static int read_whole(int fd, size_t max, struct buf *b)
 {
     while (b->n < max) {

@@ -56,14 +56,14 @@ static void add_json(struct buf *b, const char *stamp, const struct line *l, con
     buf_addc(b, '}');
 }
 
-/* write_line writes a line that is complete. A failure has no other place to be reported. */
+/* Writes a line that is complete. A failure has no other place to be reported. */
 static void write_line(const char *line, size_t n)
 {
     ssize_t written = write(STDERR_FILENO, line, n);
     (void)written;
 }
 
-/* is_simple reports whether text can be written as it is, into a log line or a JSON string. */
+/* Whether text can be written as it is, into a log line or a JSON string. */
 static bool is_simple(const char *text)
 {
     for (const char *c = text; *c; c++) {
@@ -74,7 +74,7 @@ static bool is_simple(const char *text)
     return strlen(text) < 256;
 }
 
-/* put_short logs a line without allocating, as far as that is possible. */
+/* Logs a line without allocating, as far as that is possible. */
 static void put_short(enum log_format format, const char *stamp, const struct line *l)
 {
     char text[512];
@@ -90,9 +90,8 @@ static void put_short(enum log_format format, const char *stamp, const struct li
     write_line(text, (size_t)n);
 }
 
-/* put_line formats a line and writes it. Without memory for that it writes a short one. The message
- * in JSON is text that is safe to show, whoever decodes it; the fields of an event keep their
- * values. */
+/* Formats a line and writes it. Without memory for that it writes a short one. The message in JSON
+ * is text that is safe to show, whoever decodes it; the fields of an event keep their values. */
 static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];
@@ -132,8 +131,8 @@ void logger_line(enum log_format format, int level, const char *consumer, const 
 
 /* ---- repeats ---- */
 
-/* shape_of hashes what lines of one shape have in common: the consumer, the level, and every word
- * without a digit. */
+/* Hashes what lines of one shape have in common: the consumer, the level, and every word without a
+ * digit. */
 static uint64_t shape_of(int level, const char *consumer, const char *text)
 {
     uint64_t h = hash_add(HASH_INIT, str_of(consumer));
@@ -151,8 +150,8 @@ static uint64_t shape_of(int level, const char *consumer, const char *text)
     return hash_end(h);
 }
 
-/* end_span ends the span of a shape: it logs how often the last line was repeated, if it was, and
- * frees the slot. */
+/* Ends the span of a shape: it logs how often the last line was repeated, if it was, and frees the
+ * slot. */
 static void end_span(struct logger *l, struct logger_shape *s, int64_t now)
 {
     char text[sizeof s->text + 64];
@@ -172,7 +171,7 @@ static bool is_over(const struct logger *l, const struct logger_shape *s, int64_
     return s->since && now - s->since >= l->hold_ns;
 }
 
-/* slot_of finds the shape, or gives it a free slot, else that of the oldest. */
+/* Finds the shape, or gives it a free slot, else that of the oldest. */
 static struct logger_shape *slot_of(struct logger *l, uint64_t hash, int64_t now)
 {
     struct logger_shape *oldest = &l->shape[0];
@@ -191,8 +190,8 @@ static struct logger_shape *slot_of(struct logger *l, uint64_t hash, int64_t now
     return oldest;
 }
 
-/* hold_line counts a line instead of logging it. The first one held wakes the watching thread,
- * which then waits to call logger_tell. */
+/* Counts a line instead of logging it. The first one held wakes the watching thread, which then
+ * waits to call logger_tell. */
 static void hold_line(struct logger *l, struct logger_shape *s, const struct line *line)
 {
     s->level = line->level;

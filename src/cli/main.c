@@ -39,7 +39,7 @@ static int exit_code(int code)
     return EXIT_BUG_;
 }
 
-/* advice_for returns what to do next where the store cannot know it; "" if there is nothing. */
+/* Returns what to do next where the store cannot know it; "" if there is nothing. */
 static const char *advice_for(const struct cli *cli, const struct error *err)
 {
     const char *store = cli->settings.store;
@@ -59,8 +59,7 @@ static void say_caution(void *ctx, const struct problem *p)
     output_error(text);
 }
 
-/* run_command parses the arguments, loads the settings unless the command needs none, and runs the
- * command. */
+/* Parses the arguments, loads the settings unless the command needs none, and runs the command. */
 static int run_command(struct cli *cli, int argc, char **argv, struct error *err)
 {
     if (options_parse(cli, argc, argv, err) != 0)
@@ -88,8 +87,8 @@ static int run_command(struct cli *cli, int argc, char **argv, struct error *err
     return cli->cmd->run(cli, err);
 }
 
-/* hold_stdio occupies those of the descriptors 0, 1 and 2 that are closed, so that no file we open
- * later gets their number. It opens them the wrong way round: reading or writing still fails. */
+/* Occupies those of the descriptors 0, 1 and 2 that are closed, so that no file we open later gets
+ * their number. It opens them the wrong way round: reading or writing still fails. */
 static void hold_stdio(void)
 {
     static const int wrong_way[] = {O_WRONLY, O_RDONLY, O_RDONLY};
@@ -100,7 +99,7 @@ static void hold_stdio(void)
     }
 }
 
-/* say_error prints the error, unless the command has printed what there is to say. */
+/* Prints the error, unless the command has printed what there is to say. */
 static void say_error(const struct cli *cli, const struct error *err)
 {
     char text[sizeof(err->text) + 64];

@@ -96,7 +96,7 @@ struct found {
     bool of_consumer;
 };
 
-/* find_own looks an option up by name or, if name is NULL, by letter. */
+/* Looks an option up by name or, if name is NULL, by letter. */
 static const struct option_def *find_own(const struct option_def *table, const char *name,
                                          char letter)
 {
@@ -116,8 +116,8 @@ static bool takes_consumers(const struct command *cmd)
     return cmd && cmd->consumers;
 }
 
-/* find_option looks an option up: first those of the command, then --consumer, the global ones, the
- * settings. Those of consumers are only for commands that take them. */
+/* Looks an option up: first those of the command, then --consumer, the global ones, the settings.
+ * Those of consumers are only for commands that take them. */
 static bool find_option(const struct command *cmd, const char *name, char letter, struct found *ret)
 {
     *ret = (struct found){0};
@@ -147,7 +147,7 @@ static size_t add_names(const struct option_def *table, const char **names, size
     return n;
 }
 
-/* unknown_option fails with the nearest name of all the options that could stand here. */
+/* Fails with the nearest name of all the options that could stand here. */
 static int unknown_option(const struct cli *cli, const char *name, struct error *err)
 {
     const char *names[NAMES_MAX + 1];
@@ -170,8 +170,8 @@ static int unknown_option(const struct cli *cli, const char *name, struct error 
 
 /* ---- reading ---- */
 
-/* from_environment sets the options of a table that have a variable. Arguments are applied later,
- * so they override it. */
+/* Sets the options of a table that have a variable. Arguments are applied later, so they override
+ * it. */
 static int from_environment(const struct option_def *table, struct args *a, struct error *err)
 {
     char variable[CONFIG_VARIABLE];
@@ -185,8 +185,8 @@ static int from_environment(const struct option_def *table, struct args *a, stru
     return 0;
 }
 
-/* apply_value adds a setting to the config, or sets the field of a command's own option. A secret
- * is then masked in argv, which is ours to write to; the config has its own copy. */
+/* Adds a setting to the config, or sets the field of a command's own option. A secret is then
+ * masked in argv, which is ours to write to; the config has its own copy. */
 static int apply_value(struct parser *p, const struct found *f, const char *value,
                        struct error *err)
 {
@@ -209,8 +209,8 @@ static int apply_value(struct parser *p, const struct found *f, const char *valu
     return 0;
 }
 
-/* take_value completes *value: it keeps what stood after '=', else takes the next argument. A
- * switch gets "yes". */
+/* Completes *value: it keeps what stood after '=', else takes the next argument. A switch gets
+ * "yes". */
 static int take_value(struct parser *p, const struct found *f, const char **value,
                       struct error *err)
 {
@@ -228,7 +228,7 @@ static int take_value(struct parser *p, const struct found *f, const char **valu
     return 0;
 }
 
-/* long_option reads --name, --name VALUE and --name=VALUE. */
+/* Reads --name, --name VALUE and --name=VALUE. */
 static int long_option(struct parser *p, const char *arg, struct error *err)
 {
     char name[64];
@@ -248,7 +248,7 @@ static int long_option(struct parser *p, const char *arg, struct error *err)
     return apply_value(p, &f, value, err);
 }
 
-/* short_option reads -c FILE, -cFILE and -h. */
+/* Reads -c FILE, -cFILE and -h. */
 static int short_option(struct parser *p, const char *arg, struct error *err)
 {
     struct found f;
@@ -269,8 +269,8 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
     return apply_value(p, &f, value, err);
 }
 
-/* select_command sets the defaults of a command's options, then what the environment has. An error
- * there is kept for later: see struct parser. */
+/* Sets the defaults of a command's options, then what the environment has. An error there is kept
+ * for later: see struct parser. */
 static int select_command(struct parser *p, const struct command *cmd, struct error *err)
 {
     p->cli->cmd = cmd;
@@ -281,7 +281,7 @@ static int select_command(struct parser *p, const struct command *cmd, struct er
     return 0;
 }
 
-/* parse_positional takes the command, the subcommand, or an argument of it, in this order. */
+/* Takes the command, the subcommand, or an argument of it, in this order. */
 static int parse_positional(struct parser *p, const char *arg, struct error *err)
 {
     struct cli *cli = p->cli;
@@ -305,8 +305,8 @@ static int parse_positional(struct parser *p, const char *arg, struct error *err
     return 0;
 }
 
-/* parse_argument takes one argument, and the value that follows it if it is an option that has one.
- * A lone - is an argument: it stands for stdin. */
+/* Takes one argument, and the value that follows it if it is an option that has one. A lone - is an
+ * argument: it stands for stdin. */
 static int parse_argument(struct parser *p, const char *arg, struct error *err)
 {
     bool option = !p->ended && arg[0] == '-' && arg[1];
@@ -325,7 +325,7 @@ static int parse_argument(struct parser *p, const char *arg, struct error *err)
     return short_option(p, arg + 1, err);
 }
 
-/* check_complete fails if the command, its subcommand or an argument is missing. */
+/* Fails if the command, its subcommand or an argument is missing. */
 static int check_complete(const struct cli *cli, struct error *err)
 {
     const struct command *cmd = cli->cmd;
@@ -343,8 +343,7 @@ static int check_complete(const struct cli *cli, struct error *err)
     return options_usage(err, "%s needs %s; outbox help %s says more", name, cmd->args, cmd->name);
 }
 
-/* options_parse reports a bad variable only after the arguments, which may ask for help or override
- * it. */
+/* Reports a bad variable only after the arguments, which may ask for help or override it. */
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
 {
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};

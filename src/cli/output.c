@@ -81,7 +81,7 @@ void output_clean(struct buf *b, const char *text)
     text_show(b, str_of(text), "");
 }
 
-/* add_formatted is output_addf with the arguments as a va_list. */
+/* Output_addf with the arguments as a va_list. */
 static void add_formatted(struct buf *b, const char *fmt, va_list ap)
 {
     char *text;
@@ -148,7 +148,7 @@ int output_end(struct error *err)
 
 /* ---- confirmation ---- */
 
-/* says_yes reads the answer. Anything but y or yes, even the end of the input, is a no. */
+/* Reads the answer. Anything but y or yes, even the end of the input, is a no. */
 static bool says_yes(void)
 {
     char line[64] = "";
@@ -197,8 +197,7 @@ void output_progress_start(struct output_progress *p, int64_t total)
     *p = (struct output_progress){.on = isatty(STDERR_FILENO), .total = total};
 }
 
-/* output_progress_step redraws at most twenty times a second: drawing must not slow the work
- * down. */
+/* Redraws at most twenty times a second: drawing must not slow the work down. */
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events)
 {
     int64_t now = clock_mono(&clock_system);

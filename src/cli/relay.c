@@ -46,7 +46,7 @@ static size_t n_options(void)
     return n;
 }
 
-/* given_in returns the value that a config gives an option, or NULL. */
+/* Returns the value that a config gives an option, or NULL. */
 static const char *given_in(const struct config *config, const char *name, size_t option)
 {
     const struct given *g = config_get(config, name, &consumer_options[option]);
@@ -77,7 +77,7 @@ static bool copy_values(struct relay_consumer *c, const struct config *config)
     return true;
 }
 
-/* note_settings copies a consumer's settings from a config. */
+/* Copies a consumer's settings from a config. */
 static int note_settings(struct relay_consumer *c, const struct config *config, const char *name,
                          struct error *err)
 {
@@ -90,7 +90,7 @@ static int note_settings(struct relay_consumer *c, const struct config *config, 
     return err_nomem(err);
 }
 
-/* make_consumer creates the consumer in the outbox, with the settings noted. */
+/* Creates the consumer in the outbox, with the settings noted. */
 static int make_consumer(struct relay *r, struct relay_consumer *c, struct error *err)
 {
     outbox_error *e = (outbox_error *)err; /* one layout: see outbox.c */
@@ -143,8 +143,7 @@ struct refusal {
     struct error *err;
 };
 
-/* note_refusal keeps the first problem and counts the others. Warnings do not keep a relay from
- * running. */
+/* Keeps the first problem and counts the others. Warnings do not keep a relay from running. */
 static void note_refusal(void *ctx, const struct problem *p)
 {
     struct refusal *f = ctx;
@@ -192,14 +191,6 @@ struct changes {
     size_t added, removed, changed, failed;
 };
 
-static size_t index_of(const struct relay *r, const char *name)
-{
-    size_t i = 0;
-    while (i < r->n_consumers && strcmp(r->consumer[i].name, name) != 0)
-        i++;
-    return i;
-}
-
 static bool is_wanted(const struct config *config, const char *name)
 {
     size_t n;
@@ -210,7 +201,7 @@ static bool is_wanted(const struct config *config, const char *name)
     return false;
 }
 
-/* same_settings reports whether the config gives a consumer the settings it runs with. */
+/* Whether the config gives a consumer the settings it runs with. */
 static bool same_settings(const struct relay_consumer *c, const struct config *config)
 {
     for (size_t i = 0; i < n_options(); i++) {
@@ -222,7 +213,7 @@ static bool same_settings(const struct relay_consumer *c, const struct config *c
     return true;
 }
 
-/* is_idle reports whether a consumer stopped by itself, or is standing by. */
+/* Whether a consumer stopped by itself, or is standing by. */
 static bool is_idle(const struct relay *r, const char *name)
 {
     struct worker_view *v;
@@ -246,7 +237,7 @@ static void stop_consumer(struct relay_consumer *c)
     c->c = NULL;
 }
 
-/* start_consumer creates and starts a consumer. With strict set it fails rather than stand by. */
+/* Creates and starts a consumer. With strict set it fails rather than stand by. */
 static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict, struct error *err)
 {
     c->c = NULL;
@@ -258,7 +249,7 @@ static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict
     return result;
 }
 
-/* remove_unwanted stops the consumers that the config no longer has. */
+/* Stops the consumers that the config no longer has. */
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t i = 0;
@@ -277,9 +268,9 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
     }
 }
 
-/* restart_consumer replaces a running consumer by one with the settings in the config. One that was
- * working must not end up standing by: that counts as a failure. On failure c->c is NULL if the old
- * one was stopped. */
+/* Replaces a running consumer by one with the settings in the config. One that was working must
+ * not end up standing by: that counts as a failure. On failure c->c is NULL if the old one was
+ * stopped. */
 static int restart_consumer(struct relay *r, struct relay_consumer *c, const struct config *config,
                             struct error *err)
 {
@@ -298,8 +289,7 @@ static int restart_consumer(struct relay *r, struct relay_consumer *c, const str
     return 0;
 }
 
-/* change_consumer gives a consumer its new settings or, if that fails, goes on with the old
- * ones. */
+/* Gives a consumer its new settings or, if that fails, goes on with the old ones. */
 static void change_consumer(struct relay *r, size_t i, const struct config *config,
                             struct changes *did)
 {
@@ -322,7 +312,7 @@ static void change_consumer(struct relay *r, size_t i, const struct config *conf
     drop_consumer(r, i);
 }
 
-/* add_started adds a consumer and starts it; on failure nothing of it is left. */
+/* Adds a consumer and starts it; on failure nothing of it is left. */
 static int add_started(struct relay *r, const struct config *config, const char *name,
                        struct error *err)
 {
@@ -341,7 +331,7 @@ static int add_started(struct relay *r, const struct config *config, const char 
     return result;
 }
 
-/* add_consumer starts a consumer that is new in the config. */
+/* Starts a consumer that is new in the config. */
 static void add_consumer(struct relay *r, const struct config *config, const char *name,
                          struct changes *did)
 {
@@ -355,15 +345,17 @@ static void add_consumer(struct relay *r, const struct config *config, const cha
     relay_log(r, LOG_ERROR_, name, "new in the config, but could not be started: %s", err.text);
 }
 
-/* apply_config makes the running consumers those of the config. One that stopped by itself is tried
- * again, even with the same settings. */
+/* Makes the running consumers those of the config. One that stopped by itself is tried again, even
+ * with the same settings. */
 static void apply_config(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
     char *const *names = config_consumers(config, &n);
     remove_unwanted(r, config, did);
     for (size_t i = 0; i < n; i++) {
-        size_t at = index_of(r, names[i]);
+        size_t at = 0;
+        while (at < r->n_consumers && strcmp(r->consumer[at].name, names[i]) != 0)
+            at++;
         if (at == r->n_consumers)
             add_consumer(r, config, names[i], did);
         else if (!same_settings(&r->consumer[at], config) || is_idle(r, names[i]))
@@ -378,8 +370,8 @@ static const char *value_or_empty(const struct config *config, const struct opti
     return value ? value : "";
 }
 
-/* say_fixed names the settings that differ now but only take effect at the next start. It does not
- * log their values: there may be a password among them. */
+/* Names the settings that differ now but only take effect at the next start. It does not log their
+ * values: there may be a password among them. */
 static void say_fixed(struct relay *r, const struct config *config)
 {
     for (const struct option_def *o = config_options; o->name; o++) {
@@ -395,8 +387,7 @@ static void say_fixed(struct relay *r, const struct config *config)
     }
 }
 
-/* read_tokens puts the tokens now in the file into effect, or keeps the current ones if the file is
- * invalid. */
+/* Puts the tokens now in the file into effect, or keeps the current ones if the file is invalid. */
 static void read_tokens(struct relay *r, struct changes *did)
 {
     struct tokens *tokens;
@@ -411,8 +402,8 @@ static void read_tokens(struct relay *r, struct changes *did)
     relay_log(r, LOG_ERROR_, NULL, "%s; keeping the previous tokens", err.text);
 }
 
-/* reload_config reads the config and, if a relay could run with all of it, applies it. Otherwise
- * nothing changes. */
+/* Reads the config and, if a relay could run with all of it, applies it. Otherwise nothing
+ * changes. */
 static void reload_config(struct relay *r, struct changes *did)
 {
     struct config config;
@@ -477,8 +468,7 @@ void relay_started(void *relay)
     say_ready(r);
 }
 
-/* feed_watchdog tells the service manager that we are alive, if we are, and how we are, if that has
- * changed. */
+/* Tells the service manager that we are alive, if we are, and how we are, if that has changed. */
 static void feed_watchdog(struct relay *r, char said[HEALTH_TEXT])
 {
     struct health h = admin_health(&r->admin_cfg, NULL, NULL);
@@ -491,7 +481,7 @@ static void feed_watchdog(struct relay *r, char said[HEALTH_TEXT])
     notify_send(&r->notify, "STATUS=%s", h.text[0] ? h.text : "all consumers are working");
 }
 
-/* sleep_until waits for the eventfd or a time, and resets the eventfd. */
+/* Waits for the eventfd or a time, and resets the eventfd. */
 static void sleep_until(struct relay *r, int64_t until)
 {
     struct pollfd fd = {.fd = r->wake_fd, .events = POLLIN};
@@ -509,7 +499,7 @@ static void sleep_until(struct relay *r, int64_t until)
     (void)got; /* it only fails if the time was up */
 }
 
-/* say_stopping tells the service manager once that a signal has ended the run. */
+/* Tells the service manager once that a signal has ended the run. */
 static void say_stopping(struct relay *r, bool *said)
 {
     if (*said || !atomic_load(&r->signal))
@@ -519,8 +509,8 @@ static void say_stopping(struct relay *r, bool *said)
     notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing deliveries in flight");
 }
 
-/* relay_watch sleeps until the nearest of its deadlines, or until relay_wake. The watchdog is fed
- * twice as often as it asks for. */
+/* Sleeps until the nearest of its deadlines, or until relay_wake. The watchdog is fed twice as
+ * often as it asks for. */
 void *relay_watch(void *relay)
 {
     struct relay *r = relay;

@@ -17,7 +17,7 @@ void report_release(struct report *r)
     buf_release(&r->b);
 }
 
-/* as_line appends a finding as a line: level, name, text and advice. */
+/* Appends a finding as a line: level, name, text and advice. */
 static void as_line(const struct report *r, struct buf *b, const struct finding *f)
 {
     static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m",
@@ -94,7 +94,7 @@ static void add_summary(struct report *r, const struct summary *s)
              human_count(s->warnings, "warning", warnings), human_count(s->notes, "note", notes));
 }
 
-/* report_end counts a warning as a failure, so that a script notices; a note is only a remark. */
+/* Counts a warning as a failure, so that a script notices; a note is only a remark. */
 int report_end(struct report *r, struct error *err)
 {
     struct summary s = {.problems = (int64_t)r->count[FINDING_PROBLEM],

@@ -53,7 +53,7 @@ void calls_forget(struct calls *c, const struct batch_state *b)
         c->epoch = 0;
 }
 
-/* place_of returns the index of a call in the arrays of struct calls. */
+/* Returns the index of a call in the arrays of struct calls. */
 static size_t place_of(size_t handler, const struct slot *slot)
 {
     size_t event = (size_t)(slot - slot->batch->slots);
@@ -69,8 +69,7 @@ void calls_renew(struct calls *c)
     }
 }
 
-/* calls_flagged marks only calls about which nothing is known: a call with a savepoint asks the
- * inbox itself. */
+/* Marks only calls about which nothing is known: a call with a savepoint asks the inbox itself. */
 bool calls_flagged(struct calls *c)
 {
     bool any = false;
@@ -91,8 +90,8 @@ const bool *calls_not_done(struct calls *c)
     return c->flag;
 }
 
-/* fail_next makes the call count as failed when the batch is done again. Without memory for the
- * reason, the call is made again instead. */
+/* Makes the call count as failed when the batch is done again. Without memory for the reason, the
+ * call is made again instead. */
 static void fail_next(struct calls *c, struct batch_state *b, size_t at, const char *why)
 {
     if (c->fate[at] == CALL_ENDED)
@@ -123,7 +122,7 @@ static enum handler_entry wait_because(struct handler_call *call, const char *wh
     return HANDLER_WAIT;
 }
 
-/* fail_because overrules a handler that said it succeeded. */
+/* Overrules a handler that said it succeeded. */
 static enum sink_status fail_because(struct handler_call *call, const char *why)
 {
     say(call, why);
@@ -138,7 +137,7 @@ static void say_who_ended(const struct calls *c, size_t handler, struct handler_
         c->h[handler].name);
 }
 
-/* known_fate answers for a call whose fate is known. HANDLER_RUN: it is not, make the call. */
+/* Answers for a call whose fate is known. HANDLER_RUN: it is not, make the call. */
 static enum handler_entry known_fate(const struct calls *c, size_t handler, size_t at,
                                      struct handler_call *call)
 {
@@ -156,8 +155,8 @@ static enum handler_entry known_fate(const struct calls *c, size_t handler, size
     return HANDLER_RUN;
 }
 
-/* recorded_itself asks the inbox after a call was undone because its record existed already. If the
- * record is gone now, the call itself had written it. */
+/* Asks the inbox after a call was undone because its record existed already. If the record is gone
+ * now, the call itself had written it. */
 static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool there;
@@ -167,7 +166,7 @@ static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct e
     return 0;
 }
 
-/* record_call writes the call into the inbox. *ret_first: it was not there before. */
+/* Writes the call into the inbox. *ret_first: it was not there before. */
 static int record_call(struct effects *e, size_t at, bool *ret_first, struct error *err)
 {
     static const bool skip_none = false;
@@ -217,17 +216,17 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
     return wait_because(call, err.text);
 }
 
-/* start_over ends a call whose transaction cannot continue. The batch will be done again. */
+/* Ends a call whose transaction cannot continue. The batch will be done again. */
 static enum sink_status start_over(struct effects *e, const struct error *why)
 {
     effects_break(e, why);
     return SINK_CANCELLED;
 }
 
-/* ended_tx handles a call during which the transaction ended. The effects of other calls went with
- * it, or were committed without a settlement. The batch is done again without this call, and what
- * was committed is found in the inbox. If the handler failed, the database gave the transaction up,
- * as SQLite does when the disk is full; that is an ordinary failure. */
+/* Handles a call during which the transaction ended. The effects of other calls went with it, or
+ * were committed without a settlement. The batch is done again without this call, and what was
+ * committed is found in the inbox. If the handler failed, the database gave the transaction up, as
+ * SQLite does when the disk is full; that is an ordinary failure. */
 static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status said,
                                  const struct handler_call *call)
 {
@@ -243,8 +242,8 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
     return start_over(e, NULL);
 }
 
-/* keep_call records the call and keeps what it did, unless another worker was first: then that
- * worker's effect counts. */
+/* Records the call and keeps what it did, unless another worker was first: then that worker's
+ * effect counts. */
 static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool first;
@@ -258,7 +257,7 @@ static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *
     return recorded_itself(e, at, ret_own, err);
 }
 
-/* leave_savepoint keeps or undoes what a call did, and says what the call comes to. */
+/* Keeps or undoes what a call did, and says what the call comes to. */
 static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
                                         struct handler_call *call)
 {
@@ -343,8 +342,8 @@ static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_
     return HANDLER_RUN;
 }
 
-/* record_external records, in a transaction of its own, that a handler acted outside of the
- * database. If that fails, the handler has acted all the same, and the settlement will say so. */
+/* Records, in a transaction of its own, that a handler acted outside of the database. If that
+ * fails, the handler has acted all the same, and the settlement will say so. */
 static void record_external(struct pipeline *p, size_t at)
 {
     struct effects *e = &p->effects;
@@ -365,7 +364,7 @@ static void record_external(struct pipeline *p, size_t at)
                "could not record that a handler acted, it may act again: %s", err.text);
 }
 
-/* commit_call commits what the call did, and the record of it, if the claim is still ours. */
+/* Commits what the call did, and the record of it, if the claim is still ours. */
 static int commit_call(struct pipeline *p, const struct batch_state *b, size_t at, bool *ret_own,
                        struct error *err)
 {
@@ -385,7 +384,7 @@ static int commit_call(struct pipeline *p, const struct batch_state *b, size_t a
     return e->st->ops->commit(e->st, err);
 }
 
-/* end_call says what a call that reported success comes to. */
+/* Returns what a call that reported success comes to. */
 static enum sink_status end_call(struct pipeline *p, const struct slot *slot, size_t handler,
                                  struct handler_call *call)
 {

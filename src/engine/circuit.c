@@ -121,7 +121,7 @@ void circuit_report_write(struct pipeline *p)
 
 /* ---- the sink of a pipeline ---- */
 
-/* note_down notes and logs that the sink is down, and what follows. */
+/* Notes and logs that the sink is down, and what follows. */
 static void note_down(struct pipeline *p, const char *what, const char *next)
 {
     bool first = !p->stats.down;
@@ -137,8 +137,8 @@ static void note_down(struct pipeline *p, const char *what, const char *next)
     circuit_report_trouble(&p->report, what);
 }
 
-/* open_circuit stops sending, except for a probe now and then. Of several deliveries in flight that
- * fail, only the first is logged. */
+/* Stops sending, except for a probe now and then. Of several deliveries in flight that fail, only
+ * the first is logged. */
 static void open_circuit(struct pipeline *p, const char *what, int64_t retry_after_ms,
                          size_t probes)
 {

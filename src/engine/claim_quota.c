@@ -70,8 +70,8 @@ static size_t left_of(size_t whole, size_t part)
 /* Blocks of memory double, so that events may take twice as much as they have. */
 #define BLOCKS 2
 
-/* room_beside is claim_quota_room where all quotas together hold so much. If one takes half of what
- * is free beyond its own, it has no more than what is free then. */
+/* Claim_quota_room where all quotas together hold so much. If one takes half of what is free beyond
+ * its own, it has no more than what is free then. */
 static size_t room_beside(const struct claim_quota *q, size_t held, size_t spare, bool first)
 {
     size_t free = left_of(q->budget->limit, held);
@@ -134,7 +134,7 @@ bool claim_quota_tight(const struct claim_quota *q)
 
 /* ---- for a pipeline ---- */
 
-/* may_join says whether a batch may be claimed beside those in flight. */
+/* Whether a batch may be claimed beside those in flight. */
 static bool may_join(const struct pipeline *p)
 {
     /* Once settled, the events given back can be claimed by any worker. Claiming now could fetch a

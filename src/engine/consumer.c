@@ -59,8 +59,7 @@ const char *consumer_preset(const char *preset, const char *option)
     return preset_value(p, option);
 }
 
-/* some_preset_sets says whether any preset sets the option, so that choosing another one has to
- * restore its default. */
+/* Whether any preset sets the option, so that choosing another one has to restore its default. */
 static bool some_preset_sets(const char *option)
 {
     for (size_t i = 0; i < PRESETS; i++) {
@@ -70,7 +69,7 @@ static bool some_preset_sets(const char *option)
     return false;
 }
 
-/* set_preset applies a preset to all options that were not given explicitly. */
+/* Applies a preset to all options that were not given explicitly. */
 static int set_preset(void *target, const char *value, const struct option_def *row,
                       struct error *err)
 {
@@ -103,8 +102,8 @@ static int set_sink(void *field, const char *value, const struct option_def *o, 
     return option_copy(field, value, o, err);
 }
 
-/* set_normal sets a filter in its normal form, so that two filters that differ only in spelling are
- * the same to the store. */
+/* Sets a filter in its normal form, so that two filters that differ only in spelling are the same
+ * to the store. */
 static int set_normal(char **field, const char *value, void (*normal)(const char *, struct buf *),
                       struct error *err)
 {

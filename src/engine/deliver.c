@@ -21,8 +21,8 @@ static void event_delivered(struct pipeline *p, struct slot *slot, const struct 
     inflight_end(&p->inflight, slot, &out, p->c->receipts);
 }
 
-/* event_not_mine leaves the event to a worker that has a handler for it, after a random pause in
- * which such a worker may claim it. */
+/* Leaves the event to a worker that has a handler for it, after a random pause in which such a
+ * worker may claim it. */
 static void event_not_mine(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
@@ -35,8 +35,8 @@ static void event_not_mine(struct pipeline *p, struct slot *slot, const struct s
     failure_put_off(p, slot, max_i64(delay, r->retry_after_ms), text);
 }
 
-/* event_not_now puts the event off for a reason that is neither its own fault nor concerns the
- * whole sink, so other events go on. */
+/* Puts the event off for a reason that is neither its own fault nor concerns the whole sink, so
+ * other events go on. */
 static void event_not_now(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = max_i64(r->retry_after_ms, NOT_NOW_MIN_MS);
@@ -51,10 +51,10 @@ static void event_not_now(struct pipeline *p, struct slot *slot, const struct si
     failure_put_off(p, slot, delay, text);
 }
 
-/* event_not_tried takes back an event that the sink has not tried. It is queued again, with two
- * exceptions, which end here. A suspect goes back to the store: if it stayed here, it would be in
- * flight beside the suspects of other consumers, and a crash would be held against none. An event
- * of a lost claim belongs to another worker; those of its key that wait for it are held back. */
+/* Takes back an event that the sink has not tried. It is queued again, with two exceptions, which
+ * end here. A suspect goes back to the store: if it stayed here, it would be in flight beside the
+ * suspects of other consumers, and a crash would be held against none. An event of a lost claim
+ * belongs to another worker; those of its key that wait for it are held back. */
 static void event_not_tried(struct pipeline *p, struct slot *slot)
 {
     bool goes_back = slot->batch->claim.suspect || slot->batch->lost;
@@ -74,8 +74,8 @@ static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
     pipeline_fail(p, &err, pipeline_now(p));
 }
 
-/* sink_says_pause pauses the consumer. If that fails, the sink counts as down, so that it is asked
- * again later. Handlers never say SINK_PAUSE, so no transaction of theirs is open here. */
+/* Pauses the consumer. If that fails, the sink counts as down, so that it is asked again later.
+ * Handlers never say SINK_PAUSE, so no transaction of theirs is open here. */
 static void sink_says_pause(struct pipeline *p, const struct sink_result *r)
 {
     const char *text = r->text ? r->text : "the sink wants no more";
@@ -93,8 +93,8 @@ static void sink_says_pause(struct pipeline *p, const struct sink_result *r)
     circuit_report_paused(&p->report, text);
 }
 
-/* count_answer counts the end of a delivery. A sink that takes whole batches answers for a batch at
- * once, so the clock is read once per batch. */
+/* Counts the end of a delivery. A sink that takes whole batches answers for a batch at once, so the
+ * clock is read once per batch. */
 static void count_answer(struct pipeline *p, const struct slot *slot, const struct sink_result *r)
 {
     bool same_batch = p->offers.answered && pipeline_failstop(p);
@@ -152,8 +152,8 @@ void deliver_done(struct pipeline *p, struct slot *slot, const struct sink_resul
 
 /* ---- submitting ---- */
 
-/* gather takes up to max events off the queue. Malformed ones, which cannot be given to any sink,
- * become dead letters; *ret_buried counts them. */
+/* Takes up to max events off the queue. Malformed ones, which cannot be given to any sink, become
+ * dead letters; *ret_buried counts them. */
 static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t *ret_buried)
 {
     size_t n = 0;
@@ -173,8 +173,8 @@ static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t
     return n;
 }
 
-/* gather_chain adds the events that wait for d[0], one behind the other, up to `max` in all. It
- * stops before a malformed one, which is buried when its turn comes. */
+/* Adds the events that wait for d[0], one behind the other, up to `max` in all. It stops before a
+ * malformed one, which is buried when its turn comes. */
 static size_t gather_chain(struct delivery **d, size_t max)
 {
     struct error malformed;
@@ -189,10 +189,10 @@ static size_t gather_chain(struct delivery **d, size_t max)
     return n;
 }
 
-/* submit_all hands deliveries to the sink, and returns how many it took. They are in flight before
- * that, since the sink may answer from within submit; what it did not take goes back to the head of
- * the queue. Handlers do their work in submit, so meanwhile the lease renewer may extend the claim,
- * and has then moved its deadline. */
+/* Hands deliveries to the sink, and returns how many it took. They are in flight before that, since
+ * the sink may answer from within submit; what it did not take goes back to the head of the queue.
+ * Handlers do their work in submit, so meanwhile the lease renewer may extend the claim, and has
+ * then moved its deadline. */
 static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
     struct batch_state *b = ((struct slot *)d[0])->batch;
@@ -221,10 +221,10 @@ static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n
     return took;
 }
 
-/* offer hands up to `room` events to the sink: many of the queue, or its first one and the chain of
- * those that wait for it, or its first one, as the sink can take them. A chain is offered as long
- * as the sink took one last time, or twice as long if it took all: what it does not take is
- * gathered in vain. Returns how many were taken by the sink or were malformed. */
+/* Hands up to `room` events to the sink: many of the queue, or its first one and the chain of those
+ * that wait for it, or its first one, as the sink can take them. A chain is offered as long as the
+ * sink took one last time, or twice as long if it took all: what it does not take is gathered in
+ * vain. Returns how many were taken by the sink or were malformed. */
 static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {
     struct delivery *d[OFFER];
@@ -248,8 +248,7 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     return took + buried;
 }
 
-/* time_left says whether more may be submitted in this step. The handlers' transaction has a limit
- * of its own. */
+/* Whether more may be submitted in this step. The handlers' transaction has a limit of its own. */
 static bool time_left(const struct pipeline *p, int64_t now, int64_t until)
 {
     if (effects_in_tx(&p->effects))

@@ -9,7 +9,7 @@
 #define SAVEPOINTS_FOR 4    /* and so do this many batches after it */
 #define FRESH_MIN 4         /* after this many fresh batches, the inbox is not asked first */
 
-/* set_mode is the only place where the mode changes. */
+/* The only place where the mode changes. */
 static void set_mode(struct effects *e, enum effects_mode mode)
 {
     assert(e->mode != MODE_PER_CALL);
@@ -60,7 +60,7 @@ void effects_close(struct effects *e)
 
 /* ---- opening the transaction ---- */
 
-/* load_batch prepares a batch, once, however often it is done again. */
+/* Prepares a batch, once, however often it is done again. */
 static int load_batch(struct effects *e, struct batch_state *b, struct error *err)
 {
     if (calls_loaded(&e->calls, b))
@@ -78,9 +78,9 @@ static int load_batch(struct effects *e, struct batch_state *b, struct error *er
     return 0;
 }
 
-/* ask_inbox finds out which calls took effect before. None did for an event that comes for the
- * first time, so once that has held for some batches, it stops asking. If a call was recorded after
- * all, recording it again will fail, and the batch is done again. */
+/* Finds out which calls took effect before. None did for an event that comes for the first time, so
+ * once that has held for some batches, it stops asking. If a call was recorded after all, recording
+ * it again will fail, and the batch is done again. */
 static int ask_inbox(struct effects *e, const struct batch_state *b, struct error *err)
 {
     struct calls *c = &e->calls;
@@ -133,14 +133,14 @@ void effects_break(struct effects *e, const struct error *why)
 
 /* ---- undoing it ---- */
 
-/* end_tx notes that the transaction is over. Claims can expire again. */
+/* Notes that the transaction is over. Claims can expire again. */
 static void end_tx(struct pipeline *p, enum effects_state state)
 {
     p->effects.state = state;
     lease_freeze(p, false);
 }
 
-/* uncount takes back what was counted as delivered in a transaction that came to nothing. */
+/* Takes back what was counted as delivered in a transaction that came to nothing. */
 static void uncount(struct pipeline *p, const struct batch_state *b)
 {
     for (size_t i = 0; i < b->claim.n; i++) {
@@ -151,8 +151,7 @@ static void uncount(struct pipeline *p, const struct batch_state *b)
     }
 }
 
-/* use_savepoints narrows the mode for this batch and for some to come, because failures seldom come
- * alone. */
+/* Narrows the mode for this batch and for some to come, because failures seldom come alone. */
 static void use_savepoints(struct effects *e)
 {
     e->savepoint_batches = SAVEPOINTS_FOR;
@@ -160,7 +159,7 @@ static void use_savepoints(struct effects *e)
         set_mode(e, MODE_SAVEPOINTS);
 }
 
-/* undo_batch takes back what the transaction did, and starts the batch over. */
+/* Takes back what the transaction did, and starts the batch over. */
 static void undo_batch(struct pipeline *p)
 {
     struct effects *e = &p->effects;
@@ -188,8 +187,8 @@ bool effects_pending(const struct pipeline *p, int64_t now)
     return now - e->opened_at < SLICE;
 }
 
-/* seal adds the inbox records of calls that had no savepoint of their own, and the settlement, to
- * the transaction. Then only the commit is left. */
+/* Adds the inbox records of calls that had no savepoint of their own, and the settlement, to the
+ * transaction. Then only the commit is left. */
 static int seal(struct pipeline *p, struct batch_state *b, bool *ret_lost, struct error *err)
 {
     struct effects *e = &p->effects;
@@ -220,9 +219,8 @@ bool effects_refused(struct effects *e, const struct error *err)
     return answered && e->st->ops->tx_state(e->st) != TX_LOST;
 }
 
-/* isolate_event finds the event whose effects cannot be committed. Only a commit can tell, so the
- * batch is done again with one event per transaction. If there was only one in it, that event has
- * failed. */
+/* Finds the event whose effects cannot be committed. Only a commit can tell, so the batch is done
+ * again with one event per transaction. If there was only one in it, that event has failed. */
 static void isolate_event(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
@@ -236,8 +234,8 @@ static void isolate_event(struct pipeline *p, const struct error *err)
     undo_batch(p);
 }
 
-/* commit_batch ends a sealed transaction. If the claim is lost, it must not take effect: another
- * worker has the events. */
+/* Ends a sealed transaction. If the claim is lost, it must not take effect: another worker has the
+ * events. */
 static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
 {
     struct effects *e = &p->effects;
@@ -273,9 +271,9 @@ static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
     exchange_settled(p, 0, lost);
 }
 
-/* seal_failed undoes the transaction. If another worker had recorded a call, or a handler had ended
- * the transaction, it is not known which call it was: the batch is done again with savepoints,
- * which will show. Any other error is a failure of the store. */
+/* Undoes the transaction. If another worker had recorded a call, or a handler had ended the
+ * transaction, it is not known which call it was: the batch is done again with savepoints, which
+ * will show. Any other error is a failure of the store. */
 static void seal_failed(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
@@ -329,8 +327,8 @@ void effects_drop(struct pipeline *p, const struct batch_state *b)
     e->batch = NULL;
 }
 
-/* effects_resolve looks for the claim. If it is still there, nothing was committed. If it is gone,
- * everything was, or another worker has taken over. */
+/* Looks for the claim. If it is still there, nothing was committed. If it is gone, everything was,
+ * or another worker has taken over. */
 bool effects_resolve(struct pipeline *p)
 {
     struct effects *e = &p->effects;

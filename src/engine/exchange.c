@@ -156,8 +156,7 @@ struct settlement exchange_settlement(struct pipeline *p, const struct batch_sta
     return s;
 }
 
-/* add_settlement adds the settlement of batch[i], whose events have all ended. Returns -1 when out
- * of memory. */
+/* Adds the settlement of batch[i], whose events have all ended. Returns -1 when out of memory. */
 static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, struct error *err)
 {
     struct batch_state *b = p->inflight.batch[i];
@@ -181,8 +180,8 @@ static bool wants_claim(struct pipeline *p, int64_t now, size_t settling)
     return schedule_look_due(&p->schedule, now) && claim_quota_allows(p, now, settling);
 }
 
-/* add_claim adds a claim of the next batch, if there is room for one and it is time to look. It
- * clears the wake-up before the store is asked, never after: one in between must not be missed. */
+/* Adds a claim of the next batch, if there is room for one and it is time to look. It clears the
+ * wake-up before the store is asked, never after: one in between must not be missed. */
 static void add_claim(struct pipeline *p, struct exchange *x)
 {
     size_t settling = x->settled ? 1 : 0;
@@ -203,7 +202,7 @@ static void add_claim(struct pipeline *p, struct exchange *x)
         x->request.suspect = suspect_ask(&p->suspect, p->inflight.n - settling);
 }
 
-/* withdraw_claim releases what add_claim has set aside. */
+/* Releases what add_claim has set aside. */
 static void withdraw_claim(struct pipeline *p, struct exchange *x)
 {
     if (x->claimed)
@@ -236,7 +235,7 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
 
 /* ---- the answer about the claim ---- */
 
-/* note_crashes counts and logs what the store took over from workers that vanished. */
+/* Counts and logs what the store took over from workers that vanished. */
 static void note_crashes(struct pipeline *p, const struct claim_hint *h)
 {
     p->stats.crashed += (int64_t)h->crashed;
@@ -254,8 +253,8 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     }
 }
 
-/* note_superseded stops claiming, because another worker has registered the consumer with newer
- * settings. The pipeline stands by if it may, and fails otherwise. */
+/* Stops claiming, because another worker has registered the consumer with newer settings. The
+ * pipeline stands by if it may, and fails otherwise. */
 static void note_superseded(struct pipeline *p)
 {
     if (p->cfg.stand_by) {
@@ -271,8 +270,8 @@ static void note_superseded(struct pipeline *p)
     pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS);
 }
 
-/* log_wake_blocker logs which session keeps this relay from being woken, once for each such
- * session. NULL: none does. */
+/* Logs which session keeps this relay from being woken, once for each such session. NULL: none
+ * does. */
 static void log_wake_blocker(struct pipeline *p, const char *who)
 {
     const char *now = who ? who : "";
@@ -292,7 +291,7 @@ static void log_wake_blocker(struct pipeline *p, const char *who)
            who);
 }
 
-/* idle_ms returns how long to wait before the next look, if no wake-up comes before. */
+/* Returns how long to wait before the next look, if no wake-up comes before. */
 static int64_t idle_ms(const struct pipeline *p, const struct claim_hint *h)
 {
     bool has_wake_ups = p->cfg.st->ops->wake_fd(p->cfg.st) >= 0;
@@ -306,8 +305,8 @@ static int64_t idle_ms(const struct pipeline *p, const struct claim_hint *h)
     return wait;
 }
 
-/* took_nothing decides when to look again after a claim that returned no events. A suspect that the
- * store left behind waits for our own batches to end. */
+/* Decides when to look again after a claim that returned no events. A suspect that the store left
+ * behind waits for our own batches to end. */
 static void took_nothing(struct pipeline *p, const struct exchange *x)
 {
     const struct claim_hint *h = &x->hint;
@@ -326,11 +325,10 @@ static void took_nothing(struct pipeline *p, const struct exchange *x)
         p->stats.stalled_since = 0; /* there is no work that could be stuck */
 }
 
-/* plan_next_turn decides what the next claim starts with: the next lane, and parked events if this
- * one started with fresh ones, and the other way round. But retries become due one by one, and a
- * claim of a few costs as much as one of a full batch. So where fresh events wait, parked ones
- * gather for a while. Not for long: meanwhile whatever else comes of their keys has to be parked as
- * well. */
+/* Decides what the next claim starts with: the next lane, and parked events if this one started
+ * with fresh ones, and the other way round. But retries become due one by one, and a claim of a few
+ * costs as much as one of a full batch. So where fresh events wait, parked ones gather for a while.
+ * Not for long: meanwhile whatever else comes of their keys has to be parked as well. */
 static void plan_next_turn(struct pipeline *p, const struct batch_state *b)
 {
     bool few = 4 * b->claim.n < p->quota.n;
@@ -365,9 +363,9 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
     claim_quota_learn(&p->quota, inflight_batch_bytes(b));
 }
 
-/* begin_suspect begins the delivery of a suspect. If others of this process are in flight as well,
- * a crash is held against none of them. A store that cannot be told so is no reason to wait: one
- * crash too many is counted then, at the worst. */
+/* Begins the delivery of a suspect. If others of this process are in flight as well, a crash is
+ * held against none of them. A store that cannot be told so is no reason to wait: one crash too
+ * many is counted then, at the worst. */
 static void begin_suspect(struct pipeline *p, const struct batch *claim)
 {
     struct suspect_claim cleared[2];
@@ -382,7 +380,7 @@ static void begin_suspect(struct pipeline *p, const struct batch *claim)
     }
 }
 
-/* take_claimed handles the answer to a claim: a batch, or a hint when to ask again. */
+/* Handles the answer to a claim: a batch, or a hint when to ask again. */
 static void take_claimed(struct pipeline *p, const struct exchange *x)
 {
     struct batch_state *b = x->claimed;
@@ -413,7 +411,7 @@ static void exchange_failed(struct pipeline *p, struct exchange *x, const struct
     exchange_store_failed(p, err);
 }
 
-/* take_answer acts on the store's answer: first on what was settled, then on what was claimed. */
+/* Acts on the store's answer: first on what was settled, then on what was claimed. */
 static void take_answer(struct pipeline *p, struct exchange *x)
 {
     exchange_store_back(p);
@@ -442,8 +440,8 @@ static void take_answer(struct pipeline *p, struct exchange *x)
         p->stats.stalled_since = 0;
 }
 
-/* exchange_make is the one place where a pipeline settles and claims. Returns whether that got it
- * any further: something was settled, claimed or skipped, or a suspect can be claimed next. */
+/* The one place where a pipeline settles and claims. Returns whether that got it any further:
+ * something was settled, claimed or skipped, or a suspect can be claimed next. */
 static bool exchange_make(struct pipeline *p, struct exchange *x)
 {
     struct store *st = p->cfg.st;
@@ -477,8 +475,8 @@ bool exchange_settle(struct pipeline *p, size_t i)
 
 /* ---- when ---- */
 
-/* note_wake_up brings the next look forward if a wake-up has come. It does not ask where the answer
- * would change nothing: a look is due anyway, or another worker has the lane. */
+/* Brings the next look forward if a wake-up has come. It does not ask where the answer would change
+ * nothing: a look is due anyway, or another worker has the lane. */
 static void note_wake_up(struct pipeline *p, int64_t now)
 {
     struct pollfd wake = {.fd = p->cfg.st->ops->wake_fd(p->cfg.st), .events = POLLIN};
@@ -493,7 +491,7 @@ static void note_wake_up(struct pipeline *p, int64_t now)
         schedule_look_now(&p->schedule);
 }
 
-/* has_ended says whether there is a batch[i] and all of its events have ended. */
+/* Whether there is a batch[i] and all of its events have ended. */
 static bool has_ended(const struct pipeline *p, size_t i)
 {
     return i < p->inflight.n && p->inflight.batch[i]->open == 0;

@@ -11,8 +11,8 @@
 
 /* ---- is the sink down? ---- */
 
-/* surprising returns how many failures in a row are too many to be chance (1 in `odds`), given how
- * many deliveries usually fail. */
+/* Returns how many failures in a row are too many to be chance (1 in `odds`), given how many
+ * deliveries usually fail. */
 static size_t surprising(const struct failure_detector *d, size_t least, double odds)
 {
     double usual = d->usual_fails / (d->usual_fails + d->usual_passes + 1.0);
@@ -33,8 +33,7 @@ static bool several_fail(const struct failure_detector *d)
     return d->n_failing > 1;
 }
 
-/* certainly_down says whether the sink is down beyond doubt: then no event is given up, however
- * long that takes. */
+/* Whether the sink is down beyond doubt: then no event is given up, however long that takes. */
 static bool certainly_down(const struct failure_detector *d)
 {
     return d->n_failing >= surprising(d, FAILURE_CERTAIN, 1e6);
@@ -50,7 +49,7 @@ static bool counts_as_down(const struct failure_detector *d, int64_t now)
     return certainly_down(d) || fails_for_long(d, now - d->failing_since);
 }
 
-/* sent_in_outage says whether it was sent during the last outage that is over. */
+/* Whether it was sent during the last outage that is over. */
 static bool sent_in_outage(const struct failure_detector *d, int64_t sent_at)
 {
     return sent_at >= d->out_from && sent_at < d->out_to;
@@ -75,7 +74,7 @@ static bool is_near(int64_t failed_sent, int64_t passed_sent)
     return passed_sent > failed_sent && passed_sent <= failed_sent + FAILURE_NEAR;
 }
 
-/* passed_near says whether something else that was sent soon after sent_at got through. */
+/* Whether something else that was sent soon after sent_at got through. */
 static bool passed_near(const struct failure_detector *d, int64_t sent_at)
 {
     int64_t number = sent_at / FAILURE_SLICE;
@@ -91,8 +90,8 @@ static bool passed_near(const struct failure_detector *d, int64_t sent_at)
     return false;
 }
 
-/* note_usual counts a success, and the failures before it, as usual. Halving both numbers makes
- * older deliveries count less. */
+/* Counts a success, and the failures before it, as usual. Halving both numbers makes older
+ * deliveries count less. */
 static void note_usual(struct failure_detector *d)
 {
     d->usual_passes++;
@@ -103,8 +102,8 @@ static void note_usual(struct failure_detector *d)
     d->usual_fails /= 2;
 }
 
-/* end_failures notes the end of a series of failures. If it was an outage, only the sink is to
- * blame for them, however soon after them the sink was back. */
+/* Notes the end of a series of failures. If it was an outage, only the sink is to blame for them,
+ * however soon after them the sink was back. */
 static void end_failures(struct failure_detector *d, int64_t sent_at)
 {
     bool certain = certainly_down(d);
@@ -142,8 +141,8 @@ static void leave_open(struct failure_detector *d, int64_t sent_at)
         d->open_until = until;
 }
 
-/* classify_open finds the open failures that were sent shortly before something that got through:
- * those are the event's fault. */
+/* Finds the open failures that were sent shortly before something that got through: those are the
+ * event's fault. */
 static void classify_open(struct failure_detector *d)
 {
     d->open_until = 0;
@@ -232,8 +231,8 @@ static void add_failing(struct failure_detector *d, int64_t seq)
         d->failing[d->n_failing++] = seq;
 }
 
-/* note_failed notes a failure of an event that was not known to be at fault. If something that was
- * sent later has got through by now, this says nothing about the sink. */
+/* Notes a failure of an event that was not known to be at fault. If something that was sent later
+ * has got through by now, this says nothing about the sink. */
 static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at, int64_t now)
 {
     struct open_failure *f = find_open(d, seq);
@@ -322,7 +321,7 @@ struct log_about failure_about(const struct event *ev, int attempt, char key[FAI
     return (struct log_about){ev->id.p, ev->type.p, key, attempt};
 }
 
-/* count_burial counts and logs a dead letter. */
+/* Counts and logs a dead letter. */
 static void count_burial(struct pipeline *p, const struct event *ev, int attempts, const char *text,
                          enum burial why)
 {
@@ -360,7 +359,7 @@ struct verdict {
     int64_t failing_ms;
 };
 
-/* failing_ms returns how long the event has been failing; 0: this is the first time. */
+/* Returns how long the event has been failing; 0: this is the first time. */
 static int64_t failing_ms(const struct pipeline *p, const struct slot *slot)
 {
     int64_t before = slot->d.ev->failing_ms;
@@ -373,16 +372,15 @@ static int64_t failing_ms(const struct pipeline *p, const struct slot *slot)
     return all;
 }
 
-/* fails_still says whether nothing has got through since sent_at, so that what was sent then is
- * among the failures. */
+/* Whether nothing has got through since sent_at, so that what was sent then is among the
+ * failures. */
 static bool fails_still(const struct failure_detector *d, int64_t sent_at)
 {
     return d->failures > 0 && sent_at >= d->first_sent;
 }
 
-/* others_pass says whether others get through in between: something that was sent after sent_at
- * did; or nothing yet, but something did before, and none of the failing events has failed twice
- * since. */
+/* Whether others get through in between: something that was sent after sent_at did; or nothing yet,
+ * but something did before, and none of the failing events has failed twice since. */
 static bool others_pass(const struct failure_detector *d, int64_t sent_at)
 {
     bool any_passed = d->passed_sent > 0;
@@ -392,10 +390,10 @@ static bool others_pass(const struct failure_detector *d, int64_t sent_at)
     return any_passed && fails_still(d, sent_at) && d->failures == d->n_failing;
 }
 
-/* decide_in_doubt is about an event against which there is no proof, but which cannot be tried for
- * ever. Once it has failed for long enough, it is given up; or, if other events get through now and
- * then but never close enough to prove anything, the attempt counts. While the sink is down beyond
- * doubt, nothing is given up. */
+/* About an event against which there is no proof, but which cannot be tried for ever. Once it has
+ * failed for long enough, it is given up; or, if other events get through now and then but never
+ * close enough to prove anything, the attempt counts. While the sink is down beyond doubt, nothing
+ * is given up. */
 static void decide_in_doubt(const struct pipeline *p, const struct slot *slot, struct verdict *v)
 {
     const struct failure_detector *d = &p->detector;
@@ -408,7 +406,7 @@ static void decide_in_doubt(const struct pipeline *p, const struct slot *slot, s
         v->attempts = 1;
 }
 
-/* find_fault decides whether the event or the sink is at fault. */
+/* Decides whether the event or the sink is at fault. */
 static struct verdict find_fault(struct pipeline *p, const struct slot *slot)
 {
     const struct event *ev = slot->d.ev;
@@ -439,7 +437,7 @@ static struct verdict find_fault(struct pipeline *p, const struct slot *slot)
     return v;
 }
 
-/* log_retry says that the event failed, whether that counts, and when it is tried again. */
+/* Says that the event failed, whether that counts, and when it is tried again. */
 static void log_retry(const struct pipeline *p, const struct slot *slot, bool counts)
 {
     const struct event *ev = slot->d.ev;
@@ -464,8 +462,8 @@ static void log_retry(const struct pipeline *p, const struct slot *slot, bool co
     }
 }
 
-/* classify_failure turns a failure into a retry or a dead letter. A retry waits as the policy says,
- * or longer if the sink asked for that. */
+/* Turns a failure into a retry or a dead letter. A retry waits as the policy says, or longer if the
+ * sink asked for that. */
 static void classify_failure(struct pipeline *p, struct slot *slot)
 {
     struct outcome *out = &slot->out;

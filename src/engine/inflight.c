@@ -36,7 +36,7 @@ void inflight_release(struct inflight *f)
 
 /* ---- the key map ---- */
 
-/* key_place returns where the pointer to the last slot of the key is, or would be. */
+/* Returns where the pointer to the last slot of the key is, or would be. */
 static struct slot **key_place(struct inflight *f, uint64_t key)
 {
     struct slot **p = &f->bucket[key & (f->n_buckets - 1)];
@@ -45,7 +45,7 @@ static struct slot **key_place(struct inflight *f, uint64_t key)
     return p;
 }
 
-/* map_key makes the slot the last of its key, and returns the one it replaces; NULL: none. */
+/* Makes the slot the last of its key, and returns the one it replaces; NULL: none. */
 static struct slot *map_key(struct inflight *f, struct slot *slot)
 {
     struct slot **p = key_place(f, slot->key);
@@ -82,9 +82,8 @@ struct slot *inflight_pop(struct inflight *f)
 
 /* ---- ending an event ---- */
 
-/* holds_key says whether an ended event keeps later events of its key from being tried. Even a dead
- * letter does, until it is settled: if a crash undid its burial, it would be tried again, and after
- * them. */
+/* Whether an ended event keeps later events of its key from being tried. Even a dead letter does,
+ * until it is settled: if a crash undid its burial, it would be tried again, and after them. */
 static bool holds_key(const struct slot *slot)
 {
     return slot->released || (slot->exceptional && slot->out.kind != OUTCOME_DELIVERED);
@@ -120,8 +119,8 @@ static void unlink_follower(struct slot *slot)
     slot->follower = NULL;
 }
 
-/* take_follower unlinks the slot that waits for this one, which has ended, and returns it; NULL:
- * none waits. One that is in flight in the same chain is told whether its key is held back. */
+/* Unlinks the slot that waits for this one, which has ended, and returns it; NULL: none waits. One
+ * that is in flight in the same chain is told whether its key is held back. */
 static struct slot *take_follower(struct slot *slot)
 {
     struct slot *next = slot->follower;
@@ -135,8 +134,8 @@ static struct slot *take_follower(struct slot *slot)
     return next;
 }
 
-/* place_slot decides what becomes of a slot: it waits for the one before it of its key (NULL: there
- * is none), is held back, is put off because it is not due yet, or is queued. */
+/* Decides what becomes of a slot: it waits for the one before it of its key (NULL: there is none),
+ * is held back, is put off because it is not due yet, or is queued. */
 static void place_slot(struct inflight *f, struct slot *slot, struct slot *before)
 {
     const struct event *ev = slot->d.ev;
@@ -203,7 +202,7 @@ struct slot *inflight_chained(const struct slot *slot)
     return next;
 }
 
-/* land_slot takes back a slot that was not tried. */
+/* Takes back a slot that was not tried. */
 static void land_slot(struct inflight *f, struct slot *slot)
 {
     assert(slot->state == SLOT_IN_FLIGHT);
@@ -248,8 +247,7 @@ bool inflight_untidy(const struct inflight *f)
     return f->queue != QUEUE_READY;
 }
 
-/* rebuild_queue queues in claim order, so that an event that came back goes before those claimed
- * after it. */
+/* Queues in claim order, so that an event that came back goes before those claimed after it. */
 static void rebuild_queue(struct inflight *f)
 {
     clear_queue(f);
@@ -279,9 +277,9 @@ static bool is_untried(const struct slot *slot)
     return slot->state == SLOT_READY || slot->state == SLOT_WAITING;
 }
 
-/* give_back_tail leaves the run of untried slots at the end of a fresh batch to release_from, the
- * last one first, so that none has a follower in its own batch. One of another batch that waits for
- * it is held back. Returns where the run begins. */
+/* Leaves the run of untried slots at the end of a fresh batch to release_from, the last one first,
+ * so that none has a follower in its own batch. One of another batch that waits for it is held
+ * back. Returns where the run begins. */
 static size_t give_back_tail(struct inflight *f, struct batch_state *b)
 {
     size_t tail = b->claim.n;
@@ -305,8 +303,8 @@ static size_t give_back_tail(struct inflight *f, struct batch_state *b)
     return tail;
 }
 
-/* end_untried ends every slot that is not with the sink. Those at the end of a fresh batch need no
- * outcome; the others are held. */
+/* Ends every slot that is not with the sink. Those at the end of a fresh batch need no outcome; the
+ * others are held. */
 static void end_untried(struct inflight *f, struct batch_state *b)
 {
     size_t tail = b->claim.n;
@@ -347,7 +345,7 @@ static bool any_held(const struct batch *claim)
     return false;
 }
 
-/* start_batch makes the slots anew, and queues those that may go. */
+/* Makes the slots anew, and queues those that may go. */
 static void start_batch(struct inflight *f, struct batch_state *b, bool chain)
 {
     b->used = true;

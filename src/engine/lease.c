@@ -16,7 +16,7 @@ void lease_start(const struct pipeline *p, struct batch_state *b, int64_t now)
     b->deadline = now + p->c->lease_ms * MS_NS;
 }
 
-/* renewal_at returns when half of the lease is over. */
+/* Returns when half of the lease is over. */
 static int64_t renewal_at(const struct pipeline *p, const struct batch_state *b)
 {
     return b->deadline - p->c->lease_ms * MS_NS / 2;
@@ -66,7 +66,7 @@ void lease_lose(struct pipeline *p, struct batch_state *b, const char *why)
            (long long)b->claim.epoch, why, b->claim.n);
 }
 
-/* renew asks the store for a new lease that begins now. Returns -1 if the store failed. */
+/* Asks the store for a new lease that begins now. Returns -1 if the store failed. */
 static int renew(struct pipeline *p, struct batch_state *b)
 {
     int64_t now = pipeline_now(p);

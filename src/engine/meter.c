@@ -35,8 +35,8 @@ static bool named(const struct meter *m, size_t i, struct str type)
     return memcmp(name, type.p, type.n) == 0 && name[type.n] == '\0';
 }
 
-/* slot_of returns the slot of the type, or a free one where it belongs. Half of the slots are
- * always free, so the search ends. */
+/* Returns the slot of the type, or a free one where it belongs. Half of the slots are always free,
+ * so the search ends. */
 static size_t slot_of(const struct meter *m, struct str type)
 {
     const size_t slots = sizeof m->slot / sizeof *m->slot;
@@ -46,7 +46,7 @@ static size_t slot_of(const struct meter *m, struct str type)
     return at;
 }
 
-/* index_of finds the type, or adds it while there is room. METER_TYPES: there is none. */
+/* Finds the type, or adds it while there is room. METER_TYPES: there is none. */
 static size_t index_of(struct meter *m, struct str type)
 {
     bool same_as_last = m->last < m->n_types && named(m, m->last, type);

@@ -51,7 +51,7 @@ struct handler_guard pipeline_guard(struct pipeline *p)
     return effects_guard(p);
 }
 
-/* log_caution logs what the sink warns of, once for each text. */
+/* Logs what the sink warns of, once for each text. */
 static void log_caution(struct pipeline *p)
 {
     const char *caution = NULL;
@@ -86,7 +86,7 @@ void pipeline_free(struct pipeline *p)
     free(p);
 }
 
-/* set_state is the one place where the state changes. It never goes back. */
+/* The one place where the state changes. It never goes back. */
 static void set_state(struct pipeline *p, enum pipeline_state s)
 {
     if (p->state < s)
@@ -115,9 +115,9 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
-/* awaits_sink says whether the sink has anything to do for us. A lease of its own it must keep or
- * ask for even when idle; but not while we stand by: the lease then expires, and a worker with the
- * current settings gets it. */
+/* Whether the sink has anything to do for us. A lease of its own it must keep or ask for even when
+ * idle; but not while we stand by: the lease then expires, and a worker with the current settings
+ * gets it. */
 static bool awaits_sink(const struct pipeline *p)
 {
     if (inflight_deliveries(&p->inflight) > 0)
@@ -136,9 +136,8 @@ static bool stands_by(const struct pipeline *p)
     return p->standby.why.code && p->inflight.n == 0;
 }
 
-/* drive_sink lets the sink make progress. Events it hands back are queued again. If it is not our
- * turn to deliver, events that were not started go back to the store, for the relay whose turn it
- * is. */
+/* Lets the sink make progress. Events it hands back are queued again. If it is not our turn to
+ * deliver, events that were not started go back to the store, for the relay whose turn it is. */
 static void drive_sink(struct pipeline *p)
 {
     if (awaits_sink(p))
@@ -149,7 +148,7 @@ static void drive_sink(struct pipeline *p)
     inflight_tidy(&p->inflight);
 }
 
-/* drain gives back what was not started, newest batch first (see inflight_next_settled), waits for
+/* Gives back what was not started, newest batch first (see inflight_next_settled), waits for
  * deliveries in flight and settles them. Past the deadline it cancels them, and asks the store even
  * if that was to be left alone. If the store cannot settle them, they are dropped, and their leases
  * will expire; all of them together, or a later one could overtake an earlier one. */
@@ -184,8 +183,8 @@ static bool drain(struct pipeline *p)
     return true;
 }
 
-/* deliver_and_claim hands events to the sink, settles what has ended and claims more. Sink and
- * store can both make the pipeline fail; then another step is due at once, which drains. */
+/* Hands events to the sink, settles what has ended and claims more. Sink and store can both make
+ * the pipeline fail; then another step is due at once, which drains. */
 static bool deliver_and_claim(struct pipeline *p)
 {
     bool submitted = deliver_submit(p);
@@ -226,8 +225,8 @@ bool pipeline_step(struct pipeline *p)
     return again;
 }
 
-/* wait_for_work adds the wake-up descriptor to what is polled for, and brings *at forward to the
- * next look, if there is room for more work at all. */
+/* Adds the wake-up descriptor to what is polled for, and brings *at forward to the next look, if
+ * there is room for more work at all. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
                             int64_t *at)
 {
@@ -252,9 +251,9 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
     return 1;
 }
 
-/* pipeline_wait judges by the time of the last step, not by the time it is now. What came due
- * between the two was not done by the step, and nothing would wake the worker for it: seen from the
- * step, it is still to come, and its time, which is past, ends the wait at once. */
+/* Judges by the time of the last step, not by the time it is now. What came due between the two was
+ * not done by the step, and nothing would wake the worker for it: seen from the step, it is still
+ * to come, and its time, which is past, ends the wait at once. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;

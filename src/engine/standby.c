@@ -34,9 +34,9 @@ static void stay_on_standby(struct pipeline *p, const struct error *why)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
 }
 
-/* end_leases ends the leases of workers whose process is known to have ended, oldest claim first.
- * Their events need not wait: a relay that was killed is usually started again at once. If anything
- * goes wrong here, leases simply run out. */
+/* Ends the leases of workers whose process is known to have ended, oldest claim first. Their events
+ * need not wait: a relay that was killed is usually started again at once. If anything goes wrong
+ * here, leases simply run out. */
 static void end_leases(struct pipeline *p)
 {
     struct store *st = p->cfg.st;

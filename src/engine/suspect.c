@@ -15,8 +15,8 @@ void suspect_all_release(struct suspects *all)
     pthread_mutex_destroy(&all->lock);
 }
 
-/* may_blame takes the right to claim an event that may be blamed. Returns false if another suspect
- * is in flight. */
+/* Takes the right to claim an event that may be blamed. Returns false if another suspect is in
+ * flight. */
 static bool may_blame(struct suspect *s)
 {
     struct suspects *all = s->all;

@@ -19,7 +19,7 @@ static const char *const ours[] = {
     "datacontenttype", "dataschema", "data",   "database64", "tenant",  "aggregateversion",
 };
 
-/* add_percent appends s. Bytes that a header cannot hold as they are become %XX. */
+/* Appends s. Bytes that a header cannot hold as they are become %XX. */
 static void add_percent(struct buf *b, struct str s)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -52,14 +52,14 @@ static void add_member(void *ctx, struct str name, struct str value)
     json_quote(b, value);
 }
 
-/* add writes an attribute, unless it is absent. */
+/* Writes an attribute, unless it is absent. */
 static void add(struct writer *w, struct str name, struct str value)
 {
     if (value.p)
         w->put(w->ctx, name, value);
 }
 
-/* add_subject writes the key that order goes by: order/42. */
+/* Writes the key that order goes by: order/42. */
 static void add_subject(struct writer *w, const struct event *ev)
 {
     if (!ev->aggregate_id.p)
@@ -80,8 +80,8 @@ static void add_subject(struct writer *w, const struct event *ev)
 
 /* ---- which headers go along ---- */
 
-/* has_form says whether v fits a form, character by character: x means a hexadecimal digit in lower
- * case, any other character means itself. */
+/* Whether v fits a form, character by character: x means a hexadecimal digit in lower case, any
+ * other character means itself. */
 static bool has_form(struct str v, const char *form)
 {
     if (v.n != strlen(form))
@@ -107,8 +107,8 @@ static bool is_tracestate(struct str v)
     return true;
 }
 
-/* is_extension says whether a header can go along under its name: CloudEvents allows lower-case
- * letters and digits only, and some attributes we set ourselves. */
+/* Whether a header can go along under its name: CloudEvents allows lower-case letters and digits
+ * only, and some attributes we set ourselves. */
 static bool is_extension(struct str name)
 {
     if (name.n == 0)
@@ -124,7 +124,7 @@ static bool is_extension(struct str name)
     return true;
 }
 
-/* put_header adds a header, or replaces the one of that name: the last one wins. */
+/* Adds a header, or replaces the one of that name: the last one wins. */
 static int put_header(struct cloudevents_headers *all, struct str name, struct json value,
                       struct error *err)
 {
@@ -166,7 +166,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* is_fit says whether a value has the form that W3C defines. One that does not is left out. */
+/* Whether a value has the form that W3C defines. One that does not is left out. */
 static bool is_fit(const char *name, struct str value)
 {
     if (strcmp(name, "traceparent") == 0)

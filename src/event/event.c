@@ -12,7 +12,7 @@
 
 #define NO_ESCAPE 0x10000ul /* more than four digits can express */
 
-/* is_wide_space says whether a code point is one of Unicode's spaces of three bytes. */
+/* Whether a code point is one of Unicode's spaces of three bytes. */
 static bool is_wide_space(unsigned c)
 {
     static const unsigned others[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
@@ -24,7 +24,7 @@ static bool is_wide_space(unsigned c)
     return false;
 }
 
-/* is_space says whether the character at p (valid UTF-8) is white space, Unicode's included. */
+/* Whether the character at p (valid UTF-8) is white space, Unicode's included. */
 static bool is_space(const unsigned char *p, size_t n)
 {
     if (p[0] < 0x80)
@@ -45,7 +45,7 @@ struct rule {
     bool no_slash;
 };
 
-/* check_characters looks for what would break a reader: a terminal, a log, the key type/id. */
+/* Looks for what would break a reader: a terminal, a log, the key type/id. */
 static int check_characters(const struct rule *rule, struct str s, struct error *err)
 {
     size_t at;
@@ -67,7 +67,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     return 0;
 }
 
-/* check_text checks a text that is present; whether it may be absent is up to the caller. */
+/* Checks a text that is present; whether it may be absent is up to the caller. */
 static int check_text(const struct rule *rule, struct str s, struct error *err)
 {
     if (s.n == 0)
@@ -78,7 +78,7 @@ static int check_text(const struct rule *rule, struct str s, struct error *err)
     return check_characters(rule, s, err);
 }
 
-/* check_optional checks a text that may be absent. */
+/* Checks a text that may be absent. */
 static int check_optional(const struct rule *rule, struct str s, struct error *err)
 {
     if (!s.p)
@@ -105,7 +105,7 @@ static int check_aggregate(const struct new_event *ev, struct error *err)
     return check_text(&id, ev->aggregate_id, err);
 }
 
-/* check_json parses a text that is within its limit. */
+/* Parses a text that is within its limit. */
 static int check_json(const char *what, struct str text, size_t max, struct json *ret,
                       struct error *err)
 {
@@ -118,7 +118,7 @@ static int check_json(const char *what, struct str text, size_t max, struct json
     return 0;
 }
 
-/* escape_at returns the value of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
+/* Returns the value of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
 static unsigned long escape_at(struct str raw, size_t i)
 {
     bool escape = i + 6 <= raw.n && raw.p[i] == '\\' && raw.p[i + 1] == 'u';
@@ -134,8 +134,7 @@ static bool is_between(unsigned long c, unsigned long least, unsigned long most)
     return c >= least && c <= most;
 }
 
-/* check_header_text refuses what JSON can write and text cannot hold: NUL, and half a surrogate
- * pair. */
+/* Refuses what JSON can write and text cannot hold: NUL, and half a surrogate pair. */
 static int check_header_text(struct str raw, size_t at, struct error *err)
 {
     for (size_t i = 0; i < raw.n; i++) {
@@ -155,7 +154,7 @@ static int check_header_text(struct str raw, size_t at, struct error *err)
     return 0;
 }
 
-/* check_header_name checks the name as receivers see it: unescaped. */
+/* Checks the name as receivers see it: unescaped. */
 static int check_header_name(struct str raw, struct error *err)
 {
     static const struct rule rule = {.what = "header name", .max = EVENT_HEADERS_MAX};
@@ -174,8 +173,8 @@ static int check_header_name(struct str raw, struct error *err)
     return r;
 }
 
-/* check_headers counts entries, not names: a name that is repeated counts each time, since it takes
- * room each time. */
+/* Counts entries, not names: a name that is repeated counts each time, since it takes room each
+ * time. */
 static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;
@@ -207,7 +206,7 @@ static int check_headers(struct str headers, struct error *err)
     return 0;
 }
 
-/* check_names checks what an event is called and filed under. */
+/* Checks what an event is called and filed under. */
 static int check_names(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {.what = "type", .max = EVENT_TYPE_MAX, .no_space = true};
@@ -241,7 +240,7 @@ int event_check(const struct new_event *ev, const struct event_limits *limits, s
     return check_json("payload", ev->payload, (size_t)most, NULL, err);
 }
 
-/* check_bytes refuses a text that is not UTF-8 or has a NUL. */
+/* Refuses a text that is not UTF-8 or has a NUL. */
 static int check_bytes(const char *what, struct str s, struct error *err)
 {
     size_t at;
@@ -255,7 +254,7 @@ static int check_bytes(const char *what, struct str s, struct error *err)
     return 0;
 }
 
-/* check_stored_texts checks the texts of a stored event, whatever their length. */
+/* Checks the texts of a stored event, whatever their length. */
 static int check_stored_texts(const struct event *ev, struct error *err)
 {
     const struct {
@@ -289,7 +288,7 @@ int event_check_stored(const struct event *ev, struct error *err)
     return 0;
 }
 
-/* check_inbox_text checks one of the two texts of an entry of the inbox. */
+/* Checks one of the two texts of an entry of the inbox. */
 static int check_inbox_text(const char *what, struct str s, struct error *err)
 {
     if (s.n == 0 || s.n > EVENT_KEY_MAX)
@@ -305,8 +304,7 @@ int event_check_inbox(struct str handler, struct str key, struct error *err)
     return check_inbox_text("key", key, err);
 }
 
-/* event_key is stored with events, so a different hash needs a migration that recomputes every
- * stored key. */
+/* Stored with events, so a different hash needs a migration that recomputes every stored key. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id)
 {
     if (!aggregate_id.p)

@@ -55,13 +55,13 @@ struct parser {
     struct error *err;
 };
 
-/* is_word says whether c may be in a bare name or a keyword. */
+/* Whether c may be in a bare name or a keyword. */
 static bool is_word(char c)
 {
     return char_is_name(c) || c == '-';
 }
 
-/* expected says what should be at the parser's place, and what is there instead. */
+/* Returns what should be at the parser's place, and what is there instead. */
 static int expected(struct parser *ps, const char *what)
 {
     size_t at = (size_t)(ps->p - ps->text);
@@ -89,7 +89,7 @@ static size_t word_len(const char *p)
     return n;
 }
 
-/* at_word says whether the keyword comes next; take_word steps over it as well. */
+/* Whether the keyword comes next; take_word steps over it as well. */
 static bool at_word(struct parser *ps, const char *word)
 {
     skip_space(ps);
@@ -104,7 +104,7 @@ static bool take_word(struct parser *ps, const char *word)
     return true;
 }
 
-/* new_node returns NULL, with the error set, when out of memory. */
+/* Returns NULL, with the error set, when out of memory. */
 static struct node *new_node(struct parser *ps, enum node_type type)
 {
     struct node *n = arena_zalloc(ps->a, 1, sizeof *n);
@@ -116,7 +116,7 @@ static struct node *new_node(struct parser *ps, enum node_type type)
     return n;
 }
 
-/* parse_quoted reads a JSON string, in double quotes. */
+/* Reads a JSON string, in double quotes. */
 static int parse_quoted(struct parser *ps, struct json *ret)
 {
     const char *end = ps->p + 1;
@@ -136,7 +136,7 @@ static int parse_quoted(struct parser *ps, struct json *ret)
     return 0;
 }
 
-/* keep_text copies what is in a buffer into the arena, and releases the buffer. */
+/* Copies what is in a buffer into the arena, and releases the buffer. */
 static int keep_text(struct parser *ps, struct buf *b, struct str *ret)
 {
     char *p = NULL;
@@ -149,8 +149,7 @@ static int keep_text(struct parser *ps, struct buf *b, struct str *ret)
     return 0;
 }
 
-/* parse_segment reads one step of a path. A bare name may index an array; a quoted one never
- * does. */
+/* Reads one step of a path. A bare name may index an array; a quoted one never does. */
 static int parse_segment(struct parser *ps, struct segment **ret)
 {
     struct segment *s = arena_zalloc(ps->a, 1, sizeof *s);
@@ -178,8 +177,8 @@ static int parse_segment(struct parser *ps, struct segment **ret)
     return 0;
 }
 
-/* parse_path refuses a keyword as the first name: `not = 1` is more likely a mistake than a member
- * called not. */
+/* Refuses a keyword as the first name: `not = 1` is more likely a mistake than a member called
+ * not. */
 static int parse_path(struct parser *ps, struct segment **ret)
 {
     static const char *const keywords[] = {"and", "or", "not", "exists"};
@@ -197,7 +196,7 @@ static int parse_path(struct parser *ps, struct segment **ret)
     }
 }
 
-/* parse_apostrophes reads '...', where nothing is an escape, and keeps it as a JSON string. */
+/* Reads '...', where nothing is an escape, and keeps it as a JSON string. */
 static int parse_apostrophes(struct parser *ps, struct json *ret)
 {
     const char *end = strchr(ps->p + 1, '\'');
@@ -214,7 +213,7 @@ static int parse_apostrophes(struct parser *ps, struct json *ret)
     return keep_text(ps, &b, &ret->raw);
 }
 
-/* parse_literal takes strings in either kind of quotes. Everything else must be JSON. */
+/* Takes strings in either kind of quotes. Everything else must be JSON. */
 static int parse_literal(struct parser *ps, struct json *ret)
 {
     skip_space(ps);
@@ -233,7 +232,7 @@ static int parse_literal(struct parser *ps, struct json *ret)
     return 0;
 }
 
-/* negate wraps *n in a NOT. */
+/* Wraps *n in a NOT. */
 static int negate(struct parser *ps, struct node **n)
 {
     struct node *outer = new_node(ps, NODE_NOT);
@@ -244,7 +243,7 @@ static int negate(struct parser *ps, struct node **n)
     return 0;
 }
 
-/* parse_comparison reads `path = literal`, `path != literal`, `path exists` or `exists path`. */
+/* Reads `path = literal`, `path != literal`, `path exists` or `exists path`. */
 static int parse_comparison(struct parser *ps, struct node **ret)
 {
     struct node *n = new_node(ps, NODE_EQUALS);
@@ -350,7 +349,7 @@ static int parse_predicate(struct parser *ps, struct node **ret)
     return 0;
 }
 
-/* parse_pattern reads up to the next comma. A pattern may have any character that a type may. */
+/* Reads up to the next comma. A pattern may have any character that a type may. */
 static int parse_pattern(struct parser *ps, struct pattern **ret)
 {
     skip_space(ps);
@@ -389,7 +388,7 @@ static int parse_patterns(struct parser *ps, struct pattern **ret)
     }
 }
 
-/* parser_init copies the text into the filter, which then points into it. */
+/* Copies the text into the filter, which then points into it. */
 static int parser_init(struct parser *ps, struct arena *a, const char *given, struct error *err)
 {
     struct str text = str_of(given);
@@ -482,7 +481,7 @@ bool filter_has_where(const struct filter *f)
     return f && f->where;
 }
 
-/* index_of reads a segment that indexes an array: bare, and nothing but digits. */
+/* Reads a segment that indexes an array: bare, and nothing but digits. */
 static bool index_of(const struct segment *s, uint64_t *ret)
 {
     if (!s->bare || s->name.n > 9)
@@ -499,7 +498,7 @@ static bool index_of(const struct segment *s, uint64_t *ret)
     return true;
 }
 
-/* go_to_element walks to the index, because JSON text has no table of its elements. */
+/* Walks to the index, because JSON text has no table of its elements. */
 static bool go_to_element(struct json array, const struct segment *s, struct json *ret)
 {
     uint64_t index;
@@ -512,8 +511,8 @@ static bool go_to_element(struct json array, const struct segment *s, struct jso
     return true;
 }
 
-/* look_up follows a path, to the element of an array or the member of an object; false if a step of
- * it is missing. */
+/* Follows a path, to the element of an array or the member of an object; false if a step of it is
+ * missing. */
 static bool look_up(struct json v, const struct segment *path, struct json *ret)
 {
     for (; path; path = path->next) {

@@ -45,7 +45,7 @@ static struct piece borrowed(struct str s)
     return (struct piece){.p = s.p, .n = s.n};
 }
 
-/* since returns what was appended to the text since it had `at` bytes. */
+/* Returns what was appended to the text since it had `at` bytes. */
 static struct piece since(const struct maker *m, size_t at)
 {
     return (struct piece){.at = at, .n = m->text->n - at};
@@ -60,7 +60,7 @@ static struct str resolve(const struct maker *m, struct piece piece)
     return (struct str){m->text->p + piece.at, piece.n};
 }
 
-/* put adds a header, or replaces the value of the one that has the name. */
+/* Adds a header, or replaces the value of the one that has the name. */
 static void put(struct maker *m, struct piece name, struct piece value)
 {
     struct str text = resolve(m, name);
@@ -77,7 +77,7 @@ static void put(struct maker *m, struct piece name, struct piece value)
         m->n++;
 }
 
-/* put_text adds a header that the event has, and nothing if it is absent. */
+/* Adds a header that the event has, and nothing if it is absent. */
 static void put_text(struct maker *m, struct str name, struct str value)
 {
     if (value.p)
@@ -91,7 +91,7 @@ static void put_number(struct maker *m, struct str name, int64_t value)
     put(m, borrowed(name), since(m, at));
 }
 
-/* put_key adds the key that order goes by: order/42. */
+/* Adds the key that order goes by: order/42. */
 static void put_key(struct maker *m)
 {
     if (!m->ev->aggregate_id.p)
@@ -111,8 +111,8 @@ static bool is_ours(struct str name)
     return false;
 }
 
-/* put_own adds one of the event's own headers, unless its name is one of ours. A value that is no
- * string, where a check was turned off, goes as its JSON text. */
+/* Adds one of the event's own headers, unless its name is one of ours. A value that is no string,
+ * where a check was turned off, goes as its JSON text. */
 static void put_own(struct maker *m, struct str raw, struct json v)
 {
     size_t at = m->text->n;
@@ -157,8 +157,8 @@ static void put_plain(struct maker *m)
         put_own(m, raw, value);
 }
 
-/* put_attribute adds an attribute of a CloudEvent. W3C's for traces also go under their own names,
- * where tracing looks for them. */
+/* Adds an attribute of a CloudEvent. W3C's for traces also go under their own names, where tracing
+ * looks for them. */
 static void put_attribute(void *ctx, struct str name, struct str value)
 {
     struct maker *m = ctx;
@@ -177,7 +177,7 @@ static void put_attribute(void *ctx, struct str name, struct str value)
         put(m, borrowed(STR("tracestate")), copy);
 }
 
-/* source_of returns the source of a CloudEvent, which must have one. */
+/* Returns the source of a CloudEvent, which must have one. */
 static struct str source_of(const struct maker *m)
 {
     if (!m->style->source.p)
@@ -202,7 +202,7 @@ static int write_structured(struct maker *m, struct error *err)
     return 0;
 }
 
-/* write_value makes the value of the formats that have everything in it. */
+/* Makes the value of the formats that have everything in it. */
 static int write_value(struct maker *m, struct str destination, struct str consumer, int attempt,
                        struct error *err)
 {
@@ -307,7 +307,7 @@ static struct str attribute(const struct message *m, const char *prefix, struct 
     return message_header_of(m, (struct str){text, b.n});
 }
 
-/* read_cloudevents reads attributes from headers. */
+/* Reads attributes from headers. */
 static bool read_cloudevents(const struct message *m, struct message_facts *ret)
 {
     for (size_t i = 0; i < PREFIXES; i++) {
@@ -325,7 +325,7 @@ static bool read_cloudevents(const struct message *m, struct message_facts *ret)
     return false;
 }
 
-/* read_headers reads what plain and debezium have in headers. */
+/* Reads what plain and debezium have in headers. */
 static bool read_headers(const struct message *m, struct message_facts *ret)
 {
     struct str id = message_header_of(m, STR("id"));
@@ -342,7 +342,7 @@ static bool read_headers(const struct message *m, struct message_facts *ret)
     return true;
 }
 
-/* text_of unescapes a member that is a string into the text, which has room for it. */
+/* Unescapes a member that is a string into the text, which has room for it. */
 static struct str text_of(struct json o, const char *name, struct buf *text)
 {
     struct json v;
@@ -354,7 +354,7 @@ static struct str text_of(struct json o, const char *name, struct buf *text)
     return (struct str){text->p + at, text->n - at};
 }
 
-/* key_of joins the two halves of a key, which the formats have under various names. */
+/* Joins the two halves of a key, which the formats have under various names. */
 static struct str key_of(struct json o, const char *type, const char *id, struct buf *text)
 {
     size_t at = text->n;
@@ -366,7 +366,7 @@ static struct str key_of(struct json o, const char *type, const char *id, struct
     return (struct str){text->p + at, text->n - at};
 }
 
-/* read_object reads what the other formats have in one JSON object. */
+/* Reads what the other formats have in one JSON object. */
 static bool read_object(struct json o, struct buf *text, struct message_facts *ret)
 {
     struct str version = text_of(o, "specversion", text);

@@ -99,7 +99,7 @@ static int wrong_type(struct reader *r, const struct key *k, const char *wanted,
                    type_name(v.type));
 }
 
-/* unescape copies the characters of a string into the arena, followed by a NUL. */
+/* Copies the characters of a string into the arena, followed by a NUL. */
 static int unescape(struct reader *r, struct str raw, struct str *ret)
 {
     char *p = arena_alloc(r->a, raw.n);
@@ -174,7 +174,7 @@ static int read_headers(struct reader *r, const struct key *k, struct json v)
     return 0;
 }
 
-/* read_payload takes null for a value; for every other key null means absent. */
+/* Takes null for a value; for every other key null means absent. */
 static int read_payload(struct reader *r, const struct key *k, struct json v)
 {
     (void)k;
@@ -206,8 +206,7 @@ static int unknown_key(struct reader *r, const char *name)
     return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name, hint);
 }
 
-/* find_key returns the index in keys of a raw name; -1, with the error set, if it is none of
- * them. */
+/* Returns the index in keys of a raw name; -1, with the error set, if it is none of them. */
 static int find_key(struct reader *r, struct str raw)
 {
     struct str name = {raw.p + 1, raw.n - 2};

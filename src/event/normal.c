@@ -12,7 +12,7 @@ static int in_order(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* squeeze turns several stars in a row into one. */
+/* Turns several stars in a row into one. */
 static void squeeze(char *pattern)
 {
     char *to = pattern;
@@ -22,7 +22,7 @@ static void squeeze(char *pattern)
     *to = '\0';
 }
 
-/* trim returns p without the blanks at its ends, which it overwrites. */
+/* Returns p without the blanks at its ends, which it overwrites. */
 static char *trim(char *p)
 {
     p += strspn(p, BLANKS);
@@ -33,7 +33,7 @@ static char *trim(char *p)
     return p;
 }
 
-/* split cuts the text at its commas into patterns, and returns how many there are. */
+/* Cuts the text at its commas into patterns, and returns how many there are. */
 static size_t split(char *text, char **list)
 {
     size_t n = 0;
@@ -55,7 +55,7 @@ static bool means_all(char *const *list, size_t n)
     return false;
 }
 
-/* add_sorted appends the patterns, each once. */
+/* Appends the patterns, each once. */
 static void add_sorted(struct buf *out, char **list, size_t n)
 {
     qsort(list, n, sizeof *list, in_order);
@@ -89,8 +89,8 @@ void normal_events(const char *events, struct buf *out)
 
 /* ---- predicates ---- */
 
-/* string_end returns what follows the string that begins at p. Only between double quotes is a
- * backslash an escape. */
+/* Returns what follows the string that begins at p. Only between double quotes is a backslash an
+ * escape. */
 static const char *string_end(const char *p)
 {
     char quote = *p;
@@ -109,8 +109,7 @@ static bool ends_word(char c)
     return c == '\0' || strchr(BLANKS "()=!", c);
 }
 
-/* word_end returns what follows a name, a path or a literal. A string is a word, or a segment of a
- * path. */
+/* Returns what follows a name, a path or a literal. A string is a word, or a segment of a path. */
 static const char *word_end(const char *p)
 {
     bool begins = true; /* p is where a segment begins */

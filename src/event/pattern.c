@@ -2,14 +2,14 @@
 
 #include <stdint.h>
 
-/* has_at says whether the pattern has character c at i. */
+/* Whether the pattern has character c at i. */
 static bool has_at(struct str pattern, size_t i, char c)
 {
     return i < pattern.n && pattern.p[i] == c;
 }
 
-/* pattern_match goes back to the last star only: if an earlier star took more, the last one could
- * take the same. So the time is at most the product of both lengths. */
+/* Goes back to the last star only: if an earlier star took more, the last one could take the same.
+ * So the time is at most the product of both lengths. */
 bool pattern_match(struct str pattern, struct str type)
 {
     size_t p = 0, t = 0;

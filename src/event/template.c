@@ -55,7 +55,7 @@ static int unknown_field(const char *name, struct error *err)
     return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
 }
 
-/* cut_index cuts [N] off the name; *ret is N, or -1 if the name has none. */
+/* Cuts [N] off the name; *ret is N, or -1 if the name has none. */
 static int cut_index(char *name, int64_t *ret, struct error *err)
 {
     *ret = -1;
@@ -72,7 +72,7 @@ static int cut_index(char *name, int64_t *ret, struct error *err)
     return 0;
 }
 
-/* header_in returns NAME of header.NAME; absent for any other text. */
+/* Returns NAME of header.NAME; absent for any other text. */
 static struct str header_in(struct str text)
 {
     size_t n = strlen(HEADER);
@@ -82,7 +82,7 @@ static struct str header_in(struct str text)
     return (struct str){text.p + n, text.n - n};
 }
 
-/* add_field takes what is between braces: a name, a name and [N], or header.NAME. */
+/* Takes what is between braces: a name, a name and [N], or header.NAME. */
 static int add_field(struct template *t, struct str text, struct error *err)
 {
     char name[64];
@@ -114,8 +114,8 @@ static int add_literal(struct template *t, const char *p, size_t n, struct error
     return add_part(t, (struct part){.kind = PART_LITERAL, .text = {p, n}}, err);
 }
 
-/* add_brace takes what begins with the brace at *p, and steps over it: a doubled brace, which is a
- * literal of one, or a field. */
+/* Takes what begins with the brace at *p, and steps over it: a doubled brace, which is a literal of
+ * one, or a field. */
 static int add_brace(struct template *t, const char **p, struct error *err)
 {
     const char *brace = *p;
@@ -133,7 +133,7 @@ static int add_brace(struct template *t, const char **p, struct error *err)
     return add_field(t, (struct str){brace + 1, (size_t)(end - brace - 1)}, err);
 }
 
-/* compile cuts t->text at its braces. */
+/* Cuts t->text at its braces. */
 static int compile(struct template *t, struct error *err)
 {
     for (const char *p = t->text; *p;) {
@@ -181,7 +181,7 @@ bool template_fixed(const struct template *t)
     return true;
 }
 
-/* piece returns part number `index` of s, cut at dots; absent if there are fewer. */
+/* Returns part number `index` of s, cut at dots; absent if there are fewer. */
 static struct str piece(struct str s, int index)
 {
     while (s.p) {
@@ -197,7 +197,7 @@ static struct str piece(struct str s, int index)
     return (struct str){0};
 }
 
-/* field_of returns what a field, or a piece of it, is for this event; absent if it lacks it. */
+/* Returns what a field, or a piece of it, is for this event; absent if it lacks it. */
 static struct str field_of(const struct part *p, const struct event *ev)
 {
     struct str field;
@@ -207,8 +207,8 @@ static struct str field_of(const struct part *p, const struct event *ev)
     return piece(field, p->index);
 }
 
-/* header_of finds a header of the event, and returns its value with quotes; absent if there is none
- * that is a string. */
+/* Finds a header of the event, and returns its value with quotes; absent if there is none that is a
+ * string. */
 static struct str header_of(const struct part *p, const struct event *ev)
 {
     struct json all, v;
@@ -244,7 +244,7 @@ struct writing {
     size_t length; /* of the name so far, also if b failed */
 };
 
-/* escape_last replaces what was appended since b had `at` bytes. */
+/* Replaces what was appended since b had `at` bytes. */
 static void escape_last(const struct writing *w, const struct part *p, size_t at)
 {
     struct buf *b = w->b;
@@ -265,7 +265,7 @@ static void escape_last(const struct writing *w, const struct part *p, size_t at
     buf_release(&copy);
 }
 
-/* add_value appends what a part is for this event. */
+/* Appends what a part is for this event. */
 static int add_value(struct writing *w, const struct part *p, struct error *err)
 {
     struct buf *b = w->b;

@@ -64,18 +64,12 @@ const struct listing_field fields_event[] = {
 };
 #undef AT
 
-static bool delivery_state(const void *row, struct listing_value *ret)
-{
-    const struct delivery_info *d = row;
-    ret->text = str_of(delivery_state_names[d->state]);
-    return true;
-}
-
 #define AT(member) .at = offsetof(struct delivery_info, member)
 const struct listing_field fields_delivery[] = {
     {"consumer", LISTING_TEXT, AT(consumer), "name of the consumer"},
-    {"state", LISTING_TEXT, .get = delivery_state,
-     .help = "pending, in-flight, delivered, failed, expired, skipped, dropped or before-start"},
+    {"state", LISTING_NAME, AT(state),
+     "pending, in-flight, delivered, failed, expired, skipped, dropped or before-start",
+     .names = delivery_state_names},
     {"attempts", LISTING_SMALL, AT(attempts), "attempts so far"},
     {"due_at", LISTING_TIME, AT(due_at), "when the next attempt is due, or null", "DUE"},
     {"error", LISTING_TEXT, AT(error), "why the last attempt failed, or null"},
@@ -122,7 +116,7 @@ static void listed_event_states(struct buf *b, const void *row)
     }
 }
 
-/* first_failed returns the delivery whose next attempt comes first; NULL: none has failed. */
+/* Returns the delivery whose next attempt comes first; NULL: none has failed. */
 static const struct delivery_info *first_failed(const struct listed_event *l)
 {
     const struct delivery_info *first = NULL;
@@ -254,13 +248,6 @@ static void consumer_events_text(struct buf *b, const void *row)
     buf_adds(b, fields_patterns(l->c.spec.events));
 }
 
-static bool consumer_order(const void *row, struct listing_value *ret)
-{
-    const struct listed_consumer *l = row;
-    ret->text = str_of(store_order_names[l->c.spec.order]);
-    return true;
-}
-
 static const void *consumer_first_parked(const void *row, size_t i)
 {
     const struct listed_consumer *l = row;
@@ -353,7 +340,7 @@ const struct listing_field fields_consumer[] = {
     {"events", LISTING_TEXT, AT(c.spec.events), .text = consumer_events_text,
      .help = "patterns of the event types it wants; empty for all"},
     {"where", LISTING_TEXT, AT(c.spec.where), "its payload predicate; empty for none"},
-    {"order", LISTING_TEXT, .get = consumer_order, .help = "none, key or global"},
+    {"order", LISTING_NAME, AT(c.spec.order), "none, key or global", .names = store_order_names},
     {"lanes", LISTING_SMALL, AT(c.spec.lanes), "number of lanes"},
     {"retry", LISTING_TEXT, AT(c.spec.retry), "its retry policy"},
     {"position", LISTING_INT, AT(c.position), "sequence number up to which events were claimed"},
@@ -401,13 +388,6 @@ const struct listing_field fields_consumer[] = {
 #undef AT
 #undef ALSO
 
-static bool generation_order(const void *row, struct listing_value *ret)
-{
-    const struct listed_generation *g = row;
-    ret->text = str_of(store_order_names[g->s.order]);
-    return true;
-}
-
 static void generation_events_text(struct buf *b, const void *row)
 {
     const struct listed_generation *g = row;
@@ -428,7 +408,7 @@ const struct listing_field fields_generation[] = {
     {"events", LISTING_TEXT, AT(s.events), .text = generation_events_text,
      .help = "patterns of event types; empty for all"},
     {"where", LISTING_TEXT, AT(s.where), "payload predicate; empty for none"},
-    {"order", LISTING_TEXT, .get = generation_order, .help = "none, key or global"},
+    {"order", LISTING_NAME, AT(s.order), "none, key or global", .names = store_order_names},
     {"lanes", LISTING_SMALL, AT(s.lanes), "number of lanes"},
     {"since", LISTING_TIME, AT(s.since), "when they were put into effect"},
     {"by", LISTING_TEXT, AT(s.by), "who did so, or null"},
@@ -473,16 +453,10 @@ const struct listing_field fields_status[] = {
     END,
 };
 
-static bool finding_level(const void *row, struct listing_value *ret)
-{
-    const struct finding *f = row;
-    ret->text = str_of(finding_level_names[f->level]);
-    return true;
-}
-
 #define AT(member) .at = offsetof(struct finding, member)
 const struct listing_field fields_finding[] = {
-    {"level", LISTING_TEXT, .get = finding_level, .help = "ok, note, warning or problem"},
+    {"level", LISTING_NAME, AT(level), "ok, note, warning or problem",
+     .names = finding_level_names},
     {"name", LISTING_TEXT, AT(name), "a word for what it is about"},
     {"text", LISTING_TEXT, AT(text), "what was found, and why it matters"},
     {"advice", LISTING_TEXT, AT(advice), "what to do, or null"},

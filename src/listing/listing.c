@@ -22,7 +22,7 @@ static int64_t int_at(const void *row, size_t at)
     return *(const int64_t *)at_offset(row, at);
 }
 
-/* value_of reads the value of a field. False: it has none. */
+/* Reads the value of a field. False: it has none. */
 static bool value_of(const struct listing_field *f, const void *row, struct listing_value *ret)
 {
     *ret = (struct listing_value){.n = 0};
@@ -34,6 +34,7 @@ static bool value_of(const struct listing_field *f, const void *row, struct list
     case LISTING_TEXT: ret->text = str_of(*(const char *const *)p); return ret->text.p;
     case LISTING_STR:
     case LISTING_JSON: ret->text = *(const struct str *)p; return ret->text.p;
+    case LISTING_NAME: ret->text = str_of(f->names[*(const unsigned *)p]); return true;
     case LISTING_SMALL: ret->n = *(const int *)p; return true;
     case LISTING_BOOL: ret->n = *(const bool *)p; return true;
     case LISTING_INT:
@@ -54,8 +55,8 @@ static const void *part_of(const struct listing_field *f, const void *row)
     return f->nth ? f->nth(row, 0) : at_offset(row, f->at);
 }
 
-/* find_field looks a field up by name, also among the parts of a row, and moves *row to the part it
- * is in. With row == NULL it only looks it up. */
+/* Looks a field up by name, also among the parts of a row, and moves *row to the part it is in.
+ * With row == NULL it only looks it up. */
 static const struct listing_field *find_field(const struct listing_field *fields, struct str name,
                                               const void **row)
 {
@@ -114,6 +115,7 @@ static void add_json_value(struct buf *b, const struct listing_field *f, const v
     case LISTING_TIME: member_value(b, str_of(human_time(v.n, time))); break;
     case LISTING_JSON: member_json(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: member_value(b, v.text); break;
     default: buf_addi64(b, v.n);
     }
@@ -203,7 +205,7 @@ static struct libscols_table *table_new(FILE *out, bool headings, bool color)
     return tb;
 }
 
-/* set_cell fills a cell with text that is safe to show. */
+/* Fills a cell with text that is safe to show. */
 static int set_cell(struct libscols_line *ln, size_t column, const struct buf *text)
 {
     struct buf shown;
@@ -216,7 +218,7 @@ static int set_cell(struct libscols_line *ln, size_t column, const struct buf *t
     return r;
 }
 
-/* add_text appends the value of a field as people read it; nothing if there is none. */
+/* Appends the value of a field as people read it; nothing if there is none. */
 static void add_text(struct buf *b, const struct listing_field *f, const void *row)
 {
     char age[HUMAN_AGE], time[CLOCK_RFC3339_SIZE];
@@ -234,6 +236,7 @@ static void add_text(struct buf *b, const struct listing_field *f, const void *r
     case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
     case LISTING_JSON: member_flat(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: buf_addstr(b, v.text); break;
     default:
         if (f->type == LISTING_ABOUT && !*(const bool *)at_offset(row, f->also))
@@ -242,7 +245,7 @@ static void add_text(struct buf *b, const struct listing_field *f, const void *r
     }
 }
 
-/* next_word cuts the next word off a list of names. p == NULL: there is none. */
+/* Cuts the next word off a list of names. p == NULL: there is none. */
 static struct str next_word(const char **list)
 {
     *list += strspn(*list, " ");
@@ -251,10 +254,17 @@ static struct str next_word(const char **list)
     return word.n ? word : (struct str){NULL, 0};
 }
 
+#define CUT_TO 0.15 /* part of the terminal that remains for a column that is cut first */
+
 static int add_column(struct listing *l, struct str word, struct error *err)
 {
+    double width = 0;
     bool cut = word.p[word.n - 1] == '~';
     word.n -= cut;
+    bool cut_first = cut && word.p[word.n - 1] == '~';
+    word.n -= cut_first;
+    if (cut_first)
+        width = CUT_TO; /* libsmartcols cuts columns with such a hint before others */
     bool dash = word.p[word.n - 1] == '-';
     word.n -= dash;
     const struct listing_field *f = find_field(l->form.fields, word, NULL);
@@ -267,7 +277,7 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     bool number = f->type == LISTING_INT || f->type == LISTING_SMALL || f->type == LISTING_ABOUT;
     bool right = number || f->type == LISTING_AGE;
     int flags = (right ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
-    if (!scols_table_new_column(l->tb, heading, 0, flags))
+    if (!scols_table_new_column(l->tb, heading, width, flags))
         return err_nomem(err);
     l->column[l->n_columns].field = f;
     l->column[l->n_columns].name = word;
@@ -294,8 +304,8 @@ static int start_table(struct listing *l, struct error *err)
 
 #define PAGE_LINES 1000 /* of a table held in memory: a listing may have any number */
 
-/* print_page prints the lines so far and forgets them. The pages that follow have no headings, and
- * no column of theirs is narrower. */
+/* Prints the lines so far and forgets them. The pages that follow have no headings, and no column
+ * of theirs is narrower. */
 static int print_page(struct libscols_table *tb, struct error *err)
 {
     int r = scols_print_table(tb);
@@ -389,7 +399,7 @@ int listing_end(struct listing *l, int r, struct error *err)
     return r;
 }
 
-/* add_pair adds a line with a name and a value, unless the value is empty. */
+/* Adds a line with a name and a value, unless the value is empty. */
 static int add_pair(struct libscols_table *tb, const struct listing_field *f, const void *row)
 {
     struct buf label, value;
@@ -442,6 +452,7 @@ static const char *type_name(const struct listing_field *f)
 {
     switch (f->type) {
     case LISTING_TEXT:
+    case LISTING_NAME:
     case LISTING_STR: return "string";
     case LISTING_BOOL: return "boolean";
     case LISTING_TIME: return "time";

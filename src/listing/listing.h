@@ -25,6 +25,7 @@ enum listing_type {
     LISTING_INT,   /* int64_t */
     LISTING_SMALL, /* int; an integer */
     LISTING_ABOUT, /* int64_t, and at `also` a bool: whether it is exact; for people 30 or ~30 */
+    LISTING_NAME,  /* an enum, shown as `names` has it; a string */
     LISTING_BOOL,
     LISTING_TIME,   /* int64_t, wall clock in ms, 0: none; a string in RFC 3339 */
     LISTING_AGE,    /* int64_t, the same, and at `also` the time now; milliseconds, 0 for none */
@@ -50,6 +51,7 @@ struct listing_field {
     const char *heading; /* over the column; NULL: the name in capitals */
     const char *label;   /* in a list of names and values; NULL: the name */
     size_t also;
+    const char *const *names;
     bool (*get)(const void *row, struct listing_value *ret); /* instead of `at`; false: no value */
     void (*text)(struct buf *b, const void *row);            /* for people, if that differs */
     void (*json)(struct buf *b, const void *row);
@@ -77,7 +79,8 @@ int listing_flush(struct buf *b, FILE *out, struct error *err);
 /* ---- rows ---- */
 
 /* How to list rows. `columns` are names of fields, separated by spaces, in the order of the table;
- * "name~" may be cut to fit the terminal, and "name-" shows a dash if it is empty. */
+ * "name~" may be cut to fit the terminal, "name~~" is cut before others, and "name-" shows a dash
+ * if it is empty. */
 struct listing_form {
     const struct listing_field *fields;
     const char *columns;

@@ -75,8 +75,7 @@ static BIO *socket_bio(struct tls *t)
     return b;
 }
 
-/* take_reason takes OpenSSL's reason for the last failure off its queue. A reason never holds key
- * material. */
+/* Takes OpenSSL's reason for the last failure off its queue. A reason never holds key material. */
 static const char *take_reason(char text[REASON_SIZE])
 {
     unsigned long e = ERR_peek_last_error();
@@ -90,21 +89,21 @@ static const char *take_reason(char text[REASON_SIZE])
     return text;
 }
 
-/* failed says what failed, and why according to OpenSSL. */
+/* Returns what failed, and why according to OpenSSL. */
 static int failed(struct error *err, const char *what)
 {
     char text[REASON_SIZE];
     return err_set(err, ERR_UNAVAILABLE, "%s: %s", what, take_reason(text));
 }
 
-/* unread is failed for a file. */
+/* Failed for a file. */
 static int unread(struct error *err, const char *what, const char *path)
 {
     char text[REASON_SIZE];
     return err_set(err, ERR_UNAVAILABLE, "could not read %s %s: %s", what, path, take_reason(text));
 }
 
-/* make_ctx loads whom to trust, and our certificate and its key if there are any. */
+/* Loads whom to trust, and our certificate and its key if there are any. */
 static int make_ctx(struct tls *t, const struct tls_files *f, struct error *err)
 {
     t->ctx = SSL_CTX_new(TLS_client_method());
@@ -129,7 +128,7 @@ static int make_ctx(struct tls *t, const struct tls_files *f, struct error *err)
     return 0;
 }
 
-/* make_ssl makes the handshake fail unless the certificate is for this host. */
+/* Makes the handshake fail unless the certificate is for this host. */
 static int make_ssl(struct tls *t, const char *host, struct error *err)
 {
     t->ssl = SSL_new(t->ctx);
@@ -189,8 +188,8 @@ static int closed(struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
 }
 
-/* call_failed interprets rc, with which a call of OpenSSL failed: 0 if the call is to be
- * repeated once t->events have come, else -1. */
+/* Interprets rc, with which a call of OpenSSL failed: 0 if the call is to be repeated once
+ * t->events have come, else -1. */
 static int call_failed(struct tls *t, int rc, struct error *err)
 {
     int saved = errno;
@@ -213,7 +212,7 @@ static int call_failed(struct tls *t, int rc, struct error *err)
                    X509_verify_cert_error_string(verdict));
 }
 
-/* forget_errors makes sure that call_failed sees errors of the next call only. */
+/* Makes sure that call_failed sees errors of the next call only. */
 static void forget_errors(void)
 {
     ERR_clear_error();

@@ -25,8 +25,7 @@ static void forget_addrs(struct wire *w)
     w->addrs = w->next = NULL;
 }
 
-/* change_state is the only function that sets the state. A connection only moves forward, or is
- * closed. */
+/* The only function that sets the state. A connection only moves forward, or is closed. */
 static void change_state(struct wire *w, enum wire_state to)
 {
     assert(to == WIRE_CLOSED || to > w->state);
@@ -64,7 +63,7 @@ static void set_socket_options(int fd, int family)
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-/* start_socket begins to connect to an address; -1 with errno. */
+/* Begins to connect to an address; -1 with errno. */
 static int start_socket(struct wire *w, const struct sockaddr *sa, socklen_t n)
 {
     int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -91,7 +90,7 @@ static int unreachable(const struct wire *w, int error, struct error *err)
     return -1;
 }
 
-/* try_next starts to connect to the next address of the host, after `error` at the one before. */
+/* Starts to connect to the next address of the host, after `error` at the one before. */
 static int try_next(struct wire *w, int error, struct error *err)
 {
     close_socket(w);
@@ -143,7 +142,7 @@ int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err)
     return rc;
 }
 
-/* advance_connecting checks whether the socket is connected. */
+/* Checks whether the socket is connected. */
 static int advance_connecting(struct wire *w, struct error *err)
 {
     struct pollfd fd = {.fd = w->fd, .events = POLLOUT};
@@ -192,7 +191,7 @@ int wire_lost(const struct wire *w, struct error *err)
     return -1;
 }
 
-/* socket_failed returns 0 if a call on the socket would only have had to wait. */
+/* Returns 0 if a call on the socket would only have had to wait. */
 static int socket_failed(struct error *err)
 {
     bool would_wait = errno == EAGAIN || errno == EINTR;

@@ -7,7 +7,7 @@
 
 #define BATCH_MAX 256
 
-/* take_waiting takes the turns that wait, at most BATCH_MAX of them. */
+/* Takes the turns that wait, at most BATCH_MAX of them. */
 static struct batched *take_waiting(struct batcher *b, size_t *ret_n)
 {
     struct batched *first = b->first;
@@ -32,9 +32,9 @@ static int ask_store(struct pool *p, struct batched_turn *t, size_t n, struct er
     return result;
 }
 
-/* make_turns makes the turns of a list. If the store cannot be reached, or its one writer is
- * another session, each of them would meet the same error, and fails. After any other error none
- * was made: each is then made separately, and meets its own. */
+/* Makes the turns of a list. If the store cannot be reached, or its one writer is another session,
+ * each of them would meet the same error, and fails. After any other error none was made: each is
+ * then made separately, and meets its own. */
 static void make_turns(struct pool *p, struct batched *first, size_t n)
 {
     struct error err = {0};
@@ -59,15 +59,15 @@ static void make_turns(struct pool *p, struct batched *first, size_t n)
     free(t);
 }
 
-/* resume_turn wakes the thread of a turn, which may be gone afterwards. */
+/* Wakes the thread of a turn, which may be gone afterwards. */
 static void resume_turn(struct batched *w, int state)
 {
     w->state = state;
     sem_post(&w->ready);
 }
 
-/* lead_batch makes the turns of all that wait, and lets the first of those that came meanwhile lead
- * next. Threads are woken one by one, without a lock that they would queue for. */
+/* Makes the turns of all that wait, and lets the first of those that came meanwhile lead next.
+ * Threads are woken one by one, without a lock that they would queue for. */
 static void lead_batch(struct pool *p)
 {
     size_t n;

@@ -45,8 +45,8 @@ static void set_remove(struct pool_set *set, const struct pool_conn *gone)
     set->n--;
 }
 
-/* set_room gives how many connections there may be. One that takes long to be opened makes no room:
- * a server that is slow must not be asked for more and more of them. */
+/* Returns how many connections there may be. One that takes long to be opened makes no room: a
+ * server that is slow must not be asked for more and more of them. */
 static size_t set_room(const struct pool_set *set, int64_t now)
 {
     size_t room = set->size;
@@ -59,7 +59,7 @@ static size_t set_room(const struct pool_set *set, int64_t now)
     return room;
 }
 
-/* is_any_good says whether some connection, free or not, is not known to be broken. */
+/* Whether some connection, free or not, is not known to be broken. */
 static bool is_any_good(const struct pool_set *set, int64_t now, bool only_opened)
 {
     for (const struct pool_conn *c = set->first; c; c = c->next) {
@@ -70,10 +70,10 @@ static bool is_any_good(const struct pool_set *set, int64_t now, bool only_opene
     return false;
 }
 
-/* choose_free prefers the connection that the user had last, where the store may have read ahead
- * for it, then one that is open, then any. While some connection is good, no bad one is chosen: a
- * server may have no connection left in place of one that broke, and serve the others all the same.
- * NULL: none is free. */
+/* Prefers the connection that the user had last, where the store may have read ahead for it, then
+ * one that is open, then any. While some connection is good, no bad one is chosen: a server may
+ * have no connection left in place of one that broke, and serve the others all the same. NULL: none
+ * is free. */
 static struct pool_conn *choose_free(struct pool_set *set, const struct pool_user *user,
                                      int64_t now)
 {
@@ -92,9 +92,9 @@ static struct pool_conn *choose_free(struct pool_set *set, const struct pool_use
     return found;
 }
 
-/* must_wait says whether a user has to leave a free connection to others. One that failed last time
- * does not take the last one: it may have waited a second for its consumer's lock, and would do so
- * again while all others get nothing. */
+/* Whether a user has to leave a free connection to others. One that failed last time does not take
+ * the last one: it may have waited a second for its consumer's lock, and would do so again while
+ * all others get nothing. */
 static bool must_wait(const struct pool_set *set, const struct pool_user *user)
 {
     bool is_last = set->n > 1 && set->n_failing + 1 >= set->n;
@@ -112,8 +112,8 @@ static void hand_over(struct pool_set *set, struct pool_waiter *w, struct pool_c
     pthread_cond_signal(&w->served);
 }
 
-/* serve_waiters hands free connections to those that wait. It is called whenever a connection or a
- * waiter came. */
+/* Hands free connections to those that wait. It is called whenever a connection or a waiter
+ * came. */
 static void serve_waiters(struct pool_set *set)
 {
     struct pool_waiter **at = &set->waiters;
@@ -145,8 +145,8 @@ static void enqueue(struct pool_set *set, struct pool_waiter *w)
         set->end = &w->next;
 }
 
-/* wait_served waits until the waiter was served. Where slow users give room to others, time alone
- * may make room. */
+/* Waits until the waiter was served. Where slow users give room to others, time alone may make
+ * room. */
 static void wait_served(struct pool_set *set, struct pool_waiter *w)
 {
     int64_t until = CLOCK_NEVER;
@@ -186,8 +186,8 @@ static int open_conn(struct pool_set *set, struct pool_conn *c, struct error *er
     return 0;
 }
 
-/* prepare_conn opens a connection if need be. An exposed one gets a session without traces of
- * another consumer's handlers, or is closed. */
+/* Opens a connection if need be. An exposed one gets a session without traces of another consumer's
+ * handlers, or is closed. */
 static int prepare_conn(struct pool_set *set, struct pool_conn *c, const struct pool_user *user,
                         struct error *err)
 {
@@ -304,9 +304,9 @@ bool pool_possible(const struct store *st, size_t workers)
     return !pool_one_writer(st) || workers >= POOL_WORKERS;
 }
 
-/* tx_connections gives how many connections named handlers share; 0: each worker has its own. A few
- * workers have, so that they work at the same time. Of more, half of the connections that do not
- * listen are for handlers. */
+/* Returns how many connections named handlers share; 0: each worker has its own. A few workers
+ * have, so that they work at the same time. Of more, half of the connections that do not listen are
+ * for handlers. */
 static size_t tx_connections(const struct store *st, const struct pool_config *cfg)
 {
     if (pool_one_writer(st) || cfg->tx_workers < POOL_WORKERS)
@@ -316,9 +316,9 @@ static size_t tx_connections(const struct store *st, const struct pool_config *c
     return ((size_t)cfg->connections - 2) / 2;
 }
 
-/* turn_connections gives how many connections are for turns: one is the watcher's, and one that of
- * the handle that the outbox was opened with. Where one session writes at a time, a second would
- * only wait for the first. */
+/* Returns how many connections are for turns: one is the watcher's, and one that of the handle that
+ * the outbox was opened with. Where one session writes at a time, a second would only wait for the
+ * first. */
 static size_t turn_connections(const struct store *st, int connections)
 {
     if (pool_one_writer(st) || connections <= 3)

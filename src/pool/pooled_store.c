@@ -36,7 +36,7 @@ static int use_begin(struct store *base, struct use *ret, struct error *err)
     return 0;
 }
 
-/* use_end releases the connection, and returns the result of the operation. */
+/* Releases the connection, and returns the result of the operation. */
 static int use_end(const struct use *u, int result, const struct error *err)
 {
     pool_release(&u->ps->pool->turns, u->conn, result != 0 ? err : NULL);
@@ -62,8 +62,8 @@ static int pooled_claims(struct store *base, const char *consumer, struct arena 
     return use_end(&u, u.st->ops->claims(u.st, consumer, a, ret, ret_n, err), err);
 }
 
-/* pooled_put notes whose store it is. Without memory the connection remembers the consumer for
- * longer than it has to. */
+/* Notes whose store it is. Without memory the connection remembers the consumer for longer than it
+ * has to. */
 static int pooled_put(struct store *base, const struct consumer_spec *spec, bool *ret_created,
                       struct error *err)
 {
@@ -117,8 +117,8 @@ static int turn_single(struct pooled_store *ps, struct batched_turn *t, struct e
     return use_end(&u, result, err);
 }
 
-/* turn_batched makes a turn together with those of other consumers, if it is simple: t->made. After
- * one that was not, a few are made separately. */
+/* Makes a turn together with those of other consumers, if it is simple: t->made. After one that was
+ * not, a few are made separately. */
 static int turn_batched(struct pooled_store *ps, struct batched_turn *t, struct error *err)
 {
     bool nothing_to_do = !t->s && t->req->max_events == 0;

@@ -29,7 +29,7 @@ static void wake_all(struct pool *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* wants_event says whether a consumer may want an event. A payload that was not read may match. */
+/* Whether a consumer may want an event. A payload that was not read may match. */
 static bool wants_event(const struct pooled_store *ps, const struct event *ev)
 {
     if (!ps->filter || !filter_type(ps->filter, ev->type))
@@ -38,7 +38,7 @@ static bool wants_event(const struct pooled_store *ps, const struct event *ev)
     return unread || !filter_has_where(ps->filter) || filter_payload(ps->filter, ev->payload);
 }
 
-/* wake_for is the new_event_visit. */
+/* The new_event_visit. */
 static void wake_for(void *ctx, const struct event *ev)
 {
     struct pool *p = ctx;
@@ -50,8 +50,8 @@ static void wake_for(void *ctx, const struct event *ev)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* note_blocker remembers which session blocks wake-ups, for the consumers to report. Returns
- * whether that is news. */
+/* Remembers which session blocks wake-ups, for the consumers to report. Returns whether that is
+ * news. */
 static bool note_blocker(struct pool *p, const char *blocker)
 {
     char now[POOL_BLOCKER] = "";
@@ -64,8 +64,8 @@ static bool note_blocker(struct pool *p, const char *blocker)
     return news;
 }
 
-/* report_status says once for each reason that polls fail: until they succeed again, consumers are
- * woken now and then, and events wait longer than they should. */
+/* Says once for each reason that polls fail: until they succeed again, consumers are woken now and
+ * then, and events wait longer than they should. */
 static void report_status(struct pool *p, const struct error *why)
 {
     static const struct error none;
@@ -79,8 +79,8 @@ static void report_status(struct pool *p, const struct error *why)
     *reported = *now;
 }
 
-/* poll_once wakes those that are concerned. Returns when the next poll is due, in ms; -1: at the
- * store's wake-up. */
+/* Wakes those that are concerned. Returns when the next poll is due, in ms; -1: at the store's
+ * wake-up. */
 static int64_t poll_once(struct pool *p)
 {
     struct store *st = p->watcher.st;
@@ -108,8 +108,8 @@ static int64_t poll_once(struct pool *p)
     return found.wait_ms;
 }
 
-/* wait_wakeup waits for the store's wake-up, at most until the next poll or sweep is due. Returns
- * false if the watcher is to stop. */
+/* Waits for the store's wake-up, at most until the next poll or sweep is due. Returns false if the
+ * watcher is to stop. */
 static bool wait_wakeup(struct watcher *w, int64_t poll_ms, int64_t sweep_ms)
 {
     struct pollfd fds[] = {{.fd = w->stop_fd, .events = POLLIN},

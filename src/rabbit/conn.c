@@ -40,15 +40,14 @@ static int64_t now_of(const struct rabbit_conn *c)
     return clock_mono(c->cfg.clock);
 }
 
-/* change_state is the only function that sets the state. A connection only moves forward, or is
- * closed. */
+/* The only function that sets the state. A connection only moves forward, or is closed. */
 static void change_state(struct rabbit_conn *c, enum rabbit_state to)
 {
     assert(to == RABBIT_CLOSED || to > c->state);
     c->state = to;
 }
 
-/* forget_greeting wipes the login: it held the password. */
+/* Wipes the login: it held the password. */
 static void forget_greeting(struct rabbit_conn *c)
 {
     if (c->greet.p)
@@ -57,7 +56,7 @@ static void forget_greeting(struct rabbit_conn *c)
     c->greet_sent = 0;
 }
 
-/* hang_up drops the connection to this node, and keeps what is queued for the next. */
+/* Drops the connection to this node, and keeps what is queued for the next. */
 static void hang_up(struct rabbit_conn *c)
 {
     wire_close(&c->wire);
@@ -98,7 +97,7 @@ void rabbit_conn_release(struct rabbit_conn *c)
 
 /* Connecting */
 
-/* connect_node starts to connect to the node whose turn it is. */
+/* Starts to connect to the node whose turn it is. */
 static int connect_node(struct rabbit_conn *c, struct error *err)
 {
     c->tries++;
@@ -110,8 +109,8 @@ static int connect_node(struct rabbit_conn *c, struct error *err)
     return 0;
 }
 
-/* connect_next goes on to the next node, until all have been tried; err then says why the last one
- * cannot be used. */
+/* Goes on to the next node, until all have been tried; err then says why the last one cannot be
+ * used. */
 static int connect_next(struct rabbit_conn *c, struct error *err)
 {
     hang_up(c);
@@ -142,7 +141,7 @@ int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number
 
 /* Reading */
 
-/* protocol_error says that the peer does not keep to the protocol. */
+/* Says that the peer does not keep to the protocol. */
 static int protocol_error(const struct rabbit_conn *c, struct error *err)
 {
     err_prefix(err, "%s", rabbit_conn_label(c));
@@ -151,7 +150,7 @@ static int protocol_error(const struct rabbit_conn *c, struct error *err)
     return -1;
 }
 
-/* take_frame hands out one frame. Those of channel 0 are ours. */
+/* Hands out one frame. Those of channel 0 are ours. */
 static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbit_frame_fn *frame,
                       void *ctx, struct error *err)
 {
@@ -180,8 +179,8 @@ static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbi
     return rc;
 }
 
-/* take_frames hands out the frames that have arrived completely, and keeps the rest. Before the
- * limits are agreed on, a frame is small. */
+/* Hands out the frames that have arrived completely, and keeps the rest. Before the limits are
+ * agreed on, a frame is small. */
 static int take_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     size_t used = 0;
@@ -207,8 +206,7 @@ static int take_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
     return 0;
 }
 
-/* read_frames reads what there is, up to READS_MAX times: a server that never pauses must not keep
- * us here. */
+/* Reads what there is, up to READS_MAX times: a server that never pauses must not keep us here. */
 static int read_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     for (int i = 0; i < READS_MAX; i++) {
@@ -232,7 +230,7 @@ static int read_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
 
 /* Driving */
 
-/* drive_login goes on with connecting and with the login. */
+/* Goes on with connecting and with the login. */
 static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     if (c->state == RABBIT_CONNECTING) {
@@ -258,8 +256,8 @@ static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
                      rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
 }
 
-/* keep_heartbeat says that we live if nothing else was written for a while, and gives up a peer
- * that has been silent for two beats. */
+/* Says that we live if nothing else was written for a while, and gives up a peer that has been
+ * silent for two beats. */
 static int keep_heartbeat(struct rabbit_conn *c, struct error *err)
 {
     if (c->heartbeat == 0)
@@ -287,8 +285,7 @@ static int write_out(struct rabbit_conn *c, struct error *err)
     return 0;
 }
 
-/* drive_ready reads even after a failed write: what the broker confirmed before it went away still
- * counts. */
+/* Reads even after a failed write: what the broker confirmed before it went away still counts. */
 static int drive_ready(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     struct error cut;

@@ -19,7 +19,7 @@ struct cursor {
     bool bad;
 };
 
-/* take takes n bytes off the front. */
+/* Takes n bytes off the front. */
 static struct str take(struct cursor *c, size_t n)
 {
     if (c->bad || c->rest.n < n) {
@@ -32,7 +32,7 @@ static struct str take(struct cursor *c, size_t n)
     return s;
 }
 
-/* number reads an unsigned number of up to 8 bytes, the highest first. */
+/* Reads an unsigned number of up to 8 bytes, the highest first. */
 static uint64_t number(struct cursor *c, size_t bytes)
 {
     struct str s = take(c, bytes);
@@ -42,7 +42,7 @@ static uint64_t number(struct cursor *c, size_t bytes)
     return v;
 }
 
-/* text reads a string with its length before it, in `bytes` bytes. */
+/* Reads a string with its length before it, in `bytes` bytes. */
 static struct str text(struct cursor *c, size_t bytes)
 {
     return take(c, (size_t)number(c, bytes));
@@ -81,9 +81,9 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     return (ssize_t)(size + AROUND);
 }
 
-/* is_expected says whether a server sends this method to a client that publishes or consumes. Only
- * connection.start has a table in it, and comes in a small frame: nothing here can be nested deep
- * enough to hurt the decoder. */
+/* Whether a server sends this method to a client that publishes or consumes. Only connection.start
+ * has a table in it, and comes in a small frame: nothing here can be nested deep enough to hurt the
+ * decoder. */
 static bool is_expected(amqp_method_number_t id)
 {
     static const amqp_method_number_t expected[] = {
@@ -122,7 +122,7 @@ int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_me
     return 0;
 }
 
-/* rabbit_frame_header reads the properties in the order of their flags. */
+/* Reads the properties in the order of their flags. */
 int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret, struct error *err)
 {
     struct cursor c = {.rest = f->payload};
@@ -162,8 +162,8 @@ int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret,
     return 0;
 }
 
-/* fixed_size returns how many bytes a value of this kind takes; 0: it has its length before it; -1:
- * there is no such kind. */
+/* Returns how many bytes a value of this kind takes; 0: it has its length before it; -1: there is
+ * no such kind. */
 static int fixed_size(char kind)
 {
     static const struct {
@@ -183,7 +183,7 @@ static int fixed_size(char kind)
     return -1;
 }
 
-/* show_number writes a value of fixed size, and returns whether it has a text. */
+/* Writes a value of fixed size, and returns whether it has a text. */
 static bool show_number(struct cursor *c, char kind, int size, char out[32])
 {
     if (kind == 'D') {
@@ -254,8 +254,8 @@ static void put_head(char *to, enum rabbit_frame_type type, uint16_t channel, si
     put_number(to + 3, size, 4);
 }
 
-/* put_frame writes a frame's head before a payload of n bytes that is in its place already, and its
- * end behind it. */
+/* Writes a frame's head before a payload of n bytes that is in its place already, and its end
+ * behind it. */
 static void put_frame(struct buf *b, enum rabbit_frame_type type, uint16_t channel, size_t n)
 {
     char *to = b->p + b->n;
@@ -285,7 +285,7 @@ void rabbit_frame_put_heartbeat(struct buf *b)
         put_frame(b, RABBIT_HEARTBEAT, 0, 0);
 }
 
-/* properties_room returns how many bytes the properties take at most. */
+/* Returns how many bytes the properties take at most. */
 static size_t properties_room(const amqp_basic_properties_t *p)
 {
     size_t n = 64 + 8 * RABBIT_SHORT_MAX;

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 
-#define STEP_MS 50 /* of waiting, between looks at whether to stop */
+#define STEP_MS 50 /* of waiting, between checks whether to stop */
 
 static const struct receiver_ops *const kinds[] = {
 #ifdef OUTBOX_REDIS

@@ -26,8 +26,8 @@ struct kafka_receiver {
     char place[KAFKA_TOPIC_MAX + 16], position[24];
 };
 
-/* search_topics adds the partitions of topics that fit, from this offset on. What was read so far
- * goes on where it was. */
+/* Adds the partitions of topics that fit, from this offset on. What was read so far goes on where
+ * it was. */
 static int search_topics(struct kafka_receiver *rc, int64_t offset, int64_t patience_ms,
                          struct error *err)
 {

@@ -57,7 +57,7 @@ static int went_wrong(const struct nats_receiver *rc, natsStatus s, struct error
                    said);
 }
 
-/* set_start says where to begin: at the beginning, behind the end, or at a sequence number. */
+/* Returns where to begin: at the beginning, behind the end, or at a sequence number. */
 static int set_start(const char *from, jsSubOptions *so, struct error *err)
 {
     int64_t seq;
@@ -126,7 +126,7 @@ static int nats_receive_begin(struct receiver *base, struct error *err)
     return subscribe(rc, err);
 }
 
-/* add_decoded appends s with every %XX undone. */
+/* Appends s with every %XX undone. */
 static void add_decoded(struct buf *b, struct str s)
 {
     for (size_t i = 0; i < s.n; i++) {
@@ -142,8 +142,8 @@ static void add_decoded(struct buf *b, struct str s)
     }
 }
 
-/* value_of returns a header's value: an attribute of a CloudEvent is percent-encoded. The text has
- * room for all of it, so it does not move. */
+/* Returns a header's value: an attribute of a CloudEvent is percent-encoded. The text has room for
+ * all of it, so it does not move. */
 static struct str value_of(struct nats_receiver *rc, const char *name, const char *value)
 {
     if (strncasecmp(name, "ce-", 3) != 0)
@@ -153,7 +153,7 @@ static struct str value_of(struct nats_receiver *rc, const char *name, const cha
     return (struct str){rc->text.p + at, rc->text.n - at};
 }
 
-/* take_headers leaves out those that are for the server. */
+/* Leaves out those that are for the server. */
 static void take_headers(struct nats_receiver *rc, struct message *m)
 {
     int n = 0;

@@ -74,7 +74,7 @@ static int out_of_turn(const struct rabbitmq_receiver *rc, const amqp_method_t *
                    amqp_method_name(m->id));
 }
 
-/* send_step asks the question of the current step. */
+/* Asks the question of the current step. */
 static int send_step(struct rabbitmq_receiver *rc, struct error *err)
 {
     amqp_bytes_t queue = rabbit_bytes(str_of(rc->queue));
@@ -110,7 +110,7 @@ static int send_step(struct rabbitmq_receiver *rc, struct error *err)
     return 0;
 }
 
-/* take_answer takes the answer to a step, and takes the next step. */
+/* Takes the answer to a step, and takes the next step. */
 static int take_answer(struct rabbitmq_receiver *rc, const amqp_method_t *m, struct error *err)
 {
     static const amqp_method_number_t answers[] = {
@@ -249,8 +249,8 @@ static int fill_received(struct rabbitmq_receiver *rc, const struct parcel *p, s
     return 0;
 }
 
-/* hand_out gives the next message. One of a stream is acknowledged, which asks for another and
- * takes nothing out. */
+/* Returns the next message. One of a stream is acknowledged, which asks for another and takes
+ * nothing out. */
 static int hand_out(struct rabbitmq_receiver *rc, struct received *ret, struct error *err)
 {
     free(rc->given);
@@ -264,7 +264,7 @@ static int hand_out(struct rabbitmq_receiver *rc, struct received *ret, struct e
     return fill_received(rc, rc->given, ret, err);
 }
 
-/* drive_for drives the connection, after waiting for the broker for up to wait_ms. */
+/* Drives the connection, after waiting for the broker for up to wait_ms. */
 static int drive_for(struct rabbitmq_receiver *rc, int64_t wait_ms, struct error *err)
 {
     int64_t beat_ms = (rabbit_conn_deadline(&rc->conn) - clock_mono(&clock_system)) / MS_NS + 1;
@@ -307,8 +307,8 @@ static void rabbitmq_end(struct receiver *base)
     broker_url_release(&rc->url);
 }
 
-/* choose_queue finds out what to read. Messages are kept in queues alone: without one, there is
- * only what comes from now on. */
+/* Finds out what to read. Messages are kept in queues alone: without one, there is only what comes
+ * from now on. */
 static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
 {
     const char *from = rc->base.cfg.from, *queue = rc->set.queue;
@@ -331,8 +331,7 @@ static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
     return 0;
 }
 
-/* rabbitmq_begin waits until the reading runs, so that nothing is missed that is published after
- * it. */
+/* Waits until the reading runs, so that nothing is missed that is published after it. */
 static int rabbitmq_begin(struct receiver *base, struct error *err)
 {
     struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;

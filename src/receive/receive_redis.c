@@ -51,7 +51,7 @@ static void peers_release(struct redis_peers *p)
     free(p->peer);
 }
 
-/* add_peer takes the URL over, also on failure. */
+/* Takes the URL over, also on failure. */
 static int add_peer(struct redis_peers *p, struct redis_url *url, struct error *err)
 {
     struct redis_peer **more = reallocarray(p->peer, p->n + 1, sizeof *more);
@@ -68,7 +68,7 @@ static int add_peer(struct redis_peers *p, struct redis_url *url, struct error *
     return 0;
 }
 
-/* peer_at finds or makes the peer with that address: its index plus one, or 0. */
+/* Finds or makes the peer with that address: its index plus one, or 0. */
 static size_t peer_at(struct redis_peers *p, const char *host, const char *port, struct error *err)
 {
     struct redis_url url;
@@ -107,7 +107,7 @@ static int locate_single(struct redis_peers *p, struct error *err)
     return 0;
 }
 
-/* ask_sentinel asks one Sentinel where the master is. */
+/* Asks one Sentinel where the master is. */
 static int ask_sentinel(struct redis_peers *p, size_t i, struct error *err)
 {
     struct redis_conn c;
@@ -158,7 +158,7 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
     return 0;
 }
 
-/* ask_slots asks one server of the cluster who has which slots. */
+/* Asks one server of the cluster who has which slots. */
 static int ask_slots(struct redis_peers *p, size_t i, struct error *err)
 {
     redisReply *r = NULL;
@@ -186,7 +186,7 @@ static int locate_cluster(struct redis_peers *p, struct error *err)
     return -1;
 }
 
-/* peers_locate finds out where the servers are, unless that is known. */
+/* Finds out where the servers are, unless that is known. */
 static int peers_locate(struct redis_peers *p, struct error *err)
 {
     int rc = -1;
@@ -201,8 +201,8 @@ static int peers_locate(struct redis_peers *p, struct error *err)
     return rc;
 }
 
-/* peers_ask_at sends a command to one server, and waits. An error reply is an error,
- * ERR_UNAVAILABLE; ERR_BUSY: told to stop. The caller frees *ret. */
+/* Sends a command to one server, and waits. An error reply is an error, ERR_UNAVAILABLE; ERR_BUSY:
+ * told to stop. The caller frees *ret. */
 static int peers_ask_at(struct redis_peers *p, size_t i, int argc, const char **argv,
                         redisReply **ret, struct error *err)
 {
@@ -223,7 +223,7 @@ static int peers_ask_at(struct redis_peers *p, size_t i, int argc, const char **
     return err_set(err, ERR_UNAVAILABLE, "%s: %s", peer->url.label, said);
 }
 
-/* owner_of returns the index of the server that a key belongs to. */
+/* Returns the index of the server that a key belongs to. */
 static size_t owner_of(const struct redis_peers *p, const char *key)
 {
     size_t owner = 0;
@@ -287,7 +287,7 @@ static bool is_pair(const redisReply *r)
 
 /* Streams */
 
-/* last_of reads the id of the last entry of a stream, where "end" is now. */
+/* Reads the id of the last entry of a stream, where "end" is now. */
 static int last_of(struct redis_receiver *rc, const char *stream, char id[REDIS_ID],
                    struct error *err)
 {
@@ -310,8 +310,7 @@ static bool is_known(const struct redis_receiver *rc, const char *name)
     return false;
 }
 
-/* add_source begins to read a stream. One that is made after the start is read from its
- * beginning. */
+/* Begins to read a stream. One that is made after the start is read from its beginning. */
 static int add_source(struct redis_receiver *rc, const char *name, const char *from,
                       struct error *err)
 {
@@ -334,7 +333,7 @@ static int add_source(struct redis_receiver *rc, const char *name, const char *f
     return 0;
 }
 
-/* add_found adds those of a SCAN's names that are new. */
+/* Adds those of a SCAN's names that are new. */
 static int add_found(struct redis_receiver *rc, const redisReply *names, const char *from,
                      struct error *err)
 {
@@ -347,7 +346,7 @@ static int add_found(struct redis_receiver *rc, const redisReply *names, const c
     return 0;
 }
 
-/* search_server looks at one server for streams whose names fit the template. */
+/* Looks at one server for streams whose names fit the template. */
 static int search_server(struct redis_receiver *rc, size_t peer, const char *from,
                          struct error *err)
 {
@@ -385,7 +384,7 @@ static int search_streams(struct redis_receiver *rc, const char *from, struct er
 
 /* Reading */
 
-/* read_source asks for the next entries of source[turn]. */
+/* Asks for the next entries of source[turn]. */
 static int read_source(struct redis_receiver *rc, struct error *err)
 {
     const struct source *s = &rc->source[rc->turn];
@@ -415,7 +414,7 @@ static struct str str_of_reply(const redisReply *r)
     return (struct str){r->str, r->len};
 }
 
-/* take_field puts one field into the message. An entry of the contract's format has one, event. */
+/* Puts one field into the message. An entry of the contract's format has one, event. */
 static void take_field(struct message *m, struct str name, struct str value)
 {
     if (str_is(name, "event") || str_is(name, "value"))
@@ -426,7 +425,7 @@ static void take_field(struct message *m, struct str name, struct str value)
         m->headers[m->n++] = (struct message_header){name, value};
 }
 
-/* take_entry fills in the next entry, and moves behind it. */
+/* Fills in the next entry, and moves behind it. */
 static bool take_entry(struct redis_receiver *rc, struct received *ret)
 {
     struct source *s = &rc->source[rc->turn];
@@ -447,8 +446,7 @@ static bool take_entry(struct redis_receiver *rc, struct received *ret)
     return true;
 }
 
-/* read_next asks each stream once, beginning behind the one that was asked last, until one has
- * something. */
+/* Asks each stream once, beginning behind the one that was asked last, until one has something. */
 static int read_next(struct redis_receiver *rc, struct error *err)
 {
     bool due = !rc->fixed && clock_mono(&clock_system) >= rc->search_at;

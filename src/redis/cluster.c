@@ -10,7 +10,7 @@
 static const uint16_t crc_of[16] = {0x0000, 0x1021, 0x2042, 0x3063, 0x4084, 0x50a5, 0x60c6, 0x70e7,
                                     0x8108, 0x9129, 0xa14a, 0xb16b, 0xc18c, 0xd1ad, 0xe1ce, 0xf1ef};
 
-/* crc16 takes four bits at a time: it is asked for every event. */
+/* Takes four bits at a time: it is asked for every event. */
 static unsigned crc16(struct str s)
 {
     unsigned crc = 0;
@@ -40,7 +40,7 @@ unsigned redis_cluster_slot(struct str key)
     return crc16(redis_cluster_tag(key)) % REDIS_SLOTS;
 }
 
-/* set_address checks an address from a server before anyone connects to it. */
+/* Checks an address from a server before anyone connects to it. */
 static bool set_address(struct redis_address *a, struct str host, const char *port)
 {
     struct error err;
@@ -54,8 +54,7 @@ static bool set_address(struct redis_address *a, struct str host, const char *po
     return true;
 }
 
-/* read_address reads HOST:PORT, where an IPv6 address has no brackets, and may be followed by
- * @BUS-PORT. */
+/* Reads HOST:PORT, where an IPv6 address has no brackets, and may be followed by @BUS-PORT. */
 static bool read_address(const char *text, const char *asked_host, struct redis_address *ret)
 {
     char port[8] = "";
@@ -103,7 +102,7 @@ static bool is_slot(const redisReply *r)
     return r->type == REDIS_REPLY_INTEGER && r->integer >= 0 && r->integer < REDIS_SLOTS;
 }
 
-/* read_master reads the first server of a range: [host or nil, port, ...]. */
+/* Reads the first server of a range: [host or nil, port, ...]. */
 static bool read_master(const redisReply *r, const char *asked_host, struct redis_address *ret)
 {
     char port[24];

@@ -27,8 +27,7 @@ void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const ch
     buf_init(&c->greet, GREET_MAX);
 }
 
-/* change_state is the only function that sets the state. A connection only moves forward, or is
- * closed. */
+/* The only function that sets the state. A connection only moves forward, or is closed. */
 static void change_state(struct redis_conn *c, enum redis_state to)
 {
     assert(to == REDIS_CLOSED || to > c->state);
@@ -83,7 +82,7 @@ int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size
 
 /* What a connection begins with: AUTH, SELECT, CLIENT SETNAME and ROLE */
 
-/* greet appends one command of the greeting. A failure shows in c->greet.failed. */
+/* Appends one command of the greeting. A failure shows in c->greet.failed. */
 static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
 {
     c->asked[c->n_asked++] = what;
@@ -91,7 +90,7 @@ static void greet(struct redis_conn *c, enum redis_greeting what, int argc, cons
         c->greet.failed = true;
 }
 
-/* make_greeting writes the commands into c->greet, and keeps the password in c->secret. */
+/* Writes the commands into c->greet, and keeps the password in c->secret. */
 static int make_greeting(struct redis_conn *c, struct error *err)
 {
     c->secret = redis_url_password(c->url, err);
@@ -116,10 +115,9 @@ static int make_greeting(struct redis_conn *c, struct error *err)
     return 0;
 }
 
-/* is_harmless says whether we can work although the server refused a command of the greeting: a
- * connection without a name is as good, unless the server would refuse everything in the same way.
- * NOPERM is about CLIENT or ROLE alone, which no delivery needs: a replica says so at the first
- * write. */
+/* Whether we can work although the server refused a command of the greeting: a connection without a
+ * name is as good, unless the server would refuse everything in the same way. NOPERM is about
+ * CLIENT or ROLE alone, which no delivery needs: a replica says so at the first write. */
 static bool is_harmless(enum redis_greeting what, const char *said)
 {
     bool needed = what == GREET_AUTH || what == GREET_SELECT;
@@ -148,7 +146,7 @@ static int greeting_refused(const struct redis_conn *c, enum redis_greeting what
                      names[what], text);
 }
 
-/* check_role refuses a server that is not a master: a Sentinel may be late to know. */
+/* Refuses a server that is not a master: a Sentinel may be late to know. */
 static int check_role(const struct redis_conn *c, const redisReply *r, struct error *err)
 {
     bool told = r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
@@ -159,8 +157,8 @@ static int check_role(const struct redis_conn *c, const redisReply *r, struct er
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
 }
 
-/* take_greeting takes the reply to the next of them. It fails if the server refuses a command
- * that we need: CLASS_FATAL for a database that it does not have, else CLASS_DOWN. */
+/* Takes the reply to the next of them. It fails if the server refuses a command that we need:
+ * CLASS_FATAL for a database that it does not have, else CLASS_DOWN. */
 static int take_greeting(struct redis_conn *c, const redisReply *r, struct error *err)
 {
     enum redis_greeting what = c->asked[c->greeted++];
@@ -257,9 +255,9 @@ void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[R
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* take_replies hands out the replies that have arrived completely. The connection is ready only
- * once all commands of the greeting are accepted, because a sink may blame its event if a ready
- * connection ends. */
+/* Hands out the replies that have arrived completely. The connection is ready only once all
+ * commands of the greeting are accepted, because a sink may blame its event if a ready connection
+ * ends. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
@@ -290,8 +288,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
     }
 }
 
-/* read_replies reads what there is, up to READS_MAX times: a server that never pauses must not keep
- * us here. */
+/* Reads what there is, up to READS_MAX times: a server that never pauses must not keep us here. */
 static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     char chunk[READ_SIZE];
@@ -312,8 +309,7 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
     return 0;
 }
 
-/* drive_ready reads even after a failed write: replies that the server sent before it went away
- * still count. */
+/* Reads even after a failed write: replies that the server sent before it went away still count. */
 static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     struct error cut;
@@ -326,8 +322,8 @@ static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, s
     return wire_lost(&c->wire, err);
 }
 
-/* redis_conn_drive tries the states in order, because each step may leave the connection ready for
- * the next one: with a fast peer one call does it all. */
+/* Tries the states in order, because each step may leave the connection ready for the next one:
+ * with a fast peer one call does it all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     if (c->state == REDIS_CONNECTING) {
@@ -378,7 +374,7 @@ static void keep_first(void *ctx, redisReply *r)
         *answer = r;
 }
 
-/* wait_for waits until the connection can be driven again; -1 past the deadline, or when `wake` is
+/* Waits until the connection can be driven again; -1 past the deadline, or when `wake` is
  * readable. */
 static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct error *err)
 {

@@ -76,7 +76,7 @@ const size_t redis_errors_n = sizeof redis_errors / sizeof redis_errors[0];
 static const struct redis_error unknown_error = {.fault = REDIS_FAULT_UNKNOWN};
 static const struct redis_error unknown_code = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
 
-/* has_code says whether an error begins with a code other than ERR. */
+/* Whether an error begins with a code other than ERR. */
 static bool has_code(const char *text)
 {
     size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
@@ -109,7 +109,7 @@ bool redis_refuses_command(const char *text)
     return denied || unknown;
 }
 
-/* number reads digits; false if there are none, or the number does not fit. */
+/* Reads digits; false if there are none, or the number does not fit. */
 static bool number(const char *s, const char **end, int64_t *ret)
 {
     int64_t n = 0;
@@ -133,7 +133,7 @@ bool redis_id(const char *s, int64_t *hi, int64_t *lo)
     return number(end + 1, &end, lo) && *end == '\0';
 }
 
-/* half_of counts the digits at s, if they can be one half of an id; else 0. */
+/* Counts the digits at s, if they can be one half of an id; else 0. */
 static size_t half_of(const char *s)
 {
     size_t n = strspn(s, "0123456789");

@@ -23,8 +23,8 @@ void redis_sentinel_release(struct redis_sentinel *s)
     redis_conn_release(&s->conn);
 }
 
-/* change_state is the only function that sets the state. Whoever is neither asked nor listened to
- * has no connection. */
+/* The only function that sets the state. Whoever is neither asked nor listened to has no
+ * connection. */
 static void change_state(struct redis_sentinel *s, enum sentinel_state to)
 {
     bool open = to == SENTINEL_ASKING || to == SENTINEL_TOLD;
@@ -35,7 +35,7 @@ static void change_state(struct redis_sentinel *s, enum sentinel_state to)
 
 static void ask_next(struct redis_sentinel *s, int64_t now);
 
-/* failed goes on to the next sentinel after one that is away, or does not know the master. */
+/* Goes on to the next sentinel after one that is away, or does not know the master. */
 static void failed(struct redis_sentinel *s, int64_t now)
 {
     redis_conn_close(&s->conn);
@@ -46,8 +46,8 @@ static void failed(struct redis_sentinel *s, int64_t now)
         ask_next(s, now);
 }
 
-/* ask_next asks url[at]. A change that falls between the two commands is
- * noticed by the greeting, which asks the server for its role. */
+/* Asks url[at]. A change that falls between the two commands is noticed by the greeting, which asks
+ * the server for its role. */
 static void ask_next(struct redis_sentinel *s, int64_t now)
 {
     const char *subscribe[] = {"SUBSCRIBE", "+switch-master"};
@@ -91,7 +91,7 @@ static bool is_text(const redisReply *r)
     return r->type == REDIS_REPLY_STRING;
 }
 
-/* tell notes where the master is; false if that is no address. */
+/* Notes where the master is; false if that is no address. */
 static bool tell(struct redis_sentinel *s, const char *host, const char *port)
 {
     struct error err;
@@ -105,7 +105,7 @@ static bool tell(struct redis_sentinel *s, const char *host, const char *port)
     return true;
 }
 
-/* take_address takes the answer about the master: a host and a port, or nothing. */
+/* Takes the answer about the master: a host and a port, or nothing. */
 static void take_address(struct redis_sentinel *s, const redisReply *r)
 {
     char said[REDIS_TEXT];
@@ -127,8 +127,8 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
     }
 }
 
-/* published returns the text of what a sentinel has published; NULL: the reply is something else.
- * It is an array of "message", the channel and the text. */
+/* Returns the text of what a sentinel has published; NULL: the reply is something else. It is an
+ * array of "message", the channel and the text. */
 static const char *published(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3)
@@ -144,8 +144,7 @@ static const char *published(const redisReply *r)
 /* The words of a change of masters: "NAME OLD-HOST OLD-PORT HOST PORT". */
 enum { NEWS_NAME, NEWS_OLD_HOST, NEWS_OLD_PORT, NEWS_HOST, NEWS_PORT, NEWS_WORDS };
 
-/* take_news takes what a sentinel publishes. Words that are missing are empty, which no address
- * is. */
+/* Takes what a sentinel publishes. Words that are missing are empty, which no address is. */
 static void take_news(struct redis_sentinel *s, const redisReply *r)
 {
     const char *news = published(r);

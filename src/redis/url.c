@@ -40,9 +40,9 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* set_parameter passes one name=value to our own table if that knows the name, else to the
- * caller's. Without a table of the caller it passes an unknown name to our own, because option_set
- * then suggests the nearest name. */
+/* Passes one name=value to our own table if that knows the name, else to the caller's. Without a
+ * table of the caller it passes an unknown name to our own, because option_set then suggests the
+ * nearest name. */
 static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
 {
     const struct destination *to = ctx;
@@ -52,44 +52,7 @@ static int set_parameter(void *ctx, const char *name, const char *value, struct 
     return option_set(to->table, to->target, name, value, err);
 }
 
-static int set_user(struct str s, struct redis_url *u, struct error *err)
-{
-    char user[URL_PART_MAX];
-    if (url_user(s, REDIS_PASSWORD_ENV, user, err) != 0)
-        return -1;
-    if (user[0] == '\0')
-        return 0;
-    return option_copy(&u->user, user, NULL, err);
-}
-
-static int read_host_port(struct str s, struct redis_url *u, struct error *err)
-{
-    return url_host_port(s, "6379", &u->host, &u->port, err);
-}
-
-/* read_authority reads [user@]host[:port]. */
-static int read_authority(struct str s, struct redis_url *u, struct error *err)
-{
-    const char *at = memrchr(s.p, '@', s.n);
-    if (!at)
-        return read_host_port(s, u, err);
-    struct str user = {s.p, (size_t)(at - s.p)};
-    if (set_user(user, u, err) != 0)
-        return -1;
-    return read_host_port(url_after(s, at), u, err);
-}
-
-static int read_db(struct str s, struct redis_url *u, struct error *err)
-{
-    char db[16];
-    if (url_decode(s, db, sizeof db, err) != 0)
-        return err_prefix(err, "database number");
-    if (text_int(db, 0, DB_MAX, &u->db, err) != 0)
-        return err_prefix(err, "database number");
-    return 0;
-}
-
-/* read_network reads //authority[/db], up to the parameters. */
+/* Reads //[user@]host[:port][/db], up to the parameters. */
 static int read_network(const char *p, struct redis_url *u, struct error *err)
 {
     if (!begins_with(p, "//"))
@@ -98,16 +61,32 @@ static int read_network(const char *p, struct redis_url *u, struct error *err)
     struct str authority = {p + 2, strcspn(p + 2, "/?")};
     const char *slash = authority.p + authority.n;
     struct str path = {slash, strcspn(slash, "?")};
-    if (read_authority(authority, u, err) != 0)
+    const char *at = memrchr(authority.p, '@', authority.n);
+    if (at) {
+        char user[URL_PART_MAX];
+        struct str login = {authority.p, (size_t)(at - authority.p)};
+        if (url_user(login, REDIS_PASSWORD_ENV, user, err) != 0)
+            return -1;
+        if (user[0] != '\0' && option_copy(&u->user, user, NULL, err) != 0)
+            return -1;
+        authority = url_after(authority, at);
+    }
+    if (url_host_port(authority, "6379", &u->host, &u->port, err) != 0)
         return -1;
-    if (path.n > 1 && read_db(url_after(path, slash), u, err) != 0)
-        return -1;
+    if (path.n > 1) {
+        char db[16];
+        int rc = url_decode(url_after(path, slash), db, sizeof db, err);
+        if (rc == 0)
+            rc = text_int(db, 0, DB_MAX, &u->db, err);
+        if (rc != 0)
+            return err_prefix(err, "database number");
+    }
 
     snprintf(u->label, sizeof u->label, "redis at %.200s:%s", u->host, u->port);
     return 0;
 }
 
-/* read_local reads the path of a Unix socket, up to the parameters. */
+/* Reads the path of a Unix socket, up to the parameters. */
 static int read_local(const char *p, struct redis_url *u, struct error *err)
 {
     char path[sizeof((struct sockaddr_un *)0)->sun_path];
@@ -123,7 +102,7 @@ static int read_local(const char *p, struct redis_url *u, struct error *err)
     return option_copy(&u->path, path, NULL, err);
 }
 
-/* read_address reads what stands before the parameters. */
+/* Reads what stands before the parameters. */
 static int read_address(const char *text, struct redis_url *u, struct error *err)
 {
     const char *colon = strchr(text, ':');

@@ -31,8 +31,8 @@ struct reading {
     void *target;
 };
 
-/* pattern_of returns the row of a table whose name ends with a star and stands for this name, as
- * "rdkafka.*" does for "rdkafka.linger.ms"; NULL: there is none. */
+/* Returns the row of a table whose name ends with a star and stands for this name, as "rdkafka.*"
+ * does for "rdkafka.linger.ms"; NULL: there is none. */
 static const struct option_def *pattern_of(const struct option_def *table, const char *name)
 {
     for (; table && table->name; table++) {
@@ -44,7 +44,7 @@ static const struct option_def *pattern_of(const struct option_def *table, const
     return NULL;
 }
 
-/* set_pattern passes the rest of the name and the value, as "linger.ms=5", to such a row. */
+/* Passes the rest of the name and the value, as "linger.ms=5", to such a row. */
 static int set_pattern(const struct option_def *o, void *target, const char *name,
                        const char *value, struct error *err)
 {
@@ -63,8 +63,8 @@ static int set_pattern(const struct option_def *o, void *target, const char *nam
     return 0;
 }
 
-/* set_parameter passes one name=value to our own table if that knows the name, else to the
- * caller's. Without a table of the caller our own suggests the nearest name. */
+/* Passes one name=value to our own table if that knows the name, else to the caller's. Without a
+ * table of the caller our own suggests the nearest name. */
 static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
 {
     const struct reading *r = ctx;
@@ -75,16 +75,6 @@ static int set_parameter(void *ctx, const char *name, const char *value, struct 
     if (pattern)
         return set_pattern(pattern, r->target, name, value, err);
     return option_set(r->table, r->target, name, value, err);
-}
-
-static int read_user(const struct reading *r, struct str s, struct error *err)
-{
-    char user[URL_PART_MAX];
-    if (url_user(s, r->password_env, user, err) != 0)
-        return -1;
-    if (user[0] == '\0')
-        return 0;
-    return option_copy(&r->url->user, user, NULL, err);
 }
 
 static int add_host(const struct reading *r, struct str s, struct error *err)
@@ -103,8 +93,8 @@ static int add_host(const struct reading *r, struct str s, struct error *err)
     return url_host_port(s, r->default_port, &h->host, &h->port, err);
 }
 
-/* read_hosts reads host[:port][,host[:port]...]. An empty list is one host, ours; an empty place
- * in a longer one is a slip. */
+/* Reads host[:port][,host[:port]...]. An empty list is one host, ours; an empty place in a longer
+ * one is a slip. */
 static int read_hosts(const struct reading *r, struct str s, struct error *err)
 {
     const char *comma;
@@ -121,23 +111,18 @@ static int read_hosts(const struct reading *r, struct str s, struct error *err)
     return add_host(r, s, err);
 }
 
-/* read_authority reads [user@]hosts. */
+/* Reads [user@]hosts. */
 static int read_authority(const struct reading *r, struct str s, struct error *err)
 {
+    char user[URL_PART_MAX];
     const char *at = memrchr(s.p, '@', s.n);
     if (!at)
         return read_hosts(r, s, err);
-    if (read_user(r, (struct str){s.p, (size_t)(at - s.p)}, err) != 0)
+    if (url_user((struct str){s.p, (size_t)(at - s.p)}, r->password_env, user, err) != 0)
+        return -1;
+    if (user[0] != '\0' && option_copy(&r->url->user, user, NULL, err) != 0)
         return -1;
     return read_hosts(r, url_after(s, at), err);
-}
-
-static int read_path(const struct reading *r, struct str s, struct error *err)
-{
-    char path[PATH_MAX_BYTES] = "";
-    if (s.n > 1 && url_decode(url_after(s, s.p), path, sizeof path, err) != 0)
-        return -1;
-    return option_copy(&r->url->path, path, NULL, err);
 }
 
 static void make_label(struct broker_url *u)
@@ -152,22 +137,16 @@ static void make_label(struct broker_url *u)
              first->port, others);
 }
 
-static bool is_scheme(struct str s)
-{
-    static const char fit[] = "abcdefghijklmnopqrstuvwxyz0123456789+-";
-    return s.n > 0 && strspn(s.p, fit) >= s.n;
-}
-
-/* read_address reads what stands before the parameters. */
+/* Reads what stands before the parameters. */
 static int read_address(const struct reading *r, const char *text, struct error *err)
 {
-    char scheme[32];
-    const char *colon = strchr(text, ':');
-    bool whole = colon && strncmp(colon, "://", 3) == 0;
-    bool named = whole && is_scheme((struct str){text, (size_t)(colon - text)});
-    if (!named || (size_t)(colon - text) >= sizeof scheme)
+    char scheme[32], path[PATH_MAX_BYTES] = "";
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789+-");
+    const char *colon = text + n;
+    bool named = n > 0 && n < sizeof scheme && strncmp(colon, "://", 3) == 0;
+    if (!named)
         return err_set(err, ERR_CONFIG, "write KIND://HOST:PORT/...");
-    snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - text), text);
+    snprintf(scheme, sizeof scheme, "%.*s", (int)n, text);
     if (option_copy(&r->url->scheme, scheme, NULL, err) != 0)
         return -1;
 
@@ -175,7 +154,10 @@ static int read_address(const struct reading *r, const char *text, struct error 
     const char *slash = authority.p + authority.n;
     if (read_authority(r, authority, err) != 0)
         return -1;
-    if (read_path(r, (struct str){slash, strcspn(slash, "?")}, err) != 0)
+    struct str rest = {slash, strcspn(slash, "?")};
+    if (rest.n > 1 && url_decode(url_after(rest, slash), path, sizeof path, err) != 0)
+        return -1;
+    if (option_copy(&r->url->path, path, NULL, err) != 0)
         return -1;
     make_label(r->url);
     return 0;

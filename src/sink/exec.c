@@ -26,15 +26,15 @@
 
 /* Starting */
 
-/* not_started says what kept a command from starting, with errno. The event is not to blame. */
+/* Returns what kept a command from starting, with errno. The event is not to blame. */
 static int not_started(struct error *err, const char *what)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, errno, "could not start the command: %s: %s",
                      what, strerror(errno));
 }
 
-/* line_failed says why the line could not be written. The limit on the size of files also applies
- * to a file without a name; a longer line can never be delivered. */
+/* Returns why the line could not be written. The limit on the size of files also applies to a file
+ * without a name; a longer line can never be delivered. */
 static int line_failed(const struct exec *x, struct error *err)
 {
     struct rlimit limit;
@@ -49,7 +49,7 @@ static int line_failed(const struct exec *x, struct error *err)
         x->line.n, (unsigned long long)limit.rlim_cur);
 }
 
-/* fill writes the line to fd, and rewinds it. */
+/* Writes the line to fd, and rewinds it. */
 static int fill(const struct exec *x, int fd, struct error *err)
 {
     struct str rest = {x->line.p, x->line.n};
@@ -67,8 +67,8 @@ static int fill(const struct exec *x, int fd, struct error *err)
     return 0;
 }
 
-/* make_stdin puts the line into a file without a name. Unlike a pipe it never blocks us, and it
- * does not matter whether the command reads it. */
+/* Puts the line into a file without a name. Unlike a pipe it never blocks us, and it does not
+ * matter whether the command reads it. */
 static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct error *err)
 {
     buf_clear(&x->line);
@@ -93,8 +93,7 @@ static void close_if_open(int fd)
         close(fd);
 }
 
-/* make_pipe makes a pipe of which our end, the first, does not block; the command's must. -1 with
- * errno. */
+/* Makes a pipe of which our end, the first, does not block; the command's must. -1 with errno. */
 static int make_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0)
@@ -119,8 +118,8 @@ static int watch_run(struct exec *x, const struct run *r)
     return epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->errfd, &err);
 }
 
-/* not_spawned says why the shell was not started, with errno. If the environment is too large, that
- * may be because of the event, or of what this process passes on anyway. */
+/* Returns why the shell was not started, with errno. If the environment is too large, that may be
+ * because of the event, or of what this process passes on anyway. */
 static int not_spawned(const struct exec *x, struct error *err)
 {
     if (errno != E2BIG)
@@ -135,7 +134,7 @@ static int not_spawned(const struct exec *x, struct error *err)
                      "room that the system lets a command have");
 }
 
-/* launch starts the shell and watches it. A shell that cannot be watched is killed. */
+/* Starts the shell and watches it. A shell that cannot be watched is killed. */
 static int launch(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
 {
     s->command = x->command;
@@ -157,8 +156,8 @@ static int launch(struct exec *x, struct run *r, struct exec_start *s, struct er
     return -1;
 }
 
-/* start_run runs the command for an event; there must be a free slot. ERR_INVALID with
- * CLASS_REJECT if no command can be given this event. */
+/* Runs the command for an event; there must be a free slot. ERR_INVALID with CLASS_REJECT if no
+ * command can be given this event. */
 static int start_run(struct exec *x, struct delivery *d, struct error *err)
 {
     struct run *r = x->runs;
@@ -221,7 +220,7 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Ending */
 
-/* keep_tail appends to the tail, of which only the last EXEC_TAIL bytes are kept. */
+/* Appends to the tail, of which only the last EXEC_TAIL bytes are kept. */
 static void keep_tail(struct run *r, const char *p, size_t n)
 {
     if (n > EXEC_TAIL) {
@@ -245,8 +244,8 @@ static void close_stderr(struct exec *x, struct run *r)
     r->errfd = -1;
 }
 
-/* read_stderr reads what is there, but no more than a full pipe holds: a command that never stops
- * writing must not keep us here. */
+/* Reads what is there, but no more than a full pipe holds: a command that never stops writing must
+ * not keep us here. */
 static void read_stderr(struct exec *x, struct run *r)
 {
     char chunk[4096];
@@ -263,8 +262,8 @@ static void read_stderr(struct exec *x, struct run *r)
     }
 }
 
-/* finish_run reaps the shell, frees the slot and answers. It waits for the shell, which must have
- * exited or been killed. */
+/* Reaps the shell, frees the slot and answers. It waits for the shell, which must have exited or
+ * been killed. */
 static void finish_run(struct exec *x, struct run *r)
 {
     char text[EXEC_TEXT];
@@ -287,10 +286,9 @@ static void finish_run(struct exec *x, struct run *r)
     sink_done(&x->base, d, &res);
 }
 
-/* finish_if_over finishes a run that is over. A group that got SIGTERM is over once none of its
- * processes holds its stderr: until SIGKILL they may tidy up, even if the shell has already exited.
- * Otherwise only the end of the shell counts; what it left in the background is none of our
- * business. */
+/* Finishes a run that is over. A group that got SIGTERM is over once none of its processes holds
+ * its stderr: until SIGKILL they may tidy up, even if the shell has already exited. Otherwise only
+ * the end of the shell counts; what it left in the background is none of our business. */
 static void finish_if_over(struct exec *x, struct run *r)
 {
     bool tidying_up = r->told == TOLD_TO_END && r->errfd >= 0;
@@ -298,8 +296,7 @@ static void finish_if_over(struct exec *x, struct run *r)
         finish_run(x, r);
 }
 
-/* collect_runs handles what epoll has, waiting for it at most wait_ms. Returns whether there was
- * anything. */
+/* Handles what epoll has, waiting for it at most wait_ms. Returns whether there was anything. */
 static bool collect_runs(struct exec *x, int wait_ms)
 {
     struct epoll_event evs[64];
@@ -356,7 +353,7 @@ static void exec_drive(struct sink *sk)
     }
 }
 
-/* exec_cancel tells all commands to end, waits for them for a moment, and kills the rest. */
+/* Tells all commands to end, waits for them for a moment, and kills the rest. */
 static void exec_cancel(struct sink *sk)
 {
     struct exec *x = (struct exec *)sk;

@@ -16,7 +16,7 @@ static const struct {
     {0, SINK_DELIVERED}, {65, SINK_REJECT}, {75, SINK_RETRY}, {126, SINK_DOWN}, {127, SINK_DOWN},
 };
 
-/* last_words copies the last line of stderr, cleaned for printing. */
+/* Copies the last line of stderr, cleaned for printing. */
 static void last_words(const struct run *r, char out[EXEC_TAIL + 1])
 {
     size_t n = r->tail_n;
@@ -36,7 +36,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* first_word is what the command begins with, without quotes around it. */
+/* What the command begins with, without quotes around it. */
 static struct str first_word(const char *command)
 {
     const char *ends = EXEC_BLANKS;
@@ -50,10 +50,10 @@ static struct str first_word(const char *command)
     return (struct str){command, strcspn(command, ends)};
 }
 
-/* is_missing says whether the shell said, with exit status 126 or 127, that the command is not
- * there or may not be run. A program may exit with these as well, for one event, and so may a part
- * of the command that only some events reach. So the shell itself must complain, and about the
- * first word of the command, which is the same for every event. */
+/* Whether the shell said, with exit status 126 or 127, that the command is not there or may not be
+ * run. A program may exit with these as well, for one event, and so may a part of the command that
+ * only some events reach. So the shell itself must complain, and about the first word of the
+ * command, which is the same for every event. */
 static bool is_missing(const struct exec *x, const char *words)
 {
     static const char *const complaints[] = {"not found", "Permission denied",
@@ -74,7 +74,7 @@ static bool is_missing(const struct exec *x, const char *words)
     return false;
 }
 
-/* status_of says what an exit status means. */
+/* Returns what an exit status means. */
 static enum sink_status status_of(const struct exec *x, int code, const char *words)
 {
     enum sink_status status = SINK_RETRY;
@@ -87,8 +87,8 @@ static enum sink_status status_of(const struct exec *x, int code, const char *wo
     return status;
 }
 
-/* judge says what the end of a command means, and writes why, without its last words. A command
- * that was told to end has not delivered, even with exit status 0: many programs exit with that on
+/* Returns what the end of a command means, and writes why, without its last words. A command that
+ * was told to end has not delivered, even with exit status 0: many programs exit with that on
  * SIGTERM, their work undone. Delivering again is safe; believing them is not. */
 static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
                                 const char *words, char why[EXEC_WHY])

@@ -63,7 +63,7 @@ static bool among(const char *const *names, struct str name)
     return false;
 }
 
-/* next_name takes the next name off a list; false after the last. */
+/* Takes the next name off a list; false after the last. */
 static bool next_name(const char **p, struct str *ret)
 {
     static const char between[] = ", \t";
@@ -100,7 +100,7 @@ int exec_env_check(const char *names, struct error *err)
     return 0;
 }
 
-/* is_kept says whether to pass on an entry of our environment, which is NAME=VALUE. */
+/* Whether to pass on an entry of our environment, which is NAME=VALUE. */
 static bool is_kept(const char *entry, const char *names)
 {
     const char *equals = strchr(entry, '=');
@@ -114,7 +114,7 @@ static bool is_kept(const char *entry, const char *names)
     return name.n > 3 && memcmp(name.p, "LC_", 3) == 0;
 }
 
-/* keep copies the variables to pass on. */
+/* Copies the variables to pass on. */
 static int keep(struct exec_env *e, const char *names, struct error *err)
 {
     size_t n = 0;

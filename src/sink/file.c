@@ -48,7 +48,7 @@ static int failed(const struct file *f, const char *what, struct error *err)
 
 /* Opening the file */
 
-/* is_usable says whether lines can be appended to it. */
+/* Whether lines can be appended to it. */
 static bool is_usable(const struct stat *st)
 {
     return S_ISREG(st->st_mode) || S_ISCHR(st->st_mode);
@@ -62,7 +62,7 @@ static void drop_fd(struct file *f)
     f->size = -1;
 }
 
-/* sync_directory makes the file's name as durable as its content. */
+/* Makes the file's name as durable as its content. */
 static int sync_directory(const struct place *at)
 {
     int fd = openat(at->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -78,8 +78,8 @@ static int sync_directory(const struct place *at)
     return rc;
 }
 
-/* open_at opens the file, or creates it with the permissions of file-mode or, if that is not set,
- * with MODE less the umask. */
+/* Opens the file, or creates it with the permissions of file-mode or, if that is not set, with MODE
+ * less the umask. */
 static int open_at(struct file *f, const struct place *at, struct error *err)
 {
     /* O_NONBLOCK means nothing to a file; it keeps us from hanging on a FIFO that has taken its
@@ -127,9 +127,9 @@ static enum entry lock_fd(const struct file *f, struct error *err)
     return ENTRY_FAILED;
 }
 
-/* enter opens the file if need be and locks it. It looks at the path with the lock held, because a
- * log rotation may have moved the file away since the last drive, or while we waited. *ret_st is
- * set unless it failed. */
+/* Opens the file if need be and locks it. It looks at the path with the lock held, because a log
+ * rotation may have moved the file away since the last drive, or while we waited. *ret_st is set
+ * unless it failed. */
 static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -160,9 +160,9 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
     return ENTRY_FAILED;
 }
 
-/* still_busy plans the next try for the lock. Another relay needs it for a moment only, so we try
- * again soon, without holding up our thread. If a process has it for longer, it returns false, and
- * the sink is down. */
+/* Plans the next try for the lock. Another relay needs it for a moment only, so we try again soon,
+ * without holding up our thread. If a process has it for longer, it returns false, and the sink is
+ * down. */
 static bool still_busy(struct file *f, struct error *err)
 {
     struct lock_wait *w = &f->lock;
@@ -182,7 +182,7 @@ static bool still_busy(struct file *f, struct error *err)
 
 /* Appending */
 
-/* last_line finds where the last line starts: after the last line feed before `size`. */
+/* Finds where the last line starts: after the last line feed before `size`. */
 static int last_line(int fd, off_t size, off_t *ret)
 {
     char chunk[4096];
@@ -203,9 +203,8 @@ static int last_line(int fd, off_t size, off_t *ret)
     return 0;
 }
 
-/* is_torn says whether the bytes at `start` begin a line of ours, or are the zeros that some
- * filesystems leave after a power cut. If not, they are the last line of a program that does not
- * end lines. */
+/* Whether the bytes at `start` begin a line of ours, or are the zeros that some filesystems leave
+ * after a power cut. If not, they are the last line of a program that does not end lines. */
 static int is_torn(int fd, off_t start, bool *ret)
 {
     static const char head[] = "{\"id\":\"";
@@ -217,8 +216,8 @@ static int is_torn(int fd, off_t start, bool *ret)
     return 0;
 }
 
-/* mend makes the file end with a line feed, so that our first line is not appended to another. A
- * torn line is cut off: whoever wrote it died before calling it delivered, so it comes again. */
+/* Makes the file end with a line feed, so that our first line is not appended to another. A torn
+ * line is cut off: whoever wrote it died before calling it delivered, so it comes again. */
 static int mend(const struct file *f, off_t *size)
 {
     off_t start;
@@ -268,8 +267,8 @@ static int write_lines(const struct file *f, struct error *err)
     return 0;
 }
 
-/* append writes the lines to a file of this size, and unlocks it before the sync, which others need
- * not wait for. */
+/* Writes the lines to a file of this size, and unlocks it before the sync, which others need not
+ * wait for. */
 static int append(struct file *f, off_t size, struct error *err)
 {
     line_queue_leave_out_too_long(&f->lines);
@@ -293,7 +292,7 @@ static int append(struct file *f, off_t size, struct error *err)
 
 /* The sink */
 
-/* answer ends all deliveries. */
+/* Ends all deliveries. */
 static void answer(struct file *f, enum sink_status status, const struct error *err)
 {
     line_queue_answer(&f->lines, 0, f->lines.count, status, err);
@@ -365,7 +364,7 @@ static void file_close(struct sink *sk)
     free(f);
 }
 
-/* check_path refuses a path that will not work however long we wait. */
+/* Refuses a path that will not work however long we wait. */
 static int check_path(const char *path, struct error *err)
 {
     struct stat st;

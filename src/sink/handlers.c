@@ -21,8 +21,8 @@ struct handlers {
     struct handler h[];
 };
 
-/* sane turns a status that no handler may return into a retry, so that it neither loses the event
- * nor stops the consumer. */
+/* Turns a status that no handler may return into a retry, so that it neither loses the event nor
+ * stops the consumer. */
 static enum sink_status sane(enum sink_status s)
 {
     switch (s) {
@@ -63,8 +63,8 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     return hs->guard.leave(hs->guard.ctx, i, d, said, call);
 }
 
-/* hope ranks statuses. Of several failures, the event gets the one with the most hope: that gives
- * every handler another chance. */
+/* Ranks statuses. Of several failures, the event gets the one with the most hope: that gives every
+ * handler another chance. */
 static int hope(enum sink_status s)
 {
     static const int by_status[] = {[SINK_DELIVERED] = 0,
@@ -95,7 +95,7 @@ static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct
     return worst;
 }
 
-/* delay_of returns the delay that a handler asked for, within bounds. */
+/* Returns the delay that a handler asked for, within bounds. */
 static int64_t delay_of(const struct handler_call *call)
 {
     if (call->delay_ms < 0)
@@ -105,7 +105,7 @@ static int64_t delay_of(const struct handler_call *call)
     return call->delay_ms;
 }
 
-/* clean_text makes what the handler wrote fit to print. It may have left out the NUL. */
+/* Makes what the handler wrote fit to print. It may have left out the NUL. */
 static const char *clean_text(struct handler_call *call)
 {
     size_t n = strnlen(call->text, sizeof call->text);
@@ -148,8 +148,8 @@ static void handlers_close(struct sink *sk)
     free(hs);
 }
 
-/* handlers_nothing serves as drive and as cancel. No delivery is in flight between two calls, so
- * there is nothing to drive, poll for or cancel. */
+/* Serves as drive and as cancel. No delivery is in flight between two calls, so there is nothing to
+ * drive, poll for or cancel. */
 static void handlers_nothing(struct sink *sk)
 {
     (void)sk;
@@ -180,7 +180,7 @@ static const struct sink_ops handlers_ops = {
     .cancel = handlers_nothing,
 };
 
-/* new_types makes the filter for a handler's pattern; NULL if it takes every type. */
+/* Makes the filter for a handler's pattern; NULL if it takes every type. */
 static int new_types(const char *pattern, struct filter **ret, struct error *err)
 {
     struct filter *f;

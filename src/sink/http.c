@@ -22,13 +22,13 @@ static struct request *first_request(const struct http *h)
     return (struct request *)h->window.first;
 }
 
-/* is_waiting says whether a request waits for its turn, which curl does not know yet. */
+/* Whether a request waits for its turn, which curl does not know yet. */
 static bool is_waiting(const struct http *h)
 {
     return h->window.first && first_request(h)->start_at != 0;
 }
 
-/* end_request answers for a request that curl does not have, or no longer has. */
+/* Answers for a request that curl does not have, or no longer has. */
 static void end_request(struct request *r, const struct sink_result *res)
 {
     r->start_at = 0;
@@ -39,7 +39,7 @@ static void end_request(struct request *r, const struct sink_result *res)
     window_end(&r->h->window, &r->f, res);
 }
 
-/* hand_over makes the request and gives it to curl. */
+/* Makes the request and gives it to curl. */
 static int hand_over(struct http *h, struct request *r, struct error *err)
 {
     r->got = r->got_headers = 0;
@@ -70,8 +70,8 @@ static void start_request(struct http *h, struct request *r)
     h->timer = 0;
 }
 
-/* take_back takes a request back from curl and answers for it. If the endpoint asked for a pause,
- * nothing is sent for as long. */
+/* Takes a request back from curl and answers for it. If the endpoint asked for a pause, nothing is
+ * sent for as long. */
 static void take_back(struct http *h, struct request *r, const struct sink_result *res)
 {
     curl_multi_remove_handle(h->multi, r->easy);
@@ -84,8 +84,8 @@ static void take_back(struct http *h, struct request *r, const struct sink_resul
 
 /* Submitting */
 
-/* rate_turn returns when the next request may be sent. Requests are spaced evenly, except for
- * bursts of a tenth of a second's worth. */
+/* Returns when the next request may be sent. Requests are spaced evenly, except for bursts of a
+ * tenth of a second's worth. */
 static int64_t rate_turn(const struct http *h, int64_t now)
 {
     if (!h->o->rate)
@@ -97,8 +97,8 @@ static int64_t rate_turn(const struct http *h, int64_t now)
     return turn > now ? turn : now;
 }
 
-/* answer_one answers for the first delivery instead of sending it, if nothing is in flight: an idle
- * sink must take one. Returns how many it took. */
+/* Answers for the first delivery instead of sending it, if nothing is in flight: an idle sink must
+ * take one. Returns how many it took. */
 static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
                          const struct sink_result *res)
 {
@@ -108,8 +108,8 @@ static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
     return 1;
 }
 
-/* take_event starts a request. If it comes too early for the rate limit, it waits for its turn
- * if it is the only one, since an idle sink must take it; otherwise it is not taken: false. */
+/* Starts a request. If it comes too early for the rate limit, it waits for its turn if it is the
+ * only one, since an idle sink must take it; otherwise it is not taken: false. */
 static bool take_event(struct http *h, struct delivery *d, int64_t now)
 {
     int64_t turn = rate_turn(h, now);
@@ -152,17 +152,16 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
     }
 
     size_t k = 0;
-    while (k < n && h->window.free && take_event(h, d[k], now))
+    while (k < n && h->window.count < h->window.max && take_event(h, d[k], now))
         k++;
     return k;
 }
 
 /* Driving */
 
-/* ended_with_others says whether a request had no answer because something happened to a connection
- * that others may have shared. An endpoint that goes away (GOAWAY) refuses requests it has not
- * looked at. curl sends most of these again, but not all, and gives up if one is refused several
- * times. */
+/* Whether a request had no answer because something happened to a connection that others may have
+ * shared. An endpoint that goes away (GOAWAY) refuses requests it has not looked at. curl sends
+ * most of these again, but not all, and gives up if one is refused several times. */
 static bool ended_with_others(const struct request *r, CURLcode rc)
 {
     static const CURLcode codes[] = {CURLE_HTTP2, CURLE_HTTP2_STREAM, CURLE_PARTIAL_FILE,
@@ -176,7 +175,7 @@ static bool ended_with_others(const struct request *r, CURLcode rc)
     return false;
 }
 
-/* collect_answers answers for the requests that curl is done with. */
+/* Answers for the requests that curl is done with. */
 static void collect_answers(struct http *h)
 {
     char text[HTTP_TEXT];
@@ -204,7 +203,7 @@ static void collect_answers(struct http *h)
     }
 }
 
-/* work_on_sockets lets curl work on its timer and on the sockets that are ready. */
+/* Lets curl work on its timer and on the sockets that are ready. */
 static void work_on_sockets(struct http *h, int64_t now)
 {
     struct epoll_event evs[READY_MAX];

@@ -38,7 +38,7 @@ static const struct {
     {0, 999, SINK_RETRY, ""},
 };
 
-/* was_sent says whether any of the request went out, so that the other side may have seen it. */
+/* Whether any of the request went out, so that the other side may have seen it. */
 static bool was_sent(const struct request *r)
 {
     curl_off_t us = 0;
@@ -46,8 +46,7 @@ static bool was_sent(const struct request *r)
     return us > 0;
 }
 
-/* retry_after returns the Retry-After of the answer in ms, at most RETRY_AFTER_MAX_MS; 0: it has
- * none. */
+/* Returns the Retry-After of the answer in ms, at most RETRY_AFTER_MAX_MS; 0: it has none. */
 static int64_t retry_after(const struct request *r)
 {
     curl_off_t s = 0;
@@ -59,7 +58,7 @@ static int64_t retry_after(const struct request *r)
     return (int64_t)s * 1000;
 }
 
-/* repeats_header says whether a text has the value of a header from webhook-header-file in it. */
+/* Whether a text has the value of a header from webhook-header-file in it. */
 static bool repeats_header(const struct http *h, const char *text)
 {
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
@@ -71,8 +70,8 @@ static bool repeats_header(const struct http *h, const char *text)
     return false;
 }
 
-/* repeats_url says whether a text repeats what follows the host in the URL: the path, a long part
- * of it, or a value of the query. Many endpoints have their tokens there. */
+/* Whether a text repeats what follows the host in the URL: the path, a long part of it, or a value
+ * of the query. Many endpoints have their tokens there. */
 static bool repeats_url(const struct http *h, const char *text)
 {
     const char *host = strstr(h->base.cfg.url, "://") + 3;
@@ -93,9 +92,8 @@ static bool repeats_url(const struct http *h, const char *text)
     return false;
 }
 
-/* excerpt makes one clean line of the beginning of an answer; empty if it must not be shown. It
- * searches more than it shows, because the first half of a secret might be at the end of what is
- * shown. */
+/* Makes one clean line of the beginning of an answer; empty if it must not be shown. It searches
+ * more than it shows, because the first half of a secret might be at the end of what is shown. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
@@ -106,7 +104,7 @@ static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
     text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
-/* judge_status says what an answer with this status means. */
+/* Returns what an answer with this status means. */
 static struct sink_result judge_status(const struct request *r, long code, char text[HTTP_TEXT])
 {
     size_t i = 0;
@@ -127,8 +125,7 @@ static struct sink_result judge_status(const struct request *r, long code, char 
     return res;
 }
 
-/* explain_failure writes why there is no answer. curl's own words come last: ours say what to
- * do. */
+/* Writes why there is no answer. curl's own words come last: ours say what to do. */
 static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     const char *said = curl_easy_strerror(rc);
@@ -157,9 +154,9 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
         snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
 }
 
-/* judge_failure says what it means that there is no answer. If the request was never sent, the
- * event is not to blame. If it was, the event may have brought the other side down, so it counts as
- * an attempt; otherwise one event could hold up all others forever. */
+/* Returns what it means that there is no answer. If the request was never sent, the event is not to
+ * blame. If it was, the event may have brought the other side down, so it counts as an attempt;
+ * otherwise one event could hold up all others forever. */
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     struct sink_result res = {.status = SINK_RETRY, .native = (int)rc, .text = text};

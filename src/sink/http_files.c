@@ -20,7 +20,7 @@ static bool begins_with(struct str s, struct str prefix)
     return s.n > prefix.n && strncasecmp(s.p, prefix.p, prefix.n) == 0;
 }
 
-/* is_ours says whether a header is one that we write, or one that decides where a request ends. */
+/* Whether a header is one that we write, or one that decides where a request ends. */
 static bool is_ours(struct str name)
 {
     static const char *const names[] = {
@@ -35,7 +35,7 @@ static bool is_ours(struct str name)
     return false;
 }
 
-/* add_header adds one line: "Name: value". Its errors repeat the name at most, never the value. */
+/* Adds one line: "Name: value". Its errors repeat the name at most, never the value. */
 static int add_header(struct buf *b, struct str line, struct error *err)
 {
     const char *colon = memchr(line.p, ':', line.n);
@@ -73,7 +73,7 @@ static int add_header(struct buf *b, struct str line, struct error *err)
     return 0;
 }
 
-/* add_headers leaves out empty lines and comments. */
+/* Leaves out empty lines and comments. */
 static int add_headers(struct buf *b, struct str text, struct error *err)
 {
     for (int number = 1; text.n > 0; number++) {
@@ -107,7 +107,7 @@ static int read_headers(struct buf *b, const char *path, struct error *err)
     return 0;
 }
 
-/* wipe releases a buffer that held secrets. */
+/* Releases a buffer that held secrets. */
 static void wipe(struct buf *b)
 {
     if (b->p)
@@ -117,8 +117,8 @@ static void wipe(struct buf *b)
 
 /* Files that may change */
 
-/* has_changed says whether a file differs from what was last seen, and remembers it. A file that is
- * not there always differs. */
+/* Whether a file differs from what was last seen, and remembers it. A file that is not there always
+ * differs. */
 static bool has_changed(struct http_watch *w, const char *path)
 {
     struct stat st;
@@ -132,7 +132,7 @@ static bool has_changed(struct http_watch *w, const char *path)
            w->changed.tv_nsec != before.changed.tv_nsec;
 }
 
-/* look_again makes has_changed true the next time: what the file held was of no use. */
+/* Makes has_changed true the next time: what the file held was of no use. */
 static void look_again(struct http_watch *w)
 {
     w->inode = 0;

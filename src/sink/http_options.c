@@ -91,7 +91,7 @@ int http_options_source(void *field, const char *value, const struct option_def 
     return option_copy(field, value, o, err);
 }
 
-/* add_net reads one network into nets[*n]. An empty text is none. */
+/* Reads one network into nets[*n]. An empty text is none. */
 static int add_net(struct str text, struct ipnet nets[HTTP_ALLOW_MAX], size_t *n, struct error *err)
 {
     char one[64];

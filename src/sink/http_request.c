@@ -7,7 +7,7 @@
 
 #define ID_MAX 255 /* bytes; a UUID has 36 */
 
-/* add_lines writes the header lines of a request, each with a NUL at its end. */
+/* Writes the header lines of a request, each with a NUL at its end. */
 static void add_lines(struct http *h, struct request *r, const struct cloudevents_headers *more,
                       struct str body)
 {
@@ -36,7 +36,7 @@ static void add_lines(struct http *h, struct request *r, const struct cloudevent
     buf_add(b, h->extra.p, h->extra.n);
 }
 
-/* link_lines makes the list that curl wants; false if there are too many lines. */
+/* Makes the list that curl wants; false if there are too many lines. */
 static bool link_lines(struct request *r)
 {
     const struct buf *b = &r->head;
@@ -54,8 +54,8 @@ static bool link_lines(struct request *r)
     return true;
 }
 
-/* check_text limits what goes into a header line to what an event may have. What goes into JSON
- * must be UTF-8 instead. */
+/* Limits what goes into a header line to what an event may have. What goes into JSON must be UTF-8
+ * instead. */
 static int check_text(const struct http *h, const char *name, struct str s, size_t max,
                       struct error *err)
 {
@@ -71,7 +71,7 @@ static int check_text(const struct http *h, const char *name, struct str s, size
     return 0;
 }
 
-/* check_event refuses, with ERR_INVALID, what no request can express. */
+/* Refuses, with ERR_INVALID, what no request can express. */
 static int check_event(const struct http *h, const struct event *ev, struct error *err)
 {
     static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";

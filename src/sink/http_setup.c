@@ -22,7 +22,7 @@ static const struct http_options defaults = {.connect_ms = CONNECT_MS};
 
 /* Whom we may connect to */
 
-/* refused_as says what is special about an address that h may not connect to; NULL if it may. */
+/* Returns what is special about an address that h may not connect to; NULL if it may. */
 static const char *refused_as(const struct http *h, const struct sockaddr *sa)
 {
     const char *what = ipnet_special(sa);
@@ -74,8 +74,8 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
 
 /* The URL */
 
-/* check_host refuses an address that could never be connected to, and notes whether the host is
- * this machine. What a name resolves to is checked at each connection, by refused_as as well. */
+/* Refuses an address that could never be connected to, and notes whether the host is this machine.
+ * What a name resolves to is checked at each connection, by refused_as as well. */
 static int check_host(struct http *h, const char *host, struct error *err)
 {
     char address[INET6_ADDRSTRLEN];
@@ -104,7 +104,7 @@ static int check_host(struct http *h, const char *host, struct error *err)
     return 0;
 }
 
-/* host_of returns the host of a URL as curl will look for it, in ASCII, which the caller frees with
+/* Returns the host of a URL as curl will look for it, in ASCII, which the caller frees with
  * curl_free; NULL if there is none. An international name is turned into that by rules which also
  * make 10.0.0.1 of digits that are wide or in circles. */
 static char *host_of(CURLU *u)
@@ -154,7 +154,7 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
 
 /* The whole sink */
 
-/* proxy_from_environment looks for a proxy where curl would, but ignores no_proxy. */
+/* Looks for a proxy where curl would, but ignores no_proxy. */
 static const char *proxy_from_environment(bool tls)
 {
     static const char *const for_http[] = {"http_proxy", "all_proxy", "ALL_PROXY", NULL};
@@ -168,7 +168,7 @@ static const char *proxy_from_environment(bool tls)
     return NULL;
 }
 
-/* set_socket is how curl tells what it waits for on a socket. */
+/* How curl tells what it waits for on a socket. */
 static int set_socket(CURL *easy, curl_socket_t fd, int what, void *http, void *unused)
 {
     struct http *h = http;
@@ -254,8 +254,8 @@ void http_teardown(struct http *h)
 
 /* A request's handle */
 
-/* keep counts the bytes of an answer, and keeps its beginning, from which a reason can be made. It
- * ends an answer that is too long. */
+/* Counts the bytes of an answer, and keeps its beginning, from which a reason can be made. It ends
+ * an answer that is too long. */
 static size_t keep(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
@@ -270,8 +270,8 @@ static size_t keep(char *p, size_t size, size_t n, void *request)
     return n;
 }
 
-/* status_of reads the status in a line such as HTTP/1.1 200 or HTTP/2 200, with any number of
- * blanks in between; 0 if the line has none. */
+/* Reads the status in a line such as HTTP/1.1 200 or HTTP/2 200, with any number of blanks in
+ * between; 0 if the line has none. */
 static long status_of(const char *p, size_t n)
 {
     static const char digits[] = "0123456789";
@@ -298,9 +298,8 @@ static long status_of(const char *p, size_t n)
     return strtol(at, NULL, 10);
 }
 
-/* see_line reads status lines itself, because curl takes a status that it cannot read for 200. It
- * also gets the lines after a body. curl keeps all of them in memory, so their total size is
- * limited. */
+/* Reads status lines itself, because curl takes a status that it cannot read for 200. It also gets
+ * the lines after a body. curl keeps all of them in memory, so their total size is limited. */
 static size_t see_line(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
@@ -313,7 +312,7 @@ static size_t see_line(char *p, size_t size, size_t n, void *request)
     return n;
 }
 
-/* set_peer sets what may fail for lack of memory: texts are copied. */
+/* Sets what may fail for lack of memory: texts are copied. */
 static CURLcode set_peer(CURL *e, const struct http *h)
 {
     CURLcode rc = curl_easy_setopt(e, CURLOPT_URL, h->base.cfg.url);

@@ -21,12 +21,12 @@
 
 #define SCRAM_MENDED 0x020601ff /* the version of the library */
 #define PROBE_SLICE_MS 200
-#define CLOSING_NS (50 * MS_NS) /* between looks whether former producers are gone */
+#define CLOSING_NS (50 * MS_NS) /* between checks whether former producers are gone */
 
 /* Looking for an event, with dedupe=on, that may have been written before: one that is tried again,
  * because a relay vanished with it or its end was not heard of. */
 
-static int begin_look(struct kafka_sink *k, struct kafka_item *it, struct error *err)
+static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     if (k->tail_fd < 0)
         k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -41,22 +41,22 @@ static int begin_look(struct kafka_sink *k, struct kafka_item *it, struct error 
         if (kafka_tail_new(conf, k->topic, k->b.base.cfg.consumer, k->tail_fd, &k->tail, err) != 0)
             return -1;
     }
-    it->state = ITEM_LOOKING;
-    it->look = kafka_tail_ask(k->tail, it->f.d->ev->created_at);
+    it->state = ITEM_LOOKUP;
+    it->lookup = kafka_tail_ask(k->tail, it->f.d->ev->created_at);
     return 0;
 }
 
-/* end_looks takes the results of looks that are over. */
-static void end_looks(struct kafka_sink *k)
+/* Takes the results of lookups that are done. */
+static void end_lookups(struct kafka_sink *k)
 {
-    uint64_t rings;
+    uint64_t wakes;
     if (!k->tail)
         return;
-    (void)!read(k->tail_fd, &rings, sizeof rings);
+    (void)!read(k->tail_fd, &wakes, sizeof wakes);
     for (struct flight *f = k->window.first; f; f = f->next) {
         struct kafka_item *it = (struct kafka_item *)f;
         struct kafka_place at;
-        if (it->state != ITEM_LOOKING || !kafka_tail_ready(k->tail, it->look))
+        if (it->state != ITEM_LOOKUP || !kafka_tail_ready(k->tail, it->lookup))
             continue;
         it->doubtful = false;
         it->state = ITEM_WAITING;
@@ -77,8 +77,8 @@ static void end_looks(struct kafka_sink *k)
 
 /* Sending */
 
-/* connect_if_need_be makes a producer if there is none. While too many former ones are still being
- * closed there is none yet, and deliveries wait. */
+/* Makes a producer if there is none. While too many former ones are still being closed there is
+ * none yet, and deliveries wait. */
 static int connect_if_need_be(struct kafka_sink *k, struct error *err)
 {
     if (k->p || !kafka_producer_room(k))
@@ -86,7 +86,7 @@ static int connect_if_need_be(struct kafka_sink *k, struct error *err)
     return kafka_producer_new(k, &k->p, err);
 }
 
-/* hand_over hands one event to the producer. Returns whether to go on with the next. */
+/* Hands one event to the producer. Returns whether to go on with the next. */
 static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
 {
     struct error err;
@@ -108,7 +108,7 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
     return !k->breaking;
 }
 
-/* send_waiting hands over what waits: one at a time while a guilty one is being looked for. */
+/* Hands over what waits: one at a time while a guilty one is being looked for. */
 static void send_waiting(struct kafka_sink *k)
 {
     struct error err;
@@ -122,14 +122,14 @@ static void send_waiting(struct kafka_sink *k)
                 return;
             kafka_producer_retire(k); /* the guilty one is found: several are sent together again */
         }
-        if (it->state == ITEM_LOOKING)
+        if (it->state == ITEM_LOOKUP)
             return;
         if (it->state != ITEM_WAITING) {
             k->waiting = kafka_next(it);
             continue;
         }
         if (k->set.dedupe && it->doubtful) {
-            if (begin_look(k, it, &err) != 0)
+            if (begin_lookup(k, it, &err) != 0)
                 kafka_answer_down(k, SINK_DOWN, err.text);
             return; /* nothing overtakes it meanwhile */
         }
@@ -153,8 +153,8 @@ static bool has_room(const struct kafka_sink *k)
     return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
 }
 
-/* take_event puts a delivery into the window; `before` is the one that it is chained to, NULL:
- * none. NULL with ERR_NOMEM. */
+/* Puts a delivery into the window; `before` is the one that it is chained to, NULL: none. NULL with
+ * ERR_NOMEM. */
 static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, const char *topic,
                                      const struct kafka_item *before, struct error *err)
 {
@@ -209,8 +209,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Time */
 
-/* oldest_since returns when the oldest delivery was taken that is not decided; CLOCK_NEVER:
- * there is none. */
+/* Returns when the oldest delivery was taken that is not decided; CLOCK_NEVER: there is none. */
 static int64_t oldest_since(const struct kafka_sink *k)
 {
     for (const struct flight *f = k->window.first; f; f = f->next)
@@ -219,7 +218,7 @@ static int64_t oldest_since(const struct kafka_sink *k)
     return CLOCK_NEVER;
 }
 
-/* late_at returns when the oldest delivery will have waited for too long. */
+/* Returns when the oldest delivery will have waited for too long. */
 static int64_t late_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k), limit = k->b.base.cfg.timeout_ms;
@@ -228,9 +227,9 @@ static int64_t late_at(const struct kafka_sink *k)
     return since + limit * MS_NS;
 }
 
-/* away_at returns when brokers have been out of reach for long enough. If the connection was lost
- * because a request timed out, that was perhaps one of the library's own, sent before the oldest
- * delivery was taken: the broker is silent only once that delivery has waited for as long. */
+/* Returns when brokers have been out of reach for long enough. If the connection was lost because a
+ * request timed out, that was perhaps one of the library's own, sent before the oldest delivery was
+ * taken: the broker is silent only once that delivery has waited for as long. */
 static int64_t away_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k);
@@ -241,7 +240,7 @@ static int64_t away_at(const struct kafka_sink *k)
     return max_i64(k->away_since, since) + AWAY_NS;
 }
 
-/* scram_hint explains a login that is refused though the password is right. */
+/* Explains a login that is refused though the password is right. */
 static const char *scram_hint(const struct kafka_sink *k)
 {
     bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
@@ -253,8 +252,8 @@ static const char *scram_hint(const struct kafka_sink *k)
     return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
-/* check_time ends everything once one of its two limits has passed. Which of them passed first says
- * why, not which is seen first: on a busy machine both may have passed before we look. */
+/* Ends everything once one of its two limits has passed. Which of them passed first says why, not
+ * which is seen first: on a busy machine both may have passed before we look. */
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
@@ -276,7 +275,7 @@ static void kafka_drive(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     kafka_answer_hear(k);
-    end_looks(k);
+    end_lookups(k);
     kafka_answer_broken(k);
     send_waiting(k);
     kafka_answer_known(k);
@@ -306,8 +305,7 @@ static int64_t kafka_deadline(struct sink *sk)
     return due;
 }
 
-/* kafka_cancel looks for reports once more: an event that is known to be stored need not come
- * again. */
+/* Looks for reports once more: an event that is known to be stored need not come again. */
 static void kafka_cancel(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
@@ -317,15 +315,14 @@ static void kafka_cancel(struct sink *sk)
         kafka_answer_down(k, SINK_CANCELLED, "cancelled");
 }
 
-/* kafka_attended says whether the check of the topic, which began with the first event, has still
- * to be told. */
+/* Whether the check of the topic, which began with the first event, has still to be told. */
 static bool kafka_attended(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
     return k->p && k->p->checking && !k->told_facts;
 }
 
-/* kafka_broker names the brokers of the URL, by which the library finds the others. */
+/* Names the brokers of the URL, by which the library finds the others. */
 static void kafka_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
@@ -356,7 +353,7 @@ static void kafka_close(struct sink *sk)
     broker_close(sk);
 }
 
-/* set_topic compiles the template of the topic's name, and checks it as far as that is possible. */
+/* Compiles the template of the topic's name, and checks it as far as that is possible. */
 static int set_topic(struct kafka_sink *k, struct error *err)
 {
     const char *text = kafka_settings_topic(&k->set, &k->url);
@@ -405,8 +402,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     return broker_open(cfg, sizeof(struct kafka_sink), kafka_set_up, ret, err);
 }
 
-/* ask_topic asks for the topic until there is an answer, the time is over, or no broker can be
- * reached. */
+/* Asks for the topic until there is an answer, the time is over, or no broker can be reached. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
 {
     const rd_kafka_metadata_t *md;

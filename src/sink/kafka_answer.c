@@ -147,7 +147,7 @@ static bool is_known(const struct kafka_item *it)
     return it->state >= ITEM_STORED;
 }
 
-/* end_item answers for an event, and frees what it owns. */
+/* Answers for an event, and frees what it owns. */
 static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct sink_result *res)
 {
     char *why = it->why, *topic = it->topic;
@@ -159,8 +159,8 @@ static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct s
     free(topic);
 }
 
-/* end_stored notes how far the partition has been written: the offset behind the last message,
- * where a reader would go on, as in all of Kafka. */
+/* Notes how far the partition has been written: the offset behind the last message, where a reader
+ * would go on, as in all of Kafka. */
 static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *topic)
 {
     char name[KAFKA_TOPIC_MAX + 16], receipt[KAFKA_TOPIC_MAX + 48];
@@ -172,7 +172,7 @@ static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *
     end_item(k, it, &(struct sink_result){.status = SINK_DELIVERED, .receipt = receipt});
 }
 
-/* end_known answers for an event of which it is known what became. */
+/* Answers for an event of which it is known what became. */
 static void end_known(struct kafka_sink *k, struct kafka_item *it)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT];
@@ -197,9 +197,9 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
     end_item(k, it, &res);
 }
 
-/* kafka_answer_known answers in order where the sink is fail-stop, as far as everything before is
- * known, too. Otherwise in any order: the engine has one event, or one chain, of a key with us, and
- * chains come back in order. */
+/* Answers in order where the sink is fail-stop, as far as everything before is known, too.
+ * Otherwise in any order: the engine has one event, or one chain, of a key with us, and chains come
+ * back in order. */
 void kafka_answer_known(struct kafka_sink *k)
 {
     struct flight *next;
@@ -215,7 +215,7 @@ void kafka_answer_known(struct kafka_sink *k)
 
 /* Reports */
 
-/* break_off stops sending: everything behind what failed has to come back first. */
+/* Stops sending: everything behind what failed has to come back first. */
 static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
 {
     bool has_reason = k->breaking && meaning_of(k->broken_by) != KAFKA_WITH;
@@ -231,9 +231,9 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
         rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
 }
 
-/* cut_chain ends the rest of a chain whose event `it` is not delivered. If a part of the rest is
- * with the producer, it must not be sent any more. What follows in the window may be the rest of
- * another chain, whose beginning has been answered for. */
+/* Ends the rest of a chain whose event `it` is not delivered. If a part of the rest is with the
+ * producer, it must not be sent any more. What follows in the window may be the rest of another
+ * chain, whose beginning has been answered for. */
 static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
 {
     if (k->fixed)
@@ -294,7 +294,7 @@ static void take_report(struct kafka_sink *k, const rd_kafka_message_t *m)
         kafka_topic_led(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
 }
 
-/* take_trouble notes what the library says about its connections, and whether it has any. */
+/* Notes what the library says about its connections, and whether it has any. */
 static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
 {
     char said[KAFKA_TEXT];
@@ -308,7 +308,7 @@ static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
         k->away_since = broker_now(&k->b);
 }
 
-/* take_facts notes what the check of the topic has found. */
+/* Notes what the check of the topic has found. */
 static void take_facts(struct kafka_sink *k)
 {
     char text[BROKER_CAUTION];
@@ -328,13 +328,13 @@ static void take_facts(struct kafka_sink *k)
 
 void kafka_answer_hear(struct kafka_sink *k)
 {
-    uint64_t rings;
+    uint64_t wakes;
     size_t heard = 0;
     rd_kafka_event_t *ev;
     const rd_kafka_message_t *m;
     if (!k->p)
         return;
-    (void)!read(k->p->fd, &rings, sizeof rings);
+    (void)!read(k->p->fd, &wakes, sizeof wakes);
     while (heard < HEARD_MAX && (ev = rd_kafka_queue_poll(k->p->queue, 0))) {
         if (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_ERROR) {
             take_trouble(k, ev);
@@ -377,9 +377,9 @@ void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char
     }
 }
 
-/* convict decides about the `n` events of so many bytes that were refused. One that was alone is
- * guilty. Of several, the guilty one is looked for; if the request as a whole was too large, the
- * next will be smaller. Everything that is not decided is sent again, by another producer. */
+/* Decides about the `n` events of so many bytes that were refused. One that was alone is guilty. Of
+ * several, the guilty one is looked for; if the request as a whole was too large, the next will be
+ * smaller. Everything that is not decided is sent again, by another producer. */
 static void convict(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
 {
     bool alone = n == 1 && last->number < k->singly_to;
@@ -401,7 +401,7 @@ static void convict(struct kafka_sink *k, size_t n, struct kafka_item *last, siz
             it->state = ITEM_WAITING;
 }
 
-/* give_up ends what came back. If the one topic there is takes nothing, all of it is refused. */
+/* Ends what came back. If the one topic there is takes nothing, all of it is refused. */
 static void give_up(struct kafka_sink *k)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT + 300];

@@ -139,7 +139,7 @@ struct kafka_retired {
 /* What is known of an event. From ITEM_STORED on it can be answered for. */
 enum kafka_state {
     ITEM_WAITING,  /* to be handed to the producer */
-    ITEM_LOOKING,  /* it may be in the topic already: that is being found out */
+    ITEM_LOOKUP,   /* it may be in the topic already: that is being found out */
     ITEM_SENT,     /* with the producer */
     ITEM_REFUSED,  /* it was refused, alone or with others */
     ITEM_BACK,     /* it came back; nothing speaks against it */
@@ -155,9 +155,9 @@ struct kafka_item {
     uint64_t number; /* they are numbered as they are taken */
     uint64_t chain;  /* the number of the first of its chain */
     enum kafka_state state;
-    bool unasked;  /* ITEM_UNFIT: known without the brokers */
-    bool doubtful; /* it may be in the topic already, and was not looked for yet */
-    uint64_t look; /* of ITEM_LOOKING: the number of the look */
+    bool unasked;    /* ITEM_UNFIT: known without the brokers */
+    bool doubtful;   /* it may be in the topic already, and was not looked for yet */
+    uint64_t lookup; /* of ITEM_LOOKUP: its number */
     rd_kafka_resp_err_t err;
     int32_t partition;
     int64_t offset;
@@ -180,7 +180,7 @@ struct kafka_sink {
     struct message_style style;
     struct kafka_producer *p; /* NULL: there is none now */
     struct kafka_tail *tail;  /* NULL: nothing had to be looked for yet */
-    int tail_fd;              /* an eventfd: a look is over; -1: without dedupe */
+    int tail_fd;              /* an eventfd: a lookup is done; -1: without dedupe */
     struct kafka_retired retired[KAFKA_RETIRED];
     struct window window;
     struct kafka_item *waiting;
@@ -209,7 +209,7 @@ static inline struct kafka_item *kafka_next(const struct kafka_item *it)
     return (struct kafka_item *)it->f.next;
 }
 
-/* kafka_chained says whether an event is one of a chain, and not the first. */
+/* Says whether an event is one of a chain, and not the first. */
 static inline bool kafka_chained(const struct kafka_item *it)
 {
     return it->number != it->chain;

@@ -4,8 +4,8 @@
 
 #include "sink/kafka_impl.h"
 
-/* escape_name copies a name with every byte that Kafka does not allow in a topic as _XX. Returns
- * false if it is too long. */
+/* Copies a name with every byte that Kafka does not allow in a topic as _XX. Returns false if it is
+ * too long. */
 static bool escape_name(struct str from, char to[KAFKA_TOPIC_MAX + 1])
 {
     size_t n = 0;
@@ -47,8 +47,7 @@ const char *kafka_message_topic(struct kafka_sink *k, const struct event *ev, st
     return NULL;
 }
 
-/* make_headers copies the headers of a message; NULL without memory. The producer takes them
- * over. */
+/* Copies the headers of a message; NULL without memory. The producer takes them over. */
 static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct message *m,
                                         struct str id)
 {

@@ -47,7 +47,7 @@ static const char *list_hosts(struct buf *list, const struct broker_url *u)
     return buf_cstr(list);
 }
 
-/* mechanism returns how to log in. Without TLS, PLAIN would show the password to the network. */
+/* Returns how to log in. Without TLS, PLAIN would show the password to the network. */
 static const char *mechanism(enum kafka_sasl sasl, bool tls)
 {
     switch (sasl) {
@@ -59,8 +59,8 @@ static const char *mechanism(enum kafka_sasl sasl, bool tls)
     return tls ? "PLAIN" : "SCRAM-SHA-512";
 }
 
-/* say_nothing keeps the library from writing to the standard error output. What it has to say about
- * connections comes as events. */
+/* Keeps the library from writing to the standard error output. What it has to say about connections
+ * comes as events. */
 static void say_nothing(const rd_kafka_t *rk, int level, const char *facility, const char *text)
 {
     (void)rk;
@@ -164,7 +164,7 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     return 0;
 }
 
-/* destroy_producer frees a producer. It waits for its threads. */
+/* Frees a producer. It waits for its threads. */
 static void destroy_producer(struct kafka_producer *p)
 {
     atomic_store(&p->quit, true);

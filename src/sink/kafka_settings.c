@@ -59,7 +59,7 @@ static int check_property(const char *name, const char *value, struct error *err
     return 0;
 }
 
-/* set_property takes "linger.ms=5", the rest of a parameter whose name begins with "rdkafka.". */
+/* Takes "linger.ms=5", the rest of a parameter whose name begins with "rdkafka.". */
 static int set_property(void *field, const char *value, const struct option_def *o,
                         struct error *err)
 {

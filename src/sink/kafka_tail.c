@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "base/uuid7.h"
 
@@ -81,7 +82,7 @@ static void keep_id(struct kafka_tail *t, struct str id, const rd_kafka_message_
     pthread_mutex_unlock(&t->lock);
 }
 
-/* note_message keeps the id of a message of our consumer. */
+/* Keeps the id of a message of our consumer. */
 static void note_message(struct kafka_tail *t, const rd_kafka_message_t *m)
 {
     rd_kafka_headers_t *headers;
@@ -99,7 +100,7 @@ static void note_message(struct kafka_tail *t, const rd_kafka_message_t *m)
 
 /* Reading, in the thread */
 
-/* count_partitions asks how many there are; 0: no broker answers. */
+/* Asks how many there are; 0: no broker answers. */
 static int count_partitions(struct kafka_tail *t)
 {
     const rd_kafka_metadata_t *md;
@@ -116,15 +117,14 @@ static int count_partitions(struct kafka_tail *t)
     return n;
 }
 
-/* assign_from assigns all partitions, each from the first message that is as new as `since`. A
- * partition that has none is read from its end. */
+/* Assigns all partitions, each from the first message that is as new as `since`. A partition that
+ * has none is read from its end. */
 static bool assign_from(struct kafka_tail *t, int n, int64_t since)
 {
+    int64_t from = max_i64(0, since - SKEW_MS);
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(n);
     for (int i = 0; i < n; i++)
-        rd_kafka_topic_partition_list_add(list, t->topic, i)->offset = since > SKEW_MS
-                                                                           ? since - SKEW_MS
-                                                                           : 0;
+        rd_kafka_topic_partition_list_add(list, t->topic, i)->offset = from;
     bool known = rd_kafka_offsets_for_times(t->rk, list, 10 * SLICE_MS) == 0;
     for (int i = 0; known && i < n; i++) {
         if (list->elems[i].err)
@@ -158,7 +158,7 @@ static void take_message(struct kafka_tail *t, const rd_kafka_message_t *m)
         note_message(t, m);
 }
 
-/* read_to reads a partition, and whatever comes of others, up to where its end is now. */
+/* Reads a partition, and whatever comes of others, up to where its end is now. */
 static bool read_to(struct kafka_tail *t, int partition)
 {
     int64_t low, high;
@@ -177,7 +177,7 @@ static bool read_to(struct kafka_tail *t, int partition)
     return true;
 }
 
-/* catch_up reads everything that was written since then and is in the topic by now. */
+/* Reads everything that was written since then and is in the topic by now. */
 static bool catch_up(struct kafka_tail *t, int64_t since)
 {
     int n = count_partitions(t);

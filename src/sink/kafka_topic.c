@@ -9,7 +9,7 @@
 
 #define SLICE_MS 100 /* of waiting: then it may be time to end */
 
-/* is_over says whether a look is to end: its producer is, or it took too long. */
+/* Whether the check is to end: its producer ends, or it took too long. */
 static bool is_over(const struct kafka_producer *p, int64_t began)
 {
     int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
@@ -51,7 +51,7 @@ static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t 
     rd_kafka_NewTopic_destroy(t);
 }
 
-/* create_topic makes the topic. One that was made just now by another will do. */
+/* Makes the topic. One that was made just now by another will do. */
 static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
 {
     rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
@@ -109,8 +109,8 @@ static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_
     rd_kafka_ConfigResource_destroy(c);
 }
 
-/* read_config notes the settings of the topic that decide whether a confirmed event can get
- * lost. The user may lack the right to read them; then nothing is said about them. */
+/* Notes the settings of the topic that decide whether a confirmed event can get lost. The user may
+ * lack the right to read them; then nothing is said about them. */
 static void read_config(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
     rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);

@@ -43,7 +43,7 @@ static bool make_room(struct line_queue *q)
     return true;
 }
 
-/* show replaces the line that begins at `start` by one that is safe for a terminal. */
+/* Replaces the line that begins at `start` by one that is safe for a terminal. */
 static void show(struct buf *text, size_t start)
 {
     struct buf line;

@@ -26,8 +26,7 @@ static struct nats_item *first_item(const struct nats_sink *n)
 
 /* Sending */
 
-/* new_token gives the next token whose place is free: an event whose answer is missing keeps its
- * own. */
+/* Returns the next token whose place is free: an event whose answer is missing keeps its own. */
 static uint64_t new_token(struct nats_sink *n)
 {
     do {
@@ -36,8 +35,8 @@ static uint64_t new_token(struct nats_sink *n)
     return n->token;
 }
 
-/* send_item hands an event to the link. With the same token it may be sent again: the answer to
- * either will do. An event that could not be sent is answered for. */
+/* Hands an event to the link. With the same token it may be sent again: the answer to either will
+ * do. An event that could not be sent is answered for. */
 static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
 {
     natsMsg *msg;
@@ -64,9 +63,9 @@ static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
     }
 }
 
-/* find_stored returns the sequence of an event that is among the last messages which were in the
- * stream before we began; 0: it is not. Only so many events can be: those that were in flight, here
- * or with a relay that is gone. */
+/* Returns the sequence of an event that is among the last messages which were in the stream before
+ * we began; 0: it is not. Only so many events can be: those that were in flight, here or with a
+ * relay that is gone. */
 static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
 {
     if (n->doubtful == 0)
@@ -75,8 +74,8 @@ static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
     return nats_tail_find(&n->stream->tail, nats_message_id(n, ev));
 }
 
-/* has_room says whether one more event can be taken. While there is no connection one is enough:
- * the others wait where they are. */
+/* Whether one more event can be taken. While there is no connection one is enough: the others wait
+ * where they are. */
 static bool has_room(const struct nats_sink *n, const struct event *ev)
 {
     if (n->window.count == 0)
@@ -86,7 +85,7 @@ static bool has_room(const struct nats_sink *n, const struct event *ev)
     return n->window.bytes + event_bytes(ev) <= BYTES_ENOUGH;
 }
 
-/* submit_one takes an event, and sends it if the link is ready; else drive does. */
+/* Takes an event, and sends it if the link is ready; else drive does. */
 static void submit_one(struct nats_sink *n, struct delivery *d)
 {
     struct error err;
@@ -144,7 +143,7 @@ static void begin_on_link(struct nats_sink *n, const struct nats_news *news)
         nats_link_flush(n->link);
 }
 
-/* hear_link takes what the link has to tell. */
+/* Takes what the link has to tell. */
 static void hear_link(struct nats_sink *n)
 {
     struct nats_news news;
@@ -174,9 +173,9 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     return i;
 }
 
-/* resend_at returns when to send an event once more, if it has no answer by then. JetStream may
- * never answer, for one because the leader was killed that had it. If others were answered since,
- * this one is missing. If none was, only the oldest is sent again, to find out. */
+/* Returns when to send an event once more, if it has no answer by then. JetStream may never answer,
+ * for one because the leader was killed that had it. If others were answered since, this one is
+ * missing. If none was, only the oldest is sent again, to find out. */
 static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
 {
     bool missing = it->asked < n->heard_at;
@@ -185,7 +184,7 @@ static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
     return it->asked + RESEND_NS;
 }
 
-/* resend_missing sends what misses its answer once more. JetStream knows it by its id. */
+/* Sends what misses its answer once more. JetStream knows it by its id. */
 static void resend_missing(struct nats_sink *n, int64_t now)
 {
     bool any = false;
@@ -203,8 +202,8 @@ static void resend_missing(struct nats_sink *n, int64_t now)
         nats_link_flush(n->link);
 }
 
-/* silence_due returns when an exclusive stream has been silent for too long: the chain that is in
- * flight may be lost with its leader, and cannot be sent again without a look at what is there. */
+/* Returns when an exclusive stream has been silent for too long: the chain that is in flight may be
+ * lost with its leader, and cannot be sent again without a look at what is there. */
 static int64_t silence_due(const struct nats_sink *n)
 {
     if (!n->set.exclusive || !n->ready || !n->window.first)
@@ -261,7 +260,7 @@ static int64_t nats_deadline(struct sink *sk)
     return due;
 }
 
-/* nats_cancel looks for answers once more. The link goes with what it has not sent yet. */
+/* Looks for answers once more. The link goes with what it has not sent yet. */
 static void nats_cancel(struct sink *sk)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
@@ -271,8 +270,8 @@ static void nats_cancel(struct sink *sk)
         nats_answer_all(n, &(struct sink_result){.status = SINK_CANCELLED, .text = "cancelled"});
 }
 
-/* nats_broker names the server that we are at, and the one that leads the stream, as it was when
- * the link looked at it. */
+/* Names the server that we are at, and the one that leads the stream, as it was when the link
+ * looked at it. */
 static void nats_broker(struct sink *sk, struct sink_broker *ret)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
@@ -334,7 +333,7 @@ static int nats_open(const struct sink_config *cfg, struct sink **ret, struct er
     return broker_open(cfg, sizeof(struct nats_sink), nats_set_up, ret, err);
 }
 
-/* nats_probe connects and looks at the stream, as it would before the first event. */
+/* Connects and looks at the stream, as it would before the first event. */
 static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct nats_sink *n = (struct nats_sink *)sk;

@@ -86,7 +86,7 @@ void nats_answer_lost(struct nats_sink *n, const struct error *err)
     nats_answer_all(n, &r);
 }
 
-/* note_stored moves the high-water mark of the stream, and writes the receipt. */
+/* Moves the high-water mark of the stream, and writes the receipt. */
 static void note_stored(struct nats_sink *n, uint64_t seq, char receipt[RECEIPT])
 {
     snprintf(receipt, RECEIPT, "%.40s/%llu", n->set.stream, (unsigned long long)seq);
@@ -113,9 +113,9 @@ void nats_answer_stored(struct nats_sink *n, struct nats_item *it, uint64_t seq)
     nats_answer_end(n, it, &r);
 }
 
-/* refused ends an event that was not stored. In a chain nothing behind it was stored either: the
- * link begins anew, and finds out what was. There, an event that is refused for its own sake is
- * blamed once it is the first: what became of those before it is not known yet. */
+/* Ends an event that was not stored. In a chain nothing behind it was stored either: the link
+ * begins anew, and finds out what was. There, an event that is refused for its own sake is blamed
+ * once it is the first: what became of those before it is not known yet. */
 static void refused(struct nats_sink *n, struct nats_item *it, const struct sink_result *r)
 {
     if (!n->set.exclusive) {
@@ -133,7 +133,7 @@ static void refused(struct nats_sink *n, struct nats_item *it, const struct sink
     nats_answer_all(n, &others);
 }
 
-/* write_subject writes the subject of an event; "" if that cannot be. */
+/* Writes the subject of an event; "" if that cannot be. */
 static const char *write_subject(struct nats_sink *n, const struct event *ev)
 {
     struct error err;
@@ -144,9 +144,9 @@ static const char *write_subject(struct nats_sink *n, const struct event *ev)
     return subject ? subject : "";
 }
 
-/* no_stream answers for an event that no stream took. While a stream has no leader that says
- * nothing about the event. Whether it has none, or is gone, is found out by the next link, which
- * looks at the stream. If the subject is not among those of the stream, the event is refused. */
+/* Answers for an event that no stream took. While a stream has no leader that says nothing about
+ * the event. Whether it has none, or is gone, is found out by the next link, which looks at the
+ * stream. If the subject is not among those of the stream, the event is refused. */
 static void no_stream(struct nats_sink *n, struct nats_item *it)
 {
     char text[600], subject[200];
@@ -168,7 +168,7 @@ static void no_stream(struct nats_sink *n, struct nats_item *it)
         nats_answer_all(n, &r);
 }
 
-/* not_allowed ends all events that go to a subject which the user may not publish to. */
+/* Ends all events that go to a subject which the user may not publish to. */
 static void not_allowed(struct nats_sink *n, const char *subject)
 {
     char text[600], clean[200];

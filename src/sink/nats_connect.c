@@ -29,8 +29,8 @@ static void set_limit(int fd, int64_t ms)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-/* keep_shaking replaces the link's own descriptor of the socket; -1: there is none any more. A link
- * that was dropped meanwhile gets no further. */
+/* Replaces the link's own descriptor of the socket; -1: there is none any more. A link that was
+ * dropped meanwhile gets no further. */
 static void keep_shaking(struct nats_link *l, int fd)
 {
     pthread_mutex_lock(&l->lock);
@@ -153,7 +153,7 @@ static void on_closed(natsConnection *nc, void *closure)
     nats_let_go(closure);
 }
 
-/* read_secret reads the first line of a file; the caller wipes it. */
+/* Reads the first line of a file; the caller wipes it. */
 static int read_secret(const char *path, char out[SECRET_MAX], struct error *err)
 {
     ssize_t n = small_file_read(path, out, SECRET_MAX);
@@ -175,7 +175,7 @@ static int option_failed(const struct nats_plan *p, natsStatus s, const char *wh
                      said);
 }
 
-/* set_login sets what we log in with. The files are read anew for each connection. */
+/* Sets what we log in with. The files are read anew for each connection. */
 static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
     natsStatus s = NATS_OK;
@@ -229,7 +229,7 @@ static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, 
     return 0;
 }
 
-/* set_all sets a table of options that have been tried; the first that failed is told. */
+/* Sets a table of options that have been tried; the first that failed is told. */
 static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++)

@@ -124,7 +124,7 @@ static void set_state(struct nats_link *l, enum nats_link_state state, const str
     wake(l->news_fd);
 }
 
-/* connection_gone says why the connection is no longer there. */
+/* Returns why the connection is no longer there. */
 static int connection_gone(struct nats_link *l, struct error *err)
 {
     const char *said = NULL;
@@ -167,8 +167,8 @@ int nats_pump(struct nats_link *l, int timeout_ms, struct error *err)
     return 0;
 }
 
-/* take_over takes what the sink has queued, once everything taken before is sent. Returns whether
- * there is anything to send. */
+/* Takes what the sink has queued, once everything taken before is sent. Returns whether there is
+ * anything to send. */
 static bool take_over(struct nats_link *l)
 {
     struct nats_queue *q = &l->sending;
@@ -193,15 +193,15 @@ static void publish_one(struct nats_link *l, struct nats_outgoing *o)
     /* Any other failure is that of the connection, which the next nats_pump tells. */
 }
 
-/* send_some hands messages to libnats, which copies them into its buffer: no more of them than are
- * soon written. */
+/* Hands messages to libnats, which copies them into its buffer: no more of them than are soon
+ * written. */
 static void send_some(struct nats_link *l)
 {
     while (natsConnection_Buffered(l->nc) < BUFFERED_ENOUGH && take_over(l))
         publish_one(l, &l->sending.at[l->sending.first++]);
 }
 
-/* connect_any tries the hosts in turn, beginning with the one after the last that failed. */
+/* Tries the hosts in turn, beginning with the one after the last that failed. */
 static int connect_any(struct nats_link *l, struct error *err)
 {
     const struct broker_url *u = &l->plan->url;
@@ -216,8 +216,8 @@ static int connect_any(struct nats_link *l, struct error *err)
     return -1;
 }
 
-/* disconnect ends the connection without sending what libnats still holds. Closing it by the
- * library's own function would try to send that first, for half a second. */
+/* Ends the connection without sending what libnats still holds. Closing it by the library's own
+ * function would try to send that first, for half a second. */
 static void disconnect(struct nats_link *l)
 {
     if (!l->nc)
@@ -266,8 +266,8 @@ static void *link_thread(void *arg)
 
 /* The sink's side */
 
-/* start_thread starts the thread. It takes no signals, nor do those that libnats starts from it:
- * they belong to the host program. */
+/* Starts the thread. It takes no signals, nor do those that libnats starts from it: they belong to
+ * the host program. */
 static int start_thread(struct nats_link *l)
 {
     sigset_t all, old;

@@ -17,8 +17,8 @@ struct nats_making {
     size_t bytes;
 };
 
-/* add_name appends a header's name. What cannot be in one is percent-encoded, and so is the N of
- * Nats-: what an event says must not steer the server. */
+/* Appends a header's name. What cannot be in one is percent-encoded, and so is the N of Nats-: what
+ * an event says must not steer the server. */
 static void add_name(struct buf *b, struct str name)
 {
     bool steers = name.n >= 5 && strncasecmp(name.p, "nats-", 5) == 0;
@@ -32,8 +32,8 @@ static void add_name(struct buf *b, struct str name)
     }
 }
 
-/* add_value appends a header's value. A CloudEvents attribute is percent-encoded as its binding
- * wants it; of others only what would end the line, or be cut off at its ends. */
+/* Appends a header's value. A CloudEvents attribute is percent-encoded as its binding wants it; of
+ * others only what would end the line, or be cut off at its ends. */
 static void add_value(struct buf *b, struct str v, bool attribute)
 {
     for (size_t i = 0; i < v.n; i++) {
@@ -57,8 +57,8 @@ static int set_header(struct nats_making *m, const char *name, const char *value
     return 0;
 }
 
-/* add_header adds a header of the event. One without a value is left out: libnats would read the
- * next one as its value. */
+/* Adds a header of the event. One without a value is left out: libnats would read the next one as
+ * its value. */
 static int add_header(struct nats_making *m, const struct message_header *h, struct error *err)
 {
     struct buf *b = &m->n->header;
@@ -77,18 +77,6 @@ static int add_header(struct nats_making *m, const struct message_header *h, str
     return set_header(m, b->p, b->p + at, err);
 }
 
-static int add_content_type(struct nats_making *m, struct str type, struct error *err)
-{
-    char text[80];
-    if (!type.p)
-        return 0;
-    snprintf(text, sizeof text, "%.*s", (int)type.n, type.p);
-    bool attribute = m->n->style.format == MESSAGE_CLOUDEVENTS;
-    if (attribute && set_header(m, "ce-datacontenttype", text, err) != 0)
-        return -1;
-    return set_header(m, "content-type", text, err);
-}
-
 struct str nats_message_id(struct nats_sink *n, const struct event *ev)
 {
     struct buf *b = &n->header;
@@ -102,8 +90,8 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
     return (struct str){text ? text : "", text ? b->n : 0};
 }
 
-/* add_chain says what must be the last message of the stream, for this one to be stored. The size
- * is counted as if it were the longer of the two headers, so that whether an event fits does not
+/* Returns what must be the last message of the stream, for this one to be stored. The size is
+ * counted as if it were the longer of the two headers, so that whether an event fits does not
  * depend on what came before it. */
 static int add_chain(struct nats_making *m, size_t id_length, struct error *err)
 {
@@ -122,15 +110,22 @@ static int add_chain(struct nats_making *m, size_t id_length, struct error *err)
     return s == NATS_OK ? 0 : err_nomem(err);
 }
 
-/* add_headers leaves the event's id in n->header, for nats_message_sent. */
+/* Leaves the event's id in n->header, for nats_message_sent. */
 static int add_headers(struct nats_making *m, const struct event *ev, const struct message *msg,
                        struct error *err)
 {
     for (size_t i = 0; i < msg->n; i++)
         if (add_header(m, &msg->headers[i], err) != 0)
             return -1;
-    if (add_content_type(m, msg->content_type, err) != 0)
-        return -1;
+    if (msg->content_type.p) {
+        char type[80];
+        snprintf(type, sizeof type, "%.*s", (int)msg->content_type.n, msg->content_type.p);
+        bool attribute = m->n->style.format == MESSAGE_CLOUDEVENTS;
+        if (attribute && set_header(m, "ce-datacontenttype", type, err) != 0)
+            return -1;
+        if (set_header(m, "content-type", type, err) != 0)
+            return -1;
+    }
     if (set_header(m, "Nats-Expected-Stream", m->n->set.stream, err) != 0)
         return -1;
 
@@ -142,8 +137,8 @@ static int add_headers(struct nats_making *m, const struct event *ev, const stru
     return set_header(m, "Nats-Msg-Id", id.p, err);
 }
 
-/* check_size refuses what the server would: behind a refusal of the server, a chain would have to
- * be sent again. */
+/* Refuses what the server would: behind a refusal of the server, a chain would have to be sent
+ * again. */
 static int check_size(const struct nats_making *m, size_t payload, struct error *err)
 {
     const struct nats_sink *n = m->n;

@@ -13,7 +13,7 @@
 
 /* Receiving: these run in a thread of libnats. */
 
-/* keep_reply keeps the reply to our last question, and drops one to an older question. */
+/* Keeps the reply to our last question, and drops one to an older question. */
 static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
 {
     pthread_mutex_lock(&l->lock);
@@ -29,7 +29,7 @@ static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
     nats_link_flush(l);
 }
 
-/* note_tail notes the id of one of the stream's last messages. */
+/* Notes the id of one of the stream's last messages. */
 static void note_tail(struct nats_link *l, natsMsg *msg)
 {
     uint64_t seq, pending;
@@ -63,8 +63,8 @@ static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
         free(a.text);
 }
 
-/* on_answer tells apart what comes to the inbox: INBOX.q1 answers a question, INBOX.17 answers for
- * an event. */
+/* Tells apart what comes to the inbox: INBOX.q1 answers a question, INBOX.17 answers for an
+ * event. */
 static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     struct nats_link *l = closure;
@@ -77,7 +77,7 @@ static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, v
         note_ack(l, rest, msg);
 }
 
-/* on_tail takes a message of the stream. It has the subject that it was published to. */
+/* Takes a message of the stream. It has the subject that it was published to. */
 static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     (void)nc;
@@ -146,7 +146,7 @@ static bool has_tail(struct nats_link *l)
     return has;
 }
 
-/* pump_until pumps until `here` says that it has come, or until a time. *ret says which. */
+/* Pumps until `here` says that it has come, or until a time. *ret says which. */
 static int pump_until(struct nats_link *l, bool (*here)(struct nats_link *), int64_t until,
                       bool *ret, struct error *err)
 {
@@ -168,9 +168,9 @@ static int unanswered(const struct nats_link *l, const char *what, struct error 
                    l->plan->url.label, what, (long long)l->plan->timeout_ms);
 }
 
-/* ask_server sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the
- * answer, which lives until the next question. A question that comes while there is no leader is
- * never answered, so it is put again and again; the answer to any will do. */
+/* Sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the answer,
+ * which lives until the next question. A question that comes while there is no leader is never
+ * answered, so it is put again and again; the answer to any will do. */
 static int ask_server(struct nats_link *l, const char *what, struct str body, struct json *ret,
                       struct error *err)
 {
@@ -208,7 +208,7 @@ static int ask_server(struct nats_link *l, const char *what, struct str body, st
     return 0;
 }
 
-/* ask_with_body asks with a body that was written, and releases it. */
+/* Asks with a body that was written, and releases it. */
 static int ask_with_body(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
                          struct error *err)
 {
@@ -231,7 +231,7 @@ static int refused(struct nats_link *l, const char *what, int code, const char *
                      l->plan->url.label, l->plan->stream.name, what, said, code);
 }
 
-/* create_stream makes the stream; *ret is the answer, which has what its info would have. */
+/* Makes the stream; *ret is the answer, which has what its info would have. */
 static int create_stream(struct nats_link *l, struct json *ret, struct error *err)
 {
     char what[300], said[200];
@@ -344,9 +344,9 @@ static void set_tail(struct nats_link *l, struct nats_tail *tail)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* look_back reads the ids of the stream's last messages: what a relay that is gone, or a connection
- * that was cut, has brought there without our knowing. Where that is not permitted, events may be
- * repeated; a stream of our own cannot do without. */
+/* Reads the ids of the stream's last messages: what a relay that is gone, or a connection that was
+ * cut, has brought there without our knowing. Where that is not permitted, events may be repeated;
+ * a stream of our own cannot do without. */
 static int look_back(struct nats_link *l, struct error *err)
 {
     const struct nats_stream *st = &l->stream;

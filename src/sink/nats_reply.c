@@ -8,7 +8,7 @@
 #define ACK_TOKENS 9       /* $JS ACK stream consumer delivered seq cseq time pending */
 #define ACK_TOKENS_LONG 12 /* two more after ACK, and one at the end */
 
-/* string_of copies a string, cleaned, or "" if it is none. */
+/* Copies a string, cleaned, or "" if it is none. */
 static void string_of(struct json v, char *out, size_t size)
 {
     struct buf b;
@@ -19,21 +19,16 @@ static void string_of(struct json v, char *out, size_t size)
     buf_release(&b);
 }
 
-static int small(struct json v)
-{
-    int64_t n;
-    bool fits = json_int(v, &n) && n > 0 && n < 1000000;
-    return fits ? (int)n : 0;
-}
-
 bool nats_reply_error(struct json o, int *ret_code, char *text, size_t size)
 {
     struct json e, code, description;
     if (!json_get(o, STR("error"), &e) || e.type != JSON_OBJECT)
         return false;
     *ret_code = 0;
-    if (json_get(e, STR("err_code"), &code) || json_get(e, STR("code"), &code))
-        *ret_code = small(code);
+    int64_t n;
+    bool has_code = json_get(e, STR("err_code"), &code) || json_get(e, STR("code"), &code);
+    if (has_code && json_int(code, &n) && n > 0 && n < 1000000)
+        *ret_code = (int)n;
     text[0] = '\0';
     if (json_get(e, STR("description"), &description))
         string_of(description, text, size);
@@ -64,7 +59,7 @@ struct nats_answer nats_reply_ack(struct str text)
     return a;
 }
 
-/* number reads a decimal number of at most 19 digits that ends with `end`. */
+/* Reads a decimal number of at most 19 digits that ends with `end`. */
 static bool number(const char *p, size_t n, uint64_t *ret)
 {
     uint64_t v = 0;

@@ -44,7 +44,7 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-/* check_name refuses what can be no stream or domain: it becomes a token of a subject. */
+/* Refuses what can be no stream or domain: it becomes a token of a subject. */
 static int check_name(const char *what, const char *name, struct error *err)
 {
     size_t n = strlen(name);
@@ -55,7 +55,7 @@ static int check_name(const char *what, const char *name, struct error *err)
     return 0;
 }
 
-/* check_login refuses two ways to log in at once, and TLS files without TLS. */
+/* Refuses two ways to log in at once, and TLS files without TLS. */
 static int check_login(const struct nats_settings *s, const struct broker_url *u, struct error *err)
 {
     int ways = (u->user != NULL) + (s->creds_file != NULL) + (s->nkey != NULL) +
@@ -155,7 +155,7 @@ static int read_subject(struct nats_plan *p, const struct nats_settings *s, stru
     return p->stream.subject && p->template ? 0 : err_nomem(err);
 }
 
-/* copy_settings copies what connections need, because a plan may outlive the sink. */
+/* Copies what connections need, because a plan may outlive the sink. */
 static int copy_settings(struct nats_plan *p, const struct nats_settings *s, struct error *err)
 {
     char api[300];

@@ -11,7 +11,7 @@
 
 /* Reading */
 
-/* number_of returns the number of that name, or 0. */
+/* Returns the number of that name, or 0. */
 static int64_t number_of(struct json o, struct str name)
 {
     struct json v;
@@ -20,7 +20,7 @@ static int64_t number_of(struct json o, struct str name)
     return is_number ? n : 0;
 }
 
-/* limit_of is number_of, where anything below 1 means that there is no limit. */
+/* Number_of, where anything below 1 means that there is no limit. */
 static int64_t limit_of(struct json o, struct str name)
 {
     int64_t n = number_of(o, name);
@@ -48,7 +48,7 @@ static bool text_is(struct json o, struct str name, const char *value)
     return strcmp(text, value) == 0;
 }
 
-/* first_token returns the first token of a subject. */
+/* Returns the first token of a subject. */
 static struct str first_token(struct str s)
 {
     const char *dot = s.n ? memchr(s.p, '.', s.n) : NULL;
@@ -91,7 +91,7 @@ bool nats_stream_takes(const struct nats_stream *st, struct str subject)
     return false;
 }
 
-/* read_subjects keeps the patterns of a stream. They have no blanks: a subject cannot. */
+/* Keeps the patterns of a stream. They have no blanks: a subject cannot. */
 static int read_subjects(struct json config, struct nats_stream *st, struct error *err)
 {
     struct json list, v;
@@ -140,16 +140,6 @@ static void read_state(struct json o, struct nats_stream *st)
         text_of(cluster, STR("leader"), st->leader, sizeof st->leader);
 }
 
-/* not_taken says that the stream does not take the one subject that all events go to. */
-static int not_taken(const struct nats_wanted *want, const struct nats_stream *st,
-                     struct error *err)
-{
-    char takes[200];
-    text_clean(takes, sizeof takes, st->subjects, strlen(st->subjects));
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it takes %s; the events go to %s",
-                     takes[0] ? takes : "no subjects", want->subject);
-}
-
 int nats_stream_read(struct str text, const struct nats_wanted *want, struct nats_stream *ret,
                      struct error *err)
 {
@@ -170,9 +160,12 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                          "it is sealed, and takes nothing any more");
     bool takes_ours = !want->fixed || nats_stream_takes(ret, str_of(want->subject));
-    if (!takes_ours)
-        return not_taken(want, ret, err);
-    return 0;
+    if (takes_ours)
+        return 0;
+    char takes[200];
+    text_clean(takes, sizeof takes, ret->subjects, strlen(ret->subjects));
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it takes %s; the events go to %s",
+                     takes[0] ? takes : "no subjects", want->subject);
 }
 
 void nats_stream_release(struct nats_stream *st)
@@ -218,15 +211,6 @@ static const char *old_limit(const struct nats_stream *st)
     return NULL;
 }
 
-static void add_retention(struct buf *b, const struct nats_stream *st)
-{
-    if (strcmp(st->retention, "interest") == 0)
-        add_risk(b, "retention=interest drops an event that no consumer is there for");
-    if (strcmp(st->retention, "workqueue") == 0)
-        add_risk(b, "retention=workqueue drops an event once it is read, so one that was settled "
-                    "late cannot be found again");
-}
-
 static void add_window(struct buf *b, const struct nats_stream *st, int64_t resend_ms)
 {
     char window[32], resend[32];
@@ -255,7 +239,11 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
         add_risk(&b, limit);
         buf_adds(&b, " drops events whether they were read or not");
     }
-    add_retention(&b, st);
+    if (strcmp(st->retention, "interest") == 0)
+        add_risk(&b, "retention=interest drops an event that no consumer is there for");
+    if (strcmp(st->retention, "workqueue") == 0)
+        add_risk(&b, "retention=workqueue drops an event once it is read, so one that was settled "
+                     "late cannot be found again");
     if (!want->exclusive)
         add_window(&b, st, resend_ms);
     if (st->blind[0] != '\0') {
@@ -283,7 +271,7 @@ int nats_tail_init(struct nats_tail *t, size_t n)
     return 0;
 }
 
-/* place_of returns where an id is, or would be. There is always a free place. */
+/* Returns where an id is, or would be. There is always a free place. */
 static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id, uint64_t hash[2])
 {
     hash[0] = hash_end(hash_add(HASH_INIT, id));

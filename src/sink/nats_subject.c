@@ -2,8 +2,8 @@
 
 #include <stdio.h>
 
-/* next_part steps over a part of a template: a field, a doubled brace, or plain text. The template
- * is known to be well-formed. */
+/* Steps over a part of a template: a field, a doubled brace, or plain text. The template is known
+ * to be well-formed. */
 static struct str next_part(const char **p)
 {
     const char *from = *p;
@@ -21,7 +21,7 @@ static bool is_field(struct str part)
     return part.n > 2 && part.p[0] == '{' && part.p[1] != '{';
 }
 
-/* sample writes the template with `field` in place of each field. */
+/* Writes the template with `field` in place of each field. */
 static void sample(const char *text, char field, struct buf *b)
 {
     while (*text) {
@@ -69,8 +69,8 @@ static bool is_levels(struct str part)
     return str_is(part, "{type}");
 }
 
-/* nats_subject_pattern goes token by token: one with a field in it becomes *, and one with a whole
- * type, which has any number of levels, ends the pattern. */
+/* Goes token by token: one with a field in it becomes *, and one with a whole type, which has any
+ * number of levels, ends the pattern. */
 void nats_subject_pattern(const char *text, struct buf *b)
 {
     size_t token = b->n; /* where the current one begins */
@@ -109,7 +109,7 @@ void nats_subject_pattern(const char *text, struct buf *b)
     }
 }
 
-/* parts_levels says whether the dot at s[i] parts two tokens that are not empty. */
+/* Whether the dot at s[i] parts two tokens that are not empty. */
 static bool parts_levels(struct str s, size_t i)
 {
     bool at_end = i == 0 || i + 1 == s.n;

@@ -13,9 +13,9 @@
 #define KEY_MAX ((size_t)16 << 10)   /* of a routing key before it is refused */
 #define TEXT_MAX ((size_t)512 << 20) /* of what message_make writes */
 
-/* is_worn says whether a channel has to be replaced. RabbitMQ 3.10 remembers in a channel who leads
- * a quorum queue: if that node dies, the channel gets a nack for every message to the queue, ever
- * after. A queue that is full looks the same, so this is not done often. */
+/* Whether a channel has to be replaced. RabbitMQ 3.10 remembers in a channel who leads a quorum
+ * queue: if that node dies, the channel gets a nack for every message to the queue, ever after. A
+ * queue that is full looks the same, so this is not done often. */
 static bool is_worn(const struct rabbitmq_sink *r)
 {
     int64_t now = broker_now(&r->b);
@@ -33,7 +33,7 @@ static bool may_publish(const struct rabbitmq_sink *r)
     return r->next_tag - r->first_tag < RABBITMQ_WINDOW;
 }
 
-/* publish_waiting publishes as far as the channel takes it. */
+/* Publishes as far as the channel takes it. */
 static void publish_waiting(struct rabbitmq_sink *r)
 {
     while (r->waiting && may_publish(r)) {
@@ -53,8 +53,8 @@ static void publish_waiting(struct rabbitmq_sink *r)
     }
 }
 
-/* connect_if_need_be connects, and opens the channel, if there is none. A channel that is worn is
- * replaced once nothing is in flight on it. */
+/* Connects, and opens the channel, if there is none. A channel that is worn is replaced once
+ * nothing is in flight on it. */
 static int connect_if_need_be(struct rabbitmq_sink *r, struct error *err)
 {
     r->begun = true;
@@ -85,14 +85,14 @@ static bool has_room(const struct rabbitmq_sink *r)
     return r->window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
 }
 
-/* blocked says, in an error, that the broker takes no messages now. */
+/* Says, in an error, that the broker takes no messages now. */
 static int blocked(const struct rabbitmq_sink *r, struct error *err)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s takes no messages: %s",
                      rabbit_conn_label(&r->conn), r->conn.reason);
 }
 
-/* submit_one takes one delivery. False: it was given back because nothing can be published now. */
+/* Takes one delivery. False: it was given back because nothing can be published now. */
 static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 {
     struct error err;
@@ -159,8 +159,7 @@ static void check_time(struct rabbitmq_sink *r)
     rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
 }
 
-/* rabbitmq_drive connects at its first call, so that a missing exchange shows before the first
- * event comes. */
+/* Connects at its first call, so that a missing exchange shows before the first event comes. */
 static void rabbitmq_drive(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
@@ -200,8 +199,7 @@ static int64_t rabbitmq_deadline(struct sink *sk)
     return min_i64(window_due(&r->window), rabbit_conn_deadline(&r->conn));
 }
 
-/* rabbitmq_cancel looks for confirms once more: an event that is known to be delivered need not
- * come again. */
+/* Looks for confirms once more: an event that is known to be delivered need not come again. */
 static void rabbitmq_cancel(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
@@ -216,15 +214,14 @@ static void rabbitmq_cancel(struct sink *sk)
     rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_CANCELLED, .text = why});
 }
 
-/* rabbitmq_attended is always true: there are heartbeats, and a broker may say at any time that it
- * takes no more. */
+/* Always true: there are heartbeats, and a broker may say at any time that it takes no more. */
 static bool rabbitmq_attended(struct sink *sk)
 {
     (void)sk;
     return true;
 }
 
-/* rabbitmq_broker names the node that we are at. AMQP does not tell who leads a queue. */
+/* Names the node that we are at. AMQP does not tell who leads a queue. */
 static void rabbitmq_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
@@ -294,7 +291,7 @@ static int rabbitmq_open(const struct sink_config *cfg, struct sink **ret, struc
     return broker_open(cfg, sizeof(struct rabbitmq_sink), rabbitmq_set_up, ret, err);
 }
 
-/* rabbitmq_probe waits until the channel is ready: logged in, exchange and queue there. */
+/* Waits until the channel is ready: logged in, exchange and queue there. */
 static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;

@@ -66,7 +66,7 @@ void rabbitmq_answer_waiting(struct rabbitmq_sink *r, const struct sink_result *
     }
 }
 
-/* forget_tags makes the channel's next message the first of its window. */
+/* Makes the channel's next message the first of its window. */
 static void forget_tags(struct rabbitmq_sink *r)
 {
     memset(r->by_tag, 0, RABBITMQ_WINDOW * sizeof *r->by_tag);
@@ -84,7 +84,7 @@ void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
 
 /* Confirms */
 
-/* show_key shows the routing key of an event, for messages. */
+/* Shows the routing key of an event, for messages. */
 static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, char out[KEY_SHOWN])
 {
     struct error ignored;
@@ -95,8 +95,8 @@ static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, cha
     return out;
 }
 
-/* answer_tag takes the broker's word on one message. It may come for one that was given up while
- * the broker blocked us; that one has been answered for. */
+/* Takes the broker's word on one message. It may come for one that was given up while the broker
+ * blocked us; that one has been answered for. */
 static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
 {
     char key[KEY_SHOWN], text[RABBITMQ_SAID];
@@ -140,8 +140,8 @@ static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
     window_end(&r->window, &it->f, &res);
 }
 
-/* take_confirm takes an ack or a nack: for one tag or, if it is multiple, for all up to that tag; 0
- * is all there are. They come in any order. */
+/* Takes an ack or a nack: for one tag or, if it is multiple, for all up to that tag; 0 is all there
+ * are. They come in any order. */
 static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bool stored,
                         struct error *err)
 {
@@ -164,8 +164,8 @@ static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bo
     return 0;
 }
 
-/* take_content takes what follows basic.return: the header and the body of the message. The confirm
- * comes after them. */
+/* Takes what follows basic.return: the header and the body of the message. The confirm comes after
+ * them. */
 static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, struct error *err)
 {
     struct rabbitmq_returning *ret = &r->returning;
@@ -196,8 +196,8 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
 
 /* The end of the channel */
 
-/* publish_refused takes the close of a channel over a message. The broker does not say which one:
- * if there are several, they go again one by one. What it has stored of them arrives twice. */
+/* Takes the close of a channel over a message. The broker does not say which one: if there are
+ * several, they go again one by one. What it has stored of them arrives twice. */
 static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
                            struct error *err)
 {
@@ -222,10 +222,11 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
         forget_tags(r);
         return rabbitmq_channel_open(r, err);
     }
-    bool is_published = r->published == 1; /* then it is the first in the window */
+    struct rabbitmq_item *first = (struct rabbitmq_item *)r->window.first;
+    bool is_published = first && first != r->waiting;
     forget_tags(r);
     if (is_published)
-        window_end(&r->window, r->window.first, &res);
+        window_end(&r->window, &first->f, &res);
     if (r->waiting)
         return rabbitmq_channel_open(r, err);
     return 0;

@@ -36,8 +36,7 @@ static bool creates(const struct rabbitmq_sink *r)
     return r->set.create && !r->passive;
 }
 
-/* look_at_exchange leaves out the default exchange, which is always there and may not be asked
- * for. */
+/* Leaves out the default exchange, which is always there and may not be asked for. */
 static int look_at_exchange(struct rabbitmq_sink *r, bool *ret_asked)
 {
     amqp_exchange_declare_t m = {
@@ -51,7 +50,7 @@ static int look_at_exchange(struct rabbitmq_sink *r, bool *ret_asked)
     return send_question(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_asked);
 }
 
-/* queue_of returns the queue that has to be there; NULL: we know of none. */
+/* Returns the queue that has to be there; NULL: we know of none. */
 static const char *queue_of(const struct rabbitmq_sink *r)
 {
     bool names_queue = r->set.exchange[0] == '\0' && r->fixed;
@@ -99,7 +98,7 @@ static const struct step steps[] = {
 
 #define STEPS (sizeof steps / sizeof steps[0])
 
-/* take_steps goes on until one has to be answered; behind the last the channel is ready. */
+/* Goes on until one has to be answered; behind the last the channel is ready. */
 static int take_steps(struct rabbitmq_sink *r, struct error *err)
 {
     while (r->step < STEPS) {

@@ -1,8 +1,8 @@
 /* rabbitmq_message.c: an event as the frames of a message. */
 #include "sink/rabbitmq_impl.h"
 
-/* make_key writes the routing key. A dot in a value begins another word of a topic: a broker allows
- * any bytes, so nothing is escaped. */
+/* Writes the routing key. A dot in a value begins another word of a topic: a broker allows any
+ * bytes, so nothing is escaped. */
 static int make_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->name);
@@ -14,8 +14,8 @@ static int make_key(struct rabbitmq_sink *r, const struct event *ev, struct erro
     return 0;
 }
 
-/* rabbitmq_message_mark gives one mark for an exchange. The default exchange routes to the queue
- * that the key names, so there it is one for each queue. */
+/* Gives one mark for an exchange. The default exchange routes to the queue that the key names, so
+ * there it is one for each queue. */
 struct stream *rabbitmq_message_mark(struct rabbitmq_sink *r, const struct event *ev,
                                      struct error *err)
 {
@@ -55,8 +55,8 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
     return 0;
 }
 
-/* put_frames writes the method, the header and the body. The header has the id in each format: it
- * is what basic.return is recognized by. */
+/* Writes the method, the header and the body. The header has the id in each format: it is what
+ * basic.return is recognized by. */
 static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
     const struct message *m = &r->message;

@@ -41,8 +41,8 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-/* split_path takes VHOST/EXCHANGE apart at the last slash, since the usual virtual host is a slash
- * itself. An empty VHOST means that one. */
+/* Takes VHOST/EXCHANGE apart at the last slash, since the usual virtual host is a slash itself. An
+ * empty VHOST means that one. */
 static int split_path(const char *path, struct rabbitmq_settings *s, struct error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -62,8 +62,8 @@ static int split_path(const char *path, struct rabbitmq_settings *s, struct erro
     return 0;
 }
 
-/* choose_defaults fills in what follows from the rest of the URL: the routing key, and SASL
- * EXTERNAL if all we have is a certificate. */
+/* Fills in what follows from the rest of the URL: the routing key, and SASL EXTERNAL if all we have
+ * is a certificate. */
 static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url *u,
                            struct error *err)
 {
@@ -136,8 +136,7 @@ void rabbitmq_settings_release(struct rabbitmq_settings *s)
 
 /* The login */
 
-/* read_password defaults to that of guest, like every AMQP client; brokers accept it only from
- * localhost. */
+/* Defaults to that of guest, like every AMQP client; brokers accept it only from localhost. */
 static char *read_password(void *ctx, struct error *err)
 {
     const struct broker_url *u = ctx;

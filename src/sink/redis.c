@@ -13,8 +13,7 @@
 
 /* Sending */
 
-/* find_stream returns the stream that an event goes to; NULL with ERR_INVALID if no name can be
- * made for it. */
+/* Returns the stream that an event goes to; NULL with ERR_INVALID if no name can be made for it. */
 static struct stream *find_stream(struct redis_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->stream_name);
@@ -26,8 +25,8 @@ static struct stream *find_stream(struct redis_sink *r, const struct event *ev, 
     return st;
 }
 
-/* queue_events queues the first delivery, with as many of its chain as go into one script. *ret is
- * their number; 0 if the server has no room now. */
+/* Queues the first delivery, with as many of its chain as go into one script. *ret is their number;
+ * 0 if the server has no room now. */
 static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t n, size_t *ret,
                         struct error *err)
 {

@@ -16,8 +16,8 @@ static const enum sink_status statuses[] = {
     [REDIS_FAULT_SCRIPT] = SINK_RETRY,
 };
 
-/* answer_added notes the high-water mark. An id that no clock can give, because it was set by
- * hand, is a receipt, but not a mark that a store could keep. */
+/* Notes the high-water mark. An id that no clock can give, because it was set by hand, is a
+ * receipt, but not a mark that a store could keep. */
 static void answer_added(struct redis_node *n, struct redis_request *q, const char *id)
 {
     int64_t hi, lo;
@@ -60,7 +60,7 @@ static bool has_id(const redisReply *reply)
     return reply->type == REDIS_REPLY_STRING && redis_is_id(reply->str);
 }
 
-/* entry_added answers for an event that is in its stream, unless it waits for replicas. */
+/* Answers for an event that is in its stream, unless it waits for replicas. */
 static void entry_added(struct redis_node *n, struct redis_request *q, const char *id)
 {
     if (n->sink->set.replicas) {
@@ -89,9 +89,9 @@ static void xadd_replied(struct redis_node *n, struct redis_request *q, const re
 
 /* Scripts */
 
-/* run_stopped gives back the `count` events from q on, which a script did not append. They are not
- * blamed: the plain XADD that comes next will tell what is wrong, and with which of them. An odd
- * reply may mean that they were appended after all; then they arrive twice. */
+/* Gives back the `count` events from q on, which a script did not append. They are not blamed: the
+ * plain XADD that comes next will tell what is wrong, and with which of them. An odd reply may mean
+ * that they were appended after all; then they arrive twice. */
 static void run_stopped(struct redis_node *n, struct redis_request *q, size_t count,
                         const redisReply *why)
 {
@@ -119,8 +119,8 @@ static void run_stopped(struct redis_node *n, struct redis_request *q, size_t co
     }
 }
 
-/* run_replied takes the reply to a script for `count` events from q on: an id for each, or fewer
- * and the error that stopped it, or nothing but an error. */
+/* Takes the reply to a script for `count` events from q on: an id for each, or fewer and the error
+ * that stopped it, or nothing but an error. */
 static void run_replied(struct redis_node *n, struct redis_request *q, size_t count,
                         const redisReply *reply)
 {
@@ -139,7 +139,7 @@ static void run_replied(struct redis_node *n, struct redis_request *q, size_t co
         run_stopped(n, q, count - ids, reply);
 }
 
-/* append_replied takes the reply to what has appended one event, or a run of them. */
+/* Takes the reply to what has appended one event, or a run of them. */
 static void append_replied(struct redis_node *n, struct redis_request *q, const redisReply *reply)
 {
     size_t run = q->run;
@@ -159,8 +159,7 @@ static void append_replied(struct redis_node *n, struct redis_request *q, const 
     xadd_replied(n, q, reply);
 }
 
-/* wait_replied answers for the entries before a WAIT, which was replied to with how many replicas
- * have them. */
+/* Answers for the entries before a WAIT, which was replied to with how many replicas have them. */
 static void wait_replied(struct redis_node *n, const redisReply *reply)
 {
     char said[REDIS_TEXT], text[2 * REDIS_TEXT];
@@ -218,10 +217,10 @@ void redis_answer_reply(void *node, redisReply *reply)
 
 /* Failures */
 
-/* is_suspect says whether an event is the likely reason that connections end. Some limits of a
- * server end a connection without a word. So an event is to blame if it was alone in flight, again
- * and again, when a server that was ready hung up or fell silent. It does get to be alone: after a
- * failure the circuit lets single events through, and large ones always go alone. */
+/* Whether an event is the likely reason that connections end. Some limits of a server end a
+ * connection without a word. So an event is to blame if it was alone in flight, again and again,
+ * when a server that was ready hung up or fell silent. It does get to be alone: after a failure the
+ * circuit lets single events through, and large ones always go alone. */
 static bool is_suspect(struct redis_node *n)
 {
     bool alone = n->conn.state == REDIS_READY && n->window.events == 1;

@@ -115,13 +115,13 @@ struct entry {
     size_t n;
 };
 
-/* is_taken says whether a header's name is that of another field, which then stands alone. */
+/* Whether a header's name is that of another field, which then stands alone. */
 static bool is_taken(struct str name)
 {
     return str_is(name, "value") || str_is(name, "content-type");
 }
 
-/* prepare makes the message of an entry; the envelope of the contract is written by add_entry. */
+/* Makes the message of an entry; the envelope of the contract is written by add_entry. */
 static int prepare(struct redis_sink *r, const struct delivery *d, struct str stream,
                    struct entry *ret, struct error *err)
 {
@@ -140,8 +140,8 @@ static int prepare(struct redis_sink *r, const struct delivery *d, struct str st
     return 0;
 }
 
-/* add_envelope writes the event as an argument. Without memory, nothing is written and the buffer
- * counts as failed. */
+/* Writes the event as an argument. Without memory, nothing is written and the buffer counts as
+ * failed. */
 static void add_envelope(struct redis_sink *r, const struct event *ev, struct str stream,
                          struct buf *b)
 {
@@ -153,8 +153,8 @@ static void add_envelope(struct redis_sink *r, const struct event *ev, struct st
         add_bulk(b, (struct str){r->envelope.p, r->envelope.n});
 }
 
-/* add_entry writes the fields of an entry: the envelope, or the value, the content type and the
- * headers of a message. */
+/* Writes the fields of an entry: the envelope, or the value, the content type and the headers of a
+ * message. */
 static void add_entry(struct redis_sink *r, const struct event *ev, const struct entry *e,
                       struct buf *b)
 {
@@ -185,7 +185,7 @@ static void add_number(struct buf *b, int64_t n)
     add_bulk(b, str_of(text));
 }
 
-/* whole undoes a command that is only half written because memory ran out. */
+/* Undoes a command that is only half written because memory ran out. */
 static int whole(struct buf *b, size_t before, struct error *err)
 {
     if (!b->failed)
@@ -227,7 +227,7 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
     return whole(b, before, err);
 }
 
-/* add_entry_args writes one entry as arguments of the script, and returns how many they are. */
+/* Writes one entry as arguments of the script, and returns how many they are. */
 static size_t add_entry_args(struct redis_sink *r, const struct event *ev, const struct entry *e,
                              enum script script)
 {
@@ -246,9 +246,9 @@ static size_t add_entry_args(struct redis_sink *r, const struct event *ev, const
     return before + e->n;
 }
 
-/* add_entries writes the entries of a run, and returns how many arguments they are; 0 with an error
- * if the first cannot be expressed, or without memory. *count is cut to those before the one that
- * cannot be expressed. */
+/* Writes the entries of a run, and returns how many arguments they are; 0 with an error if the
+ * first cannot be expressed, or without memory. *count is cut to those before the one that cannot
+ * be expressed. */
 static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_t *count,
                           struct str stream, struct error *err)
 {
@@ -268,8 +268,8 @@ static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_
     return 0;
 }
 
-/* make_seen names the key that remembers what went to a stream. It has the same hash tag, because a
- * script's keys must be in one slot of a cluster. */
+/* Names the key that remembers what went to a stream. It has the same hash tag, because a script's
+ * keys must be in one slot of a cluster. */
 static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
 {
     struct str tag = redis_cluster_tag(stream);
@@ -288,7 +288,7 @@ static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
     return 0;
 }
 
-/* add_keys writes the keys of a script, and what it needs before the entries. */
+/* Writes the keys of a script, and what it needs before the entries. */
 static void add_keys(struct redis_sink *r, struct buf *b, struct str stream, enum script script)
 {
     if (script == SCRIPT_ONCE) {

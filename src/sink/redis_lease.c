@@ -20,7 +20,7 @@
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 " \
     "end"
 
-/* lease_node returns the server that has the key, as far as we know. */
+/* Returns the server that has the key, as far as we know. */
 static struct redis_node *lease_node(struct redis_sink *r)
 {
     return redis_route_of(r, str_of(r->set.lease));
@@ -51,7 +51,7 @@ bool redis_lease_held(struct redis_sink *r)
     return held;
 }
 
-/* queue_extend sends the hash of the script, or its text if the server does not know the hash. */
+/* Sends the hash of the script, or its text if the server does not know the hash. */
 static void queue_extend(struct redis_sink *r)
 {
     const char *how = "EVALSHA", *script = EXTEND_SHA;
@@ -67,7 +67,7 @@ static void queue_extend(struct redis_sink *r)
         redis_node_push(lease_node(r), REQUEST_EXTEND, NULL, NULL);
 }
 
-/* queue_take sets the key if it is free. EX takes whole seconds, so they are rounded up. */
+/* Sets the key if it is free. EX takes whole seconds, so they are rounded up. */
 static void queue_take(struct redis_sink *r)
 {
     char ttl[24];
@@ -77,9 +77,9 @@ static void queue_take(struct redis_sink *r)
         redis_node_push(lease_node(r), REQUEST_TAKE, NULL, NULL);
 }
 
-/* redis_lease_drive queues an extension even if we do not hold the lease as far as we know: the key
- * may be ours, because the reply to an earlier request may have been lost. Then a SET follows, in
- * case the key is free. */
+/* Queues an extension even if we do not hold the lease as far as we know: the key may be ours,
+ * because the reply to an earlier request may have been lost. Then a SET follows, in case the key
+ * is free. */
 void redis_lease_drive(struct redis_sink *r)
 {
     struct error err;
@@ -103,7 +103,7 @@ void redis_lease_drive(struct redis_sink *r)
     queue_take(r);
 }
 
-/* answered notes that no reply is awaited, and when to ask again. */
+/* Notes that no reply is awaited, and when to ask again. */
 static void answered(struct redis_sink *r, int64_t next)
 {
     r->lease.asking = LEASE_NOTHING;
@@ -122,7 +122,7 @@ static void granted(struct redis_sink *r)
     answered(r, r->lease.asked + ttl / 2);
 }
 
-/* denied ends the lease: another relay holds the key, or it was deleted. */
+/* Ends the lease: another relay holds the key, or it was deleted. */
 static void denied(struct redis_sink *r)
 {
     if (redis_lease_held(r))

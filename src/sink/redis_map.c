@@ -43,7 +43,7 @@ void redis_map_release(struct redis_sink *r)
     free(r->map);
 }
 
-/* node_at finds the node with that address, or makes one: its index plus one, or 0. */
+/* Finds the node with that address, or makes one: its index plus one, or 0. */
 static size_t node_at(struct redis_sink *r, const struct redis_address *a, struct error *err)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
@@ -61,7 +61,7 @@ static size_t node_at(struct redis_sink *r, const struct redis_address *a, struc
     return r->n_nodes;
 }
 
-/* redis_map_of returns any server while the owner of the slot is not known: it will say. */
+/* Returns any server while the owner of the slot is not known: it will say. */
 struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot)
 {
     size_t owner = r->map->owner[slot];
@@ -81,7 +81,7 @@ int redis_map_open(struct redis_node *n, struct error *err)
     return -1;
 }
 
-/* back_off lets a server that cannot be reached rest for longer each time. */
+/* Lets a server that cannot be reached rest for longer each time. */
 static void back_off(struct redis_node *n)
 {
     n->retry_ms *= 2;
@@ -92,7 +92,7 @@ static void back_off(struct redis_node *n)
     n->retry_at = redis_now(n->sink) + n->retry_ms * MS_NS;
 }
 
-/* redis_map_lost lets a connection that was good be tried again at once: it may have been cut. */
+/* Lets a connection that was good be tried again at once: it may have been cut. */
 void redis_map_lost(struct redis_node *n, const struct error *err)
 {
     struct redis_sink *r = n->sink;
@@ -111,8 +111,8 @@ void redis_map_good(struct redis_node *n)
     n->retry_ms = n->retry_at = 0;
 }
 
-/* redis_map_away lets only the events of this server wait, if another works and not all events go
- * to one stream. */
+/* Lets only the events of this server wait, if another works and not all events go to one
+ * stream. */
 enum sink_status redis_map_away(const struct redis_node *n)
 {
     const struct redis_sink *r = n->sink;
@@ -148,8 +148,8 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
     return 0;
 }
 
-/* leave_lost gives up on servers that have lost their slots and do not answer, as a master does
- * that was stopped and replaced. */
+/* Gives up on servers that have lost their slots and do not answer, as a master does that was
+ * stopped and replaced. */
 static void leave_lost(struct redis_sink *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
@@ -163,7 +163,7 @@ static void leave_lost(struct redis_sink *r)
     }
 }
 
-/* take_slots puts what a server said in force, if it is whole. */
+/* Puts what a server said in force, if it is whole. */
 static int take_slots(struct redis_sink *r, const redisReply *reply, struct error *err)
 {
     struct fresh *f = calloc(1, sizeof *f);
@@ -184,8 +184,8 @@ static int take_slots(struct redis_sink *r, const redisReply *reply, struct erro
     return rc;
 }
 
-/* leave_still gives up on servers that have not answered for a while, if others work: their events
- * would hold up everything for the whole timeout. */
+/* Gives up on servers that have not answered for a while, if others work: their events would hold
+ * up everything for the whole timeout. */
 static void leave_still(struct redis_sink *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
@@ -203,7 +203,7 @@ static void leave_still(struct redis_sink *r)
     }
 }
 
-/* redis_map_is_probed says whether a server that was away is being tried: one event is enough. */
+/* Whether a server that was away is being tried: one event is enough. */
 bool redis_map_is_probed(const struct redis_node *n)
 {
     bool unsure = n->retry_ms > 0 && n->conn.state != REDIS_READY;
@@ -296,8 +296,8 @@ int64_t redis_map_deadline(const struct redis_sink *r)
 
 /* Redirections */
 
-/* give_back answers for events that could not be sent on: the first for what became of it, the
- * others of its chain as not tried. */
+/* Answers for events that could not be sent on: the first for what became of it, the others of its
+ * chain as not tried. */
 static void give_back(struct redis_sink *r, struct delivery *const *d, size_t count,
                       enum sink_status status, const char *why)
 {
@@ -309,7 +309,7 @@ static void give_back(struct redis_sink *r, struct delivery *const *d, size_t co
     }
 }
 
-/* send_on sends events to the server that another has named. */
+/* Sends events to the server that another has named. */
 static void send_on(struct redis_node *to, struct delivery *const *d, size_t count,
                     struct stream *st, const struct redis_redirect *how, unsigned hops)
 {
@@ -347,8 +347,8 @@ bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_
     struct redis_sink *r = n->sink;
     struct redis_redirect how;
     struct error err;
-    bool tired = first->hops >= HOPS_MAX;
-    if (tired || !redis_cluster_redirect(said, n->url.host, &how))
+    bool in_circles = first->hops >= HOPS_MAX;
+    if (in_circles || !redis_cluster_redirect(said, n->url.host, &how))
         return false;
     size_t to = node_at(r, &how.to, &err);
     bool elsewhere = to > 0 && r->node[to - 1] != n;

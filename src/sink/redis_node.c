@@ -65,7 +65,7 @@ struct redis_request *redis_node_push(struct redis_node *n, enum request_kind ki
 
 /* Connecting */
 
-/* drop_stale closes a connection that has to be replaced, once nothing is in flight. */
+/* Closes a connection that has to be replaced, once nothing is in flight. */
 static void drop_stale(struct redis_node *n)
 {
     if (!n->stale || n->window.count > 0)
@@ -91,8 +91,8 @@ int redis_node_connect(struct redis_node *n, struct error *err)
 
 /* Sending */
 
-/* is_large says whether an event has to travel alone: if it is more than the server accepts, it
- * must not cost other events their connection. */
+/* Whether an event has to travel alone: if it is more than the server accepts, it must not cost
+ * other events their connection. */
 static bool is_large(const struct event *ev)
 {
     return event_bytes(ev) >= ALONE_BYTES;
@@ -122,9 +122,9 @@ bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const stru
     return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
 }
 
-/* run_length returns how many of the deliveries, which begin a chain, to send as one script: those
- * that go to the same stream, within bounds. A single event needs no script. With dedupe every
- * event does, so others may go along that are not of its chain. */
+/* Returns how many of the deliveries, which begin a chain, to send as one script: those that go to
+ * the same stream, within bounds. A single event needs no script. With dedupe every event does, so
+ * others may go along that are not of its chain. */
 static size_t run_length(const struct redis_node *n, struct delivery *const *d, size_t count,
                          const struct stream *st)
 {
@@ -178,8 +178,8 @@ void redis_node_forget(struct redis_node *n, const struct event *const *ev, size
         redis_command_forget(n, ev, count, stream);
 }
 
-/* add_wait asks how many replicas have what was added. No event before it counts as delivered until
- * it is answered. If there is no memory, the next drive tries again. */
+/* Asks how many replicas have what was added. No event before it counts as delivered until it is
+ * answered. If there is no memory, the next drive tries again. */
 static void add_wait(struct redis_node *n)
 {
     const struct redis_settings *set = &n->sink->set;
@@ -218,8 +218,7 @@ void redis_node_drive(struct redis_node *n)
     drop_stale(n);
 }
 
-/* redis_node_cancel looks for replies once more: an event that is known to be delivered need not
- * come again. */
+/* Looks for replies once more: an event that is known to be delivered need not come again. */
 void redis_node_cancel(struct redis_node *n)
 {
     struct error err;

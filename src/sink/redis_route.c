@@ -79,7 +79,7 @@ bool redis_route_busy(const struct redis_sink *r)
 
 /* Sentinel */
 
-/* set_master sets the address of the master's node, whose connection is closed or held. */
+/* Sets the address of the master's node, whose connection is closed or held. */
 static int set_master(struct redis_node *n, const char *host, const char *port, struct error *err)
 {
     struct redis_url url;
@@ -92,7 +92,7 @@ static int set_master(struct redis_node *n, const char *host, const char *port, 
     return 0;
 }
 
-/* open_told connects to the master that a Sentinel has named. */
+/* Connects to the master that a Sentinel has named. */
 static int open_told(struct redis_node *n, struct error *err)
 {
     const struct redis_sentinel *s = &n->sink->sentinel;
@@ -102,7 +102,7 @@ static int open_told(struct redis_node *n, struct error *err)
     return redis_conn_open(&n->conn, err);
 }
 
-/* open_master asks where the master is, unless that is known. Commands are held meanwhile. */
+/* Asks where the master is, unless that is known. Commands are held meanwhile. */
 static int open_master(struct redis_node *n, struct error *err)
 {
     struct redis_sink *r = n->sink;
@@ -238,8 +238,8 @@ static void add_seeds(char list[SINK_PEERS], const struct redis_sink *r)
         add_peer(list, &r->set.seed[i]);
 }
 
-/* redis_route_broker names the server; the master, and the Sentinels until they have named one; or
- * the servers of a cluster that we have a connection to, and those that have slots. */
+/* Names the server; the master, and the Sentinels until they have named one; or the servers of a
+ * cluster that we have a connection to, and those that have slots. */
 void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
 {
     static const char *const kinds[] = {[REDIS_SINGLE] = "redis",
@@ -265,7 +265,7 @@ void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
     add_seeds(ret->broker, r);
 }
 
-/* wait_told drives the Sentinels until the master is known. */
+/* Drives the Sentinels until the master is known. */
 static int wait_told(struct redis_sink *r, int64_t deadline, struct error *err)
 {
     struct redis_sentinel *s = &r->sentinel;

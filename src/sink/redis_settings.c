@@ -79,7 +79,7 @@ static enum redis_kind kind_of(const char *url)
     return REDIS_SINGLE;
 }
 
-/* take_login fills s->url from what the URL says about the login. */
+/* Fills s->url from what the URL says about the login. */
 static int take_login(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
     struct redis_url like = {.tls = begins_with(b->scheme, "rediss"),
@@ -97,8 +97,7 @@ static int take_login(struct redis_settings *s, const struct broker_url *b, stru
     return redis_url_at(&like, "redis", b->hosts[0].host, b->hosts[0].port, &s->url, err);
 }
 
-/* add_seed takes one of the hosts: a server of the cluster, or a Sentinel, which has a login of its
- * own. */
+/* Takes one of the hosts: a server of the cluster, or a Sentinel, which has a login of its own. */
 static int add_seed(struct redis_settings *s, const struct broker_host *h, struct error *err)
 {
     struct redis_url like = s->url;
@@ -120,18 +119,7 @@ static int add_seed(struct redis_settings *s, const struct broker_host *h, struc
     return rc;
 }
 
-static int add_seeds(struct redis_settings *s, const struct broker_url *b, struct error *err)
-{
-    s->seed = calloc(b->n_hosts, sizeof *s->seed);
-    if (!s->seed)
-        return err_nomem(err);
-    for (size_t i = 0; i < b->n_hosts; i++)
-        if (add_seed(s, &b->hosts[i], err) != 0)
-            return -1;
-    return 0;
-}
-
-/* check_path takes the path for the name of the master; a cluster has only one database. */
+/* Takes the path for the name of the master; a cluster has only one database. */
 static int check_path(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
     bool named = b->path[0] != '\0' && !strchr(b->path, '/');
@@ -145,7 +133,7 @@ static int check_path(struct redis_settings *s, const struct broker_url *b, stru
     return option_copy_maybe(&s->master, b->path, err);
 }
 
-/* read_many reads a URL with several hosts. */
+/* Reads a URL with several hosts. */
 static int read_many(const char *url, struct redis_settings *s, struct error *err)
 {
     struct broker_url b;
@@ -163,26 +151,25 @@ static int read_many(const char *url, struct redis_settings *s, struct error *er
     if (rc == 0)
         rc = take_login(s, &b, err);
     if (rc == 0)
-        rc = add_seeds(s, &b, err);
+        s->seed = calloc(b.n_hosts, sizeof *s->seed);
+    if (rc == 0 && !s->seed)
+        rc = err_nomem(err);
+    for (size_t i = 0; i < b.n_hosts && rc == 0; i++)
+        rc = add_seed(s, &b.hosts[i], err);
     broker_url_release(&b);
     return rc;
-}
-
-static int read_one(const char *url, struct redis_settings *s, struct error *err)
-{
-    if (option_defaults(options, s, err) != 0)
-        return -1;
-    return redis_url_parse(url, options, s, &s->url, err);
 }
 
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err)
 {
     *s = (struct redis_settings){.kind = kind_of(url)};
-    int rc;
-    if (s->kind == REDIS_SINGLE)
-        rc = read_one(url, s, err);
-    else
+    int rc = 0;
+    if (s->kind != REDIS_SINGLE)
         rc = read_many(url, s, err);
+    else
+        rc = option_defaults(options, s, err);
+    if (rc == 0 && s->kind == REDIS_SINGLE)
+        rc = redis_url_parse(url, options, s, &s->url, err);
     if (rc != 0)
         return err_prefix(err, "redis sink");
     if (!s->stream)
@@ -198,12 +185,10 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct error 
 
 void redis_settings_release(struct redis_settings *s)
 {
-    free(s->stream);
-    free(s->lease);
-    free(s->source);
-    free(s->master);
-    free(s->sentinel_user);
-    free(s->sentinel_password_file);
+    char *const all[] = {s->stream, s->lease,         s->source,
+                         s->master, s->sentinel_user, s->sentinel_password_file};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
     redis_url_release(&s->url);
     for (size_t i = 0; i < s->n_seeds; i++)
         redis_url_release(&s->seed[i]);

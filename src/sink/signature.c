@@ -85,7 +85,7 @@ static bool public_half(const EVP_PKEY *pair, unsigned char out[ED25519_KEY])
     return EVP_PKEY_get_raw_public_key(pair, out, &n) == 1 && n == ED25519_KEY;
 }
 
-/* new_private makes a private key. If a public key follows it, that must be its own. */
+/* Makes a private key. If a public key follows it, that must be its own. */
 static EVP_PKEY *new_private(const unsigned char *bytes, size_t n)
 {
     unsigned char public[ED25519_KEY];
@@ -107,7 +107,7 @@ static bool has_size(enum key_kind kind, size_t n)
     return false;
 }
 
-/* make_key makes a key of k->kind from its bytes; false if they are not one. */
+/* Makes a key of k->kind from its bytes; false if they are not one. */
 static bool make_key(struct key *k, const unsigned char *bytes, size_t n)
 {
     if (!has_size(k->kind, n))
@@ -134,7 +134,7 @@ static bool kind_of(struct str word, enum key_kind *ret)
     return false;
 }
 
-/* decode_key makes a key from its base64; false if it is not one. */
+/* Makes a key from its base64; false if it is not one. */
 static bool decode_key(struct key *k, struct str text)
 {
     char bytes[SECRET_MAX + 4];
@@ -146,7 +146,7 @@ static bool decode_key(struct key *k, struct str text)
     return good;
 }
 
-/* add_key reads one word. Its errors give the number of the secret, and repeat nothing of it. */
+/* Reads one word. Its errors give the number of the secret, and repeat nothing of it. */
 static int add_key(struct signature_keys *keys, struct str word, struct error *err)
 {
     struct key k = {.mac = NULL};
@@ -172,7 +172,7 @@ static int add_key(struct signature_keys *keys, struct str word, struct error *e
     return 0;
 }
 
-/* add_words reads the words of a text. A word that begins with # hides the rest of its line. */
+/* Reads the words of a text. A word that begins with # hides the rest of its line. */
 static int add_words(struct signature_keys *keys, struct str text, struct error *err)
 {
     const char *p = text.p, *end = text.p + text.n;
@@ -310,7 +310,7 @@ int signature_public(struct buf *b, const struct signature_keys *keys, struct er
 
 /* Signing */
 
-/* stamp_of writes what is between the id and the body: the timestamp and two dots. */
+/* Writes what is between the id and the body: the timestamp and two dots. */
 static struct str stamp_of(const struct signature_message *m, char out[STAMP])
 {
     int n = snprintf(out, STAMP, ".%lld.", (long long)m->timestamp);
@@ -324,7 +324,7 @@ static bool update(EVP_MAC_CTX *ctx, struct str s)
     return EVP_MAC_update(ctx, (const unsigned char *)s.p, s.n) == 1;
 }
 
-/* mac_of signs with a secret. The context keeps its key, and is used again and again. */
+/* Signs with a secret. The context keeps its key, and is used again and again. */
 static bool mac_of(EVP_MAC_CTX *ctx, const struct signature_message *m, unsigned char out[MAC_SIZE])
 {
     char stamp[STAMP];
@@ -337,8 +337,8 @@ static bool mac_of(EVP_MAC_CTX *ctx, const struct signature_message *m, unsigned
     return good && n == MAC_SIZE;
 }
 
-/* whole puts the signed text into one piece, at the first call: ed25519 goes over it twice, so it
- * cannot take it in parts. p == NULL: out of memory. */
+/* Puts the signed text into one piece, at the first call: ed25519 goes over it twice, so it cannot
+ * take it in parts. p == NULL: out of memory. */
 static struct str whole(struct buf *b, const struct signature_message *m)
 {
     char stamp[STAMP];
@@ -427,7 +427,7 @@ static bool decode(struct given *g, struct str text, size_t size)
     return base64_decode(&decoded, text) && !decoded.failed && decoded.n == size;
 }
 
-/* read_given reads one signature; false if none of our keys can have made it. */
+/* Reads one signature; false if none of our keys can have made it. */
 static bool read_given(struct str one, struct given *ret)
 {
     const char *comma = memchr(one.p, ',', one.n);
@@ -447,7 +447,7 @@ static bool read_given(struct str one, struct given *ret)
     return false;
 }
 
-/* next_word takes the next word off a header; false at its end. */
+/* Takes the next word off a header; false at its end. */
 static bool next_word(struct str *header, struct str *ret)
 {
     if (header->n == 0)
@@ -470,7 +470,7 @@ struct given_list {
     size_t n;
 };
 
-/* made_by_secret compares in constant time. */
+/* Compares in constant time. */
 static bool made_by_secret(const struct key *k, const struct signature_message *m,
                            const struct given_list *l)
 {

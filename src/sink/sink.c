@@ -45,7 +45,7 @@ const struct sink_ops *const sink_kinds[] = {
 /* Schemes that are no typing mistakes even if this build has no sink for them. */
 static const struct {
     const char *scheme, *sink;
-    const char *package; /* what building it takes; NULL: no version has it yet */
+    const char *package; /* what building it takes */
 } absent[] = {
     {"redis", "redis", "libhiredis-dev and libssl-dev"},
     {"rediss", "redis", "libhiredis-dev and libssl-dev"},
@@ -65,7 +65,7 @@ static const struct {
     {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
 };
 
-/* list_kinds writes "stdout:, file:, exec:". */
+/* Writes "stdout:, file:, exec:". */
 static void list_kinds(char *out, size_t size)
 {
     const char *between = "";
@@ -77,22 +77,13 @@ static void list_kinds(char *out, size_t size)
     }
 }
 
-/* left_out says that a sink we know is not part of this build, and what it takes to have it. */
-static int left_out(size_t i, const char *list, struct error *err)
-{
-    if (!absent[i].package)
-        return err_set(err, ERR_CONFIG, "the %s sink is not part of this build; it has %s",
-                       absent[i].sink, list);
-    return err_set(err, ERR_CONFIG,
-                   "the %s sink is not part of this build, which found no %s; it has %s",
-                   absent[i].sink, absent[i].package, list);
-}
-
 static int unknown(const char *scheme, const char *list, struct error *err)
 {
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         if (strcmp(scheme, absent[i].scheme) == 0)
-            return left_out(i, list, err);
+            return err_set(err, ERR_CONFIG,
+                           "the %s sink is not part of this build, which found no %s; it has %s",
+                           absent[i].sink, absent[i].package, list);
 
     const char *names[KINDS] = {NULL};
     for (size_t i = 0; sink_kinds[i]; i++)
@@ -164,7 +155,7 @@ struct sink_broker sink_broker_of(struct sink *sk)
     return b;
 }
 
-/* is_listed says whether a list, which has commas between its entries, has this one. */
+/* Whether a list, which has commas between its entries, has this one. */
 static bool is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);

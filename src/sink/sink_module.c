@@ -17,7 +17,7 @@ static struct {
     struct error why; /* where there is none */
 } loaded = {.once = PTHREAD_ONCE_INIT};
 
-/* module_path writes the path of the file beside the library that this code is in. */
+/* Writes the path of the file beside the library that this code is in. */
 static bool module_path(char *path, size_t size)
 {
     static const char here; /* an address within the library */

@@ -28,8 +28,8 @@ struct stdout_sink {
     int64_t moved_at; /* when standard output last took something, or should have begun to */
 };
 
-/* write_some writes what it can of b from *off on. It returns -1 with errno if writing failed;
- * blocked says whether it stopped because the reader does. */
+/* Writes what it can of b from *off on. It returns -1 with errno if writing failed; blocked says
+ * whether it stopped because the reader does. */
 static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
 {
     while (*off < b->n) {
@@ -60,7 +60,7 @@ static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
     return 0;
 }
 
-/* write_rest writes the rest of a line that is half out. */
+/* Writes the rest of a line that is half out. */
 static int write_rest(struct stdout_sink *s)
 {
     size_t off = 0;
@@ -85,7 +85,7 @@ static void answer_all(struct stdout_sink *s, enum sink_status status, const str
     forget(s);
 }
 
-/* whole_lines counts the lines that are out, and says how many bytes of the next one are. */
+/* Counts the lines that are out, and says how many bytes of the next one are. */
 static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
 {
     const struct line_queue *q = &s->lines;
@@ -98,10 +98,10 @@ static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
     return i;
 }
 
-/* stop_here ends everything in flight: lines that went out whole are delivered, the others are not.
- * The other half of a line that is half out is kept, and written before anything else. Its event
- * comes again, so a reader sees it twice, but never a torn line. If there is no memory to keep it
- * in, the sink fails for good. */
+/* Ends everything in flight: lines that went out whole are delivered, the others are not. The other
+ * half of a line that is half out is kept, and written before anything else. Its event comes again,
+ * so a reader sees it twice, but never a torn line. If there is no memory to keep it in, the sink
+ * fails for good. */
 static void stop_here(struct stdout_sink *s, enum sink_status status, const struct error *err)
 {
     const struct line_queue *q = &s->lines;
@@ -130,7 +130,7 @@ static void write_failed(struct stdout_sink *s)
     stop_here(s, SINK_DOWN, &err);
 }
 
-/* reader_due returns until when something must have been read. */
+/* Returns until when something must have been read. */
 static int64_t reader_due(const struct stdout_sink *s)
 {
     int64_t limit = s->base.cfg.timeout_ms;

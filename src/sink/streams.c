@@ -15,19 +15,15 @@ int streams_init(struct streams *s)
     return 0;
 }
 
-static bool is_at_rest(const struct stream *st)
-{
-    return st->flying == 0 && !st->dirty;
-}
-
-/* forget drops the streams at rest, or all of them. */
+/* Drops the streams at rest, or all of them. */
 static void forget(struct streams *s, bool all)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
         struct stream **p = &s->bucket[i];
         while (*p) {
             struct stream *st = *p;
-            bool drop = all || is_at_rest(st);
+            bool at_rest = st->flying == 0 && !st->dirty;
+            bool drop = all || at_rest;
             if (!drop) {
                 p = &st->next;
                 continue;
@@ -48,7 +44,7 @@ void streams_release(struct streams *s)
     *s = (struct streams){0};
 }
 
-/* slot_of returns where the stream of that name is linked, or would be. */
+/* Returns where the stream of that name is linked, or would be. */
 static struct stream **slot_of(struct streams *s, struct str name)
 {
     uint64_t hash = hash_end(hash_add(HASH_INIT, name));
@@ -56,16 +52,6 @@ static struct stream **slot_of(struct streams *s, struct str name)
     while (*p && !str_eq((struct str){(*p)->name, (*p)->n}, name))
         p = &(*p)->next;
     return p;
-}
-
-static struct stream *new_stream(struct str name)
-{
-    struct stream *st = calloc(1, sizeof *st + name.n + 1);
-    if (!st)
-        return NULL;
-    memcpy(st->name, name.p, name.n);
-    st->n = name.n;
-    return st;
 }
 
 struct stream *streams_get(struct streams *s, struct str name)
@@ -77,9 +63,11 @@ struct stream *streams_get(struct streams *s, struct str name)
     struct stream **slot = slot_of(s, name), *st = *slot;
     if (st)
         return st;
-    st = new_stream(name);
+    st = calloc(1, sizeof *st + name.n + 1);
     if (!st)
         return NULL;
+    memcpy(st->name, name.p, name.n);
+    st->n = name.n;
     *slot = st;
     s->count++;
     return st;
@@ -101,24 +89,15 @@ void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo)
     s->n_dirty++;
 }
 
-/* has_room makes room in the list for all that are dirty. */
-static bool has_room(struct streams *s)
-{
-    if (s->n_dirty <= s->list_cap)
-        return true;
-    size_t cap = s->n_dirty * 2;
-    struct hwm *list = realloc(s->list, cap * sizeof *list);
-    if (!list)
-        return false;
-    s->list = list;
-    s->list_cap = cap;
-    return true;
-}
-
 size_t streams_dirty(struct streams *s, const struct hwm **ret)
 {
-    if (!has_room(s))
-        return 0; /* they stay dirty, and are listed next time */
+    if (s->n_dirty > s->list_cap) {
+        struct hwm *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
+        if (!list)
+            return 0; /* they stay dirty, and are listed next time */
+        s->list = list;
+        s->list_cap = s->n_dirty * 2;
+    }
 
     size_t n = 0;
     for (const struct stream *st = s->dirty; st; st = st->next_dirty)

@@ -7,15 +7,10 @@
 
 int window_init(struct window *w, struct sink *sk, size_t max, size_t size, struct error *err)
 {
-    *w = (struct window){.sk = sk, .items = calloc(max, size)};
+    *w = (struct window){.sk = sk, .size = size, .items = calloc(max, size)};
     if (!w->items)
         return err_nomem(err);
     w->max = max;
-    for (size_t i = max; i > 0; i--) { /* so that the first is taken first */
-        struct flight *f = (struct flight *)(void *)(w->items + (i - 1) * size);
-        f->next = w->free;
-        w->free = f;
-    }
     return 0;
 }
 
@@ -28,8 +23,11 @@ void window_release(struct window *w)
 struct flight *window_take(struct window *w, struct delivery *d, struct stream *mark)
 {
     struct flight *f = w->free;
-    assert(f);
-    w->free = f->next;
+    assert(w->count < w->max);
+    if (f)
+        w->free = f->next;
+    else
+        f = (struct flight *)(void *)(w->items + w->used++ * w->size);
     *f = (struct flight){
         .prev = w->last, .d = d, .mark = mark, .since = clock_mono(w->sk->cfg.clock)};
     if (w->last)

@@ -25,7 +25,8 @@ struct window {
     struct sink *sk;
     struct flight *first, *last, *free;
     size_t count, events, bytes, max;
-    char *items;
+    char *items; /* of `size` bytes each; memory beyond the first `used` was never touched */
+    size_t size, used;
     struct {
         int64_t seq;
         int cuts;

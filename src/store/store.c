@@ -38,8 +38,7 @@ const struct store_ops *store_kind(const char *url)
     return NULL;
 }
 
-/* list_kinds writes "sqlite:PATH or sqlite::memory:, postgres://...". A kind with two names is
- * listed once. */
+/* Writes "sqlite:PATH or sqlite::memory:, postgres://...". A kind with two names is listed once. */
 static void list_kinds(char out[LIST_MAX])
 {
     size_t n = 0;
@@ -145,7 +144,7 @@ int store_no_consumer(const char *name, struct error *err)
                    "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
 }
 
-/* add_difference appends a setting in force, if it differs from what was replaced. */
+/* Appends a setting in force, if it differs from what was replaced. */
 static void add_difference(struct buf *b, const char *name, const char *now, const char *old)
 {
     if (strcmp(now, old) == 0)

@@ -16,7 +16,7 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.
 MAJORS = (16, 17, 18)
 PROGRAMS = ("store_postgres",)  # C tests
 FOLDERS = ("isolation/", "fault/")  # of Python tests
-ABOUT = re.compile(r"\bPgCase\b|\bExact(Alone)?\b|^    postgres = True$|^from on_server import ", re.MULTILINE)
+ABOUT = re.compile(r"\bPgCase\b|^@on_each_store\b|\bExact(Alone)?\b|^    postgres = True$|^from on_server import ", re.MULTILINE)
 # What a whole run does on the newest: the contract of the store, and the ways in which a newer server could see transactions, claims
 # and plans differently.
 IN_EVERY_RUN = ("store_postgres", "isolation/test_claims.py", "isolation/test_visibility.py", "isolation/test_physical.py", "isolation/test_claim_batch.py")

@@ -167,6 +167,16 @@ class Readme(Runs, PgCase):
                          [("order.paid", "42", '{"total": 99}', True)])
 
 
+    def test_the_types_that_java_sends_are_taken(self):
+        """JDBC calls a string varchar, and a long int8."""
+        self.init()
+        for n, kinds in enumerate(("varchar, varchar, varchar, varchar", "varchar, varchar, int8, varchar")):
+            key = "'42'" if n == 0 else "42"
+            self.sql(f"PREPARE e{n} ({kinds}) AS SELECT outbox.emit($1, $2, $3, $4)")
+            self.sql(f"EXECUTE e{n} ('order.paid', 'order', {key}, '{{\"total\": 99}}')")
+        self.assertEqual(self.sql("SELECT aggregate_id, payload::text FROM outbox.event"), [("42", '{"total": 99}')] * 2)
+
+
 class Quotes(unittest.TestCase):
     def test_snippets_of_the_page_on_c_stand_in_an_example(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]

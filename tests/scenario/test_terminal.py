@@ -3,13 +3,16 @@ that is not UTF-8 reaches a terminal or a log, whatever field of whatever table,
 character is escaped, so the value is the same."""
 # build: plain
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import socket
 import sqlite3
+import struct
 import subprocess
+import termios
 import unicodedata
 import unittest
 
@@ -104,9 +107,21 @@ class Events(Terminal):
         self.assertTrue(about, log)
         self.assertTrue(all(line["key"] == f"t{PRINTED}/i{PRINTED}" for line in about), log)
 
-    def tty(self, *args):
-        """tty gives what a command writes to a terminal, as bytes."""
+    def test_at_80_columns_the_id_is_cut_and_never_type_or_key(self):
+        self.init()
+        id = self.outbox("emit", "invoice.paid", "--key", "invoice/4711").stdout.strip()
+        head, row = self.tty("events", "list", width=80).splitlines()
+        self.assertLessEqual(len(row), 80)
+        self.assertIn("invoice.paid", row)
+        self.assertIn("invoice/4711", row)
+        self.assertNotIn(id, row)
+        self.assertIn(id[:8], row)
+        self.assertIn(id, self.tty("events", "list", width=200))
+
+    def tty(self, *args, width=0):
+        """tty gives what a command writes to a terminal of that many columns; 0: it does not say."""
         outer, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         child = subprocess.Popen([BIN, *args], stdin=subprocess.DEVNULL, stdout=inner, stderr=subprocess.DEVNULL, cwd=self.dir,
                                  env=self.env({"NO_COLOR": "1"}))
         os.close(inner)

@@ -62,7 +62,7 @@ static const struct store_ops ops = {
     .scheme = "fake", .dup = fake_dup, .close = fake_close, .expose_connection = fake_expose};
 static struct store origin = {.ops = &ops};
 
-/* open_pool opens one whose handlers share SHARED connections, and forgets that of the watcher. */
+/* Opens one whose handlers share SHARED connections, and forgets that of the watcher. */
 static struct pool *open_pool(void)
 {
     struct pool *p;

@@ -79,10 +79,6 @@ SELECT count(*) FROM (SELECT nr FROM outbox_fresh LIMIT :max) f
 SELECT count(*) FROM information_schema.tables
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_guard');
 
--- vanished_claims (before int): claims that ran out long ago, and that no relay has taken over.
-SELECT consumer, count(*), min(owner) FROM outbox_claim
- WHERE locked_until <= :before GROUP BY consumer ORDER BY consumer;
-
 -- old_transactions (seconds int): whoever keeps a transaction open keeps its events to itself, and
 -- the server from forgetting what others deleted. Takes the right PROCESS.
 SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())

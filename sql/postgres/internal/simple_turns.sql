@@ -86,7 +86,7 @@ DECLARE
     wanted @schema@._simple[];
     showing pg_snapshot;      -- what the window ends with
     ending bigint;            -- no event that it shows is past this
-    made int[];
+    marked boolean;           -- some of them have marks to put down
     mode text;                -- assigned, since PERFORM would be a statement
     fenced boolean;           -- every new epoch is past those that its consumer knows
     q @schema@._simple;
@@ -225,19 +225,22 @@ BEGIN
                          t.pos, t.to_seq, NOT t.filled AND NOT t.more AND t.target IS NULL,
                          floor(extract(epoch FROM moment) * 1000), NULL)
                      ::@schema@._simple_answer),
-           array_agg(t.place),
+           bool_or(t.marks IS NOT NULL),
            bool_and(t.next > greatest(t.epoch, t.last, t.claims_from - 1)) IS NOT FALSE
-    INTO answers, made, fenced
+    INTO answers, marked, fenced
     FROM turn t;
 
     IF NOT fenced THEN
         PERFORM @schema@._refuse_epoch();
     END IF;
-    FOREACH q IN ARRAY wanted LOOP
-        IF q.marks IS NOT NULL AND q.place = ANY (made) THEN
-            PERFORM @schema@._put_marks(q.consumer, q.marks);
-        END IF;
-    END LOOP;
+    IF marked THEN
+        FOREACH q IN ARRAY wanted LOOP
+            IF q.marks IS NOT NULL
+               AND EXISTS (SELECT 1 FROM unnest(answers) x WHERE x.place = q.place) THEN
+                PERFORM @schema@._put_marks(q.consumer, q.marks);
+            END IF;
+        END LOOP;
+    END IF;
     RETURN answers;
 END
 $outbox$;

@@ -1,4 +1,4 @@
--- Snapshots and windows: which events are new to a lane. docs/architecture.md explains the exact read.
+-- Snapshots and windows: which events are new to a lane; docs/architecture.md explains the read.
 
 -- _handed_out says whether a lane is past an event (xid, seq): it was delivered, or is in a claim,
 -- parked or dead. seen, floor, target and pos are the lane's.

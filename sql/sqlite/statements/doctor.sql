@@ -13,10 +13,6 @@ SELECT count(*) FROM sqlite_master
 -- changes_allowed (): somebody has left the permission behind.
 SELECT count(*) FROM outbox_meta WHERE name = 'change_events';
 
--- vanished_claims (before int): claims that ran out long ago, and that no relay has taken over.
-SELECT consumer, count(*), min(locked_until), owner FROM outbox_claim
- WHERE locked_until <= :before GROUP BY consumer ORDER BY consumer;
-
 -- has_table (name text): whether the database has anything of this name.
 SELECT count(*) FROM sqlite_master WHERE name = :name;
 

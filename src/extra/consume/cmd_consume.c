@@ -24,7 +24,7 @@ static struct {
     volatile sig_atomic_t signal;
 } stopping = {.wake = -1};
 
-/* set_exec_env refuses a list that the command could not be started with. */
+/* Refuses a list that the command could not be started with. */
 static int set_exec_env(void *field, const char *value, const struct option_def *o,
                         struct error *err)
 {
@@ -33,7 +33,7 @@ static int set_exec_env(void *field, const char *value, const struct option_def 
     return option_text(field, value, o, err);
 }
 
-/* set_start stores a stream id; Redis writes the beginning as 0 and the end as $. */
+/* Stores a stream id; Redis writes the beginning as 0 and the end as $. */
 static int set_start(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (strcmp(value, "beginning") == 0)
@@ -80,7 +80,7 @@ static void write_log(void *ctx, enum log_level level, const char *group, const 
     logger_line((enum log_format)cli->settings.log_format, (int)level, group, text, 0);
 }
 
-/* on_signal asks the reader to stop; a second signal ends the process at once. */
+/* Asks the reader to stop; a second signal ends the process at once. */
 static void on_signal(int number)
 {
     uint64_t one = 1;
@@ -93,8 +93,8 @@ static void on_signal(int number)
     errno = saved;
 }
 
-/* catch_signals makes SIGTERM and SIGINT wake the reader through an eventfd, so that it ends
- * between two events. */
+/* Makes SIGTERM and SIGINT wake the reader through an eventfd, so that it ends between two
+ * events. */
 static int catch_signals(struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART},
@@ -146,7 +146,7 @@ static int until_deadline(int64_t deadline_ns)
     return ms < POLL_MAX_MS ? (int)ms : POLL_MAX_MS;
 }
 
-/* run_command runs the command for an event and waits until it has ended. */
+/* Runs the command for an event and waits until it has ended. */
 static int run_command(struct reader *r, const struct event *ev, struct error *err)
 {
     struct delivery d = {.ev = ev, .attempt = 1}, *list[] = {&d};
@@ -166,8 +166,8 @@ static int run_command(struct reader *r, const struct event *ev, struct error *e
     return 0;
 }
 
-/* record_handled records the event as handled; with `look` it only asks, and rolls back. *ret_first
- * says whether the event was new; without a store every event is. */
+/* Records the event as handled; with `look` it only asks, and rolls back. *ret_first says whether
+ * the event was new; without a store every event is. */
 static int record_handled(struct reader *r, const struct event *ev, bool look, bool *ret_first,
                           struct error *err)
 {
@@ -184,8 +184,8 @@ static int record_handled(struct reader *r, const struct event *ev, bool look, b
     return rc;
 }
 
-/* handle_event runs the command unless the event has been handled before. No transaction is open
- * while the command runs, because the command may write to the same database. */
+/* Runs the command unless the event has been handled before. No transaction is open while the
+ * command runs, because the command may write to the same database. */
 static int handle_event(void *ctx, const struct event *ev, struct error *err)
 {
     struct reader *r = ctx;
@@ -199,8 +199,7 @@ static int handle_event(void *ctx, const struct event *ev, struct error *err)
     return record_handled(r, ev, false, &first, err);
 }
 
-/* start_snapshot starts the command with two facts in its environment: the stream and where it
- * continues. */
+/* Starts the command with two facts in its environment: the stream and where it continues. */
 static int start_snapshot(const struct consume_args *a, const char *stream, const char *hwm,
                           pid_t *ret_pid, struct error *err)
 {
@@ -222,8 +221,8 @@ static int start_snapshot(const struct consume_args *a, const char *stream, cons
     return r;
 }
 
-/* take_snapshot runs the snapshot and waits for it. If it fails, no group is created, and the
- * next start tries again. */
+/* Runs the snapshot and waits for it. If it fails, no group is created, and the next start tries
+ * again. */
 static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
 {
     const struct reader *r = ctx;
@@ -242,7 +241,7 @@ static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct 
                    stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
-/* check_options asks for the options that consume cannot do without. */
+/* Asks for the options that consume cannot do without. */
 static int check_options(const struct consume_args *args, struct error *err)
 {
     if (!args->group)
@@ -254,7 +253,7 @@ static int check_options(const struct consume_args *args, struct error *err)
     return 0;
 }
 
-/* open_sink opens the sink that a relay would use for exec:COMMAND. */
+/* Opens the sink that a relay would use for exec:COMMAND. */
 static int open_sink(struct reader *r, struct error *err)
 {
     const char *url = r->sink_url.p;
@@ -273,8 +272,8 @@ static int open_sink(struct reader *r, struct error *err)
     return ops->open(&cfg, &r->sk, err);
 }
 
-/* read_stream reads the stream until told to stop, or with --drain until nothing is left, and logs
- * how it went. */
+/* Reads the stream until told to stop, or with --drain until nothing is left, and logs how it
+ * went. */
 static int read_stream(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;
@@ -308,8 +307,8 @@ static int read_stream(struct cli *cli, struct reader *r, struct error *err)
     return rc;
 }
 
-/* open_all opens the sink and, if one is given, the store. Whether or not it succeeds, the caller
- * calls close_all. */
+/* Opens the sink and, if one is given, the store. Whether or not it succeeds, the caller calls
+ * close_all. */
 static int open_all(struct cli *cli, struct reader *r, struct error *err)
 {
     buf_init(&r->sink_url, (size_t)1 << 20);

@@ -29,7 +29,7 @@ static void print_plain(struct texts *t)
     buf_adds(&t->out, "COMMIT;\n");
 }
 
-/* print_flyway writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
+/* Writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
 static void print_flyway(struct texts *t)
 {
     buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n",
@@ -53,8 +53,8 @@ static void print_golang_migrate(struct texts *t)
     buf_adds(&t->out, "COMMIT;\n");
 }
 
-/* python_text appends a string in triple quotes. SQLAlchemy takes a colon before a word for a
- * parameter, unless it has a backslash before it. */
+/* Appends a string in triple quotes. SQLAlchemy takes a colon before a word for a parameter, unless
+ * it has a backslash before it. */
 static void python_text(struct buf *b, const struct buf *sql)
 {
     buf_adds(b, "\"\"\"\n");
@@ -154,8 +154,8 @@ struct shown_url {
     bool removed; /* it had a password */
 };
 
-/* add_authority copies the URL up to its query, without the password before the host. It returns
- * the query with its question mark, or "". */
+/* Copies the URL up to its query, without the password before the host. It returns the query with
+ * its question mark, or "". */
 static const char *add_authority(struct shown_url *u, const char *url)
 {
     const char *scheme_end = strstr(url, "://");
@@ -177,7 +177,7 @@ static const char *add_authority(struct shown_url *u, const char *url)
     return query;
 }
 
-/* add_query copies the parameters whose name has no "password" in it. */
+/* Copies the parameters whose name has no "password" in it. */
 static void add_query(struct shown_url *u, const char *query)
 {
     char glue = '?';
@@ -196,8 +196,7 @@ static void add_query(struct shown_url *u, const char *query)
     }
 }
 
-/* add_schema appends the schema of the service, unless the URL names one. A name of ours needs no
- * encoding. */
+/* Appends the schema of the service, unless the URL names one. A name of ours needs no encoding. */
 static void add_schema(struct shown_url *u, const char *service)
 {
     const char *url = buf_cstr(&u->text);
@@ -208,8 +207,8 @@ static void add_schema(struct shown_url *u, const char *service)
         buf_addf(&u->text, "%cschema=%s_outbox", strchr(url, '?') ? '&' : '?', service);
 }
 
-/* show_url makes the URL of the store fit for a file: without its password, and with the schema of
- * the service. The caller releases its text. */
+/* Makes the URL of the store fit for a file: without its password, and with the schema of the
+ * service. The caller releases its text. */
 static void show_url(struct shown_url *u, const struct cli *cli, const struct texts *t)
 {
     *u = (struct shown_url){.removed = false};
@@ -224,7 +223,7 @@ static void show_url(struct shown_url *u, const struct cli *cli, const struct te
         add_schema(u, cli->args.gen.service);
 }
 
-/* text_of returns the text of a URL; "" if there was no memory, which the caller checks. */
+/* Returns the text of a URL; "" if there was no memory, which the caller checks. */
 static const char *text_of(struct shown_url *u)
 {
     const char *text = buf_cstr(&u->text);
@@ -233,7 +232,7 @@ static const char *text_of(struct shown_url *u)
     return text;
 }
 
-/* add_ini appends a config file for the service. */
+/* Appends a config file for the service. */
 static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
 {
     struct shown_url url;
@@ -261,7 +260,7 @@ static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
     buf_release(&url.text);
 }
 
-/* add_commented appends the lines of a text as comments; an empty line gets no trailing blank. */
+/* Appends the lines of a text as comments; an empty line gets no trailing blank. */
 static void add_commented(struct buf *b, const char *text, const char *comment)
 {
     while (*text) {
@@ -278,7 +277,7 @@ static void add_commented(struct buf *b, const char *text, const char *comment)
     }
 }
 
-/* add_start appends, in comments, the config file and the commands that a service starts with. */
+/* Appends, in comments, the config file and the commands that a service starts with. */
 static void add_start(const struct cli *cli, struct texts *t)
 {
     struct buf b;
@@ -324,7 +323,7 @@ static void files_release(struct files *f)
         buf_release(&f->file[i].text);
 }
 
-/* files_add returns the text of one more file, for the caller to fill. */
+/* Returns the text of one more file, for the caller to fill. */
 static struct buf *files_add(struct files *f, const char *name)
 {
     struct skeleton_file *one = &f->file[f->n++];
@@ -332,7 +331,7 @@ static struct buf *files_add(struct files *f, const char *name)
     return &one->text;
 }
 
-/* add_sql splits the output for a tool into the files it consists of. */
+/* Splits the output for a tool into the files it consists of. */
 static void add_sql(struct files *f, const struct cli *cli, const struct texts *t)
 {
     const struct tool *tool = tool_of(cli);
@@ -352,7 +351,7 @@ static void add_sql(struct files *f, const struct cli *cli, const struct texts *
     buf_add(files_add(f, tool->down), second, (size_t)(end - second));
 }
 
-/* add_program appends boot.c for the service. */
+/* Appends boot.c for the service. */
 static void add_program(struct buf *b, const struct cli *cli, const struct texts *t)
 {
     struct shown_url url;
@@ -426,8 +425,8 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
  * into an identifier of PostgreSQL. */
 #define SERVICE_SIZE (STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1))
 
-/* suggest_service writes a name that would be valid: each run of invalid characters becomes a dash,
- * except at either end. */
+/* Writes a name that would be valid: each run of invalid characters becomes a dash, except at
+ * either end. */
 static void suggest_service(const char *value, char out[SERVICE_SIZE])
 {
     size_t n = 0;
@@ -443,8 +442,7 @@ static void suggest_service(const char *value, char out[SERVICE_SIZE])
     out[n] = '\0';
 }
 
-/* set_service accepts what can be part of a schema's name, which is quoted, and the name of a
- * consumer. */
+/* Accepts what can be part of a schema's name, which is quoted, and the name of a consumer. */
 static int set_service(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -479,8 +477,8 @@ const struct option_def gen_options[] = {
 
 /* ---- the command ---- */
 
-/* check_service checks whether PostgreSQL allows the schema NAME_outbox and its view
- * NAME_outbox_dlq. Both are quoted, so any other name is fine. */
+/* Checks whether PostgreSQL allows the schema NAME_outbox and its view NAME_outbox_dlq. Both are
+ * quoted, so any other name is fine. */
 static int check_service(const char *service, struct error *err)
 {
     size_t n = strlen(service), room = PG_NAME_MAX - strlen("_outbox_dlq");
@@ -498,8 +496,7 @@ static int check_service(const char *service, struct error *err)
     return 0;
 }
 
-/* read_ddl gets the SQL from the store, after checking whether it and the tool can do what is
- * asked. */
+/* Gets the SQL from the store, after checking whether it and the tool can do what is asked. */
 static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 {
     char schema[STORE_NAME_MAX + 16];
@@ -530,7 +527,7 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
     return 0;
 }
 
-/* emit_texts prints the SQL, or writes it and the files of a service with --out-dir. */
+/* Prints the SQL, or writes it and the files of a service with --out-dir. */
 static int emit_texts(const struct cli *cli, struct texts *t, struct error *err)
 {
     tool_of(cli)->print(t);

@@ -119,8 +119,8 @@ static const char makefile[] =
     "\n"
     ".PHONY: clean\n";
 
-/* add_literal appends a C string literal. Anything but printable ASCII is written as three octal
- * digits. Two question marks could start a trigraph, so the first is escaped. */
+/* Appends a C string literal. Anything but printable ASCII is written as three octal digits. Two
+ * question marks could start a trigraph, so the first is escaped. */
 static void add_literal(struct buf *b, const char *text)
 {
     buf_addc(b, '"');
@@ -167,7 +167,7 @@ static int make_one(const char *path, struct error *err)
     return err_errno(err, ERR_CONFIG, errno, "--out-dir: could not create %s", path);
 }
 
-/* make_folder creates a directory and its parents. */
+/* Creates a directory and its parents. */
 static int make_folder(const char *dir, struct error *err)
 {
     char path[SKELETON_PATH];
@@ -202,7 +202,7 @@ static bool same_text(const struct buf *a, const struct buf *b)
     return a->n == 0 || memcmp(a->p, b->p, a->n) == 0;
 }
 
-/* compare_file finds out whether a file exists, and fails if it has another content. */
+/* Finds out whether a file exists, and fails if it has another content. */
 static int compare_file(const char *dir, struct skeleton_file *f, struct error *err)
 {
     char path[SKELETON_PATH];
@@ -236,8 +236,8 @@ static int write_all(int fd, const struct buf *text)
     return 0;
 }
 
-/* write_new writes a file that does not exist. It neither replaces what was put there meanwhile nor
- * follows a link. */
+/* Writes a file that does not exist. It neither replaces what was put there meanwhile nor follows a
+ * link. */
 static int write_new(const char *dir, const struct skeleton_file *f, struct error *err)
 {
     char path[SKELETON_PATH];

@@ -153,7 +153,7 @@ static void add_word(struct buf *b, struct str s)
     buf_addc(b, ' ');
 }
 
-/* message_text writes place, position, type, key, id and value. */
+/* Writes place, position, type, key, id and value. */
 static void message_text(struct buf *b, const void *row)
 {
     const struct shown_message *m = row;
@@ -169,7 +169,7 @@ static void message_text(struct buf *b, const void *row)
 
 /* ---- receiving ---- */
 
-/* take_message checks or prints one message. */
+/* Checks or prints one message. */
 static int take_message(struct receiving *r, const struct received *got, struct error *err)
 {
     struct shown_message m = {.got = got};
@@ -188,8 +188,7 @@ static int take_message(struct receiving *r, const struct received *got, struct 
     return 0;
 }
 
-/* receive_all takes messages until there are enough, none came for long enough, or it is told to
- * stop. */
+/* Takes messages until there are enough, none came for long enough, or it is told to stop. */
 static int receive_all(struct receiving *r, struct error *err)
 {
     int64_t count = r->cli->args.receive.count;
@@ -261,8 +260,8 @@ static void verdict_text(struct buf *b, const void *row)
         buf_addf(b, "not an event: %lld\n", (long long)n->strange);
 }
 
-/* print_verdict compares with the store and prints what came of it. Repeats are no fault: delivery
- * is at least once. */
+/* Compares with the store and prints what came of it. Repeats are no fault: delivery is at least
+ * once. */
 static int print_verdict(struct receiving *r, struct error *err)
 {
     struct store *st;
@@ -282,7 +281,7 @@ static int print_verdict(struct receiving *r, struct error *err)
     return -1;
 }
 
-/* open_all opens what is needed; the caller closes it either way. */
+/* Opens what is needed; the caller closes it either way. */
 static int open_all(struct receiving *r, struct error *err)
 {
     const struct receive_args *a = &r->cli->args.receive;

@@ -35,7 +35,7 @@ static int table_init(struct table *t)
     return t->slot ? 0 : -1;
 }
 
-/* find_slot returns the slot of these numbers, or the empty one where it would be. */
+/* Returns the slot of these numbers, or the empty one where it would be. */
 static struct slot *find_slot(const struct table *t, uint64_t high, uint64_t low)
 {
     size_t i = (size_t)hash_end(high ^ (low * UINT64_C(0x9e3779b97f4a7c15))) & (t->size - 1);
@@ -58,7 +58,7 @@ static int grow_table(struct table *t)
     return 0;
 }
 
-/* put_slot finds a slot or makes one; NULL without memory. */
+/* Finds a slot or makes one; NULL without memory. */
 static struct slot *put_slot(struct table *t, uint64_t high, uint64_t low, bool *ret_new)
 {
     if (t->n >= t->size / 4 * 3 && grow_table(t) != 0)
@@ -98,7 +98,7 @@ const struct receive_counts *receive_check_counts(const struct receive_check *c)
     return &c->counts;
 }
 
-/* number_of reads the digits of an id as two numbers; letters may be capitals. */
+/* Reads the digits of an id as two numbers; letters may be capitals. */
 static void number_of(struct str id, uint64_t *high, uint64_t *low)
 {
     *high = *low = 0;
@@ -138,8 +138,8 @@ void receive_check_strange(struct receive_check *c)
 
 /* ---- the store ---- */
 
-/* check_order compares an event with the one before it of its key. Events come in the order of
- * their numbers. */
+/* Compares an event with the one before it of its key. Events come in the order of their
+ * numbers. */
 static void check_order(struct receive_check *c, const struct event *ev, const struct slot *came)
 {
     bool is_new;
@@ -158,8 +158,7 @@ static void check_order(struct receive_check *c, const struct event *ev, const s
         snprintf(c->counts.misordered_id, sizeof c->counts.misordered_id, "%s", ev->id.p);
 }
 
-/* is_expected says whether the store has the event as delivered, or whether no consumer was
- * given. */
+/* Whether the store has the event as delivered, or whether no consumer was given. */
 static bool is_expected(const struct delivery_info *d, size_t n, const char *consumer)
 {
     if (!consumer)

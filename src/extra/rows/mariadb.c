@@ -72,8 +72,7 @@ static int ready(void *conn, struct error *err)
 
 /* ---- statements ---- */
 
-/* add_text writes a text so that neither the connection's character set nor its sql_mode
- * matters. */
+/* Writes a text so that neither the connection's character set nor its sql_mode matters. */
 static void add_text(struct buf *b, const struct rows_value *v)
 {
     buf_adds(b, v->kind == ROWS_BLOB ? "X'" : "_utf8mb4 X'");
@@ -98,7 +97,7 @@ static void add_literal(struct buf *b, const struct rows_value *v)
     }
 }
 
-/* write_out replaces each placeholder by its value. */
+/* Replaces each placeholder by its value. */
 static void write_out(const char *text, const struct rows_sql *sql, struct buf *b)
 {
     while (*text) {
@@ -155,7 +154,7 @@ static int take_rows(MYSQL *db, struct outbox_rows *ret, struct error *err)
     return r;
 }
 
-/* matched counts the rows that an UPDATE has found, whether it changed them or not. */
+/* Counts the rows that an UPDATE has found, whether it changed them or not. */
 static int64_t matched(MYSQL *db)
 {
     long long n;
@@ -241,7 +240,7 @@ static int change(const struct rows_dialect *d, void *conn, const outbox_row_cla
     return r;
 }
 
-/* read_back reads the rows as they are now, in the order in which they were picked. */
+/* Reads the rows as they are now, in the order in which they were picked. */
 static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                      const struct part *p, struct outbox_rows *ret, struct error *err)
 {
@@ -260,7 +259,7 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
     return r;
 }
 
-/* claim claims inside a transaction. */
+/* Claims inside a transaction. */
 static int claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                  struct outbox_rows *keys, struct outbox_rows *ret, struct error *err)
 {

@@ -21,7 +21,7 @@
 
 #include "extra/rows/rows.h"
 
-/* code_of turns a SQLSTATE into a code; the first prefix that matches counts. */
+/* Turns a SQLSTATE into a code; the first prefix that matches counts. */
 static enum err_code code_of(const char *state)
 {
     static const struct {
@@ -46,7 +46,7 @@ static enum err_code code_of(const char *state)
     return ERR_INTERNAL;
 }
 
-/* fate_of says whether trying again can help. */
+/* Whether trying again can help. */
 static enum retry_class fate_of(enum err_code code)
 {
     switch (code) {
@@ -95,8 +95,8 @@ static int ready(void *conn, struct error *err)
 
 #define NUMBER_MAX 32
 
-/* param_text returns a value as text, written into `number` if need be. Values have no type on
- * their way, so each takes that of the column it meets. */
+/* Returns a value as text, written into `number` if need be. Values have no type on their way, so
+ * each takes that of the column it meets. */
 static const char *param_text(const struct rows_value *v, char number[NUMBER_MAX])
 {
     switch (v->kind) {
@@ -109,7 +109,7 @@ static const char *param_text(const struct rows_value *v, char number[NUMBER_MAX
     return number;
 }
 
-/* send runs the statement in one round trip; the caller clears the result. */
+/* Runs the statement in one round trip; the caller clears the result. */
 static PGresult *send(PGconn *conn, struct rows_sql *sql, struct error *err)
 {
     const char *text = rows_sql_text(sql, err);
@@ -131,7 +131,7 @@ static PGresult *send(PGconn *conn, struct rows_sql *sql, struct error *err)
     return NULL;
 }
 
-/* take_row adds row `at` of the result to *ret, from its column `first` on. */
+/* Adds row `at` of the result to *ret, from its column `first` on. */
 static int take_row(const PGresult *res, int at, int first, struct outbox_rows *ret,
                     struct error *err)
 {
@@ -207,7 +207,7 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* take_in_order adds the rows in the order of the candidates. */
+/* Adds the rows in the order of the candidates. */
 static int take_in_order(const PGresult *res, struct outbox_rows *ret, struct error *err)
 {
     int n = PQntuples(res);

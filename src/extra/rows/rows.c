@@ -28,8 +28,8 @@ rows_path rows_path_of(const struct rows_dialect *d)
     return rows_portable_claim;
 }
 
-/* rows_claim checks everything before it touches the database, and returns rows only if they are
- * claimed: the dialect's path has committed. */
+/* Checks everything before it touches the database, and returns rows only if they are claimed: the
+ * dialect's path has committed. */
 int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                struct outbox_rows **ret, struct error *err)
 {
@@ -67,7 +67,7 @@ int rows_run_text(const struct rows_dialect *d, void *conn, const char *text, st
     return r;
 }
 
-/* guarded_update changes the row if it still meets the criteria. */
+/* Changes the row if it still meets the criteria. */
 static int guarded_update(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                           const struct rows_value *key, int64_t *ret_changed, struct error *err)
 {
@@ -96,8 +96,8 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
     return r;
 }
 
-/* claim_one claims one candidate in a transaction of its own: claimers that hold one row at a time
- * cannot deadlock. The row is ours only once that has committed. */
+/* Claims one candidate in a transaction of its own: claimers that hold one row at a time cannot
+ * deadlock. The row is ours only once that has committed. */
 static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                      const struct rows_value *key, struct outbox_rows *ret, struct error *err)
 {
@@ -130,8 +130,7 @@ static int candidates(const struct rows_dialect *d, void *conn, const outbox_row
     return r;
 }
 
-/* claim_round claims as many of the first candidates as it can; *ret_found is how many there
- * were. */
+/* Claims as many of the first candidates as it can; *ret_found is how many there were. */
 static int claim_round(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                        struct outbox_rows *ret, size_t *ret_found, struct error *err)
 {

@@ -33,7 +33,7 @@ static int check_value(const char *column, const outbox_value *v, struct error *
     return 0;
 }
 
-/* check_compared checks a value that a criterion compares with. */
+/* Checks a value that a criterion compares with. */
 static int check_compared(const char *column, const outbox_value *v, struct error *err)
 {
     if (check_value(column, v, err) != 0)
@@ -80,7 +80,7 @@ static int check_field(const outbox_row_claim *c, const outbox_claim_field *f, s
     return check_value(f->column, &f->value, err);
 }
 
-/* check_parts checks everything that a claim has several of. */
+/* Checks everything that a claim has several of. */
 static int check_parts(const outbox_row_claim *c, struct error *err)
 {
     for (size_t i = 0; i < c->n_criteria; i++)
@@ -98,7 +98,7 @@ static int check_parts(const outbox_row_claim *c, struct error *err)
     return 0;
 }
 
-/* check_names checks the table, its schema, and its key, which may be left to the dialect. */
+/* Checks the table, its schema, and its key, which may be left to the dialect. */
 static int check_names(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err)
 {
     if (check_name("table", c->table, err) != 0)
@@ -193,14 +193,14 @@ static void add_number(struct rows_sql *sql, int64_t number)
     rows_sql_param(sql, &(struct rows_value){.kind = ROWS_INT, .number = number});
 }
 
-/* add_separator puts `between` before every item but the first, which gets `before`. */
+/* Puts `between` before every item but the first, which gets `before`. */
 static void add_separator(struct rows_sql *sql, size_t i, const char *before, const char *between)
 {
     const char *separator = i == 0 ? before : between;
     rows_sql_add(sql, separator);
 }
 
-/* add_value adds what a criterion on the column compares with, or what the column becomes. */
+/* Adds what a criterion on the column compares with, or what the column becomes. */
 static void add_value(struct rows_sql *sql, const outbox_row_claim *c, const char *column,
                       const outbox_value *v)
 {
@@ -284,7 +284,7 @@ static void add_criterion(struct rows_sql *sql, const outbox_row_claim *c,
     rows_sql_add(sql, ")");
 }
 
-/* is_first says whether criterion i is the first of its alternative. */
+/* Whether criterion i is the first of its alternative. */
 static bool is_first(const outbox_row_claim *c, size_t i)
 {
     for (size_t j = 0; j < i; j++)
@@ -293,7 +293,7 @@ static bool is_first(const outbox_row_claim *c, size_t i)
     return true;
 }
 
-/* add_alternative joins the criteria of the alternative whose first is at i. */
+/* Joins the criteria of the alternative whose first is at i. */
 static void add_alternative(struct rows_sql *sql, const outbox_row_claim *c, size_t i)
 {
     for (size_t j = i; j < c->n_criteria; j++) {

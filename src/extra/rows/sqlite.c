@@ -39,8 +39,7 @@ static int bind(sqlite3_stmt *q, int at, const struct rows_value *v)
     return SQLITE_MISUSE;
 }
 
-/* prepare returns the statement with its parameters bound, which it borrows from sql; NULL on
- * failure. */
+/* Returns the statement with its parameters bound, which it borrows from sql; NULL on failure. */
 static sqlite3_stmt *prepare(sqlite3 *db, struct rows_sql *sql, struct error *err)
 {
     const char *text = rows_sql_text(sql, err);
@@ -59,7 +58,7 @@ static sqlite3_stmt *prepare(sqlite3 *db, struct rows_sql *sql, struct error *er
     return NULL;
 }
 
-/* bytes_of returns the bytes of a cell, as text unless it is a blob. An empty blob has none. */
+/* Returns the bytes of a cell, as text unless it is a blob. An empty blob has none. */
 static const void *bytes_of(sqlite3_stmt *q, int col, enum rows_kind kind)
 {
     if (kind == ROWS_BLOB)
@@ -67,7 +66,7 @@ static const void *bytes_of(sqlite3_stmt *q, int col, enum rows_kind kind)
     return sqlite3_column_text(q, col);
 }
 
-/* take_cell copies a cell of the current row; false when out of memory. */
+/* Copies a cell of the current row; false when out of memory. */
 static bool take_cell(sqlite3_stmt *q, int col, struct rows_value *v, struct arena *a)
 {
     static const enum rows_kind kinds[] = {
@@ -101,7 +100,7 @@ static int take_row(sqlite3_stmt *q, struct outbox_rows *ret, struct error *err)
     return 0;
 }
 
-/* step runs the statement to its end and adds its rows to *ret. */
+/* Runs the statement to its end and adds its rows to *ret. */
 static int step(sqlite3 *db, sqlite3_stmt *q, struct outbox_rows *ret, struct error *err)
 {
     int rc;
@@ -150,8 +149,8 @@ static int select_keys(sqlite3 *db, const outbox_row_claim *c, struct outbox_row
     return r;
 }
 
-/* update_keys updates row by row to keep the order, since that of RETURNING is not defined. The key
- * is the last parameter, bound again for each row. */
+/* Updates row by row to keep the order, since that of RETURNING is not defined. The key is the last
+ * parameter, bound again for each row. */
 static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outbox_rows *keys,
                        struct outbox_rows *ret, struct error *err)
 {
@@ -186,8 +185,7 @@ static int run_text(sqlite3 *db, const char *text, struct error *err)
     return 0;
 }
 
-/* rows_sqlite_claim returns the rows only after the commit. Before it, they would not be
- * claimed. */
+/* Returns the rows only after the commit. Before it, they would not be claimed. */
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err)
 {

@@ -55,7 +55,7 @@ static bool told_to_stop(const struct member *m)
     return poll(&fd, 1, 0) == 1;
 }
 
-/* back_off waits longer with each failure in a row. */
+/* Waits longer with each failure in a row. */
 static void back_off(struct member *m)
 {
     struct pollfd fd = {.fd = m->cfg->wake, .events = POLLIN};
@@ -69,14 +69,14 @@ static void back_off(struct member *m)
 
 /* ---- asking ---- */
 
-/* call_redis runs a command, and returns whatever Redis answers to it. The caller frees *ret. */
+/* Runs a command, and returns whatever Redis answers to it. The caller frees *ret. */
 static int call_redis(struct member *m, int argc, const char **argv, redisReply **ret,
                       struct error *err)
 {
     return redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err);
 }
 
-/* error_of turns an error reply into an error: CLASS_FATAL where waiting does not help. */
+/* Turns an error reply into an error: CLASS_FATAL where waiting does not help. */
 static int error_of(struct member *m, const redisReply *r, struct error *err)
 {
     char said[REDIS_TEXT];
@@ -89,7 +89,7 @@ static int error_of(struct member *m, const redisReply *r, struct error *err)
     return err_class(err, ERR_UNAVAILABLE, class, 0, "%s: %s", m->url.label, said);
 }
 
-/* call_checked is call_redis where an error reply is an error, too. */
+/* Call_redis where an error reply is an error, too. */
 static int call_checked(struct member *m, int argc, const char **argv, redisReply **ret,
                         struct error *err)
 {
@@ -103,15 +103,14 @@ static int call_checked(struct member *m, int argc, const char **argv, redisRepl
     return -1;
 }
 
-/* unknown_answer makes an error of an answer that Redis does not give: we may be connected to
- * something else. */
+/* Makes an error of an answer that Redis does not give: we may be connected to something else. */
 static int unknown_answer(const struct member *m, const char *command, struct error *err)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                      "%s gave no such answer to %s as Redis gives", m->url.label, command);
 }
 
-/* count_of returns how many elements a list has; 0 for anything but a list. */
+/* Returns how many elements a list has; 0 for anything but a list. */
 static size_t count_of(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_ARRAY)
@@ -119,8 +118,7 @@ static size_t count_of(const redisReply *r)
     return r->elements;
 }
 
-/* is_pair says whether r is a text and what belongs to it: an id and its fields, or a stream and
- * its entries. */
+/* Whether r is a text and what belongs to it: an id and its fields, or a stream and its entries. */
 static bool is_pair(const redisReply *r)
 {
     if (count_of(r) != 2)
@@ -128,8 +126,7 @@ static bool is_pair(const redisReply *r)
     return r->element[0]->type == REDIS_REPLY_STRING;
 }
 
-/* find_text returns the text that follows a name in a list of names and values; NULL: there is
- * none. */
+/* Returns the text that follows a name in a list of names and values; NULL: there is none. */
 static const redisReply *find_text(const redisReply *list, const char *name)
 {
     for (size_t i = 0; i + 1 < count_of(list); i += 2) {
@@ -146,7 +143,7 @@ static const redisReply *find_text(const redisReply *list, const char *name)
 
 /* ---- the group ---- */
 
-/* has_group says whether the stream has our group. A stream that does not exist has none. */
+/* Whether the stream has our group. A stream that does not exist has none. */
 static int has_group(struct member *m, const char *stream, bool *ret, struct error *err)
 {
     redisReply *r = NULL;
@@ -163,8 +160,8 @@ static int has_group(struct member *m, const char *stream, bool *ret, struct err
     return 0;
 }
 
-/* last_id returns the last id of the stream. Every entry up to it was committed in the source
- * before it was added, so a reader of the source's rows finds it there from now on. */
+/* Returns the last id of the stream. Every entry up to it was committed in the source before it was
+ * added, so a reader of the source's rows finds it there from now on. */
 static int last_id(struct member *m, const char *stream, char id[ID_TEXT], struct error *err)
 {
     redisReply *r = NULL;
@@ -183,8 +180,8 @@ static int last_id(struct member *m, const char *stream, char id[ID_TEXT], struc
     return rc;
 }
 
-/* make_group creates the group of a stream, unless it exists; it is fine if another member does so
- * meanwhile. With a snapshot, the group starts where that ends. */
+/* Creates the group of a stream, unless it exists; it is fine if another member does so meanwhile.
+ * With a snapshot, the group starts where that ends. */
 static int make_group(struct member *m, const char *stream, struct error *err)
 {
     char from[ID_TEXT];
@@ -229,7 +226,7 @@ static int acknowledge(struct member *m, const char *stream, const char *id, str
     return 0;
 }
 
-/* event_of reads the field `event` of an entry. */
+/* Reads the field `event` of an entry. */
 static int event_of(struct member *m, const redisReply *fields, struct event *ev, struct error *err)
 {
     if (fields->type != REDIS_REPLY_ARRAY)
@@ -245,8 +242,8 @@ static int stopped(struct error *err)
     return err_set(err, ERR_BUSY, "told to stop");
 }
 
-/* handle_entry handles one entry, and tries again until that succeeds or it is time to stop. Those
- * behind it wait, so that none overtakes it. */
+/* Handles one entry, and tries again until that succeeds or it is time to stop. Those behind it
+ * wait, so that none overtakes it. */
 static int handle_entry(struct member *m, const char *stream, const redisReply *entry,
                         struct error *err)
 {
@@ -295,8 +292,7 @@ static int handle_entries(struct member *m, const char *stream, const redisReply
     return 0;
 }
 
-/* claim_some takes over up to a hundred entries that are idle at other members, and moves the
- * cursor. */
+/* Takes over up to a hundred entries that are idle at other members, and moves the cursor. */
 static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT], struct error *err)
 {
     char idle[24];
@@ -321,7 +317,7 @@ static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT]
     return rc;
 }
 
-/* claim_stranded takes over all entries of a stream that are idle at other members. */
+/* Takes over all entries of a stream that are idle at other members. */
 static int claim_stranded(struct member *m, const char *stream, struct error *err)
 {
     char cursor[ID_TEXT] = "0-0";
@@ -332,7 +328,7 @@ static int claim_stranded(struct member *m, const char *stream, struct error *er
     return 0;
 }
 
-/* handle_own handles a batch of own entries of stream[i], and moves the cursor behind them. */
+/* Handles a batch of own entries of stream[i], and moves the cursor behind them. */
 static int handle_own(struct member *m, size_t i, const redisReply *entries, struct error *err)
 {
     size_t n = count_of(entries);
@@ -349,8 +345,7 @@ static int handle_own(struct member *m, size_t i, const redisReply *entries, str
     return 0;
 }
 
-/* read_own handles the entries that this member had read and not acknowledged when it last
- * stopped. */
+/* Handles the entries that this member had read and not acknowledged when it last stopped. */
 static int read_own(struct member *m, size_t i, struct error *err)
 {
     int rc = 0;
@@ -371,7 +366,7 @@ static int read_own(struct member *m, size_t i, struct error *err)
     return rc;
 }
 
-/* read_new waits a little for new entries of all streams. *ret_any: there were some. */
+/* Waits a little for new entries of all streams. *ret_any: there were some. */
 static int read_new(struct member *m, bool *ret_any, struct error *err)
 {
     char block[24];
@@ -401,8 +396,8 @@ static int read_new(struct member *m, bool *ret_any, struct error *err)
 
 /* ---- the loop ---- */
 
-/* read_round reads everything there is once: own entries first, now and then those that are idle at
- * other members, then new ones. *ret_any: there were new entries. */
+/* Reads everything there is once: own entries first, now and then those that are idle at other
+ * members, then new ones. *ret_any: there were new entries. */
 static int read_round(struct member *m, bool *ret_any, struct error *err)
 {
     int64_t now = clock_mono(&clock_system);

@@ -14,7 +14,7 @@
 #define LISTEN_BODY_MAX ((int64_t)1 << 30)
 #define TIMESTAMP_MAX INT64_C(999999999999999)
 
-/* set_secret_env checks the name as webhook-secret-env of a consumer does, and borrows it. */
+/* Checks the name as webhook-secret-env of a consumer does, and borrows it. */
 static int set_secret_env(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
@@ -117,7 +117,7 @@ static const struct option_def public_options[] = {
     OPTION_END,
 };
 
-/* load_keys reads the secrets or keys for one use; the caller frees them. */
+/* Reads the secrets or keys for one use; the caller frees them. */
 static int load_keys(const struct webhook_args *w, enum signature_use use,
                      struct signature_keys **ret, struct error *err)
 {
@@ -128,7 +128,7 @@ static int load_keys(const struct webhook_args *w, enum signature_use use,
     return signature_keys_load(&from, ret, err);
 }
 
-/* read_body reads a file, or with "-" stdin. */
+/* Reads a file, or with "-" stdin. */
 static int read_body(const char *path, struct buf *body, struct error *err)
 {
     int e = lines_slurp(path, BODY_MAX, body);
@@ -139,8 +139,8 @@ static int read_body(const char *path, struct buf *body, struct error *err)
     return 0;
 }
 
-/* load_message reads the keys and the body. On success the caller frees *keys; it releases the body
- * in any case. */
+/* Reads the keys and the body. On success the caller frees *keys; it releases the body in any
+ * case. */
 static int load_message(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
                         struct buf *body, struct error *err)
 {
@@ -162,7 +162,7 @@ static int load_message(const struct cli *cli, enum signature_use use, struct si
     return -1;
 }
 
-/* webhook_sign prints the headers that a sender would send with the body. */
+/* Prints the headers that a sender would send with the body. */
 static int webhook_sign(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
@@ -188,7 +188,7 @@ static int webhook_sign(struct cli *cli, struct error *err)
     return r;
 }
 
-/* say_verdict prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
+/* Prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
 static int say_verdict(const struct webhook_args *w, struct signature_keys *keys,
                        const struct buf *body, struct error *err)
 {
@@ -231,8 +231,7 @@ static int webhook_verify(struct cli *cli, struct error *err)
     return r;
 }
 
-/* warn_readable warns about `webhook secret > file`: the shell makes the file, perhaps
- * readable by every user. */
+/* Warns about `webhook secret > file`: the shell makes the file, perhaps readable by every user. */
 static void warn_readable(void)
 {
     struct stat st;
@@ -242,7 +241,7 @@ static void warn_readable(void)
                      "chmod o-rwx on it, and create such files with umask 077");
 }
 
-/* webhook_secret prints a new secret, and wipes it from memory. */
+/* Prints a new secret, and wipes it from memory. */
 static int webhook_secret(struct cli *cli, struct error *err)
 {
     struct buf b, public;
@@ -268,7 +267,7 @@ static int webhook_secret(struct cli *cli, struct error *err)
     return r;
 }
 
-/* webhook_public prints the public key of each private key, for receivers. */
+/* Prints the public key of each private key, for receivers. */
 static int webhook_public(struct cli *cli, struct error *err)
 {
     struct signature_keys *keys = NULL;

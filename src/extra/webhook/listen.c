@@ -41,9 +41,9 @@ void listen_give_time(struct listener *l, struct client *c, int64_t ms)
         l->look_at = c->deadline;
 }
 
-/* watch_half makes epoll report once when the client closes its half. If the last bytes and the end
- * arrive together, the daemon reads the bytes and misses the end: the connection would stay until
- * its time is up. */
+/* Makes epoll report once when the client closes its half. If the last bytes and the end arrive
+ * together, the daemon reads the bytes and misses the end: the connection would stay until its time
+ * is up. */
 static void watch_half(struct listener *l, struct client *c)
 {
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = c};
@@ -51,7 +51,7 @@ static void watch_half(struct listener *l, struct client *c)
     epoll_ctl(l->halves, EPOLL_CTL_ADD, c->fd, &ev);
 }
 
-/* see_halves notes which clients have closed their half. Call it before the daemon runs. */
+/* Notes which clients have closed their half. Call it before the daemon runs. */
 static void see_halves(struct listener *l)
 {
     struct epoll_event evs[64];
@@ -63,7 +63,7 @@ static void see_halves(struct listener *l)
     }
 }
 
-/* disconnect disconnects a client. The daemon notices, and cleans up. */
+/* Disconnects a client. The daemon notices, and cleans up. */
 static void disconnect(struct client *c)
 {
     shutdown(c->fd, SHUT_RDWR);
@@ -71,7 +71,7 @@ static void disconnect(struct client *c)
     c->half_closed = false;
 }
 
-/* waits_in_vain reports whether we wait for a client that will send nothing more. */
+/* Whether we wait for a client that will send nothing more. */
 static bool waits_in_vain(const struct client *c)
 {
     int unread = 0;
@@ -80,8 +80,8 @@ static bool waits_in_vain(const struct client *c)
     return ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
 }
 
-/* drop_halves disconnects clients that have closed their half, once the daemon has read all they
- * sent. Call it after the daemon ran. */
+/* Disconnects clients that have closed their half, once the daemon has read all they sent. Call it
+ * after the daemon ran. */
 static void drop_halves(struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
@@ -109,8 +109,7 @@ static struct client *free_slot(struct listener *l)
     return NULL;
 }
 
-/* on_connection always finds a free slot: there are as many as the daemon allows
- * connections. */
+/* Always finds a free slot: there are as many as the daemon allows connections. */
 static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -133,7 +132,7 @@ static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
     *client = c;
 }
 
-/* drop_late disconnects the clients whose time is up, and finds the next deadline. */
+/* Disconnects the clients whose time is up, and finds the next deadline. */
 static void drop_late(struct listener *l, int64_t now)
 {
     if (now < l->look_at)
@@ -177,7 +176,7 @@ static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_stora
                             MHD_OPTION_END);
 }
 
-/* start_listening prints the address with the port in use, which --port 0 leaves to the kernel. */
+/* Prints the address with the port in use, which --port 0 leaves to the kernel. */
 static int start_listening(struct listener *l, struct error *err)
 {
     const char *address = l->w->address;
@@ -201,15 +200,14 @@ static int start_listening(struct listener *l, struct error *err)
     return output_end(err);
 }
 
-/* is_done says whether to leave the loop: after a signal, an error of the output, or --count
- * requests. */
+/* Whether to leave the loop: after a signal, an error of the output, or --count requests. */
 static bool is_done(const struct listener *l)
 {
     bool all_answered = l->w->count && l->answered >= l->w->count;
     return stopped || l->err.code || all_answered;
 }
 
-/* sooner_timeout returns the smaller of two timeouts in ms, where -1 stands for none. */
+/* Returns the smaller of two timeouts in ms, where -1 stands for none. */
 static int sooner_timeout(int a, int b)
 {
     if (a < 0 || b < 0)
@@ -224,7 +222,7 @@ static int ms_until(int64_t at, int64_t now)
     return (int)((at - now) / MS_NS) + 1;
 }
 
-/* loop_timeout returns how long the loop may sleep, in ms; -1: until something happens. */
+/* Returns how long the loop may sleep, in ms; -1: until something happens. */
 static int loop_timeout(const struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
@@ -239,8 +237,7 @@ static int loop_timeout(const struct listener *l)
     return ms;
 }
 
-/* run_loop answers until it is told to stop. Signals are let in only while it waits, so none is
- * missed. */
+/* Answers until it is told to stop. Signals are let in only while it waits, so none is missed. */
 static void run_loop(struct listener *l, const sigset_t *waiting)
 {
     struct pollfd fds[] = {
@@ -268,7 +265,7 @@ static void run_loop(struct listener *l, const sigset_t *waiting)
     }
 }
 
-/* make_answer makes the one response that all requests get, apart from the status. */
+/* Makes the one response that all requests get, apart from the status. */
 static int make_answer(struct listener *l, struct error *err)
 {
     char seconds[24];
@@ -281,7 +278,7 @@ static int make_answer(struct listener *l, struct error *err)
     return 0;
 }
 
-/* load_keys loads the keys for signatures, if there are any, and then the memory for replays. */
+/* Loads the keys for signatures, if there are any, and then the memory for replays. */
 static int load_keys(struct listener *l, struct error *err)
 {
     struct signature_source from = {l->w->secret_file, l->w->secret_env, SIGNATURE_VERIFY};
@@ -295,7 +292,7 @@ static int load_keys(struct listener *l, struct error *err)
     return 0;
 }
 
-/* catch_signals blocks the signals that stop us, and returns the mask to wait with. */
+/* Blocks the signals that stop us, and returns the mask to wait with. */
 static void catch_signals(sigset_t *before)
 {
     struct sigaction stop = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
@@ -321,7 +318,7 @@ static int prepare_listener(struct listener *l, struct error *err)
     return start_listening(l, err);
 }
 
-/* release_listener stops the daemon first: it may still call back for open requests. */
+/* Stops the daemon first: it may still call back for open requests. */
 static void release_listener(struct listener *l)
 {
     if (l->daemon)

@@ -30,7 +30,7 @@ struct claims {
     bool twice;            /* there was a second id or timestamp */
 };
 
-/* claim_once takes a header that may occur only once. */
+/* Takes a header that may occur only once. */
 static void claim_once(struct claims *c, struct str *field, struct str value)
 {
     if (field->p)
@@ -38,7 +38,7 @@ static void claim_once(struct claims *c, struct str *field, struct str value)
     *field = value;
 }
 
-/* note_claim collects the headers of a signature. Names of headers ignore case. */
+/* Collects the headers of a signature. Names of headers ignore case. */
 static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
@@ -57,8 +57,8 @@ static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const c
     return MHD_YES;
 }
 
-/* judge_genuine refuses a replay of what was accepted before. A sender whose first attempt got lost
- * tries again with a new timestamp, so that is no replay. */
+/* Refuses a replay of what was accepted before. A sender whose first attempt got lost tries again
+ * with a new timestamp, so that is no replay. */
 static struct verdict judge_genuine(struct listener *l, const struct signature_message *m,
                                     int64_t now)
 {
@@ -76,8 +76,8 @@ static struct verdict judge_genuine(struct listener *l, const struct signature_m
     return (struct verdict){status, "genuine"};
 }
 
-/* missing_in says what is wrong with the headers, before any signature is checked; NULL: nothing.
- * It reads the timestamp into *ret. */
+/* Returns what is wrong with the headers, before any signature is checked; NULL: nothing. It reads
+ * the timestamp into *ret. */
 static const char *missing_in(const struct claims *c, int64_t *ret)
 {
     if (c->twice)
@@ -106,8 +106,7 @@ static struct verdict judge_claims(struct listener *l, struct visit *v, const st
     return judge_genuine(l, &m, now);
 }
 
-/* judge_request decides how to answer a complete request. Without keys there is nothing to
- * check. */
+/* Decides how to answer a complete request. Without keys there is nothing to check. */
 static struct verdict judge_request(struct listener *l, struct visit *v)
 {
     struct claims c = {.twice = false};
@@ -130,8 +129,8 @@ static const char *header_of(struct visit *v, const char *name)
     return MHD_lookup_connection_value(v->conn, MHD_HEADER_KIND, name);
 }
 
-/* clean_body appends the body as one line that is safe for a terminal. It works in place and in one
- * pass, since a hostile body may have 64 MiB. */
+/* Appends the body as one line that is safe for a terminal. It works in place and in one pass,
+ * since a hostile body may have 64 MiB. */
 static void clean_body(struct buf *b, const struct visit *v)
 {
     size_t start = b->n;
@@ -142,8 +141,7 @@ static void clean_body(struct buf *b, const struct visit *v)
     b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
 }
 
-/* print_text prints a line about the request and one with its body. All of it comes from
- * strangers. */
+/* Prints a line about the request and one with its body. All of it comes from strangers. */
 static void print_text(struct listener *l, struct visit *v, const char *what, const char *verdict)
 {
     static const char *const names[] = {"ce-type", "ce-subject", "webhook-id"};
@@ -173,7 +171,7 @@ struct shown_request {
     const char *what, *verdict;
 };
 
-/* add_header adds a header to the JSON object b. A name that is not UTF-8 is made so. */
+/* Adds a header to the JSON object b. A name that is not UTF-8 is made so. */
 static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
@@ -225,8 +223,8 @@ const struct listing_field fields_webhook[] = {
     {NULL},
 };
 
-/* print_request prints a complete request, unless --quiet was given. An error of the output stays
- * in l->err and ends the loop. */
+/* Prints a complete request, unless --quiet was given. An error of the output stays in l->err and
+ * ends the loop. */
 static void print_request(struct listener *l, struct visit *v, const char *what,
                           const char *verdict)
 {
@@ -256,7 +254,7 @@ static enum MHD_Result answer_request(struct listener *l, struct visit *v)
     return MHD_queue_response(v->conn, v->status, l->answer);
 }
 
-/* answer_later suspends the connection until its answer is due. */
+/* Suspends the connection until its answer is due. */
 static enum MHD_Result answer_later(struct listener *l, struct visit *v)
 {
     v->due = clock_mono(&clock_system) + l->w->delay_ms * MS_NS;
@@ -276,8 +274,8 @@ static void drop_body(struct listener *l, struct visit *v)
     buf_release(&v->body);
 }
 
-/* complete_request deals with a request whose last byte has come: it is judged, printed and
- * answered, now or later. */
+/* Deals with a request whose last byte has come: it is judged, printed and answered, now or
+ * later. */
 static enum MHD_Result complete_request(struct listener *l, struct visit *v, const char *method,
                                         const char *url)
 {
@@ -297,14 +295,14 @@ static enum MHD_Result complete_request(struct listener *l, struct visit *v, con
     return answer_request(l, v);
 }
 
-/* refuse_request drops what has come of the body; the rest is ignored. */
+/* Drops what has come of the body; the rest is ignored. */
 static void refuse_request(struct listener *l, struct visit *v, unsigned status)
 {
     v->refused = status;
     drop_body(l, v);
 }
 
-/* keep_body adds a piece to the body, unless that or all bodies together become too large. */
+/* Adds a piece to the body, unless that or all bodies together become too large. */
 static void keep_body(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
@@ -331,8 +329,8 @@ static struct client *client_of(struct MHD_Connection *conn)
     return info ? info->socket_context : NULL;
 }
 
-/* start_visit starts a visit when the head of a request is there. If the announced body is too
- * large, it answers before the client sends it. */
+/* Starts a visit when the head of a request is there. If the announced body is too large, it
+ * answers before the client sends it. */
 static enum MHD_Result start_visit(struct listener *l, struct MHD_Connection *conn, void **state)
 {
     struct visit *v = calloc(1, sizeof(*v));

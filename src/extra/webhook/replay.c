@@ -30,8 +30,8 @@ void replay_free(struct replay_memory *r)
     free(r);
 }
 
-/* digest_of identifies a message by its time and id or, without the time, by its id alone. The time
- * stands first and ends with a dot, with -1 for none, so that neither form passes for the other. */
+/* Identifies a message by its time and id or, without the time, by its id alone. The time stands
+ * first and ends with a dot, with -1 for none, so that neither form passes for the other. */
 static bool digest_of(const struct signature_message *m, bool with_time, unsigned char out[DIGEST])
 {
     unsigned char whole[EVP_MAX_MD_SIZE];
@@ -58,7 +58,7 @@ static size_t set_of(const unsigned char digest[DIGEST])
     return n % SETS;
 }
 
-/* has_digest reports whether a digest is noted and has not expired. */
+/* Whether a digest is noted and has not expired. */
 static bool has_digest(const struct replay_memory *r, const unsigned char digest[DIGEST],
                        int64_t now_s)
 {
@@ -71,7 +71,7 @@ static bool has_digest(const struct replay_memory *r, const unsigned char digest
     return false;
 }
 
-/* place_for returns the note of the same digest, else the one that expires first. */
+/* Returns the note of the same digest, else the one that expires first. */
 static struct note *place_for(struct note set[WAYS], const unsigned char digest[DIGEST])
 {
     struct note *first = &set[0];

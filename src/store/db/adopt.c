@@ -53,7 +53,7 @@ int db_mark_check(const struct source *s, struct error *err)
     return store_name_check(s->req->consumer, err);
 }
 
-/* db_delivered_ids counts on it that outcomes stand in the order of the batch. */
+/* Counts on it that outcomes stand in the order of the batch. */
 size_t db_delivered_ids(const struct settlement *s, struct buf *b)
 {
     size_t n = 0, k = 0;
@@ -185,8 +185,8 @@ int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_res
     const struct adopt_driver *d = st->ops->driver->adopt;
     struct source s = {.st = st, .req = req};
     struct adopt_result res = {0};
-    if (d->schema)
-        s.schema = d->schema(st);
+    if (st->ops->driver->schema)
+        s.schema = st->ops->driver->schema(st);
     arena_init(&s.a, 0);
     buf_init(&s.mapping, 1 << 20);
     int r = d->one_transaction ? serve_at_once(&s, &res, err) : serve(&s, &res, err);

@@ -60,8 +60,6 @@ struct adopted {
 /* What a database does in its own way. */
 struct adopt_driver {
     bool one_transaction; /* all of it is; else each of these has its own */
-    /* schema gives the database that the table is in; NULL: there is only one. */
-    const char *(*schema)(struct store *);
     /* trigger_name names the trigger that makes events of the table's rows. */
     void (*trigger_name)(const struct source *s, char ret[ADOPT_TRIGGER_TEXT]);
     /* check refuses columns of which nothing can be made, or that cannot be marked. */

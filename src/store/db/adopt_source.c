@@ -60,7 +60,7 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* unquoted returns the name that SQL writes as "name", or MariaDB as `name`. Without memory it
+/* Returns the name that SQL writes as "name", or MariaDB as `name`. Without memory it
  * returns the text as it is. */
 static const char *unquoted(struct source *s, const char *name)
 {
@@ -85,7 +85,7 @@ static const char *unquoted(struct source *s, const char *name)
     return out;
 }
 
-/* find_table finds the table by the name that SQL would write. */
+/* Finds the table by the name that SQL would write. */
 static int find_table(struct source *s, struct error *err)
 {
     const char *wanted = unquoted(s, s->req->table);
@@ -156,7 +156,7 @@ bool db_source_literal(const char *text)
     return n >= 2 && text[0] == '\'' && text[n - 1] == '\'';
 }
 
-/* given returns what --column says about a field; NULL: nothing, "": there is no such column. */
+/* Returns what --column says about a field; NULL: nothing, "": there is no such column. */
 static const char *given(const struct adopt_request *req, enum field f)
 {
     const char *field = db_source_fields[f];
@@ -179,7 +179,7 @@ static bool is_field(const char *name, size_t n)
     return false;
 }
 
-/* check_given refuses a malformed --column, before anything else is said about the table. */
+/* Refuses a malformed --column, before anything else is said about the table. */
 static int check_given(const struct adopt_request *req, struct error *err)
 {
     for (size_t i = 0; i < req->n_columns; i++) {
@@ -213,7 +213,7 @@ static int say_no_shape(const struct source *s, struct error *err)
     return -1;
 }
 
-/* guess_shape goes by the column that only tables of a shape have; NULL: it has neither. */
+/* Goes by the column that only tables of a shape have; NULL: it has neither. */
 static const struct shape *guess_shape(const struct source *s)
 {
     const char *flag = given(s->req, F_PROCESSED), *kind = given(s->req, F_AGG_TYPE);
@@ -238,7 +238,7 @@ static const struct shape *find_shape(const struct source *s)
     return guess_shape(s);
 }
 
-/* take_literal uses a text in single quotes, the same for every row, where that makes sense. */
+/* Uses a text in single quotes, the same for every row, where that makes sense. */
 static int take_literal(struct source *s, enum field f, const char *text, struct error *err)
 {
     bool may_be = f == F_TYPE || f == F_AGG_TYPE || f == F_TENANT;
@@ -249,7 +249,7 @@ static int take_literal(struct source *s, enum field f, const char *text, struct
     return 0;
 }
 
-/* take_column uses a column, if the table has it. */
+/* Uses a column, if the table has it. */
 static int take_column(struct source *s, enum field f, const char *name, bool needed,
                        struct error *err)
 {
@@ -270,7 +270,7 @@ static int say_missing(enum field f, struct error *err)
                    field);
 }
 
-/* take_none leaves a field without a column, if the shape allows that. A table whose rows are never
+/* Leaves a field without a column, if the shape allows that. A table whose rows are never
  * marked as processed needs no flag. */
 static int take_none(const struct shape *shape, enum field f, struct error *err)
 {
@@ -278,7 +278,7 @@ static int take_none(const struct shape *shape, enum field f, struct error *err)
     return needed ? say_missing(f, err) : 0;
 }
 
-/* take_usual uses the column that tables of this shape usually have. */
+/* Uses the column that tables of this shape usually have. */
 static int take_usual(struct source *s, const struct shape *shape, enum field f, struct error *err)
 {
     const char *name = shape->usual[f];
@@ -287,7 +287,7 @@ static int take_usual(struct source *s, const struct shape *shape, enum field f,
     return take_column(s, f, name, shape->needed[f], err);
 }
 
-/* take_field finds the column of a field: the one that the request names, or the usual one. */
+/* Finds the column of a field: the one that the request names, or the usual one. */
 static int take_field(struct source *s, const struct shape *shape, enum field f, struct error *err)
 {
     const char *named = given(s->req, f);
@@ -300,7 +300,7 @@ static int take_field(struct source *s, const struct shape *shape, enum field f,
     return take_column(s, f, named, true, err);
 }
 
-/* write_mapping writes which column is what as JSON. */
+/* Writes which column is what as JSON. */
 static int write_mapping(struct source *s, struct error *err)
 {
     const char *between = "";

@@ -36,6 +36,10 @@ static inline struct db_store *db_of(struct store *st)
     return (struct db_store *)st;
 }
 
+/* db_store_init fills in a store of these operations, with defaults for what opt leaves out. */
+void db_store_init(struct db_store *st, const struct store_ops *ops,
+                   const struct store_options *opt);
+
 /* ---- statements ---- */
 
 /* Whose text a statement is. */
@@ -97,6 +101,9 @@ struct db_question {
 struct db_driver {
     enum sql_dialect dialect;
     int schema_version;
+    /* schema gives the database that the tables are in; NULL: there is only one. */
+    const char *(*schema)(struct store *);
+    const char *not_ours; /* what is said of another's table outbox_event, and to do about it */
     /* Rows come one at a time, so that an answer may have any number of them. */
     bool streams;
     /* A commit wakes every worker that listens, also on this handle. */
@@ -283,6 +290,20 @@ void db_news(struct store *st);
 /* db_page is how many rows to ask for at once, where `rows` are what fits into memory. */
 int64_t db_page(const struct store *st, int64_t rows);
 
+/* ---- schema.c, doctor.c ---- */
+
+/* db_schema_version reads the version; 0: the database has no outbox, or half of one.
+ * db_schema_known refuses one made by a newer program, db_schema_check any but ours. */
+int db_schema_version(struct store *st, int64_t *ret, struct error *err);
+int db_schema_known(struct store *st, int64_t *ret, struct error *err);
+int db_schema_check(struct store *st, struct error *err);
+void db_doctor_say(const struct doctor_request *req, enum finding_level level, const char *name,
+                   const char *text, const char *advice);
+/* db_doctor_lost reports events that consumers wait for and that are gone; db_doctor_consumers what
+ * is wrong with their places and claims. */
+int db_doctor_lost(struct store *st, const struct doctor_request *req, struct error *err);
+int db_doctor_consumers(struct store *st, const struct doctor_request *req, struct error *err);
+
 /* ---- turn.c, claim.c ---- */
 
 int db_turn(struct store *st, const struct settlement *s, bool *ret_lost,
@@ -425,5 +446,16 @@ int db_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_
                  struct error *err);
 int db_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
             struct error *err);
+
+/* The operations of a store that are the same in every one with a db_driver. */
+#define DB_STORE_OPS \
+    .emit = db_emit, .handle_once = db_handle_once, .consumer_list = db_consumer_list, \
+    .consumer_history = db_consumer_history, .consumer_gauge = db_consumer_gauge, \
+    .consumer_specs = db_consumer_specs, .consumer_pause = db_consumer_pause, \
+    .consumer_remove = db_consumer_remove, .consumer_report = db_consumer_report, .turn = db_turn, \
+    .extend = db_extend, .claims = db_claims, .settle = db_settle_open, .handled = db_handled, \
+    .handled_put = db_handled_put, .info = db_info, .events = db_events, .dead = db_dead, \
+    .dead_retry = db_dead_retry, .retry_now = db_retry_now, .dead_drop = db_dead_drop, \
+    .trim = db_trim, .marks = db_marks, .adopt = db_adopt
 
 #endif

@@ -7,7 +7,7 @@
 
 /* ---- listing ---- */
 
-/* read_letter reads a row of list_letters; false if there is no memory. */
+/* Reads a row of list_letters; false if there is no memory. */
 static bool read_letter(const struct db_rows *q, struct arena *a, struct dead_letter *d)
 {
     enum { CONSUMER = EVENT_COLUMN_COUNT, ATTEMPTS, WHY, DEAD_AT, RETRYING };
@@ -78,7 +78,7 @@ static bool make_room(struct picked *l)
     return true;
 }
 
-/* pick is the dead_visit that collects a letter, unless it has been sent back already. */
+/* The dead_visit that collects a letter, unless it has been sent back already. */
 static int pick(void *ctx, const struct dead_letter *d)
 {
     struct picked *l = ctx;
@@ -100,7 +100,7 @@ static int pick(void *ctx, const struct dead_letter *d)
 /* What to do with one letter, inside a transaction. */
 typedef int act_on(struct store *st, const struct dead_pick *k, struct error *err);
 
-/* retry_one sends a letter back: as a parked event, in the order of its consumer. */
+/* Sends a letter back: as a parked event, in the order of its consumer. */
 static int retry_one(struct store *st, const struct dead_pick *k, struct error *err)
 {
     int64_t order_key = 0, now = db_now(st);
@@ -140,7 +140,7 @@ static int act_on_picked(struct store *st, const struct dead_query *query, act_o
     return 0;
 }
 
-/* for_picked acts on every letter that the query selects, all in one transaction. */
+/* Acts on every letter that the query selects, all in one transaction. */
 static int for_picked(struct store *st, const struct dead_query *query, act_on *act, int64_t *ret_n,
                       struct error *err)
 {

@@ -22,7 +22,7 @@ static bool wants(const struct filter *f, const struct db_rows *q)
     return filter_type(f, db_text(q, 2)) && filter_payload(f, db_text(q, 6));
 }
 
-/* end_of tells how the event of a row ends that was claimed under the former filter: what the
+/* Tells how the event of a row ends that was claimed under the former filter: what the
  * present filter wants is delivered after all, what only the former one wanted never is. NULL:
  * neither wanted it, or it is of another lane. */
 static const char *end_of(const struct taken_over *t, const struct filter *former,
@@ -39,7 +39,7 @@ static const char *end_of(const struct taken_over *t, const struct filter *forme
     return NULL;
 }
 
-/* note_some notes the ends of the events of one answer, and moves *from past them. */
+/* Notes the ends of the events of one answer, and moves *from past them. */
 static int note_some(struct store *st, const struct taken_over *t, const struct filter *former,
                      int64_t *from, struct error *err)
 {

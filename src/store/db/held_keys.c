@@ -11,7 +11,7 @@
 
 /* ---- a set of keys ---- */
 
-/* place_of finds the key's place, or the empty one where it belongs. */
+/* Finds the key's place, or the empty one where it belongs. */
 static size_t place_of(const struct held_keys *h, int64_t key)
 {
     size_t mask = h->places - 1;

@@ -17,7 +17,7 @@ void db_viewer_release(struct viewer *v)
     arena_release(&v->a);
 }
 
-/* put_position notes the position of a lane; a database that was tampered with may have others. */
+/* Notes the position of a lane; a database that was tampered with may have others. */
 static void put_position(int64_t positions[STORE_LANES_MAX], int lane, int64_t position)
 {
     bool valid = lane >= 0 && lane < STORE_LANES_MAX;
@@ -35,7 +35,7 @@ static int read_positions(struct store *st, const char *name, int64_t positions[
     return r;
 }
 
-/* add_former appends the filter of this row, the first of its n. */
+/* Appends the filter of this row, the first of its n. */
 static struct former *add_former(struct viewer *v, struct former **end, const struct db_rows *q,
                                  struct error *err)
 {
@@ -55,7 +55,7 @@ static struct former *add_former(struct viewer *v, struct former **end, const st
     return f;
 }
 
-/* read_former reads the former filters; each has a row per lane. */
+/* Reads the former filters; each has a row per lane. */
 static int read_former(struct viewer *v, const char *name, struct former **end, struct error *err)
 {
     struct former *f = NULL;
@@ -76,7 +76,7 @@ static int read_former(struct viewer *v, const char *name, struct former **end, 
     return r;
 }
 
-/* view_consumer reads what judging events takes, so that most of them cost no query. */
+/* Reads what judging events takes, so that most of them cost no query. */
 static int view_consumer(struct viewer *v, const struct consumer_spec *spec, struct viewed *c,
                          struct error *err)
 {
@@ -118,7 +118,7 @@ int db_viewer_read(struct viewer *v, const char *consumer, struct error *err)
 
 /* ---- the state of one event for consumer i ---- */
 
-/* read_exception reads the parked row or the dead letter, if there is one: *ret_found. The error
+/* Reads the parked row or the dead letter, if there is one: *ret_found. The error
  * text lives in `a`. */
 static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena *a, bool *ret_found,
                           struct error *err)
@@ -149,7 +149,7 @@ static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena 
     return ok ? 0 : err_nomem(err);
 }
 
-/* read_receipt reads when an event was delivered and what the sink called it, where that was
+/* Reads when an event was delivered and what the sink called it, where that was
  * recorded. */
 static int read_receipt(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
                         struct error *err)
@@ -170,7 +170,7 @@ static int read_receipt(struct viewer *v, size_t i, const struct event *ev, stru
     return ok ? 0 : err_nomem(err);
 }
 
-/* read_ended reads how a single event ended, where that was recorded: *ret_found. */
+/* Reads how a single event ended, where that was recorded: *ret_found. */
 static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, struct error *err)
 {
     *ret_found = false;
@@ -191,7 +191,7 @@ static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, 
 
 enum claim_over { CLAIM_NONE, CLAIM_EXPIRED, CLAIM_LIVE };
 
-/* read_claim finds out whether a fresh claim spans the event. */
+/* Finds out whether a fresh claim spans the event. */
 static int read_claim(struct viewer *v, const char *consumer, int lane, int64_t seq,
                       enum claim_over *ret, struct error *err)
 {
@@ -213,7 +213,7 @@ static bool wants(const struct filter *f, const struct event *ev)
     return filter_type(f, ev->type) && filter_payload(f, ev->payload);
 }
 
-/* judge gives the filter an event was handed out under: the first one replaced after that, or the
+/* Gives the filter an event was handed out under: the first one replaced after that, or the
  * present one. */
 static const struct filter *judge(const struct viewed *c, const struct event *ev)
 {
@@ -223,7 +223,7 @@ static const struct filter *judge(const struct viewed *c, const struct event *ev
     return c->filter;
 }
 
-/* handed_out finds the state of an event that its lane has passed and that is neither parked nor
+/* Finds the state of an event that its lane has passed and that is neither parked nor
  * dead. */
 static int handed_out(struct viewer *v, size_t i, const struct event *ev, int lane,
                       struct error *err)

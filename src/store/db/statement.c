@@ -1,7 +1,7 @@
 /* statement.c: statements by name, their rows, and rows as events. */
 #include "store/db/db.h"
 
-/* nothing_to_do says whether the store has nothing to do where another runs this statement. */
+/* Says whether the store has nothing to do where another runs this statement. */
 static bool nothing_to_do(const struct store *st, const struct sql *sql)
 {
     const char *text = sql->in[st->ops->driver->dialect].text;
@@ -204,6 +204,21 @@ bool db_event_copy(struct event *ev, struct arena *a)
 }
 
 /* ---- the rest of a driver ---- */
+
+void db_store_init(struct db_store *st, const struct store_ops *ops,
+                   const struct store_options *opt)
+{
+    st->store.ops = ops;
+    st->store.caps = ops->caps;
+    st->opt = *opt;
+    if (!st->opt.clock)
+        st->opt.clock = &clock_system;
+    if (!st->opt.busy_ms)
+        st->opt.busy_ms = 5000;
+    if (!st->opt.payload_max)
+        st->opt.payload_max = EVENT_PAYLOAD_MAX;
+    rng_seed_os(&st->rng);
+}
 
 int db_begin(struct store *st, struct error *err)
 {

@@ -23,7 +23,7 @@
 
 /* ---- running what was put together ---- */
 
-/* run runs the statement in b, which it releases. */
+/* Runs the statement in b, which it releases. */
 static int run(const struct source *s, struct buf *b, struct error *err)
 {
     const char *text = buf_cstr(b);
@@ -45,7 +45,7 @@ void mdb_adopt_add_name(struct buf *b, const char *name)
     buf_addc(b, '`');
 }
 
-/* add_text writes a text of n bytes that nothing in it can end. */
+/* Writes a text of n bytes that nothing in it can end. */
 static void add_text(struct buf *b, const char *text, size_t n)
 {
     buf_adds(b, "CONVERT(X'");
@@ -101,7 +101,7 @@ static void trigger_name(const struct source *s, char ret[ADOPT_TRIGGER_TEXT])
 
 /* ---- how a row becomes an event ---- */
 
-/* add_column appends a column of row r, which is NEW or s. */
+/* Appends a column of row r, which is NEW or s. */
 static void add_column(struct buf *b, const char *column, const char *r)
 {
     buf_addf(b, "%s.", r);
@@ -116,7 +116,7 @@ void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, c
     buf_adds(b, bytes ? "))" : " AS CHAR CHARACTER SET utf8mb4)");
 }
 
-/* add_value appends what a field is in row r, as text. */
+/* Appends what a field is in row r, as text. */
 static void add_value(struct buf *b, const struct source *s, enum field f, const char *r)
 {
     const char *of = s->of[f];
@@ -129,7 +129,7 @@ static void add_value(struct buf *b, const struct source *s, enum field f, const
     }
 }
 
-/* add_call appends what a function makes of a field. */
+/* Appends what a function makes of a field. */
 static void add_call(struct buf *b, const char *function, const struct source *s, enum field f,
                      const char *r)
 {
@@ -162,7 +162,7 @@ static void add_created(struct buf *b, const struct source *s, const char *r)
     buf_adds(b, time ? "))" : ")))");
 }
 
-/* add_both appends one of the aggregate's two fields, where the other is there as well. */
+/* Appends one of the aggregate's two fields, where the other is there as well. */
 static void add_both(struct buf *b, const struct source *s, enum field f, enum field other,
                      const char *r)
 {
@@ -182,7 +182,7 @@ void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char
     buf_adds(b, text ? " IN ('', '0'))" : " = 0)");
 }
 
-/* add_open appends the condition that row r is not processed yet. */
+/* Appends the condition that row r is not processed yet. */
 static void add_open(struct buf *b, const struct source *s, const char *r)
 {
     const char *of = s->of[F_PROCESSED];
@@ -194,7 +194,7 @@ static void add_open(struct buf *b, const struct source *s, const char *r)
     mdb_adopt_add_open(b, of, kind == MDB_KIND_TEXT || kind == MDB_KIND_BYTES, r);
 }
 
-/* add_copied appends the values of the columns COPIED. */
+/* Appends the values of the columns COPIED. */
 static void add_copied(struct buf *b, const struct source *s, const char *r)
 {
     add_call(b, "outbox_row_type", s, F_TYPE, r);
@@ -214,7 +214,7 @@ static void add_copied(struct buf *b, const struct source *s, const char *r)
 
 /* ---- the trigger ---- */
 
-/* add_noted begins a statement that notes which row the event `nr` came from; where that number is
+/* Begins a statement that notes which row the event `nr` came from; where that number is
  * read from comes next, and end_noted ends it. Numbers begin again when somebody truncates
  * outbox_event, so another row may be noted under this one. */
 static void add_noted(struct buf *b, const struct source *s, const char *nr)
@@ -232,7 +232,7 @@ static void end_noted(struct buf *b, const struct source *s)
     buf_adds(b, " IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; ");
 }
 
-/* add_made appends statements that make an event of a new row. An id that is a UUID becomes the
+/* Appends statements that make an event of a new row. An id that is a UUID becomes the
  * event's, unless one has it already; otherwise the table gives the event one. VALUES, because
  * SELECT would lock the numbers of outbox_event. */
 static void add_made(struct buf *b, const struct source *s, bool marked)
@@ -316,7 +316,7 @@ static int count_rows(const struct source *s, int64_t *ret, struct error *err)
     return 0;
 }
 
-/* add_order appends the order in which the rows seem to have been written. */
+/* Appends the order in which the rows seem to have been written. */
 static void add_order(struct buf *b, const struct source *s)
 {
     const char *id = s->of[F_ID], *at = s->of[F_CREATED];
@@ -333,7 +333,7 @@ static void add_order(struct buf *b, const struct source *s)
     }
 }
 
-/* read_id_default reads what gives an event its id; the caller releases b. */
+/* Reads what gives an event its id; the caller releases b. */
 static int read_id_default(const struct source *s, struct buf *b, struct error *err)
 {
     struct db_rows q;
@@ -347,7 +347,7 @@ static int read_id_default(const struct source *s, struct buf *b, struct error *
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-/* add_rows appends where the rows come from that are not processed, and are no events yet. */
+/* Appends where the rows come from that are not processed, and are no events yet. */
 static void add_rows(struct buf *b, const struct source *s, const char *join)
 {
     buf_adds(b, " FROM ");
@@ -362,7 +362,7 @@ static void add_rows(struct buf *b, const struct source *s, const char *join)
 /* A table of the session's own: which row gets which event, by the row's key as it is. */
 #define COPYING "outbox_copying"
 
-/* choose_ids fills that table. */
+/* Fills that table. */
 static int choose_ids(const struct source *s, const char *id_default, struct error *err)
 {
     struct buf b;
@@ -381,7 +381,7 @@ static int choose_ids(const struct source *s, const char *id_default, struct err
     return run(s, &b, err);
 }
 
-/* note_copied notes which row each of the events came from that were made of the chosen ids. */
+/* Notes which row each of the events came from that were made of the chosen ids. */
 static int note_copied(const struct source *s, struct error *err)
 {
     struct buf b;
@@ -397,7 +397,7 @@ static int note_copied(const struct source *s, struct error *err)
     return mdb_exec(mdb_of(s->st), "DROP TEMPORARY TABLE " COPYING, err);
 }
 
-/* add_copy appends the statement that makes an event of each row that is not processed. A DATETIME
+/* Appends the statement that makes an event of each row that is not processed. A DATETIME
  * has no time zone: it is taken in the server's own, as sessions have it by default. */
 static void add_copy(struct buf *b, const struct source *s, bool marked, const char *id_default)
 {
@@ -419,7 +419,7 @@ static void add_copy(struct buf *b, const struct source *s, bool marked, const c
     add_order(b, s);
 }
 
-/* copy makes the events. */
+/* Makes the events. */
 static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
                 struct error *err)
 {
@@ -455,7 +455,7 @@ struct switching {
     bool copies; /* so do those that are there */
 };
 
-/* turn_over does it, inside a transaction. Whoever has inserted into the table is waited for, and
+/* Does it, inside a transaction. Whoever has inserted into the table is waited for, and
  * whoever is about to waits: what is read afterwards is all that no trigger sees. */
 static int turn_over(const struct source *s, struct switching to, int64_t *ret_copied,
                      struct error *err)
@@ -485,7 +485,7 @@ static int turn_over_once(const struct source *s, struct switching to, int64_t *
     return mdb_commit(s->st, err);
 }
 
-/* begin_with adopts a table that is not adopted. */
+/* Adopts a table that is not adopted. */
 static int begin_with(const struct source *s, bool copies, struct adopt_result *ret,
                       struct error *err)
 {
@@ -497,7 +497,7 @@ static int begin_with(const struct source *s, bool copies, struct adopt_result *
     return turn_over_once(s, to, &ret->copied, err);
 }
 
-/* write_down records what changed, inside a transaction. */
+/* Records what changed, inside a transaction. */
 static int write_down(const struct source *s, struct error *err)
 {
     if (s->req->mark && mdb_mark_put(s, err) != 0)
@@ -505,7 +505,7 @@ static int write_down(const struct source *s, struct error *err)
     return db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
 }
 
-/* go_on_with reads rows to come with other columns, or marks them otherwise. The trigger comes
+/* Reads rows to come with other columns, or marks them otherwise. The trigger comes
  * first: what it notes for a mark that is not there yet does no harm. */
 static int go_on_with(const struct source *s, struct error *err)
 {
@@ -524,11 +524,6 @@ static int go_on_with(const struct source *s, struct error *err)
 }
 
 /* ---- the driver ---- */
-
-static const char *schema_of(struct store *st)
-{
-    return mdb_of(st)->url.database;
-}
 
 static int check_table(const struct source *s, struct error *err)
 {
@@ -563,7 +558,6 @@ static int undo_adoption(const struct source *s, bool there, struct error *err)
 }
 
 const struct adopt_driver mdb_adopt_driver = {
-    .schema = schema_of,
     .trigger_name = trigger_name,
     .check = check_table,
     .count = count_rows,
@@ -574,7 +568,7 @@ const struct adopt_driver mdb_adopt_driver = {
 
 /* ---- triggers that run as nobody ---- */
 
-/* recall gives the fields their columns again, by the rows of lost_adopted. */
+/* Gives the fields their columns again, by the rows of lost_adopted. */
 static int recall(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool ok = true;
@@ -589,7 +583,7 @@ static int recall(struct source *s, const struct db_rows *q, struct error *err)
     return 0;
 }
 
-/* renew makes the trigger of one table anew. */
+/* Makes the trigger of one table anew. */
 static int renew(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool marked;

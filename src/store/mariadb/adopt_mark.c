@@ -39,7 +39,7 @@ static const char *const kinds[] = {
     [MDB_KIND_TIME] = "time",
 };
 
-/* usual_stamp goes by the type of the column alone. */
+/* Goes by the type of the column alone. */
 static enum stamp usual_stamp(const struct source *s, const char *column)
 {
     const char *type = s->type[db_source_column(s, column)];
@@ -51,7 +51,7 @@ static enum stamp usual_stamp(const struct source *s, const char *column)
     }
 }
 
-/* stamp_like gives the stamp that a value of a marked row has. */
+/* Gives the stamp that a value of a marked row has. */
 static enum stamp stamp_like(struct str value, enum stamp usual)
 {
     bool number = usual == STAMP_TRUE || usual == STAMP_SECONDS;
@@ -64,7 +64,7 @@ static enum stamp stamp_like(struct str value, enum stamp usual)
     return value.n > 11 ? STAMP_MS : STAMP_SECONDS;
 }
 
-/* read_stamp takes a row that is marked already for an example. If there is none, it goes by the
+/* Takes a row that is marked already for an example. If there is none, it goes by the
  * type of the column. */
 static int read_stamp(const struct source *s, const char *column, enum stamp *ret,
                       struct error *err)
@@ -94,7 +94,7 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
     return 0;
 }
 
-/* same_key refuses to go on with a mark if rows would be found by another column than those were
+/* Refuses to go on with a mark if rows would be found by another column than those were
  * noted by that are not marked yet. */
 static int same_key(const struct source *s, struct error *err)
 {
@@ -128,7 +128,7 @@ int mdb_mark_check(const struct source *s, struct error *err)
     return 0;
 }
 
-/* mdb_mark_put forgets who had which row: another consumer's deliveries may count now. */
+/* Forgets who had which row: another consumer's deliveries may count now. */
 int mdb_mark_put(const struct source *s, struct error *err)
 {
     enum stamp stamp;
@@ -208,7 +208,7 @@ static int by_key(const void *a, const void *b)
     return (x->key.n > y->key.n) - (x->key.n < y->key.n);
 }
 
-/* is_number says whether a text can stand in a statement as it is. */
+/* Says whether a text can stand in a statement as it is. */
 static bool is_number(struct str s)
 {
     for (size_t i = 0; i < s.n; i++)
@@ -224,7 +224,7 @@ static void add_hex(struct buf *b, struct str s)
     buf_addc(b, '\'');
 }
 
-/* add_key appends a key as a literal. Of bytes the text is hexadecimal digits already. */
+/* Appends a key as a literal. Of bytes the text is hexadecimal digits already. */
 static void add_key(struct buf *b, const struct table *t, struct str key)
 {
     if (t->kind == MDB_KIND_NUMBER && is_number(key)) {
@@ -240,7 +240,7 @@ static void add_key(struct buf *b, const struct table *t, struct str key)
         buf_addc(b, ')');
 }
 
-/* add_keys appends the condition that a row is one of those that are in a state, and returns how
+/* Appends the condition that a row is one of those that are in a state, and returns how
  * many those are. */
 static size_t add_keys(struct buf *b, const struct table *t, enum seen seen)
 {
@@ -267,7 +267,7 @@ static void add_source(struct buf *b, const struct table *t)
     buf_adds(b, " s");
 }
 
-/* ask asks what is in b. */
+/* Asks what is in b. */
 static int ask(const struct table *t, struct buf *b, struct db_rows *ret, struct error *err)
 {
     if (!buf_cstr(b))
@@ -275,7 +275,7 @@ static int ask(const struct table *t, struct buf *b, struct db_rows *ret, struct
     return mdb_ask(t->st, t->st->db, b->p, b->n, ret, err);
 }
 
-/* see notes what an answer says of its rows: their keys, and maybe whether they are open. */
+/* Notes what an answer says of its rows: their keys, and maybe whether they are open. */
 static void see(struct table *t, struct db_rows *q, bool locked)
 {
     while (db_step(q, NULL) == 1) {
@@ -289,7 +289,7 @@ static void see(struct table *t, struct db_rows *q, bool locked)
     }
 }
 
-/* lock_rows locks the rows that nobody else has. They are found by their key only: with the flag in
+/* Locks the rows that nobody else has. They are found by their key only: with the flag in
  * the condition, the server might go by an index on that, and lock others. */
 static int lock_rows(struct table *t, struct buf *b, struct error *err)
 {
@@ -309,7 +309,7 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* set_marks marks the rows that are locked by us. An index on the flag may be locked by somebody:
+/* Marks the rows that are locked by us. An index on the flag may be locked by somebody:
  * that is not waited for either. */
 static int set_marks(struct table *t, struct buf *b, struct error *err)
 {
@@ -328,7 +328,7 @@ static int set_marks(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* look_for_rest tells rows that somebody has locked from those that are gone. */
+/* Tells rows that somebody has locked from those that are gone. */
 static int look_for_rest(struct table *t, struct buf *b, struct error *err)
 {
     struct db_rows q = {0};
@@ -344,7 +344,7 @@ static int look_for_rest(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* work_on marks the rows, as far as that goes at once. */
+/* Marks the rows, as far as that goes at once. */
 static int work_on(struct table *t, struct error *err)
 {
     struct buf b;
@@ -358,7 +358,7 @@ static int work_on(struct table *t, struct error *err)
     return r;
 }
 
-/* forget_rows forgets the rows that are marked, or gone. */
+/* Forgets the rows that are marked, or gone. */
 static int forget_rows(const struct table *t, struct error *err)
 {
     struct buf ids;
@@ -383,7 +383,7 @@ static int forget_rows(const struct table *t, struct error *err)
     return r;
 }
 
-/* put_trouble writes down what keeps rows from being marked; NULL: nothing. It is written only when
+/* Writes down what keeps rows from being marked; NULL: nothing. It is written only when
  * it changes: error_at is when this was first met. */
 static int put_trouble(const struct table *t, const char *trouble, struct error *err)
 {
@@ -397,7 +397,7 @@ static int put_trouble(const struct table *t, const char *trouble, struct error 
                       .now = mdb_now(&t->st->base.store)));
 }
 
-/* forget_table ends the marking of a table that was dropped. */
+/* Ends the marking of a table that was dropped. */
 static int forget_table(const struct table *t, struct error *err)
 {
     if (db_run(&t->st->base.store, err, SQL(forget_rows, .source = t->source)) != 0)
@@ -405,7 +405,7 @@ static int forget_table(const struct table *t, struct error *err)
     return db_run(&t->st->base.store, err, SQL(forget_mark, .source = t->source));
 }
 
-/* is_gone says whether the table itself is not there: a trigger of its may miss another. */
+/* Says whether the table itself is not there: a trigger of its may miss another. */
 static int is_gone(const struct table *t, bool *ret, struct error *err)
 {
     int64_t there = 0;
@@ -424,7 +424,7 @@ static int bear_missing(const struct table *t, const struct error *why, struct e
     return gone ? forget_table(t, err) : put_trouble(t, why->text, err);
 }
 
-/* is_over says whether a failure ended the transaction. The server tells: with
+/* Says whether a failure ended the transaction. The server tells: with
  * innodb_rollback_on_timeout it does so where it only could not wait. */
 static bool is_over(const struct table *t, const struct error *why)
 {
@@ -434,7 +434,7 @@ static bool is_over(const struct table *t, const struct error *why)
     return db_value(&t->st->base.store, NULL, &open, SQL(in_transaction)) != 0 || !open;
 }
 
-/* bear decides what a failure to mark rows means: only if the transaction is over it is one of the
+/* Decides what a failure to mark rows means: only if the transaction is over it is one of the
  * turn's. */
 static int bear(const struct table *t, const struct error *why, struct error *err)
 {
@@ -465,7 +465,7 @@ static int add_row(struct table *t, const struct db_rows *q, size_t *bytes, stru
     return 0;
 }
 
-/* read_rows reads which rows are to be marked. */
+/* Reads which rows are to be marked. */
 static int read_rows(struct table *t, struct error *err)
 {
     struct db_rows q = db_rows(&t->st->base.store, err,
@@ -485,7 +485,7 @@ static int read_rows(struct table *t, struct error *err)
     return r;
 }
 
-/* mark_rows marks rows of one table. */
+/* Marks rows of one table. */
 static int mark_rows(struct table *t, struct error *err)
 {
     struct error why;
@@ -518,7 +518,7 @@ static enum mdb_kind kind_named(struct str name)
     return MDB_KIND_TEXT;
 }
 
-/* mark_table marks rows of the table that q, the rows of marked_tables, is at. */
+/* Marks rows of the table that q, the rows of marked_tables, is at. */
 static int mark_table(struct mdb_store *st, const struct db_rows *q, struct error *err)
 {
     struct table t = {

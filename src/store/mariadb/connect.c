@@ -24,7 +24,7 @@ static const char settings_sql[] =
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 
-/* start_library does what the first mysql_init of a process does otherwise, and not for two threads
+/* Does what the first mysql_init of a process does otherwise, and not for two threads
  * at once. */
 static void start_library(void)
 {
@@ -60,7 +60,7 @@ static void set_tls(MYSQL *db, const struct mdb_url *u)
     mysql_optionsv(db, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 
-/* set_my_cnf lets ~/.my.cnf say what the URL does not: a user, a password. */
+/* Lets ~/.my.cnf say what the URL does not: a user, a password. */
 static void set_my_cnf(MYSQL *db)
 {
     char path[4096];
@@ -106,8 +106,8 @@ static void set_options(struct mdb_store *st, MYSQL *db)
 
 /* ---- connecting ---- */
 
-/* idle_seconds is how long a transaction may stand still before the server ends it: what it has
- * locked would keep all others waiting. A turn never stands still, unless its process does. */
+/* How long a transaction may stand still before the server ends it: what it has locked would keep
+ * all others waiting. A turn never stands still, unless its process does. */
 static int idle_seconds(const struct mdb_store *st)
 {
     if (!st->base.lent)
@@ -145,7 +145,7 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
     return made;
 }
 
-/* check_kind comes before any statement: another server would not know what we set. */
+/* Comes before any statement: another server would not know what we set. */
 static int check_kind(const struct mdb_store *st, MYSQL *db, struct error *err)
 {
     const char *why = "";
@@ -175,7 +175,7 @@ MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
     return db;
 }
 
-/* check_server refuses a server on which the outbox would not be exact. */
+/* Refuses a server on which the outbox would not be exact. */
 static int check_server(struct mdb_store *st, struct error *err)
 {
     struct db_rows q;
@@ -199,7 +199,7 @@ static int check_server(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* refresh sets the session up anew after handlers have had it. If that fails the connection is of
+/* Sets the session up anew after handlers have had it. If that fails the connection is of
  * no more use, and the next one is made when it is needed. */
 static int refresh(struct mdb_store *st, struct error *err)
 {
@@ -272,8 +272,8 @@ void mdb_heard(struct store *base, int64_t wall)
     st->clock.mono = clock_mono(&clock_system);
 }
 
-/* mdb_now goes on from a recent reading of the server's clock by our own steady one, so that a
- * change of this machine's time changes nothing. */
+/* Goes on from a recent reading of the server's clock by our own steady one, so that a change of
+ * this machine's time changes nothing. */
 int64_t mdb_now(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);

@@ -11,13 +11,6 @@
 #define LOOK_EVENTS 10000        /* newest events that are looked at for their markers */
 #define NUMBERS_ENOUGH INT64_MAX /* nobody gets there by counting, nor by insert_id */
 
-static void say(const struct doctor_request *req, enum finding_level level, const char *name,
-                const char *text, const char *advice)
-{
-    struct finding f = {.level = level, .name = name, .text = text, .advice = advice};
-    req->visit(req->ctx, &f);
-}
-
 /* ---- the server ---- */
 
 /* The columns of `settings`. */
@@ -28,10 +21,11 @@ static void durability(const struct doctor_request *req, const struct db_rows *q
     bool synced = db_int(q, FLUSH) == 1;
     bool logged = db_int(q, LOG_BIN) == 0 || db_int(q, SYNC_BINLOG) == 1;
     if (synced && logged) {
-        say(req, FINDING_OK, "durability", "a commit is on disk when it returns", NULL);
+        db_doctor_say(req, FINDING_OK, "durability", "a commit is on disk when it returns", NULL);
         return;
     }
-    say(req, FINDING_NOTE, "durability",
+    db_doctor_say(
+        req, FINDING_NOTE, "durability",
         "innodb_flush_log_at_trx_commit or sync_binlog is not 1: commits of the last second, and "
         "their events, may be gone after a crash of the machine, though some were delivered",
         "set both to 1, unless you chose so");
@@ -41,20 +35,22 @@ static void writable(const struct doctor_request *req, const struct db_rows *q)
 {
     if (db_int(q, READ_ONLY) == 0)
         return;
-    say(req, FINDING_PROBLEM, "read-only",
-        "the server is read-only: nothing can be emitted or delivered there",
-        "use the server that is written to, or promote this one");
+    db_doctor_say(req, FINDING_PROBLEM, "read-only",
+                  "the server is read-only: nothing can be emitted or delivered there",
+                  "use the server that is written to, or promote this one");
 }
 
 static void producers(const struct doctor_request *req, const struct db_rows *q)
 {
     if (db_int(q, STRICT) == 0)
-        say(req, FINDING_NOTE, "sql_mode",
+        db_doctor_say(
+            req, FINDING_NOTE, "sql_mode",
             "sql_mode is not strict: an INSERT whose values do not fit is refused by the outbox, "
             "but other tables store something else than they were given",
             "set STRICT_TRANS_TABLES");
     if (db_int(q, STEP) != 1)
-        say(req, FINDING_WARNING, "auto_increment_increment",
+        db_doctor_say(
+            req, FINDING_WARNING, "auto_increment_increment",
             "auto_increment_increment is not 1, as where several servers are written to: events "
             "that are written on different servers have no common order",
             "write events on one server only");
@@ -72,7 +68,7 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
     return 0;
 }
 
-/* transactions tells of those that are old; without the right to see them it says nothing. */
+/* Tells of those that are old; without the right to see them it says nothing. */
 static void transactions(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
@@ -89,9 +85,9 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
                  "%s has been open for %lld s: events in it are not delivered, and the server "
                  "keeps what others have deleted",
                  whose, (long long)db_int(&q, 1));
-        say(req, FINDING_WARNING, "transaction", text,
-            connection != 0 ? "end it, or KILL the connection"
-                            : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it");
+        db_doctor_say(req, FINDING_WARNING, "transaction", text,
+                      connection != 0 ? "end it, or KILL the connection"
+                                      : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it");
     }
 }
 
@@ -108,7 +104,7 @@ static int engines(struct mdb_store *st, const struct doctor_request *req, struc
                  "table %.64s is in %.32s, which knows no transactions: events are kept though "
                  "their transaction was rolled back",
                  db_text(&q, 0).p, db_text(&q, 1).p);
-        say(req, FINDING_PROBLEM, "engine", text, "ALTER TABLE ... ENGINE = InnoDB");
+        db_doctor_say(req, FINDING_PROBLEM, "engine", text, "ALTER TABLE ... ENGINE = InnoDB");
     }
     return r;
 }
@@ -120,7 +116,8 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
     if (db_value(&st->base.store, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
         return -1;
     if (n < MDB_TRIGGERS)
-        say(req, FINDING_PROBLEM, "trigger",
+        db_doctor_say(
+            req, FINDING_PROBLEM, "trigger",
             "a trigger of the outbox is missing: events that are inserted are not delivered, or "
             "can be replaced and deleted without a word",
             "run `outbox init`");
@@ -131,43 +128,28 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
     snprintf(text, sizeof text,
              "%lld of the newest events have neither a seq nor a marker: nobody will get them",
              (long long)unmarked);
-    say(req, FINDING_PROBLEM, "marker", text,
+    db_doctor_say(
+        req, FINDING_PROBLEM, "marker", text,
         "INSERT INTO outbox_fresh (nr) SELECT nr FROM outbox_event e WHERE NOT EXISTS (SELECT 1 "
         "FROM outbox_order o WHERE o.nr = e.nr) AND NOT EXISTS (SELECT 1 FROM outbox_fresh f WHERE "
         "f.nr = e.nr) ORDER BY nr");
     return 0;
 }
 
-/* guards reports that TRUNCATE could empty the table of events. */
+/* Reports that TRUNCATE could empty the table of events. */
 static int guards(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t n = 0;
     if (db_value(&st->base.store, err, &n, SQL(count_guards, .schema = st->url.database)) != 0)
         return -1;
     if (n == 0)
-        say(req, FINDING_WARNING, "insert-only",
-            "outbox_guard is missing: TRUNCATE can lose events without a word",
-            "create it again as `outbox migrate gen` has it");
+        db_doctor_say(req, FINDING_WARNING, "insert-only",
+                      "outbox_guard is missing: TRUNCATE can lose events without a word",
+                      "create it again as `outbox migrate gen` has it");
     return 0;
 }
 
-/* lost_waiting reports events that wait for a retry and are gone. */
-static int lost_waiting(struct mdb_store *st, const struct doctor_request *req, struct error *err)
-{
-    char text[300];
-    int r;
-    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_parked, .max = LOOK_EVENTS));
-    while ((r = db_step(&q, err)) == 1) {
-        snprintf(text, sizeof text,
-                 "consumer \"%.63s\": %lld events that wait for it were deleted, the first is %lld",
-                 db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
-        say(req, FINDING_PROBLEM, "lost", text,
-            "bring them back from a backup, or emit them again");
-    }
-    return r;
-}
-
-/* lost_events reports events that were deleted before every consumer had them. */
+/* Reports events that were deleted before every consumer had them. */
 static int lost_events(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     struct db_rows q;
@@ -183,13 +165,13 @@ static int lost_events(struct mdb_store *st, const struct doctor_request *req, s
     if (lost > 0) {
         snprintf(text, sizeof text, "%lld events were deleted that not every consumer has had",
                  (long long)lost);
-        say(req, FINDING_PROBLEM, "lost", text,
-            "bring them back from a backup, or emit them again");
+        db_doctor_say(req, FINDING_PROBLEM, "lost", text,
+                      "bring them back from a backup, or emit them again");
     }
-    return lost_waiting(st, req, err);
+    return db_doctor_lost(&st->base.store, req, err);
 }
 
-/* definers names accounts that triggers run as and that are gone, as after a dump was restored on
+/* Names accounts that triggers run as and that are gone, as after a dump was restored on
  * another server; without the right to see accounts it says nothing. */
 static void definers(struct mdb_store *st, const struct doctor_request *req)
 {
@@ -202,12 +184,12 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
                  "trigger %.64s runs as %.200s, an account that does not exist: every statement "
                  "that it belongs to fails",
                  db_text(&q, 1).p, db_text(&q, 0).p);
-        say(req, FINDING_PROBLEM, "definer", text,
-            "run `outbox init`, as an account that stays, or create that account again");
+        db_doctor_say(req, FINDING_PROBLEM, "definer", text,
+                      "run `outbox init`, as an account that stays, or create that account again");
     }
 }
 
-/* marked reports what keeps rows of adopted tables from being marked. Events are delivered all the
+/* Reports what keeps rows of adopted tables from being marked. Events are delivered all the
  * same. */
 static int marked(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
@@ -219,7 +201,8 @@ static int marked(struct mdb_store *st, const struct doctor_request *req, struct
             text, sizeof text,
             "rows of table %.64s are not marked, though consumer \"%.63s\" has had them: %.1000s",
             db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
-        say(req, FINDING_PROBLEM, "marked", text,
+        db_doctor_say(
+            req, FINDING_PROBLEM, "marked", text,
             "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered the rows "
             "before");
     }
@@ -232,14 +215,15 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
     if (db_value(&st->base.store, err, &beyond, SQL(ahead_of_head)) != 0)
         return -1;
     if (beyond)
-        say(req, FINDING_PROBLEM, "sequencer",
+        db_doctor_say(
+            req, FINDING_PROBLEM, "sequencer",
             "outbox_sequencer is behind outbox_order: it was set back, and no event can be given a "
             "number",
             "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)");
     return 0;
 }
 
-/* numbers reports a number so high that few are left, for events or for their markers: some account
+/* Reports a number so high that few are left, for events or for their markers: some account
  * chose it. Rows above it have to be gone, else AUTO_INCREMENT stays above them. */
 static int numbers(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
@@ -255,46 +239,12 @@ static int numbers(struct mdb_store *st, const struct doctor_request *req, struc
                  "the next number of %s is %llu, because some account chose one: from "
                  "18446744073709551615 on every INSERT fails",
                  events ? "outbox_event" : "outbox_fresh", (unsigned long long)next);
-        say(req, FINDING_PROBLEM, "numbers", text,
-            events ? "once every consumer has had the events with such numbers: SET "
-                     "@outbox_change_events = 'on'; DELETE FROM outbox_event WHERE nr > "
-                     "9223372036854775807; ALTER TABLE outbox_event AUTO_INCREMENT = 1"
-                   : "once `outbox status` has given the events their seq: ALTER TABLE "
-                     "outbox_fresh AUTO_INCREMENT = 1");
-    }
-    return r;
-}
-
-/* ---- consumers ---- */
-
-static int places(struct mdb_store *st, const struct doctor_request *req, struct error *err)
-{
-    char text[200];
-    int r;
-    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_places));
-    while ((r = db_step(&q, err)) == 1) {
-        snprintf(text, sizeof text,
-                 "consumer \"%.63s\" has lost its place: rows of outbox_lane are gone, and nothing "
-                 "is handed out or trimmed",
-                 db_text(&q, 0).p);
-        say(req, FINDING_PROBLEM, "position", text,
-            "restore them, or remove the consumer and start it again where you want it");
-    }
-    return r;
-}
-
-static int claims(struct mdb_store *st, const struct doctor_request *req, struct error *err)
-{
-    char text[300];
-    int r;
-    int64_t before = mdb_now(&st->base.store) - req->patience_ms;
-    struct db_rows q = db_rows(&st->base.store, err, SQL(vanished_claims, .before = before));
-    while ((r = db_step(&q, err)) == 1) {
-        snprintf(text, sizeof text,
-                 "consumer \"%.63s\": %lld claims ran out, and no relay has taken them over (the "
-                 "last was %.100s)",
-                 db_text(&q, 0).p, (long long)db_int(&q, 1), db_text(&q, 2).p);
-        say(req, FINDING_WARNING, "claim", text, "start its relay");
+        db_doctor_say(req, FINDING_PROBLEM, "numbers", text,
+                      events ? "once every consumer has had the events with such numbers: SET "
+                               "@outbox_change_events = 'on'; DELETE FROM outbox_event WHERE nr > "
+                               "9223372036854775807; ALTER TABLE outbox_event AUTO_INCREMENT = 1"
+                             : "once `outbox status` has given the events their seq: ALTER TABLE "
+                               "outbox_fresh AUTO_INCREMENT = 1");
     }
     return r;
 }
@@ -320,7 +270,5 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
         return -1;
     if (sequencer(st, req, err) != 0 || numbers(st, req, err) != 0)
         return -1;
-    if (places(st, req, err) != 0)
-        return -1;
-    return claims(st, req, err);
+    return db_doctor_consumers(base, req, err);
 }

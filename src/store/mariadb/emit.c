@@ -86,7 +86,7 @@ void mdb_prepared_release(struct mdb_prepared *p)
     *p = (struct mdb_prepared){0};
 }
 
-/* prepare prepares the statement, with the places for its values left open. */
+/* Prepares the statement, with the places for its values left open. */
 static bool prepare(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql)
 {
     struct buf b;
@@ -119,7 +119,7 @@ static void bind_number(MYSQL_BIND *to, const int64_t *number)
     to->buffer = (void *)number;
 }
 
-/* bind_values binds the arguments; false if one is of a size or kind that is not meant to be. */
+/* Binds the arguments; false if one is of a size or kind that is not meant to be. */
 static bool bind_values(MYSQL_BIND *to, const struct sql_text *sql, const void *args)
 {
     for (size_t i = 0; i < sql->n; i++) {
@@ -136,7 +136,7 @@ static bool bind_values(MYSQL_BIND *to, const struct sql_text *sql, const void *
     return true;
 }
 
-/* take_text reads the text of the row, which is empty if there is no row. */
+/* Reads the text of the row, which is empty if there is no row. */
 static int take_text(MYSQL_STMT *q, struct room *ret)
 {
     unsigned long size = 0;
@@ -156,7 +156,7 @@ static int take_text(MYSQL_STMT *q, struct room *ret)
     return 0;
 }
 
-/* release_closed forgets a statement that is gone since somebody has reset the connection. */
+/* Forgets a statement that is gone since somebody has reset the connection. */
 static void release_closed(struct mdb_prepared *p)
 {
     if (p->q && mysql_stmt_errno(p->q) == CR_STMT_CLOSED)
@@ -197,7 +197,7 @@ static int say_not_stored(const struct db_target *t, struct error *err)
     return err_set(err, ERR_CONFLICT, "%s: the event was not stored", db_of(t->st)->shown);
 }
 
-/* run_text sends an INSERT as a text, and gives the id of the event. */
+/* Sends an INSERT as a text, and gives the id of the event. */
 static int run_text(const struct db_target *t, char id[UUID_TEXT + 1], struct error *err,
                     const struct sql *sql, const void *args)
 {
@@ -214,7 +214,7 @@ static int run_text(const struct db_target *t, char id[UUID_TEXT + 1], struct er
     return 0;
 }
 
-/* run_insert runs an INSERT. On a connection that nobody else works on, it is prepared. */
+/* Runs an INSERT. On a connection that nobody else works on, it is prepared. */
 static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id[UUID_TEXT + 1],
                       struct error *err, const struct sql *sql, const void *args)
 {
@@ -230,7 +230,7 @@ static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id
     return run_text(t, id, err, sql, args);
 }
 
-/* is_plain says whether an event has nothing but what every event has. */
+/* Says whether an event has nothing but what every event has. */
 static bool is_plain(const struct new_event *ev)
 {
     bool more = ev->has_version || ev->headers.p || ev->tenant.p || ev->not_before;
@@ -249,7 +249,7 @@ static int insert_plain(const struct db_target *t, const struct new_event *ev,
     return run_insert(t, &mdb_of(t->st)->insert_plain, id, err, &sql_insert_plain, &row);
 }
 
-/* insert_event inserts the event and gives its id. A clock that is not the server's is a test's. */
+/* Inserts the event and gives its id. A clock that is not the server's is a test's. */
 static int insert_event(const struct db_target *t, const struct new_event *ev,
                         char id[UUID_TEXT + 1], struct error *err)
 {
@@ -279,7 +279,7 @@ static int insert_event(const struct db_target *t, const struct new_event *ev,
 
 /* ---- idempotency keys ---- */
 
-/* find_key returns 1 with the id of the event that has the key, and whether its content is the
+/* Returns 1 with the id of the event that has the key, and whether its content is the
  * same; 0 if there is none. */
 static int find_key(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                     bool *ret_same, struct error *err)

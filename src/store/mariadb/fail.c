@@ -85,7 +85,7 @@ static struct meaning meaning_of(unsigned native)
     return (struct meaning){native, ERR_INTERNAL, CLASS_RETRY};
 }
 
-/* advice_for says what to do, where the server's own words do not. */
+/* Says what to do, where the server's own words do not. */
 static const char *advice_for(unsigned native)
 {
     switch (native) {

@@ -99,7 +99,7 @@ static const struct right rights[] = {
 };
 #define RIGHTS (sizeof rights / sizeof *rights)
 
-/* part_of finds a part by its name; 0: there is none. */
+/* Finds a part by its name; 0: there is none. */
 static enum part part_of(const char *name)
 {
     for (size_t i = 0; i < PARTS; i++) {
@@ -109,7 +109,7 @@ static enum part part_of(const char *name)
     return 0;
 }
 
-/* needed gives the verbs that some parts have on the whole of something. */
+/* Gives the verbs that some parts have on the whole of something. */
 static unsigned needed(unsigned of, const char *what)
 {
     unsigned all = 0;
@@ -134,7 +134,7 @@ static void write_name(struct buf *b, const char *name, size_t n)
     buf_addc(b, '`');
 }
 
-/* write_role writes NAME or NAME@HOST, quoted. */
+/* Writes NAME or NAME@HOST, quoted. */
 static void write_role(struct buf *b, const char *role)
 {
     const char *at = strrchr(role, '@');
@@ -160,7 +160,7 @@ static void write_verbs(struct buf *b, unsigned set, const char *columns)
     }
 }
 
-/* write_change writes the statement that gives or takes the verbs of one right. */
+/* Writes the statement that gives or takes the verbs of one right. */
 static void write_change(const struct mdb_store *st, const struct grant_request *req,
                          const struct right *r, unsigned set, struct buf *b)
 {
@@ -171,7 +171,7 @@ static void write_change(const struct mdb_store *st, const struct grant_request 
     write_role(b, req->role);
 }
 
-/* change_one gives or takes one right. To take one that was not given changes nothing. */
+/* Gives or takes one right. To take one that was not given changes nothing. */
 static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct error *err)
 {
     struct error why;
@@ -196,7 +196,7 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
                    "%s: there is no account or role of that name: write NAME@HOST", st->base.shown);
 }
 
-/* change gives or takes what belongs to a part, except the verbs that the parts in `kept` need. */
+/* Gives or takes what belongs to a part, except the verbs that the parts in `kept` need. */
 static int change(struct mdb_store *st, const struct grant_request *req, unsigned part,
                   unsigned kept, bool *changed, struct error *err)
 {
@@ -221,7 +221,7 @@ static int change(struct mdb_store *st, const struct grant_request *req, unsigne
 
 /* ---- parts ---- */
 
-/* held reads which parts an account has. */
+/* Reads which parts an account has. */
 static int held(struct mdb_store *st, const char *role, unsigned *ret, struct error *err)
 {
     char user[NAME_MAX_];

@@ -46,8 +46,8 @@ struct mdb_clock {
     int64_t mono; /* when it was read; 0: never */
 };
 
-/* A second connection, on which the server tells when there is something new; see bell.c. */
-struct mdb_bell {
+/* A second connection, on which the server tells when there is something new; see watch.c. */
+struct mdb_wakeup {
     MYSQL *db;          /* NULL: not connected */
     bool asked;         /* an answer is on its way */
     int64_t again;      /* when to try to connect again, monotonic */
@@ -110,7 +110,7 @@ struct mdb_store {
     struct mdb_later later;
     struct mdb_prepared insert, insert_plain; /* see mdb_insert */
     struct mdb_clock clock;
-    struct mdb_bell bell;
+    struct mdb_wakeup wakeup;
     struct mdb_ahead ahead;
     int unlooked;   /* turns since the last one that looked for what is new */
     int64_t looked; /* the last seq that a look has covered; -1: none yet */
@@ -201,7 +201,6 @@ void mdb_heard(struct store *st, int64_t wall);
 
 /* ---- schema.c: the tables and their version ---- */
 
-int mdb_schema_check(struct mdb_store *st, struct error *err);
 int mdb_schema_status(struct store *st, struct schema_status *ret, struct error *err);
 int mdb_init(struct store *st, bool *ret_created, struct error *err);
 int mdb_ddl(const struct ddl_request *req, struct error *err);
@@ -246,13 +245,13 @@ int mdb_after_turns(struct turn *t, size_t n, struct error *err);
 void mdb_ahead_fetch(struct mdb_store *st);
 void mdb_ahead_release(struct mdb_store *st);
 
-/* ---- bell.c, look.c ---- */
+/* ---- watch.c ---- */
 
-int mdb_bell_fd(struct store *st);
-void mdb_bell_clear(struct store *st);
-void mdb_bell_release(struct mdb_store *st);
-int mdb_look(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
-             struct watch_result *ret, struct error *err);
+int mdb_wake_fd(struct store *st);
+void mdb_wake_clear(struct store *st);
+void mdb_wakeup_release(struct mdb_store *st);
+int mdb_poll_new(struct store *st, bool skip_query, bool payloads, new_event_visit *visit,
+                 void *ctx, struct watch_result *ret, struct error *err);
 
 /* ---- emit.c ---- */
 

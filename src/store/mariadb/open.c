@@ -13,25 +13,16 @@ static struct mdb_store *store_new(const struct store_options *opt)
     struct mdb_store *st = calloc(1, sizeof *st);
     if (!st)
         return NULL;
-    st->base.store.ops = &store_mariadb;
-    st->base.store.caps = store_mariadb.caps;
-    st->base.opt = *opt;
+    db_store_init(&st->base, &store_mariadb, opt);
     st->looked = -1;
-    if (!st->base.opt.clock)
-        st->base.opt.clock = &clock_system;
-    if (!st->base.opt.busy_ms)
-        st->base.opt.busy_ms = 5000;
-    if (!st->base.opt.payload_max)
-        st->base.opt.payload_max = EVENT_PAYLOAD_MAX;
     buf_init(&st->text, STATEMENT_MAX);
-    rng_seed_os(&st->base.rng);
     return st;
 }
 
 static void mdb_close_store(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
-    mdb_bell_release(st);
+    mdb_wakeup_release(st);
     mdb_ahead_release(st);
     mdb_disconnect(st);
     mdb_url_release(&st->url);
@@ -45,7 +36,7 @@ static void mdb_close_store(struct store *base)
     free(st);
 }
 
-/* name_store makes the name that messages give this database, and the one that statements do. */
+/* Makes the name that messages give this database, and the one that statements do. */
 static int name_store(struct mdb_store *st, struct error *err)
 {
     const char *host = st->url.host ? st->url.host : "";
@@ -78,7 +69,7 @@ static int open_there(struct mdb_store *st, const char *url, struct error *err)
         return -1;
     if (mdb_connect(st, err) != 0)
         return -1;
-    return as_it_is ? 0 : mdb_schema_check(st, err);
+    return as_it_is ? 0 : db_schema_check(&st->base.store, err);
 }
 
 static int mdb_open(const char *url, const struct store_options *opt, struct store **ret,
@@ -106,6 +97,7 @@ const struct store_ops store_mariadb = {
     .synopsis = "mariadb://USER@HOST/DB",
     .caps = STORE_WAKEUP | STORE_SHARED | STORE_FREE | STORE_REMOTE,
     .driver = &mdb_driver,
+    DB_STORE_OPS,
     .open = mdb_open,
     .close = mdb_close_store,
     .dup = mdb_dup,
@@ -116,38 +108,14 @@ const struct store_ops store_mariadb = {
     .begin = mdb_begin_open,
     .commit = mdb_commit,
     .rollback = mdb_rollback,
-    .emit = db_emit,
     .consumer_put = db_consumer_put,
-    .consumer_list = db_consumer_list,
-    .consumer_history = db_consumer_history,
-    .consumer_gauge = db_consumer_gauge,
-    .consumer_specs = db_consumer_specs,
-    .consumer_pause = db_consumer_pause,
-    .consumer_remove = db_consumer_remove,
-    .consumer_report = db_consumer_report,
-    .turn = db_turn,
-    .poll_new = mdb_look,
-    .extend = db_extend,
-    .claims = db_claims,
+    .poll_new = mdb_poll_new,
     .expose_connection = mdb_lend,
     .savepoint = mdb_savepoint,
     .tx_state = mdb_tx_state,
-    .settle = db_settle_open,
-    .handled = db_handled,
-    .handled_put = db_handled_put,
-    .wake_fd = mdb_bell_fd,
-    .wake_clear = mdb_bell_clear,
-    .handle_once = db_handle_once,
-    .info = db_info,
-    .events = db_events,
-    .dead = db_dead,
-    .dead_retry = db_dead_retry,
-    .retry_now = db_retry_now,
-    .dead_drop = db_dead_drop,
-    .trim = db_trim,
-    .marks = db_marks,
+    .wake_fd = mdb_wake_fd,
+    .wake_clear = mdb_wake_clear,
     .grant = mdb_grant,
-    .adopt = db_adopt,
 };
 
 bool mdb_is(const struct store *st)

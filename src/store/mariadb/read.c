@@ -86,7 +86,7 @@ void mdb_ahead_release(struct mdb_store *st)
     h->asked = false;
 }
 
-/* give_up ends reading ahead for a while, after something failed. */
+/* Ends reading ahead for a while, after something failed. */
 static void give_up(struct mdb_store *st)
 {
     mdb_ahead_release(st);
@@ -108,7 +108,7 @@ static bool connect_ahead(struct mdb_store *st)
     return false;
 }
 
-/* find_places sees to it that the max places after the position are known, if there are as many.
+/* Sees to it that the max places after the position are known, if there are as many.
  * Inside a transaction it asks for none: a question that fails takes with it what waits to be
  * written. */
 static bool find_places(struct mdb_store *st, const struct mdb_after *after)
@@ -153,7 +153,7 @@ static bool ask_ahead(struct mdb_store *st, const struct mdb_after *after)
 static void ahead_start(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
-    int64_t left = st->bell.next - 1 - after->position;
+    int64_t left = st->wakeup.next - 1 - after->position;
     if (h->asked || after->max < AHEAD_MIN)
         return;
     if (st->base.in_tx && !h->db)
@@ -191,7 +191,7 @@ fail:
     return NULL;
 }
 
-/* keep_places gives the rows the places they were asked for by. */
+/* Gives the rows the places they were asked for by. */
 static bool keep_places(struct mdb_ahead *h, struct mdb_rows *q)
 {
     size_t n = (size_t)h->what.max;
@@ -241,7 +241,7 @@ static int read_chunk(struct mdb_store *st, const struct mdb_after *after, struc
     struct store *base = &st->base.store;
     struct mdb_place *p = NULL;
     size_t n = 0;
-    int64_t left = st->bell.next - 1 - after->position;
+    int64_t left = st->wakeup.next - 1 - after->position;
     struct mdb_rows *ahead = ahead_take(st, after);
     *ret = (struct db_rows){.st = base, .at = ahead};
     if (ahead)
@@ -281,7 +281,7 @@ int mdb_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret
         return err_nomem(err);
 
     bool more = true;
-    while (more && st->bell.next - 1 > c.to) {
+    while (more && st->wakeup.next - 1 > c.to) {
         struct mdb_after after = next_after(t->req, c.to);
         size_t before = c.scanned, asked = min_size((size_t)after.max, scan - c.scanned);
         struct db_rows q;

@@ -13,63 +13,7 @@ extern const char *const mdb_functions[];
 
 /* ---- versions ---- */
 
-static int has_table(struct mdb_store *st, const char *name, int64_t *ret, struct error *err)
-{
-    return db_value(&st->base.store, err, ret,
-                    SQL(has_table, .schema = st->url.database, .name = name));
-}
-
-/* read_version reads the schema version; 0: the database has no outbox, or half of one. */
-static int read_version(struct mdb_store *st, int64_t *ret, struct error *err)
-{
-    int64_t event = 0, meta = 0;
-    *ret = 0;
-    if (has_table(st, "outbox_event", &event, err) != 0)
-        return -1;
-    if (has_table(st, "outbox_meta", &meta, err) != 0)
-        return -1;
-    if (event && !meta)
-        return err_set(err, ERR_NOTOURS,
-                       "%s: has a table outbox_event that is not ours, or not for this account (it "
-                       "sees no outbox_meta beside it); use another database, or give the account "
-                       "its part with `outbox grant`",
-                       st->base.shown);
-    if (!meta)
-        return 0;
-    return db_value(&st->base.store, err, ret, SQL(schema_version));
-}
-
-/* known_version is read_version, but refuses an outbox made by a newer program. */
-static int known_version(struct mdb_store *st, int64_t *ret, struct error *err)
-{
-    if (read_version(st, ret, err) != 0)
-        return -1;
-    if (*ret > MDB_SCHEMA_VERSION)
-        return err_set(err, ERR_NEWER,
-                       "%s: the outbox in it has version %lld, this program knows up to %d; use a "
-                       "newer outbox",
-                       st->base.shown, (long long)*ret, MDB_SCHEMA_VERSION);
-    return 0;
-}
-
-int mdb_schema_check(struct mdb_store *st, struct error *err)
-{
-    int64_t version;
-    if (known_version(st, &version, err) != 0)
-        return -1;
-    if (version == 0)
-        return err_set(err, ERR_NOTOURS,
-                       "%s: no outbox in this database; make one with `outbox init`",
-                       st->base.shown);
-    if (version < MDB_SCHEMA_VERSION)
-        return err_set(
-            err, ERR_NOTOURS,
-            "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
-            st->base.shown, (long long)version);
-    return 0;
-}
-
-/* functions_hash tells builds apart whose triggers, procedures or views differ. */
+/* Tells builds apart whose triggers, procedures or views differ. */
 static void functions_hash(char out[32])
 {
     uint64_t h = hash_end(hash_add(HASH_INIT, str_of(mdb_functions[0])));
@@ -90,7 +34,7 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* sound_triggers says whether the triggers are there, and whom they run as, as far as we may see
+/* Says whether the triggers are there, and whom they run as, as far as we may see
  * accounts. */
 static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
 {
@@ -113,7 +57,7 @@ int mdb_schema_status(struct store *base, struct schema_status *ret, struct erro
     struct mdb_store *st = mdb_of(base);
     int64_t there;
     bool same = true;
-    if (read_version(st, &there, err) != 0)
+    if (db_schema_version(base, &there, err) != 0)
         return -1;
     if (there == MDB_SCHEMA_VERSION && same_functions(st, &same, err) != 0)
         return -1;
@@ -127,7 +71,7 @@ int mdb_schema_status(struct store *base, struct schema_status *ret, struct erro
 
 /* ---- scripts ---- */
 
-/* next_line gives the next line of a script, without its end; false: there is none. */
+/* Gives the next line of a script, without its end; false: there is none. */
 static bool next_line(const char **at, struct str *ret)
 {
     if (!**at)
@@ -152,7 +96,7 @@ static bool starts_with(struct str line, const char *start)
     return line.n >= n && memcmp(line.p, start, n) == 0;
 }
 
-/* run_text runs one statement of a script. */
+/* Runs one statement of a script. */
 static int run_text(struct mdb_store *st, struct buf *b, struct error *err)
 {
     const char *text = buf_cstr(b);
@@ -163,7 +107,7 @@ static int run_text(struct mdb_store *st, struct buf *b, struct error *err)
     return r;
 }
 
-/* run_lines runs a script as the command-line client does: a statement ends at the end of a line,
+/* Runs a script as the command-line client does: a statement ends at the end of a line,
  * with a semicolon or what DELIMITER says. */
 static int run_lines(struct mdb_store *st, const char *script, struct buf *b, struct error *err)
 {
@@ -198,7 +142,7 @@ static int run_script(struct mdb_store *st, const char *script, struct error *er
 
 /* ---- making ---- */
 
-/* migrate runs the migrations that are missing. Each can be run again, so one that broke off is
+/* Runs the migrations that are missing. Each can be run again, so one that broke off is
  * finished by the next. */
 static int migrate(struct mdb_store *st, int64_t version, struct error *err)
 {
@@ -217,12 +161,12 @@ static int migrate(struct mdb_store *st, int64_t version, struct error *err)
     return mdb_adopt_renew(st, err);
 }
 
-/* init_locked reads the version again: another process may have been first. */
+/* Reads the version again: another process may have been first. */
 static int init_locked(struct mdb_store *st, bool *ret_created, struct error *err)
 {
     int64_t version;
     bool same = false;
-    if (known_version(st, &version, err) != 0)
+    if (db_schema_known(&st->base.store, &version, err) != 0)
         return -1;
     if (version == MDB_SCHEMA_VERSION && same_functions(st, &same, err) != 0)
         return -1;
@@ -253,7 +197,7 @@ int mdb_init(struct store *base, bool *ret_created, struct error *err)
 
 /* ---- the script itself ---- */
 
-/* drop_made appends a DROP for each object of a kind that a script creates, in reverse order of
+/* Appends a DROP for each object of a kind that a script creates, in reverse order of
  * what needs what. */
 static void drop_made(const char *script, const char *mark, const char *kind, struct buf *to)
 {

@@ -38,7 +38,7 @@ struct given {
     int64_t next, after;
 };
 
-/* drop_runs deletes their markers run by run, and adds their number to *dropped. It releases q. */
+/* Deletes their markers run by run, and adds their number to *dropped. It releases q. */
 static int drop_runs(struct mdb_store *st, struct db_rows *q, int64_t *dropped, struct error *err)
 {
     while (db_step(q, err) == 1) {
@@ -53,7 +53,7 @@ static int drop_runs(struct mdb_store *st, struct db_rows *q, int64_t *dropped, 
     return 0;
 }
 
-/* drop_long_runs is drop_runs where runs are long: then it takes a third of the time. */
+/* Drop_runs where runs are long: then it takes a third of the time. */
 static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *dropped,
                           struct error *err)
 {
@@ -67,7 +67,7 @@ static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *
     return 0;
 }
 
-/* drop deletes their markers, by runs where that pays, and what is left one by one. */
+/* Deletes their markers, by runs where that pays, and what is left one by one. */
 static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
 {
     int64_t n = g->after - g->next, dropped = 0;
@@ -83,7 +83,7 @@ static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, str
     return 0;
 }
 
-/* give gives a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the seq that
+/* Gives a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the seq that
  * the next event gets. */
 static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
@@ -108,7 +108,7 @@ static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct 
     return db_later(&st->base.store, err, SQL(set_next, .next = next + n));
 }
 
-/* drop_doubled deletes all but the first marker of each event. */
+/* Deletes all but the first marker of each event. */
 static int drop_doubled(struct mdb_store *st, struct error *err)
 {
     int r;
@@ -124,7 +124,7 @@ static int drop_doubled(struct mdb_store *st, struct error *err)
     return r;
 }
 
-/* clear_numbers makes way for events whose number has a seq already, because numbers began again,
+/* Makes way for events whose number has a seq already, because numbers began again,
  * or that have several markers. */
 static int clear_numbers(struct mdb_store *st, struct error *err)
 {
@@ -151,7 +151,7 @@ static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_nex
     return mdb_commit(&st->base.store, err);
 }
 
-/* give_some is give_committed, tried again where that can help. */
+/* Give_committed, tried again where that can help. */
 static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     struct error why;
@@ -177,16 +177,16 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
     bool more = true;
     if (probe(st, &s, err) != 0)
         return -1;
-    bool new = s.markers || s.next != st->bell.next || s.news != st->bell.news;
+    bool new = s.markers || s.next != st->wakeup.next || s.news != st->wakeup.news;
     if (new)
-        st->bell.active = clock_mono(&clock_system);
-    st->bell.next = s.next;
-    st->bell.news = s.news;
+        st->wakeup.active = clock_mono(&clock_system);
+    st->wakeup.next = s.next;
+    st->wakeup.news = s.news;
     if (!s.markers)
         return 0;
     while (more) {
         if (give_some(st, &more, &s.next, &why) == 0) {
-            st->bell.next = s.next;
+            st->wakeup.next = s.next;
             continue;
         }
         if (why.code == ERR_READONLY)
@@ -198,7 +198,7 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* mdb_news is best effort: without it, a relay notices at its next sweep. */
+/* Best effort: without it, a relay notices at its next sweep. */
 void mdb_news(struct store *st)
 {
     db_run(st, NULL, SQL(ring));

@@ -176,7 +176,7 @@ size_t mdb_count(const struct db_rows *at)
 
 /* ---- one statement, on any connection ---- */
 
-/* send_text sends a text, and does not wait for the answer. */
+/* Sends a text, and does not wait for the answer. */
 static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
                      struct error *err)
 {
@@ -193,7 +193,7 @@ static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, si
     return 0;
 }
 
-/* await_answer waits until the first answer to what was sent has begun. */
+/* Waits until the first answer to what was sent has begun. */
 static int await_answer(const struct mdb_store *st, MYSQL *db, struct error *err)
 {
     int64_t since = clock_mono(&clock_system);
@@ -220,7 +220,7 @@ static int take_answer(const struct mdb_store *st, MYSQL *db, struct db_rows *re
     return 0;
 }
 
-/* skip_rest reads what follows an answer: a CALL gives a status behind its rows. */
+/* Reads what follows an answer: a CALL gives a status behind its rows. */
 static void skip_rest(MYSQL *db)
 {
     while (mysql_more_results(db) && mysql_next_result(db) == 0) {
@@ -267,7 +267,7 @@ void mdb_forget_later(struct mdb_store *st)
     st->later = (struct mdb_later){0};
 }
 
-/* note_end forgets a connection that broke, or that leads to a server that became a replica: its
+/* Forgets a connection that broke, or that leads to a server that became a replica: its
  * address may lead to another one by now. Inside a transaction it stays to its end, so that nothing
  * goes on as if it were still open. */
 static void note_end(struct mdb_store *st)
@@ -277,12 +277,12 @@ static void note_end(struct mdb_store *st)
     st->moved = st->moved || mdb_is_elsewhere(code);
     if (!lost && !st->moved)
         return;
-    mdb_bell_release(st);
+    mdb_wakeup_release(st);
     if (!st->base.in_tx)
         mdb_disconnect(st);
 }
 
-/* next_answer begins the answer to the next statement of a packet. */
+/* Begins the answer to the next statement of a packet. */
 static int next_answer(const struct mdb_store *st, struct error *err)
 {
     int64_t since = clock_mono(&clock_system);
@@ -294,14 +294,14 @@ static int next_answer(const struct mdb_store *st, struct error *err)
     return err_set(err, ERR_INTERNAL, "%s: a statement got no answer", st->base.shown);
 }
 
-/* note_changed notes what a statement without rows has changed. */
+/* Notes what a statement without rows has changed. */
 static void note_changed(struct mdb_store *st)
 {
     st->changed = (int64_t)mysql_affected_rows(st->db);
     st->wrote = st->wrote || st->changed > 0;
 }
 
-/* read_answers reads the answers to the statements that waited, and those to n questions. */
+/* Reads the answers to the statements that waited, and those to n questions. */
 static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, struct error *err)
 {
     size_t waited = st->later.n;
@@ -321,7 +321,7 @@ static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, str
     return 0;
 }
 
-/* send_and_read sends the first `size` bytes of the text, and reads the answers. What was read
+/* Sends the first `size` bytes of the text, and reads the answers. What was read
  * ahead is fetched while the server is at work on them, if that was asked for. */
 static int send_and_read(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
                          struct error *err)
@@ -335,7 +335,7 @@ static int send_and_read(struct mdb_store *st, size_t size, struct db_rows *ret,
     return read_answers(st, ret, n, err);
 }
 
-/* exchange sends the first `size` bytes of the text: what waits, and n questions. On failure
+/* Sends the first `size` bytes of the text: what waits, and n questions. On failure
  * nothing waits any more, and there are no answers. */
 static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
                     struct error *err)
@@ -355,7 +355,7 @@ static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size
     return -1;
 }
 
-/* send_later sends what waits, and leaves the text behind it. */
+/* Sends what waits, and leaves the text behind it. */
 static int send_later(struct mdb_store *st, struct error *err)
 {
     size_t behind = st->later.size + 1; /* a semicolon */
@@ -368,7 +368,7 @@ static int send_later(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* end_statement ends a statement that was added to the text. If that became too long, what waits
+/* Ends a statement that was added to the text. If that became too long, what waits
  * goes first. */
 static int end_statement(struct mdb_store *st, struct error *err)
 {
@@ -400,7 +400,7 @@ static int add_statement(struct mdb_store *st, const struct sql *sql, const void
     return end_statement(st, err);
 }
 
-/* ask_now sends the text, which ends with n questions. */
+/* Sends the text, which ends with n questions. */
 static int ask_now(struct mdb_store *st, struct db_rows *ret, size_t n, struct error *err)
 {
     if (exchange(st, st->text.n, ret, n, err) != 0)
@@ -487,6 +487,11 @@ int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
 
 /* ---- the driver ---- */
 
+static const char *driver_schema(struct store *st)
+{
+    return mdb_of(st)->url.database;
+}
+
 static int64_t driver_changed(struct store *st)
 {
     return mdb_of(st)->changed;
@@ -516,6 +521,9 @@ static bool driver_again(const struct error *why)
 const struct db_driver mdb_driver = {
     .dialect = SQL_MARIADB,
     .schema_version = MDB_SCHEMA_VERSION,
+    .schema = driver_schema,
+    .not_ours = ", or not for this account (it sees no outbox_meta beside it); use another "
+                "database, or give the account its part with `outbox grant`",
     .together = DB_TOGETHER,
     .rows = driver_rows,
     .step = driver_step,

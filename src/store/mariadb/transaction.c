@@ -88,8 +88,8 @@ int mdb_commit(struct store *base, struct error *err)
     return 0;
 }
 
-/* mdb_rollback drops a connection on which the rollback fails, since what was begun there ends with
- * it, and one that leads to a server that may only be read. */
+/* Drops a connection on which the rollback fails, since what was begun there ends with it, and one
+ * that leads to a server that may only be read. */
 void mdb_rollback(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
@@ -121,9 +121,9 @@ void mdb_snapshot_end(struct store *base, bool own)
 
 /* ---- handlers ---- */
 
-/* mdb_lend notes that handlers work on the connection. From here on the session is set up anew
- * before each of our own transactions, whatever handlers have set, and texts go as hexadecimal
- * digits: a handler may have chosen another character set. */
+/* Notes that handlers work on the connection. From here on the session is set up anew before each
+ * of our own transactions, whatever handlers have set, and texts go as hexadecimal digits: a
+ * handler may have chosen another character set. */
 int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
@@ -135,13 +135,13 @@ int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
     return mdb_connect(st, err);
 }
 
-/* say_ended is what is said of a transaction that a handler ended. */
+/* What is said of a transaction that a handler ended. */
 static int say_ended(struct error *err)
 {
     return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
 }
 
-/* savepoint_sql writes the statement for a savepoint. Each depth has a name of its own: the server
+/* Writes the statement for a savepoint. Each depth has a name of its own: the server
  * forgets a savepoint when another of its name is set. */
 static void savepoint_sql(char out[64], const char *verb, int depth)
 {

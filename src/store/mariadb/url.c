@@ -38,7 +38,7 @@ static int read_tls(const char *value, enum mdb_tls *ret, struct error *err)
                    value);
 }
 
-/* take_value gives a parameter its value, which is owned. */
+/* Gives a parameter its value, which is owned. */
 static int take_value(struct mdb_url *u, const char *name, size_t n, char *value, struct error *err)
 {
     static const char *const names[] = {"socket", "password-file", "tls-ca", "tls-cert", "tls-key"};
@@ -103,7 +103,7 @@ static int read_port(const char *p, size_t n, unsigned *ret, struct error *err)
     return 0;
 }
 
-/* read_user reads USER or USER:PASSWORD. */
+/* Reads USER or USER:PASSWORD. */
 static int read_user(struct mdb_url *u, const char *p, size_t n, struct error *err)
 {
     const char *colon = memchr(p, ':', n);
@@ -115,7 +115,7 @@ static int read_user(struct mdb_url *u, const char *p, size_t n, struct error *e
     return whole ? 0 : not_understood(err);
 }
 
-/* read_host reads HOST, HOST:PORT or [ADDRESS]:PORT; nothing is fine. */
+/* Reads HOST, HOST:PORT or [ADDRESS]:PORT; nothing is fine. */
 static int read_host(struct mdb_url *u, const char *p, size_t n, struct error *err)
 {
     size_t host = n;

@@ -1,13 +1,103 @@
-/* look.c: what is new, for a relay of many consumers. One look tells which of them a commit
- * concerns; only those make a turn. */
+/* watch.c: being woken when something was committed, and what is new. The server looks in our place
+ * (outbox_wait) on a connection of its own, and its answer makes that connection's socket readable.
+ * It answers for as long as there is anything that this handle does not know of, so no wake-up is
+ * lost. One look tells which consumers of a relay a commit concerns; only those make a turn. */
+#include <mysqld_error.h>
+#include <poll.h>
+
+#include "base/num.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define LOOK_EVENTS 64    /* more than that at once are everybody's business */
-#define LOOK_PAYLOAD 8192 /* bytes of a payload that a look reads */
-#define LOOK_UNRUNG 100   /* ms between looks while the bell does not work */
+#define PATIENCE_MS 20000        /* then the server answers anyway: less than answer-timeout */
+#define IDLE_MAX 1000000         /* ms; longer makes no difference */
+#define TRY_AGAIN (2000 * MS_NS) /* until another connection is tried */
+#define LOOK_EVENTS 64           /* more than that at once wake all consumers */
+#define LOOK_PAYLOAD 8192        /* bytes of a payload that a look reads */
+#define LOOK_UNWOKEN 100         /* ms between looks while there are no wake-ups */
 
-/* show_new shows the events after the last look, up to LOOK_EVENTS of them. */
+/* ---- being woken ---- */
+
+void mdb_wakeup_release(struct mdb_store *st)
+{
+    if (st->wakeup.db)
+        mysql_close(st->wakeup.db);
+    st->wakeup.db = NULL;
+    st->wakeup.asked = false;
+    st->wakeup.again = clock_mono(&clock_system) + TRY_AGAIN;
+}
+
+/* Makes the connection, which sees events before they are committed. */
+static bool connect_wakeup(struct mdb_store *st)
+{
+    struct error ignored;
+    if (st->wakeup.db)
+        return true;
+    if (clock_mono(&clock_system) < st->wakeup.again)
+        return false;
+    st->wakeup.db = mdb_dial(st, &ignored);
+    if (st->wakeup.db &&
+        mysql_query(st->wakeup.db, "SET SESSION tx_isolation = 'READ-UNCOMMITTED'") == 0)
+        return true;
+    mdb_wakeup_release(st);
+    return false;
+}
+
+/* Sends the question, and does not wait for the answer. */
+static bool ask_wakeup(struct mdb_store *st)
+{
+    struct buf b;
+    int64_t idle = (clock_mono(&clock_system) - st->wakeup.active) / MS_NS;
+    struct sql_wait args = {
+        .next = st->wakeup.next,
+        .news = st->wakeup.news,
+        .patience = PATIENCE_MS,
+        .idle = min_i64(idle, IDLE_MAX),
+    };
+    buf_init(&b, 4096);
+    mdb_write(st, MDB_QUOTED, &sql_wait, &args, &b);
+    st->wakeup.asked = !b.failed && mysql_send_query(st->wakeup.db, b.p, b.n) == 0;
+    buf_release(&b);
+    return st->wakeup.asked;
+}
+
+int mdb_wake_fd(struct store *base)
+{
+    struct mdb_store *st = mdb_of(base);
+    if (!connect_wakeup(st))
+        return -1;
+    if (!st->wakeup.asked && !ask_wakeup(st)) {
+        mdb_wakeup_release(st);
+        return -1;
+    }
+    return mysql_get_socket(st->wakeup.db);
+}
+
+/* Reads the answer, if it has come. */
+void mdb_wake_clear(struct store *base)
+{
+    struct mdb_store *st = mdb_of(base);
+    if (!st->wakeup.asked)
+        return;
+    struct pollfd fd = {.fd = mysql_get_socket(st->wakeup.db), .events = POLLIN};
+    bool answered = poll(&fd, 1, 0) == 1;
+    if (!answered)
+        return;
+    st->wakeup.asked = false;
+    if (mysql_read_query_result(st->wakeup.db) != 0) {
+        mdb_wakeup_release(st);
+        return;
+    }
+    do {
+        MYSQL_RES *r = mysql_store_result(st->wakeup.db);
+        if (r)
+            mysql_free_result(r);
+    } while (mysql_next_result(st->wakeup.db) == 0);
+}
+
+/* ---- what is new ---- */
+
+/* Shows the events after the last look, up to LOOK_EVENTS of them. */
 static int show_new(struct mdb_store *st, bool payloads, new_event_visit *visit, void *ctx,
                     struct watch_result *ret, struct error *err)
 {
@@ -25,25 +115,25 @@ static int show_new(struct mdb_store *st, bool payloads, new_event_visit *visit,
     return r;
 }
 
-int mdb_look(struct store *base, bool blind, bool payloads, new_event_visit *visit, void *ctx,
-             struct watch_result *ret, struct error *err)
+int mdb_poll_new(struct store *base, bool skip_query, bool payloads, new_event_visit *visit,
+                 void *ctx, struct watch_result *ret, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
     struct watch_result found = {.wait_ms = -1};
     bool first = st->looked < 0;
     if (mdb_sequence(st, err) != 0)
         return -1;
-    int64_t head = st->bell.next - 1;
-    bool events = head != st->looked, changes = st->bell.news != st->looked_news;
-    if (blind || first)
+    int64_t head = st->wakeup.next - 1;
+    bool events = head != st->looked, changes = st->wakeup.news != st->looked_news;
+    if (skip_query || first)
         found.all = first || events || changes;
     else if (events && show_new(st, payloads, visit, ctx, &found, err) != 0)
         return -1;
     found.all = found.all || changes;
     st->looked = head;
-    st->looked_news = st->bell.news;
-    if (mdb_bell_fd(base) < 0)
-        found.wait_ms = LOOK_UNRUNG;
+    st->looked_news = st->wakeup.news;
+    if (mdb_wake_fd(base) < 0)
+        found.wait_ms = LOOK_UNWOKEN;
     *ret = found;
     return 0;
 }

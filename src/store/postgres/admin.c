@@ -8,8 +8,8 @@
 
 /* ---- grants ---- */
 
-/* change_one gives or takes a part, for one consumer or (NULL) for all. It sets *changed if that
- * made, or may have made, a difference. */
+/* Gives or takes a part, for one consumer or (NULL) for all. It sets *changed if that made, or may
+ * have made, a difference. */
 static int change_one(struct pg_store *st, const struct grant_request *req, const char *consumer,
                       bool *changed, struct error *err)
 {
@@ -78,7 +78,7 @@ static const char drop_mark_dry_run_sql[] =
                    "WHERE m.tab = @schema@._adopt_source($1)), 0, false, ''";
 /* clang-format on */
 
-/* columns_json makes {"FIELD":"COLUMN",...} of FIELD=COLUMN. */
+/* Makes {"FIELD":"COLUMN",...} of FIELD=COLUMN. */
 static int columns_json(const struct adopt_request *req, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');

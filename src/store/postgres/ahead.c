@@ -55,7 +55,7 @@ static bool keep_text(char **to, const char *text)
     return *to != NULL;
 }
 
-/* window_of is the part (from, to] of what is read ahead. */
+/* The part (from, to] of what is read ahead. */
 static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_t to)
 {
     return (struct pg_window){.seen = h->seen,
@@ -68,8 +68,8 @@ static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_
 
 /* ---- the stream ---- */
 
-/* open_stream asks for the events behind h->to, if enough is left of the window. It may fail: then
- * they are read later. */
+/* Asks for the events behind h->to, if enough is left of the window. It may fail: then they are
+ * read later. */
 static bool open_stream(struct pg_store *st, const struct claim_request *req)
 {
     struct pg_ahead *h = &st->ahead;
@@ -98,7 +98,7 @@ static bool open_stream(struct pg_store *st, const struct claim_request *req)
     return true;
 }
 
-/* stream_ended notes that all of the stream was read. */
+/* Notes that all of the stream was read. */
 static void stream_ended(struct pg_store *st)
 {
     struct pg_ahead *h = &st->ahead;
@@ -113,8 +113,8 @@ static void stream_ended(struct pg_store *st)
         h->stream.claims *= 2;
 }
 
-/* read_stream takes rows off the stream until the chunk is full. Returns -1 if the connection
- * can no longer be used. */
+/* Takes rows off the stream until the chunk is full. Returns -1 if the connection can no longer be
+ * used. */
 static int read_stream(struct pg_store *st, const struct claim_request *req,
                        const struct pg_chunk_limits *max)
 {
@@ -172,7 +172,7 @@ void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const 
     h->on = open_stream(st, req);
 }
 
-/* swap_arenas lets events change hands, and an empty arena comes back. */
+/* Lets events change hands, and an empty arena comes back. */
 static void swap_arenas(struct arena *a, struct arena *b)
 {
     struct arena was = *a;

@@ -38,7 +38,7 @@ static const char settings_sql[] =
     "SET plan_cache_mode = force_generic_plan";
 /* clang-format on */
 
-/* set_tenant tells the database which tenant the session works for. */
+/* Tells the database which tenant the session works for. */
 static int set_tenant(struct pg_store *st, PGconn *db, struct error *err)
 {
     const char *tenant = st->tenant;
@@ -54,8 +54,8 @@ static int set_tenant(struct pg_store *st, PGconn *db, struct error *err)
     return result;
 }
 
-/* set_up prepares a new connection that is ours alone. Behind a pooler the next client of the
- * session would inherit its settings, so there each statement brings along what it needs. */
+/* Prepares a new connection that is ours alone. Behind a pooler the next client of the session
+ * would inherit its settings, so there each statement brings along what it needs. */
 static int set_up(struct pg_store *st, PGconn *db, struct error *err)
 {
     if (pg_command(st, db, settings_sql, err) != 0)
@@ -89,7 +89,7 @@ static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
                      version / 10000, PG_OLDEST);
 }
 
-/* dial connects. Unless `like` is NULL, it connects to the very server that `like` leads to. */
+/* Connects. Unless `like` is NULL, it connects to the very server that `like` leads to. */
 static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 {
     /* Of two settings the later one counts. So the URL comes after our defaults, and the encoding,
@@ -119,7 +119,7 @@ static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 
 /* ---- the main connection ---- */
 
-/* disconnect forgets everything that was true of the connection. */
+/* Forgets everything that was true of the connection. */
 static void disconnect(struct pg_store *st)
 {
     pg_reader_close(st);
@@ -145,7 +145,7 @@ static int detect_pooler(struct pg_store *st, struct error *err)
     return st->pooled ? 0 : set_up(st, st->db, err);
 }
 
-/* reconnect makes the main connection and looks at what is there. */
+/* Makes the main connection and looks at what is there. */
 static int reconnect(struct pg_store *st, struct error *err)
 {
     st->db = dial(st, NULL, err);
@@ -198,8 +198,8 @@ void pg_reader_close(struct pg_store *st)
     st->silent = false;
 }
 
-/* same_server makes sure that both connections lead to the same server. A standby, or a server that
- * took over from another, may lack events. Read ahead from there, they would be lost. */
+/* Makes sure that both connections lead to the same server. A standby, or a server that took over
+ * from another, may lack events. Read ahead from there, they would be lost. */
 static bool same_server(struct pg_store *st)
 {
     static const char sql[] =
@@ -253,9 +253,9 @@ static const char trouble_sql[] =
     "WHERE c.oid = '@schema@.event'::regclass";
 /* clang-format on */
 
-/* check_tenant checks that the role can be held to the tenant that the URL names: row-level
- * security applies to it, and it acts for no other tenant. It also notes whether this role may
- * choose the ids of its events. */
+/* Checks that the role can be held to the tenant that the URL names: row-level security applies to
+ * it, and it acts for no other tenant. It also notes whether this role may choose the ids of its
+ * events. */
 static int check_tenant(struct pg_store *st, struct error *err)
 {
     if (st->tenant && st->pooled)
@@ -285,9 +285,9 @@ static int check_tenant(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* check_moved finds out whether the outbox was restored from another cluster, or its numbers began
- * again, and puts it right before anything is read from it. Every claim checks that as well, but
- * other commands may come first. A role that may only emit cannot know, and need not. */
+/* Finds out whether the outbox was restored from another cluster, or its numbers began again, and
+ * puts it right before anything is read from it. Every claim checks that as well, but other
+ * commands may come first. A role that may only emit cannot know, and need not. */
 static int check_moved(struct pg_store *st, struct error *err)
 {
     struct error why;
@@ -314,7 +314,7 @@ static int check_moved(struct pg_store *st, struct error *err)
         err, "the outbox was moved, or its numbers began again, and must be made right first");
 }
 
-/* check is pg_check for a handle that has not seen the outbox before. */
+/* Pg_check for a handle that has not seen the outbox before. */
 static int check(struct pg_store *st, struct error *err)
 {
     int64_t version;
@@ -334,8 +334,8 @@ static int check(struct pg_store *st, struct error *err)
     return check_moved(st, err);
 }
 
-/* pg_check takes an outbox that worked before and is missing now, or incomplete, for one that is
- * being restored. */
+/* Takes an outbox that worked before and is missing now, or incomplete, for one that is being
+ * restored. */
 int pg_check(struct pg_store *st, struct error *err)
 {
     struct error why;

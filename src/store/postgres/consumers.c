@@ -10,8 +10,8 @@
 
 /* ---- registering ---- */
 
-/* consumer_register registers a consumer. A transaction that has it locked is usually about to end;
- * if not, the error names it. */
+/* Registers a consumer. A transaction that has it locked is usually about to end; if not, the error
+ * names it. */
 static PGresult *consumer_register(struct pg_store *st, const struct consumer_spec *c,
                                    struct error *err)
 {
@@ -99,7 +99,7 @@ int pg_consumer_remove(struct store *base, const char *name, bool force, struct 
 
 #define SPEC_COLUMNS "name, events, predicate, ordering, lanes, retry"
 
-/* read_spec reads the columns SPEC_COLUMNS of a row. */
+/* Reads the columns SPEC_COLUMNS of a row. */
 static struct consumer_spec read_spec(const PGresult *r, int i, struct arena *a, bool *ok)
 {
     return (struct consumer_spec){.name = pg_copy(r, i, 0, a, ok),
@@ -121,7 +121,7 @@ enum {
     L_NOW
 };
 
-/* read_info reads a row of list_sql. Returns false if there is no room. */
+/* Reads a row of list_sql. Returns false if there is no room. */
 static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
@@ -202,7 +202,7 @@ struct probe {
     int64_t overdue_at;  /* as in consumer_info, but may be still to come */
 };
 
-/* earlier returns the earlier of two times; 0 is no time. */
+/* Returns the earlier of two times; 0 is no time. */
 static int64_t earlier(int64_t a, int64_t b)
 {
     if (!a || !b)
@@ -210,7 +210,7 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* probe_row counts one event. */
+/* Counts one event. */
 static void probe_row(const struct filter *f, const PGresult *r, int i, struct probe *n)
 {
     int64_t seq = pg_int(r, i, W_SEQ);
@@ -235,7 +235,7 @@ static void probe_row(const struct filter *f, const PGresult *r, int i, struct p
     n->overdue_at = earlier(n->overdue_at, pg_int(r, i, W_DUE));
 }
 
-/* probe_rows counts the rows of an answer, and clears it. NULL: the query failed. */
+/* Counts the rows of an answer, and clears it. NULL: the query failed. */
 static int probe_rows(const struct filter *f, PGresult *r, struct probe *ret)
 {
     struct probe n = {0};
@@ -248,8 +248,8 @@ static int probe_rows(const struct filter *f, PGresult *r, struct probe *ret)
     return 0;
 }
 
-/* unclaimed_of says how many events no worker has: exactly, if all were looked at; else as many of
- * the others up to `head` are wanted as of those that were. */
+/* Returns how many events no worker has: exactly, if all were looked at; else as many of the others
+ * up to `head` are wanted as of those that were. */
 static int64_t unclaimed_of(const struct probe *n, int64_t head)
 {
     bool counted_all = n->scanned < STORE_PROBE_EVENTS;
@@ -260,9 +260,9 @@ static int64_t unclaimed_of(const struct probe *n, int64_t head)
     return n->rest + (int64_t)((double)n->wanted * seqs / looked_at);
 }
 
-/* probe_predicate corrects the counts of a consumer with a predicate. The server counts what the
- * type patterns let through; the predicate is evaluated here. What claims have in hand is not
- * looked at if it is too much. `row` is the consumer's in the answer to list_sql. */
+/* Corrects the counts of a consumer with a predicate. The server counts what the type patterns let
+ * through; the predicate is evaluated here. What claims have in hand is not looked at if it is too
+ * much. `row` is the consumer's in the answer to list_sql. */
 static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
                            struct consumer_info *c, struct error *err)
 {
@@ -343,8 +343,8 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
     return 0;
 }
 
-/* take_specs reads the rows of an answer, and clears it. NULL: the query failed. Where a consumer
- * was asked for by its name, it must be there. */
+/* Reads the rows of an answer, and clears it. NULL: the query failed. Where a consumer was asked
+ * for by its name, it must be there. */
 static int take_specs(PGresult *r, const char *name, struct arena *a, struct consumer_spec **ret,
                       size_t *ret_n, struct error *err)
 {

@@ -55,7 +55,7 @@ static const struct part {
 } parts[] = {{"consumer", "`outbox grant consumer ROLE`", FINDING_PROBLEM},
              {"operator", "`outbox grant operator ROLE`, if it is to trim", FINDING_NOTE}};
 
-/* check_usage finds out whether the role may use the schema at all, and reports if not. */
+/* Finds out whether the role may use the schema at all, and reports if not. */
 static int check_usage(const struct look *l, bool *ret, struct error *err)
 {
     static const char sql[] =
@@ -71,7 +71,7 @@ static int check_usage(const struct look *l, bool *ret, struct error *err)
     return 0;
 }
 
-/* check_part finds out whether the role has all the rights of a part, and reports if not. */
+/* Finds out whether the role has all the rights of a part, and reports if not. */
 static int check_part(const struct look *l, const struct part *p, bool *ret, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, lacking_sql, "s", p->name);
@@ -108,8 +108,8 @@ static int grants(const struct look *l, struct error *err)
                   "this role may do all that relays and operators do");
 }
 
-/* strangers looks for others who may create functions beside ours. What they create could be called
- * in place of ours, with the rights of the outbox's owner. */
+/* Looks for others who may create functions beside ours. What they create could be called in place
+ * of ours, with the rights of the outbox's owner. */
 static int strangers(const struct look *l, struct error *err)
 {
     PGresult *r = pg_strangers(l->st, err);
@@ -269,7 +269,7 @@ static const char locks_sql[] =
     "ORDER BY c.name";
 /* clang-format on */
 
-/* claims looks for claims whose lease ran out and which no worker has taken over. */
+/* Looks for claims whose lease ran out and which no worker has taken over. */
 static int claims(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, claims_sql, "");
@@ -296,8 +296,8 @@ static int claims(const struct look *l, struct error *err)
     return 0;
 }
 
-/* positions looks for consumers that have lost rows of table lane, and with them their position;
- * they may have been deleted by hand. */
+/* Looks for consumers that have lost rows of table lane, and with them their position; they may
+ * have been deleted by hand. */
 static int positions(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, positions_sql, "");
@@ -341,7 +341,7 @@ static const char lost_sql[] =
     "ORDER BY p.consumer";
 /* clang-format on */
 
-/* insert_only looks whether events can be changed and deleted without a word. */
+/* Looks whether events can be changed and deleted without a word. */
 static int insert_only(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, guards_sql, "");
@@ -358,8 +358,8 @@ static int insert_only(const struct look *l, struct error *err)
                   "lose events without a word");
 }
 
-/* lost looks for events that were deleted before their time, as far as anything tells: sequences
- * leave gaps of their own. */
+/* Looks for events that were deleted before their time, as far as anything tells: sequences leave
+ * gaps of their own. */
 static int lost(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, lost_sql, "");
@@ -373,8 +373,8 @@ static int lost(const struct look *l, struct error *err)
     return 0;
 }
 
-/* consumer_locks looks for transactions that have had a consumer locked for long. A worker locks
- * its consumer only for a moment. */
+/* Looks for transactions that have had a consumer locked for long. A worker locks its consumer only
+ * for a moment. */
 static int consumer_locks(const struct look *l, bool *fine, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, locks_sql, "");
@@ -395,7 +395,7 @@ static int consumer_locks(const struct look *l, bool *fine, struct error *err)
     return 0;
 }
 
-/* bell_locks looks for strangers that hold a lock of the doorbell. */
+/* Looks for strangers that hold a lock of the doorbell. */
 static int bell_locks(const struct look *l, bool *fine, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, "SELECT @schema@._bell_squatters()", "");
@@ -437,8 +437,8 @@ static const char restored_sql[] =
     "FROM @schema@._trouble() t";
 /* clang-format on */
 
-/* restored finds out whether this is the outbox its consumers know. Positions are made of
- * transaction ids, which mean nothing in another cluster. */
+/* Finds out whether this is the outbox its consumers know. Positions are made of transaction ids,
+ * which mean nothing in another cluster. */
 static int restored(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, restored_sql, "");
@@ -494,8 +494,8 @@ static const char adopted_sql[] =
               "AND t.tgparentid = 0)";
 /* clang-format on */
 
-/* marked reports what keeps rows of adopted tables from being marked. Events are delivered all the
- * same, so no other check reports it. */
+/* Reports what keeps rows of adopted tables from being marked. Events are delivered all the same,
+ * so no other check reports it. */
 static int marked(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, marked_sql, "");
@@ -511,8 +511,8 @@ static int marked(const struct look *l, struct error *err)
     return 0;
 }
 
-/* adopted looks for triggers that earlier versions made: they run casts of the table's owner with
- * the rights of the outbox's. */
+/* Looks for triggers that earlier versions made: they run casts of the table's owner with the
+ * rights of the outbox's. */
 static int adopted(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, adopted_sql, "s", l->st->quoted);
@@ -552,8 +552,8 @@ static const struct check checks_outbox[] = {
     {NULL, NULL},
 };
 
-/* run makes all checks of a list. A check that fails is a finding as well; only a lost server ends
- * the run. */
+/* Makes all checks of a list. A check that fails is a finding as well; only a lost server ends the
+ * run. */
 static int run(const struct look *l, const struct check *c, struct error *err)
 {
     struct error why;

@@ -79,8 +79,8 @@ static int server(const struct look *l, struct error *err)
     return 0;
 }
 
-/* connections asks pg_stat_database: from an ordinary role pg_stat_activity hides most of what
- * others do, but this tells that they are there. */
+/* Asks pg_stat_database: from an ordinary role pg_stat_activity hides most of what others do, but
+ * this tells that they are there. */
 static int connections(const struct look *l, struct error *err)
 {
     static const char text[] = "%lld of %lld connections are in use";
@@ -99,7 +99,7 @@ static int connections(const struct look *l, struct error *err)
                   text, (long long)used, (long long)max);
 }
 
-/* oldest reports the oldest transaction: a warning if it is older than the caller has patience. */
+/* Reports the oldest transaction: a warning if it is older than the caller has patience. */
 static void oldest(const struct look *l, const PGresult *r)
 {
     char age[32], end[80];
@@ -121,8 +121,8 @@ static void oldest(const struct look *l, const PGresult *r)
            PQgetvalue(r, 0, 3), PQgetvalue(r, 0, 4), has, consequence);
 }
 
-/* transactions looks for transactions that hold back VACUUM, and with it the removal of dead rows.
- * An ordinary role sees that others have one open, but not since when. */
+/* Looks for transactions that hold back VACUUM, and with it the removal of dead rows. An ordinary
+ * role sees that others have one open, but not since when. */
 static int transactions(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, transactions_sql, "");
@@ -178,7 +178,7 @@ static int prepared(const struct look *l, struct error *err)
     return 0;
 }
 
-/* wraparound warns long before the server runs out of transaction ids and stops taking writes. */
+/* Warns long before the server runs out of transaction ids and stops taking writes. */
 static int wraparound(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, wraparound_sql, "");
@@ -204,7 +204,7 @@ static bool is_off(const PGresult *r, int col)
     return strcmp(PQgetvalue(r, 0, col), "off") == 0;
 }
 
-/* say_durability reports the worst that durability_sql found. */
+/* Reports the worst that durability_sql found. */
 static int say_durability(const struct look *l, const PGresult *r)
 {
     const char *roles = pg_str(r, 0, 1);

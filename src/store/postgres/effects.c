@@ -68,8 +68,8 @@ enum tx_state pg_tx_state(struct store *base)
     }
 }
 
-/* pg_savepoint recognises by its SQLSTATE that a handler ended the transaction: the message may be
- * in any language. */
+/* Recognises by its SQLSTATE that a handler ended the transaction: the message may be in any
+ * language. */
 int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
     static const char *const text[] = {"SAVEPOINT outbox_handler", "RELEASE outbox_handler",
@@ -91,7 +91,7 @@ int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
 
 /* ---- the inbox ---- */
 
-/* add_element appends a text to an array literal, which goes to the server as a parameter. */
+/* Appends a text to an array literal, which goes to the server as a parameter. */
 static void add_element(struct buf *b, struct str s)
 {
     bool first = b->n == 1;
@@ -112,8 +112,8 @@ struct arrays {
     size_t n;
 };
 
-/* arrays_of makes the arrays, without those that `skip` marks (NULL: none). arrays_release releases
- * them, also after a failure. */
+/* Makes the arrays, without those that `skip` marks (NULL: none). arrays_release releases them,
+ * also after a failure. */
 static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n,
                      struct error *err)
 {

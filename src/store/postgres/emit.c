@@ -60,8 +60,8 @@ int pg_emit_texts(struct pg_store *st, struct error *err)
 
 /* ---- the caller's connection ---- */
 
-/* check_transaction requires the caller's connection to have a transaction open, or the event would
- * not be part of anything. */
+/* Requires the caller's connection to have a transaction open, or the event would not be part of
+ * anything. */
 static int check_transaction(PGconn *db, struct error *err)
 {
     PGTransactionStatusType s = PQtransactionStatus(db);
@@ -78,9 +78,9 @@ static int check_transaction(PGconn *db, struct error *err)
     return err_set(err, ERR_MISUSE, "this connection is busy with another command, or was lost");
 }
 
-/* check_encoding refuses texts that the caller's connection would garble. The server takes what
- * comes through a connection to be in that connection's encoding. Ours is UTF-8; through another
- * one it would be stored as something else, without a word. */
+/* Refuses texts that the caller's connection would garble. The server takes what comes through a
+ * connection to be in that connection's encoding. Ours is UTF-8; through another one it would be
+ * stored as something else, without a word. */
 static int check_encoding(PGconn *db, const struct str *s, size_t n, struct error *err)
 {
     const char *name = "";
@@ -134,9 +134,8 @@ static void fill_row(struct row *w, const struct pg_store *st, const struct new_
         w->not_before = number_text(ev->not_before, w->not_before_text);
 }
 
-/* make_id makes an id as the database does (sql/postgres/internal/values.sql): 12 bits of the
- * millisecond's fraction follow the milliseconds, so that on one machine the ids of both are in
- * order. */
+/* Makes an id as the database does (sql/postgres/internal/values.sql): 12 bits of the millisecond's
+ * fraction follow the milliseconds, so that on one machine the ids of both are in order. */
 static void make_id(struct pg_store *st, char out[UUID_TEXT + 1])
 {
     int64_t now = clock_wall_ns(st->opt.clock);
@@ -162,8 +161,7 @@ static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct row 
                        w->tenant, w->not_before);
 }
 
-/* emit_own emits on our own connection. It writes the id if it makes one; otherwise the result has
- * it. */
+/* Emits on our own connection. It writes the id if it makes one; otherwise the result has it. */
 static PGresult *emit_own(struct pg_store *st, const struct row *w, char id[UUID_TEXT + 1],
                           struct error *err)
 {
@@ -199,7 +197,7 @@ static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
     return 0;
 }
 
-/* insert_event emits an event inside the open transaction, or as a transaction of its own. */
+/* Emits an event inside the open transaction, or as a transaction of its own. */
 static int insert_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
                         char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
 {

@@ -11,7 +11,7 @@ void pg_viewer_release(struct viewer *v)
     arena_release(&v->a);
 }
 
-/* add_consumers prepares the viewer for n consumers, which are in v->list. */
+/* Prepares the viewer for n consumers, which are in v->list. */
 static int add_consumers(struct viewer *v, size_t n, struct error *err)
 {
     v->filters = arena_zalloc(&v->a, n + 1, sizeof *v->filters);
@@ -39,8 +39,8 @@ int pg_viewer_init(struct viewer *v, struct pg_store *st, const char *consumer, 
     return result;
 }
 
-/* state_of reads a state's name. An event that the predicate has to be asked about is "unknown" to
- * the view: if the predicate wants it, it was delivered. */
+/* Reads a state's name. An event that the predicate has to be asked about is "unknown" to the view:
+ * if the predicate wants it, it was delivered. */
 static enum delivery_state state_of(const char *s)
 {
     for (int i = 0; i < STATE_COUNT; i++)
@@ -49,8 +49,8 @@ static enum delivery_state state_of(const char *s)
     return STATE_DELIVERED;
 }
 
-/* excluded finds out whether a predicate, which may be one that the consumer had before, leaves an
- * event out. */
+/* Finds out whether a predicate, which may be one that the consumer had before, leaves an event
+ * out. */
 static int excluded(const struct viewer *v, size_t i, const char *predicate, struct str payload,
                     bool *ret, struct error *err)
 {
@@ -69,7 +69,7 @@ static int excluded(const struct viewer *v, size_t i, const char *predicate, str
     return 0;
 }
 
-/* consumer_index finds a consumer by its name; v->n: it is not in the listing. */
+/* Finds a consumer by its name; v->n: it is not in the listing. */
 static size_t consumer_index(const struct viewer *v, const char *name)
 {
     size_t i = 0;
@@ -109,7 +109,7 @@ int pg_viewer_ask(struct viewer *v, const struct event *page, size_t n, PGresult
     return *ret ? 0 : -1;
 }
 
-/* read_state reads one row of states_sql. */
+/* Reads one row of states_sql. */
 static int read_state(struct viewer *v, const PGresult *r, int row, const struct event *ev,
                       struct arena *a, struct error *err)
 {
@@ -135,7 +135,7 @@ static int read_state(struct viewer *v, const PGresult *r, int row, const struct
     return 0;
 }
 
-/* first_row finds the first row of an event in the answer to states_sql, which is in order. */
+/* Finds the first row of an event in the answer to states_sql, which is in order. */
 static int first_row(const PGresult *states, int64_t seq)
 {
     int low = 0, high = PQntuples(states);

@@ -121,7 +121,7 @@ struct listing {
     bool done;
 };
 
-/* read_page reads a whole page at once, because the states of its events need the connection. */
+/* Reads a whole page at once, because the states of its events need the connection. */
 static int read_page(struct pg_store *st, struct arena *a, struct event *page, size_t *ret_n,
                      struct error *err)
 {
@@ -140,7 +140,7 @@ static int read_page(struct pg_store *st, struct arena *a, struct event *page, s
     return more;
 }
 
-/* show_event shows an event if it is in the state asked for. */
+/* Shows an event if it is in the state asked for. */
 static int show_event(struct listing *l, const PGresult *states, const struct event *ev,
                       struct error *err)
 {
@@ -169,7 +169,7 @@ static int show_page(struct listing *l, const struct event *page, size_t n, stru
     return result;
 }
 
-/* show_answer shows the page that was asked for, and says how many events it had, and the last. */
+/* Shows the page that was asked for, and says how many events it had, and the last. */
 static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, struct error *err)
 {
     *ret_n = 0;
@@ -185,7 +185,7 @@ static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, stru
     return show_page(l, page, *ret_n, err);
 }
 
-/* show_next shows the next page of a range, and takes what it has covered off the range. */
+/* Shows the next page of a range, and takes what it has covered off the range. */
 static int show_next(struct listing *l, const char *sql, struct range *r, struct error *err)
 {
     const struct event_query *q = l->q;
@@ -216,8 +216,8 @@ static int show_next(struct listing *l, const char *sql, struct range *r, struct
 
 /* ---- how far to look ---- */
 
-/* list_exceptional shows what is recorded about single events that are in the state asked for, in a
- * range. All of it is found. */
+/* Shows what is recorded about single events that are in the state asked for, in a range. All of it
+ * is found. */
 static int list_exceptional(struct listing *l, struct range r, struct error *err)
 {
     if (!l->state)
@@ -233,7 +233,7 @@ static int list_exceptional(struct listing *l, struct range r, struct error *err
     return result;
 }
 
-/* show_range shows all events in a range, unless states run out: then *r is what is left of it. */
+/* Shows all events in a range, unless states run out: then *r is what is left of it. */
 static int show_range(struct listing *l, struct range *r, struct error *err)
 {
     const char *sql = l->q->newest_first ? look_backwards : look_forwards;
@@ -245,7 +245,7 @@ static int show_range(struct listing *l, struct range *r, struct error *err)
     return result;
 }
 
-/* first_event finds the first event of a range, in the order of the listing; 0: there is none. */
+/* Finds the first event of a range, in the order of the listing; 0: there is none. */
 static int first_event(struct listing *l, struct range r, int64_t *ret, struct error *err)
 {
     static const char forwards[] = "SELECT e.seq FROM @schema@.event e "
@@ -261,7 +261,7 @@ static int first_event(struct listing *l, struct range r, int64_t *ret, struct e
     return 0;
 }
 
-/* next_step gives the next numbers of a range to look at, from its first event on. */
+/* Returns the next numbers of a range to look at, from its first event on. */
 static struct range next_step(const struct listing *l, struct range r, int64_t first)
 {
     int64_t most = l->budget < l->step ? l->budget : l->step;
@@ -276,7 +276,7 @@ static struct range next_step(const struct listing *l, struct range r, int64_t f
     return step;
 }
 
-/* note_looked adds numbers to those that were looked at. */
+/* Adds numbers to those that were looked at. */
 static void note_looked(struct listing *l, struct range r)
 {
     struct event_look *k = &l->looked;
@@ -289,8 +289,8 @@ static void note_looked(struct listing *l, struct range r)
         l->q->looking(l->ctx, k->to - k->from + 1);
 }
 
-/* look_at_step looks at the next step of a range, takes it off the range, and pays for what was
- * looked at in vain. */
+/* Looks at the next step of a range, takes it off the range, and pays for what was looked at in
+ * vain. */
 static int look_at_step(struct listing *l, struct range *r, int64_t first, struct error *err)
 {
     struct range step = next_step(l, *r, first);
@@ -315,7 +315,7 @@ static int look_at_step(struct listing *l, struct range *r, int64_t first, struc
     return 0;
 }
 
-/* look_at_range looks at a range as far as the query says. */
+/* Looks at a range as far as the query says. */
 static int look_at_range(struct listing *l, struct range r, struct error *err)
 {
     while (!l->done && r.from < r.to) {
@@ -336,7 +336,7 @@ static int look_at_range(struct listing *l, struct range r, struct error *err)
     return 0;
 }
 
-/* list_events shows what is recorded about events up to l->low, and looks at those past it. */
+/* Shows what is recorded about events up to l->low, and looks at those past it. */
 static int list_events(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
@@ -369,7 +369,7 @@ static int list_events(struct listing *l, struct error *err)
 
 /* ---- what is asked for ---- */
 
-/* ask_low asks for a number that bounds the look. */
+/* Asks for a number that bounds the look. */
 static int ask_low(struct listing *l, const char *sql, struct error *err)
 {
     PGresult *r = pg_query(l->v->st, err, sql, "s", l->v->consumer);
@@ -380,8 +380,8 @@ static int ask_low(struct listing *l, const char *sql, struct error *err)
     return 0;
 }
 
-/* find_low finds out up to where nothing has to be looked at, since only _exceptional has events in
- * the state asked for. */
+/* Finds out up to where nothing has to be looked at, since only _exceptional has events in the
+ * state asked for. */
 static int find_low(struct listing *l, struct error *err)
 {
     static const char passed_sql[] =
@@ -405,8 +405,8 @@ static int find_low(struct listing *l, struct error *err)
     }
 }
 
-/* find_scope finds out which events can be in the state asked for. Without a consumer all are
- * pending, and none is anything else. */
+/* Finds out which events can be in the state asked for. Without a consumer all are pending, and
+ * none is anything else. */
 static int find_scope(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
@@ -427,7 +427,7 @@ static int find_scope(struct listing *l, struct error *err)
     return find_low(l, err);
 }
 
-/* read_now reads the server's clock if the query depends on it. */
+/* Reads the server's clock if the query depends on it. */
 static int read_now(struct viewer *v, const struct event_query *q, struct error *err)
 {
     static const char sql[] = "SELECT floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint";
@@ -441,7 +441,7 @@ static int read_now(struct viewer *v, const struct event_query *q, struct error 
     return 0;
 }
 
-/* note_newest notes that an id was looked for only among the newest events, if there are more. */
+/* Notes that an id was looked for only among the newest events, if there are more. */
 static int note_newest(struct listing *l, struct error *err)
 {
     if (l->budget == LOOK_ALL)
@@ -456,7 +456,7 @@ static int note_newest(struct listing *l, struct error *err)
     return 0;
 }
 
-/* list_one shows the event with an id, or, if that is a number, with a seq. */
+/* Shows the event with an id, or, if that is a number, with a seq. */
 static int list_one(struct listing *l, struct error *err)
 {
     const char *id = l->q->id;

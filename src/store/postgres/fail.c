@@ -38,7 +38,7 @@ static const struct meaning {
     {"25", ERR_MISUSE, CLASS_RETRY},      /* the state of the transaction */
 };
 
-/* meaning_of returns what a SQLSTATE means to us. */
+/* Returns what a SQLSTATE means to us. */
 static struct meaning meaning_of(const char *state)
 {
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
@@ -47,7 +47,7 @@ static struct meaning meaning_of(const char *state)
     return (struct meaning){"", ERR_INTERNAL, CLASS_RETRY};
 }
 
-/* one_line copies the first line of a message, without the severity that libpq puts before it. */
+/* Copies the first line of a message, without the severity that libpq puts before it. */
 static void one_line(const char *from, char *to, size_t size)
 {
     size_t n = 0;
@@ -58,7 +58,7 @@ static void one_line(const char *from, char *to, size_t size)
     to[n] = '\0';
 }
 
-/* advice_for says what to do about an error whose message does not say it. */
+/* Returns what to do about an error whose message does not say it. */
 static const char *advice_for(const char *state)
 {
     if (strcmp(state, "2200H") == 0)
@@ -70,7 +70,7 @@ static const char *advice_for(const char *state)
     return NULL;
 }
 
-/* fail_without_outbox reports that a part of the outbox does not exist. */
+/* Reports that a part of the outbox does not exist. */
 static int fail_without_outbox(const struct pg_store *st, enum retry_class retry_class,
                                const char *said, struct error *err)
 {
@@ -84,7 +84,7 @@ static int fail_without_outbox(const struct pg_store *st, enum retry_class retry
                      st->shown, st->quoted, said);
 }
 
-/* fail_as reports an error of the server that has a SQLSTATE. */
+/* Reports an error of the server that has a SQLSTATE. */
 static int fail_as(struct pg_store *st, const char *state, const PGresult *r, struct error *err)
 {
     struct meaning m = meaning_of(state);
@@ -104,7 +104,7 @@ static int fail_as(struct pg_store *st, const char *state, const PGresult *r, st
     return err_class(err, m.code, m.retry_class, 0, "%s: %s; %s", st->shown, said, advice);
 }
 
-/* fail_lost reports a connection that broke, or a failure of libpq's own. */
+/* Reports a connection that broke, or a failure of libpq's own. */
 static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult *r,
                      struct error *err)
 {
@@ -118,11 +118,10 @@ static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "%s: %s", st->shown, said);
 }
 
-/* session_outdated says whether the error is about something that the session has prepared or
- * cached: a plan for tables that were made anew, a statement that no longer exists, the row of a
- * table to which a column was added. PostgreSQL plans anew a cached query whose tables have
- * changed, but not one that sees them only through a function, and that ends in an internal
- * error. A new session has cached nothing. */
+/* Whether the error is about something that the session has prepared or cached: a plan for tables
+ * that were made anew, a statement that no longer exists, the row of a table to which a column was
+ * added. PostgreSQL plans anew a cached query whose tables have changed, but not one that sees them
+ * only through a function, and that ends in an internal error. A new session has cached nothing. */
 static bool session_outdated(const char *state)
 {
     static const char *const states[] = {"0A000", "26000", "42703", "42804", "42P13", "XX000"};

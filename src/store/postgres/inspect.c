@@ -97,8 +97,7 @@ static const char drop_sql[] =
     "WHERE @schema@.drop_dead(x.consumer, x.seq)";
 /* clang-format on */
 
-/* next_dead reads and shows one letter. Returns 1 if there may be more, 0 at the end, -1 on
- * failure. */
+/* Reads and shows one letter. Returns 1 if there may be more, 0 at the end, -1 on failure. */
 static int next_dead(struct pg_store *st, struct arena *a, dead_visit *visit, void *ctx,
                      struct error *err)
 {
@@ -152,7 +151,7 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
     return more;
 }
 
-/* change_dead runs redrive_sql or drop_sql. There may be many letters. */
+/* Runs redrive_sql or drop_sql. There may be many letters. */
 static int change_dead(struct pg_store *st, const char *sql, const struct dead_query *q,
                        int64_t *ret_n, struct error *err)
 {

@@ -18,7 +18,7 @@ extern const char postgres_statement_close[], postgres_statement_drop_strays[],
 #define FINGERPRINT 17  /* 16 digits and a NUL */
 #define FORMER_MAX "64" /* fingerprints that were replaced, and are remembered */
 
-/* fingerprint names the functions and views that this program carries. */
+/* Names the functions and views that this program carries. */
 static void fingerprint(char out[FINGERPRINT])
 {
     uint64_t h = HASH_INIT;
@@ -67,7 +67,7 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
 static const char function_mark[] = "CREATE OR REPLACE FUNCTION @schema@.";
 static const char view_mark[] = "CREATE OR REPLACE VIEW @schema@.";
 
-/* each_name appends the name behind every `mark` of a text to a list a,b,c. */
+/* Appends the name behind every `mark` of a text to a list a,b,c. */
 static void each_name(const char *text, const char *mark, struct buf *to)
 {
     for (const char *p = text; (p = strstr(p, mark));) {
@@ -87,7 +87,7 @@ static void all_names(const char *mark, struct buf *to)
         each_name(postgres_function[i], mark, to);
 }
 
-/* names_in_migrations appends the functions that migrations make, because tables depend on them. */
+/* Appends the functions that migrations make, because tables depend on them. */
 static void names_in_migrations(struct buf *to)
 {
     for (int v = 0; v < PG_SCHEMA_VERSION; v++)
@@ -109,8 +109,8 @@ static const struct mark *mark_at(const char *p, const struct mark *marks)
     return NULL;
 }
 
-/* add_filled appends a statement with its marks replaced. It leaves marks it does not know, which
- * pg_expand replaces. */
+/* Appends a statement with its marks replaced. It leaves marks it does not know, which pg_expand
+ * replaces. */
 static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
 {
     for (const char *p = sql; *p;) {
@@ -126,8 +126,8 @@ static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
 
 /* ---- one text ---- */
 
-/* add_make_way appends what drops the functions and views that a text makes. Views may depend on
- * any function, so for a function all views go; they are made last. */
+/* Appends what drops the functions and views that a text makes. Views may depend on any function,
+ * so for a function all views go; they are made last. */
 static void add_make_way(struct buf *sql, const char *text)
 {
     struct buf views, functions;
@@ -150,7 +150,7 @@ static void add_make_way(struct buf *sql, const char *text)
     buf_release(&views);
 }
 
-/* make_way drops what a text makes but cannot replace, because its columns are others now. */
+/* Drops what a text makes but cannot replace, because its columns are others now. */
 static int make_way(struct pg_store *st, const char *text, struct error *err)
 {
     struct buf sql;
@@ -168,14 +168,14 @@ static int make_way(struct pg_store *st, const char *text, struct error *err)
                            "depends on it: drop that, and create it again afterwards");
 }
 
-/* has_other_columns says whether the last error was that something cannot be replaced in place. */
+/* Whether the last error was that something cannot be replaced in place. */
 static bool has_other_columns(const struct pg_store *st)
 {
     return strcmp(st->state, "42P13") == 0 || strcmp(st->state, "42P16") == 0;
 }
 
-/* install_or_replace installs a text. *ret_other_columns is set if a function or view there cannot
- * be replaced in place; then nothing was done. */
+/* Installs a text. *ret_other_columns is set if a function or view there cannot be replaced in
+ * place; then nothing was done. */
 static int install_or_replace(struct pg_store *st, const char *text, bool *ret_other_columns,
                               struct error *err)
 {
@@ -192,8 +192,8 @@ static int install_or_replace(struct pg_store *st, const char *text, bool *ret_o
     return pg_simple(st, "RELEASE SAVEPOINT outbox_install", err);
 }
 
-/* install_one_by_one installs each function or view of a text separately, so that only those go
- * that cannot be replaced. Others may have a table or a policy depend on them. */
+/* Installs each function or view of a text separately, so that only those go that cannot be
+ * replaced. Others may have a table or a policy depend on them. */
 static int install_one_by_one(struct pg_store *st, const char *text, struct error *err)
 {
     static const char create[] = "\nCREATE OR REPLACE ";
@@ -226,9 +226,9 @@ static int install_text(struct pg_store *st, const char *text, struct error *err
 
 /* ---- all of them ---- */
 
-/* add_finish appends what follows the functions: their search_paths and grants, and the record of
- * what is in place. With drop_strays, functions of earlier versions are dropped first, while
- * nothing has touched them. */
+/* Appends what follows the functions: their search_paths and grants, and the record of what is in
+ * place. With drop_strays, functions of earlier versions are dropped first, while nothing has
+ * touched them. */
 static void add_finish(struct buf *b, bool drop_strays)
 {
     char ours[FINGERPRINT];

@@ -36,7 +36,7 @@ static const char tables_sql[] =
     "WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')";
 /* clang-format on */
 
-/* find_outbox finds out whether the schema has an outbox. ERR_NOTOURS: it has something else. */
+/* Finds out whether the schema has an outbox. ERR_NOTOURS: it has something else. */
 static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
 {
     PGresult *r = pg_query(st, err, tables_sql, "s", st->schema);
@@ -54,7 +54,7 @@ static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* read_version reads the version of the outbox there, whatever it is; 0: there is none. */
+/* Reads the version of the outbox there, whatever it is; 0: there is none. */
 static int read_version(struct pg_store *st, int64_t *ret, struct error *err)
 {
     bool there = false;
@@ -103,8 +103,8 @@ PGresult *pg_strangers(struct pg_store *st, struct error *err)
 
 /* ---- making it ---- */
 
-/* make_schema makes the schema unless it is there. A role that may not create schemas can use one
- * that was made for it, but not one in which others may create functions. */
+/* Makes the schema unless it is there. A role that may not create schemas can use one that was made
+ * for it, but not one in which others may create functions. */
 static int make_schema(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_strangers(st, err);
@@ -143,8 +143,8 @@ static const char path_back_sql[] =
 
 /* clang-format on */
 
-/* migration_run runs one migration. What stands before its mark `-- @locked@` takes time, and runs
- * before the tables are locked. at_work: there may be others at work, so lock them out. */
+/* Runs one migration. What stands before its mark `-- @locked@` takes time, and runs before the
+ * tables are locked. at_work: there may be others at work, so lock them out. */
 static int migration_run(struct pg_store *st, const char *sql, bool at_work, struct error *err)
 {
     static const char mark[] = "-- @locked@\n";
@@ -194,8 +194,8 @@ static const char owner_sql[] =
     "WHERE n.nspname = $1 AND c.relname = 'meta'";
 /* clang-format on */
 
-/* become_owner takes the role of the outbox's owner: what a superuser, or a member of that role,
- * makes has to be the owner's as well. */
+/* Takes the role of the outbox's owner: what a superuser, or a member of that role, makes has to be
+ * the owner's as well. */
 static int become_owner(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_query(st, err, owner_sql, "s", st->schema);
@@ -222,7 +222,7 @@ static int become_owner(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* bring_up makes an outbox, or changes one step by step to the version that we know. */
+/* Makes an outbox, or changes one step by step to the version that we know. */
 static int bring_up(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
@@ -248,8 +248,8 @@ static const char no_limits_sql[] =
     "SET LOCAL idle_in_transaction_session_timeout = 0";
 /* clang-format on */
 
-/* bring_up_once is one transaction: all of it, or nothing. It lets one program at a time through;
- * those that come later find the work done. */
+/* One transaction: all of it, or nothing. It lets one program at a time through; those that come
+ * later find the work done. */
 static int bring_up_once(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
@@ -299,7 +299,7 @@ static const char users_sql[] =
     "LIMIT 1";
 /* clang-format on */
 
-/* report_users names the oldest transaction among those that use the tables. */
+/* Names the oldest transaction among those that use the tables. */
 static void report_users(const struct migrating *m, int64_t left_ms)
 {
     struct pg_store *st = m->st;
@@ -322,7 +322,7 @@ static void report_users(const struct migrating *m, int64_t left_ms)
     st->opt.progress(st->opt.progress_ctx, text);
 }
 
-/* made_by_another says whether an outbox that was not there when we looked is there now. */
+/* Whether an outbox that was not there when we looked is there now. */
 static bool made_by_another(const struct migrating *m)
 {
     int64_t there;
@@ -331,14 +331,14 @@ static bool made_by_another(const struct migrating *m)
     return read_version(m->st, &there, NULL) == 0 && there > 0;
 }
 
-/* now_ms goes by the machine's own clock: this waits for real transactions. */
+/* Goes by the machine's own clock: this waits for real transactions. */
 static int64_t now_ms(void)
 {
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* bring_up_patiently tries until the work is done, cannot be done, or has taken too long. Between
- * the attempts producers make progress. */
+/* Tries until the work is done, cannot be done, or has taken too long. Between the attempts
+ * producers make progress. */
 static int bring_up_patiently(struct migrating *m, struct error *err)
 {
     int64_t patience = m->st->opt.lock_ms ? m->st->opt.lock_ms : LOCK_PATIENCE_MS;
@@ -389,7 +389,7 @@ int pg_init(struct store *base, bool *ret_created, struct error *err)
 
 /* ---- for other tools ---- */
 
-/* add_text appends an expanded text. */
+/* Appends an expanded text. */
 static void add_text(const struct pg_store *st, const char *sql, struct buf *to)
 {
     char *text = pg_expand(st, sql);

@@ -35,7 +35,7 @@ void pg_close(struct store *base)
     free(st);
 }
 
-/* store_new allocates a handle with its defaults; NULL: out of memory. */
+/* Allocates a handle with its defaults; NULL: out of memory. */
 static struct pg_store *store_new(const struct store_options *opt)
 {
     struct pg_store *st = calloc(1, sizeof *st);
@@ -72,7 +72,7 @@ struct pg_store *pg_new(const char *url, const char *schema, const struct store_
     return NULL;
 }
 
-/* start connects a handle that has its settings, and hands it over or frees it. */
+/* Connects a handle that has its settings, and hands it over or frees it. */
 static int start(struct pg_store *st, struct store **ret, struct error *err)
 {
     if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {
@@ -92,7 +92,7 @@ static int pg_open(const char *url, const struct store_options *opt, struct stor
     return start(st, ret, err);
 }
 
-/* copy_settings copies what the URL of another handle said. */
+/* Copies what the URL of another handle said. */
 static int copy_settings(struct pg_store *st, const struct pg_store *from)
 {
     const struct {
@@ -113,7 +113,7 @@ static int copy_settings(struct pg_store *st, const struct pg_store *from)
     return 0;
 }
 
-/* pg_dup opens another handle on the same outbox, with a connection of its own. */
+/* Opens another handle on the same outbox, with a connection of its own. */
 static int pg_dup(struct store *base, struct store **ret, struct error *err)
 {
     const struct pg_store *from = pg_of(base);
@@ -131,7 +131,7 @@ static int pg_dup(struct store *base, struct store **ret, struct error *err)
 
 #define BEGIN "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
-/* begin opens a transaction with the commands in text. */
+/* Opens a transaction with the commands in text. */
 static int begin(struct pg_store *st, const char *text, struct error *err)
 {
     if (st->in_tx)
@@ -153,8 +153,8 @@ int pg_begin(struct store *base, struct error *err)
     return 0;
 }
 
-/* pg_begin_shared restores the search_path that the application's statements would have on a
- * connection of its own. A connection that is lent or pooled has it already. */
+/* Restores the search_path that the application's statements would have on a connection of its own.
+ * A connection that is lent or pooled has it already. */
 int pg_begin_shared(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
@@ -174,8 +174,8 @@ int pg_begin_shared(struct store *base, struct error *err)
     return 0;
 }
 
-/* pg_commit looks first whether a statement has failed: then the server would answer COMMIT with a
- * rollback, and no error. */
+/* Looks first whether a statement has failed: then the server would answer COMMIT with a rollback,
+ * and no error. */
 int pg_commit(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);

@@ -8,8 +8,7 @@
 
 #define SETS_MAX 8
 
-/* add_text adds a text that a sink said. It need not be UTF-8, nor short; what is stored must be
- * both. */
+/* Adds a text that a sink said. It need not be UTF-8, nor short; what is stored must be both. */
 static void add_text(struct buf *b, const char *name, const char *text)
 {
     char kept[TEXT_KEPT_MAX];
@@ -21,7 +20,7 @@ static void add_text(struct buf *b, const char *name, const char *text)
 
 /* ---- one by one ---- */
 
-/* add_how adds what outcomes of a set have in common. */
+/* Adds what outcomes of a set have in common. */
 static void add_how(struct buf *b, const struct outcome *o)
 {
     static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
@@ -64,7 +63,7 @@ static bool alike(const struct outcome *a, const struct outcome *b)
     return strcmp(a->error, b->error) == 0;
 }
 
-/* set_of finds the set of an outcome; NULL: there is none. */
+/* Finds the set of an outcome; NULL: there is none. */
 static struct set *set_of(struct sets *all, const struct outcome *o)
 {
     for (size_t i = 0; i < all->n; i++) {
@@ -74,7 +73,7 @@ static struct set *set_of(struct sets *all, const struct outcome *o)
     return NULL;
 }
 
-/* sort_out finds out which sets the outcomes make. Returns false if they have to go one by one. */
+/* Finds out which sets the outcomes make. Returns false if they have to go one by one. */
 static bool sort_out(const struct settlement *s, struct sets *all)
 {
     all->n = 0;
@@ -99,7 +98,7 @@ static bool sort_out(const struct settlement *s, struct sets *all)
 
 enum set_column { SET_SEQS, SET_KEYS, SET_DELAYS, SET_COLUMNS };
 
-/* add_numbers adds an array of the server's with a number of each outcome of a set. */
+/* Adds an array of the server's with a number of each outcome of a set. */
 static void add_numbers(struct buf *b, const struct settlement *s, const struct set *set,
                         enum set_column column)
 {

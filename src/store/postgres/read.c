@@ -42,8 +42,7 @@ static const char listed_sql[] =
     "FROM unnest($1::bigint[], $2::bigint[]) AS o (seq, past), "
     "LATERAL (SELECT x.* FROM @schema@.event x WHERE x.seq = o.seq LIMIT 1) e";
 
-/* had_running says whether a snapshot, as text, lists transactions that were running:
- * xmin:xmax:xip,xip,... */
+/* Whether a snapshot, as text, lists transactions that were running: xmin:xmax:xip,xip,... */
 static bool had_running(const char *snapshot)
 {
     size_t n = strlen(snapshot);
@@ -99,9 +98,9 @@ int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a
     return 0;
 }
 
-/* take_row adds one row to the chunk if the filter wants it, and copies nothing if not. An event
- * that was parked by a worker that had it in hand was wanted then, whatever the filter is now. Only
- * what a worker left that vanished has not been looked at: the server cannot apply a predicate. */
+/* Adds one row to the chunk if the filter wants it, and copies nothing if not. An event that was
+ * parked by a worker that had it in hand was wanted then, whatever the filter is now. Only what a
+ * worker left that vanished has not been looked at: the server cannot apply a predicate. */
 static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c,
                     struct error *err)
 {
@@ -167,8 +166,7 @@ void pg_note_size(struct pg_store *st, const struct pg_chunk *c)
         st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
 }
 
-/* read_claim reads what was asked for, until its end or max_bytes. If there is more, the chunk is
- * cut. */
+/* Reads what was asked for, until its end or max_bytes. If there is more, the chunk is cut. */
 static int read_claim(struct pg_store *st, const struct claim_request *req, struct arena *a,
                       struct pg_chunk *c, struct error *err)
 {

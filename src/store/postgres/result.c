@@ -14,7 +14,7 @@
 
 /* ---- waiting ---- */
 
-/* answer_limit returns for how many milliseconds the server may be silent; 0: no limit. */
+/* Returns for how many milliseconds the server may be silent; 0: no limit. */
 static int64_t answer_limit(const struct pg_store *st, const PGconn *db)
 {
     if (st->patient || st->opt.any_version)
@@ -139,7 +139,7 @@ const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *
  *
  * Of the time that a drain spends on our side, most is spent here. */
 
-/* be64 reads a number as it comes over the network. */
+/* Reads a number as it comes over the network. */
 static int64_t be64(const char *p)
 {
     uint64_t v;
@@ -157,8 +157,8 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col)
     return be64(PQgetvalue(r, row, col));
 }
 
-/* time_ms returns a timestamp in milliseconds since 1970; 0 for NULL. The infinities become the
- * ends of the range. */
+/* Returns a timestamp in milliseconds since 1970; 0 for NULL. The infinities become the ends of the
+ * range. */
 static int64_t time_ms(const PGresult *r, int row, int col)
 {
     if (PQgetlength(r, row, col) != 8)
@@ -172,7 +172,7 @@ static int64_t time_ms(const PGresult *r, int row, int col)
     return ms + EPOCH_MS;
 }
 
-/* uuid_text writes 36 characters and a NUL. */
+/* Writes 36 characters and a NUL. */
 static void uuid_text(const char *bytes, char *to)
 {
     static const char hex[] = "0123456789abcdef";
@@ -187,7 +187,7 @@ static void uuid_text(const char *bytes, char *to)
     *to = '\0';
 }
 
-/* keep copies one column to *at and steps past it and its NUL. */
+/* Copies one column to *at and steps past it and its NUL. */
 static struct str keep(const PGresult *r, int row, int col, char **at)
 {
     if (PQgetisnull(r, row, col))
@@ -198,7 +198,7 @@ static struct str keep(const PGresult *r, int row, int col, char **at)
     return s;
 }
 
-/* pg_event_row takes all the room at once, for the id and the texts. */
+/* Takes all the room at once, for the id and the texts. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
 {
     static const int columns[TEXTS] = {2, 3, 4, 6, 7, 8, 11};

@@ -11,8 +11,7 @@
 
 /* ---- the marks in our SQL ---- */
 
-/* put_mark writes what the mark at p stands for, and returns the length of the mark; 0: there is
- * none. */
+/* Writes what the mark at p stands for, and returns the length of the mark; 0: there is none. */
 static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
 {
     static const char schema[] = "@schema@", version[] = "@version@";
@@ -27,9 +26,9 @@ static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal
     return 0;
 }
 
-/* pg_expand doubles the single quotes of the schema's name inside a literal. A literal begins and
- * ends with a single quote, so the two that stand for one inside it make no difference. In a
- * comment quotes mean nothing. */
+/* Doubles the single quotes of the schema's name inside a literal. A literal begins and ends with a
+ * single quote, so the two that stand for one inside it make no difference. In a comment quotes
+ * mean nothing. */
 char *pg_expand(const struct pg_store *st, const char *sql)
 {
     struct buf b;
@@ -120,7 +119,7 @@ static enum path path_for(const struct pg_store *st, enum pg_link link, const ch
     return PATH_IS_OURS;
 }
 
-/* path_change sets our search_path on the main connection, and notes the application's. */
+/* Sets our search_path on the main connection, and notes the application's. */
 static int path_change(struct pg_store *st, struct error *err)
 {
     pg_clear_results(st->db);
@@ -139,8 +138,8 @@ static int path_change(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* path_restore puts the application's back, if path_change changed it. In a transaction that has
- * failed this is impossible, and the end of the transaction does it. */
+/* Puts the application's back, if path_change changed it. In a transaction that has failed this is
+ * impossible, and the end of the transaction does it. */
 static void path_restore(struct pg_store *st)
 {
     const char *path = st->path_was;
@@ -155,7 +154,7 @@ static void path_restore(struct pg_store *st)
 
 /* ---- prepared statements ---- */
 
-/* find_cached returns the statement with its text; NULL on failure. */
+/* Returns the statement with its text; NULL on failure. */
 static struct pg_cached *find_cached(struct pg_store *st, const char *sql, struct error *err)
 {
     for (size_t i = 0; i < st->n_cached; i++)
@@ -217,7 +216,7 @@ static PGconn *conn_of(const struct pg_store *st, enum pg_link link)
     return link == PG_MAIN ? st->db : st->reader;
 }
 
-/* link_ready connects one of our connections if need be. */
+/* Connects one of our connections if need be. */
 static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
 {
     if (link == PG_READER)
@@ -227,8 +226,8 @@ static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
     return pg_speak_utf8(st, err);
 }
 
-/* prepare_cached prepares a statement on the connection, once, and writes its name there. The name
- * is "" if prepared statements cannot be relied on. */
+/* Prepares a statement on the connection, once, and writes its name there. The name is "" if
+ * prepared statements cannot be relied on. */
 static int prepare_cached(struct pg_store *st, enum pg_link link, struct pg_cached *c,
                           char name[STATEMENT_NAME], struct error *err)
 {
@@ -252,8 +251,8 @@ static int prepare_cached(struct pg_store *st, enum pg_link link, struct pg_cach
     return result;
 }
 
-/* send_with_path sends a statement and the search_path it needs in one transaction. Returns whether
- * it was sent, as libpq's functions do. */
+/* Sends a statement and the search_path it needs in one transaction. Returns whether it was sent,
+ * as libpq's functions do. */
 static int send_with_path(struct pg_store *st, const char *text, const struct params *p, int binary)
 {
     PGconn *db = st->db;
@@ -270,7 +269,7 @@ static int send_with_path(struct pg_store *st, const char *text, const struct pa
     return 1;
 }
 
-/* send_statement sends a statement on one of our connections. */
+/* Sends a statement on one of our connections. */
 static int send_statement(struct pg_store *st, enum pg_link link, const char *sql,
                           const struct params *p, int binary, struct error *err)
 {
@@ -300,7 +299,7 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     return sent ? 0 : pg_fail(st, db, NULL, err);
 }
 
-/* checked returns a result that went well, and clears one that did not. */
+/* Returns a result that went well, and clears one that did not. */
 static PGresult *checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
 {
     if (pg_went_well(r))
@@ -310,7 +309,7 @@ static PGresult *checked(struct pg_store *st, PGconn *db, PGresult *r, struct er
     return NULL;
 }
 
-/* run_statement sends a statement and waits for its rows. */
+/* Sends a statement and waits for its rows. */
 static PGresult *run_statement(struct pg_store *st, const char *sql, const struct params *p,
                                int binary, struct error *err)
 {
@@ -353,8 +352,8 @@ int pg_start(struct pg_store *st, struct error *err, const char *sql, const char
     return send_statement(st, PG_MAIN, sql, &p, 0, err);
 }
 
-/* pg_finish reads to the end. The rows come before the commit; if the commit fails, or its outcome
- * is unknown, that is said after them. */
+/* Reads to the end. The rows come before the commit; if the commit fails, or its outcome is
+ * unknown, that is said after them. */
 PGresult *pg_finish(struct pg_store *st, struct error *err)
 {
     PGresult *said = pg_result(st, st->db);
@@ -417,7 +416,7 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
     return started ? 0 : pg_fail(st, db, NULL, err);
 }
 
-/* read_end reads what comes after the last row: the end, or an error. */
+/* Reads what comes after the last row: the end, or an error. */
 static int read_end(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
 {
     int result = 0;
@@ -445,7 +444,7 @@ int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct e
     return result;
 }
 
-/* row_size counts the bytes of a row; 0 if the result has none. */
+/* Counts the bytes of a row; 0 if the result has none. */
 static size_t row_size(const PGresult *r)
 {
     size_t bytes = 0;
@@ -468,7 +467,7 @@ static void cancel_rows(struct pg_store *st, PGconn *db)
         PQclear(r);
 }
 
-/* pg_stop reads what is left. Mostly that is little, and reading it is cheaper than cancelling. */
+/* Reads what is left. Mostly that is little, and reading it is cheaper than cancelling. */
 void pg_stop(struct pg_store *st, enum pg_link link)
 {
     PGconn *db = conn_of(st, link);

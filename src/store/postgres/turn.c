@@ -85,8 +85,8 @@ static const char turn_sql[] = PG_NAMED
                                   "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
                                   "ROW($20, $21, $22, $23, $24, $25, $26)) t";
 
-/* tried_in counts the events that were not given back. The server cannot count them: it does not
- * know what the predicate excludes. */
+/* Counts the events that were not given back. The server cannot count them: it does not know what
+ * the predicate excludes. */
 static int64_t tried_in(const struct settlement *s)
 {
     int64_t n = 0;
@@ -158,8 +158,8 @@ static int send_turn(struct turning *t, const struct settlement *s, const struct
     return result;
 }
 
-/* make_turn makes the call. While the server works on it, this side reads what comes after the
- * events that were read ahead. */
+/* Makes the call. While the server works on it, this side reads what comes after the events that
+ * were read ahead. */
 static PGresult *make_turn(struct turning *t, const struct settlement *s,
                            const struct claim_request *req, struct error *err)
 {
@@ -172,8 +172,8 @@ static PGresult *make_turn(struct turning *t, const struct settlement *s,
 
 /* ---- the answer ---- */
 
-/* pull_next notes when parked events are pulled in again that a wrong clock made wait too long. If
- * that was due, the turn has just done it. Otherwise whoever waits comes back when it is. */
+/* Notes when parked events are pulled in again that a wrong clock made wait too long. If that was
+ * due, the turn has just done it. Otherwise whoever waits comes back when it is. */
 static void pull_next(struct turning *t, int64_t *wait_ms)
 {
     struct clock_repair *pull = &pg_memo(t->st, t->req)->repair;
@@ -191,7 +191,7 @@ static void pull_next(struct turning *t, int64_t *wait_ms)
 
 /* ---- claims whose events are not handed out ---- */
 
-/* settle_made settles a claim that a turn has just made. passed_over: see struct turning. */
+/* Settles a claim that a turn has just made. passed_over: see struct turning. */
 static int settle_made(struct pg_store *st, const struct claim_request *req, const struct batch *b,
                        int64_t release_from, int64_t passed_over, struct error *err)
 {
@@ -234,7 +234,7 @@ void pg_put_back(struct pg_store *st, const struct claim_request *req, struct ba
 
 /* ---- from the answer to a batch ---- */
 
-/* listed_up_to counts the numbers up to `last` in {seq,seq,...}, which is in order. */
+/* Counts the numbers up to `last` in {seq,seq,...}, which is in order. */
 static size_t listed_up_to(const char *seqs, int64_t last)
 {
     size_t n = 0;
@@ -249,8 +249,8 @@ static size_t listed_up_to(const char *seqs, int64_t last)
     return n;
 }
 
-/* fetch_parked reads parked events, by the answer's list if there is one. A dead letter that was
- * sent back may have been trimmed, and is found only by the claim. */
+/* Reads parked events, by the answer's list if there is one. A dead letter that was sent back may
+ * have been trimmed, and is found only by the claim. */
 static int fetch_parked(struct turning *t, const PGresult *r, struct error *err)
 {
     struct pg_listed listed = {pg_str(r, 0, A_held), pg_str(r, 0, A_keys)};
@@ -266,8 +266,8 @@ static int fetch_parked(struct turning *t, const PGresult *r, struct error *err)
     return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
 }
 
-/* fetch_events reads the events of a claim that was not read ahead. Where memory ends, the claim
- * ends as well. */
+/* Reads the events of a claim that was not read ahead. Where memory ends, the claim ends as
+ * well. */
 static int fetch_events(struct turning *t, const PGresult *r, const struct pg_window *w,
                         struct error *err)
 {
@@ -285,8 +285,8 @@ static int fetch_events(struct turning *t, const PGresult *r, const struct pg_wi
     return pg_shrink(t->st, t->req, t->b->epoch, t->c.last, err);
 }
 
-/* get_events sees to it that the events of the claim are in t->c: they were read ahead, or are read
- * now. Then reading ahead begins behind them. */
+/* Sees to it that the events of the claim are in t->c: they were read ahead, or are read now. Then
+ * reading ahead begins behind them. */
 static int get_events(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
@@ -322,7 +322,7 @@ static int get_events(struct turning *t, const PGresult *r, struct error *err)
     return 0;
 }
 
-/* take_batch makes a batch of an answer that has one. */
+/* Makes a batch of an answer that has one. */
 static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
@@ -364,8 +364,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     return 0;
 }
 
-/* go_to_rest is what happens when nothing was found. *ret_again: look once more, now that producers
- * will ring. */
+/* What happens when nothing was found. *ret_again: look once more, now that producers will ring. */
 static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
 {
     struct claim_hint *h = t->hint;
@@ -396,7 +395,7 @@ int pg_check_open(struct pg_store *st, struct error *err)
                    "a claim inside an open transaction would not be durable: refused");
 }
 
-/* take_answer takes what a call answered. *ret_again: it has to be made once more. */
+/* Takes what a call answered. *ret_again: it has to be made once more. */
 static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool *ret_again,
                        struct error *err)
 {

@@ -79,7 +79,7 @@ struct reading {
 
 /* ---- the call ---- */
 
-/* may_be_simple says whether the server needs to be asked at all. */
+/* Whether the server needs to be asked at all. */
 static bool may_be_simple(const struct batched_turn *t)
 {
     const struct settlement *s = t->s;
@@ -91,8 +91,8 @@ static bool may_be_simple(const struct batched_turn *t)
     return whole && !s->b->parked && !s->b->suspect;
 }
 
-/* asked_before says whether an earlier turn is of the same consumer: one of several workers. Only
- * the first of them can be made, since both would move the lane on. */
+/* Whether an earlier turn is of the same consumer: one of several workers. Only the first of them
+ * can be made, since both would move the lane on. */
 static bool asked_before(const struct batched_turn *t, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -102,8 +102,8 @@ static bool asked_before(const struct batched_turn *t, size_t i)
     return false;
 }
 
-/* max_events_of returns how many events a turn asks for: no more than will fit, by the size of
- * those that came last. What does not fit after all is given back, in a statement of its own. */
+/* Returns how many events a turn asks for: no more than will fit, by the size of those that came
+ * last. What does not fit after all is given back, in a statement of its own. */
 static size_t max_events_of(const struct pg_store *st, const struct claim_request *req)
 {
     if (st->row_bytes == 0)
@@ -111,8 +111,7 @@ static size_t max_events_of(const struct pg_store *st, const struct claim_reques
     return min_size(req->max_bytes / st->row_bytes + 1, req->max_events);
 }
 
-/* is_single says whether a turn that claims has company neither in this call nor among its own
- * claims. */
+/* Whether a turn that claims has company neither in this call nor among its own claims. */
 static bool is_single(const struct batched_turn *t, size_t n)
 {
     size_t own = t->s ? 1 : 0;
@@ -147,7 +146,7 @@ static void add_name(struct buf *b, const char *name, const char *text)
     json_quote(b, str_of(text ? text : ""));
 }
 
-/* add_turn adds what one turn asks for. */
+/* Adds what one turn asks for. */
 static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct batched_turn *t)
 {
     const struct claim_request *req = t->req;
@@ -173,8 +172,7 @@ static void add_turn(struct pg_store *st, struct buf *b, size_t place, const str
     buf_addc(b, '}');
 }
 
-/* ask_for_many makes the call for those of n turns that may be simple. NULL without an error: there
- * are none. */
+/* Makes the call for those of n turns that may be simple. NULL without an error: there are none. */
 static PGresult *ask_for_many(struct pg_store *st, const struct batched_turn *t, size_t n,
                               struct error *err)
 {
@@ -207,7 +205,7 @@ static bool has_flag(const PGresult *r, int row, int col)
     return PQgetlength(r, row, col) == 1 && *PQgetvalue(r, row, col);
 }
 
-/* read_answer reads what the server said of one turn, in rows from `row` on. */
+/* Reads what the server said of one turn, in rows from `row` on. */
 static struct answer read_answer(const PGresult *r, int row)
 {
     struct answer a = {.epoch = pg_binary_int8(r, row, A_EPOCH),
@@ -232,7 +230,7 @@ static struct answer read_answer(const PGresult *r, int row)
     return a;
 }
 
-/* take_answer fills in what the server said of one turn; the events come later. */
+/* Fills in what the server said of one turn; the events come later. */
 static void take_answer(struct pg_store *st, struct part *p)
 {
     struct batched_turn *t = p->turn;
@@ -253,7 +251,7 @@ static void take_answer(struct pg_store *st, struct part *p)
 
 /* ---- events ---- */
 
-/* same_place says whether two claims begin at the same place of the same window. */
+/* Whether two claims begin at the same place of the same window. */
 static bool same_place(const struct part *a, const struct part *b)
 {
     const struct answer *x = &a->answer, *y = &b->answer;
@@ -262,14 +260,13 @@ static bool same_place(const struct part *a, const struct part *b)
     return strcmp(x->seen, y->seen) == 0 && strcmp(x->target, y->target) == 0;
 }
 
-/* has_claim_here says whether a part has a claim at the place that is read. */
+/* Whether a part has a claim at the place that is read. */
 static bool has_claim_here(const struct reading *g, const struct part *p)
 {
     return p->answer.n > 0 && same_place(p, g->first);
 }
 
-/* offer_event gives a consumer the event in a row, if it wants it. ev is the same event, to look
- * at. */
+/* Returns a consumer the event in a row, if it wants it. ev is the same event, to look at. */
 static int offer_event(struct part *p, const PGresult *r, int row, const struct event *ev,
                        struct error *err)
 {
@@ -293,7 +290,7 @@ static int offer_event(struct part *p, const PGresult *r, int row, const struct 
     return 0;
 }
 
-/* offer_row offers an event to every consumer that stands there. */
+/* Offers an event to every consumer that stands there. */
 static int offer_row(struct reading *g, const PGresult *r, int row, struct error *err)
 {
     struct event ev;
@@ -310,7 +307,7 @@ static int offer_row(struct reading *g, const PGresult *r, int row, struct error
     return 0;
 }
 
-/* all_cut says whether no consumer at this place has room for more. */
+/* Whether no consumer at this place has room for more. */
 static bool all_cut(const struct reading *g)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -320,7 +317,7 @@ static bool all_cut(const struct reading *g)
     return true;
 }
 
-/* read_place reads the events of one window for all that have claimed in it. */
+/* Reads the events of one window for all that have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
     const struct answer *at = &g->first->answer;
@@ -346,7 +343,7 @@ static int read_place(struct reading *g, struct error *err)
     return more;
 }
 
-/* read_before says whether an earlier claim stands at the same place, whose events are read. */
+/* Whether an earlier claim stands at the same place, whose events are read. */
 static bool read_before(const struct reading *g, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -356,7 +353,7 @@ static bool read_before(const struct reading *g, size_t i)
     return false;
 }
 
-/* read_events gets the events of all claims: out of the answer, or by a query. */
+/* Gets the events of all claims: out of the answer, or by a query. */
 static int read_events(struct reading *g, struct error *err)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -379,8 +376,7 @@ static int read_events(struct reading *g, struct error *err)
 
 /* ---- claims that are not handed out as they were made ---- */
 
-/* shrink_all ends the claims where memory did, in one transaction. If that fails, each is ended
- * separately. */
+/* Ends the claims where memory did, in one transaction. If that fails, each is ended separately. */
 static void shrink_all(struct pg_store *st, struct part *part, size_t n)
 {
     struct error ignored;
@@ -410,8 +406,8 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
     buf_release(&b);
 }
 
-/* finish_claim makes a batch of a claim whose events were read. It ends the claim where memory did,
- * and forgets one that the predicate left nothing of. */
+/* Makes a batch of a claim whose events were read. It ends the claim where memory did, and forgets
+ * one that the predicate left nothing of. */
 static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
 {
     struct batched_turn *t = p->turn;
@@ -429,8 +425,8 @@ static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
     return b->n > 0 ? 0 : pg_forget_claim(st, t->req, b, 0, err);
 }
 
-/* hand_out hands out the events of all claims. Whatever happens, what was settled is settled, so
- * there is no error here: see claim_hint.unread. */
+/* Hands out the events of all claims. Whatever happens, what was settled is settled, so there is no
+ * error here: see claim_hint.unread. */
 static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGresult *r)
 {
     struct error ignored;

@@ -16,8 +16,8 @@
 
 /* ---- our parameters ---- */
 
-/* take_ours takes a parameter of the query part if it is one of ours, and returns whether it was.
- * It clears *ok if the value is empty or malformed. */
+/* Takes a parameter of the query part if it is one of ours, and returns whether it was. It clears
+ * *ok if the value is empty or malformed. */
 static bool take_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
 {
     static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
@@ -46,9 +46,9 @@ static int not_understood(struct error *err)
                    "(also in a password), and options as libpq has them");
 }
 
-/* find_query finds the URL's query part; *ret is NULL if it has none. A password may contain a
- * question mark. It may not contain a bare @ or /: libpq would split it there, and a message would
- * quote a piece of it. */
+/* Finds the URL's query part; *ret is NULL if it has none. A password may contain a question mark.
+ * It may not contain a bare @ or /: libpq would split it there, and a message would quote a piece
+ * of it. */
 static int find_query(const char *url, const char **ret, struct error *err)
 {
     const char *rest = url;
@@ -67,15 +67,15 @@ static int find_query(const char *url, const char **ret, struct error *err)
     return 0;
 }
 
-/* copy_of copies the content of b; NULL if anything was lost. */
+/* Copies the content of b; NULL if anything was lost. */
 static char *copy_of(struct buf *b)
 {
     const char *text = buf_cstr(b);
     return text ? strdup(text) : NULL;
 }
 
-/* split_query takes our parameters and appends the others to b. Returns false if a value of ours is
- * empty or malformed. */
+/* Takes our parameters and appends the others to b. Returns false if a value of ours is empty or
+ * malformed. */
 static bool split_query(struct pg_store *st, const char *query, struct buf *b)
 {
     bool ok = true;
@@ -94,7 +94,7 @@ static bool split_query(struct pg_store *st, const char *query, struct buf *b)
     return ok;
 }
 
-/* split_url separates what is ours from what is libpq's. */
+/* Separates what is ours from what is libpq's. */
 static int split_url(struct pg_store *st, const char *url, struct error *err)
 {
     struct buf b;
@@ -130,8 +130,8 @@ static bool names_host(const PQconninfoOption *o)
     return strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0;
 }
 
-/* add_nowhere writes a list of hosts that do not exist: as many as the longer one of the lists host
- * and hostaddr has, since it must be as long as the list of ports. */
+/* Writes a list of hosts that do not exist: as many as the longer one of the lists host and
+ * hostaddr has, since it must be as long as the list of ports. */
 static void add_nowhere(const PQconninfoOption *opts, struct buf *b)
 {
     size_t most = 1;
@@ -176,7 +176,7 @@ static int check_options(const struct pg_store *st, const PQconninfoOption *opts
     return result;
 }
 
-/* name_store makes the name that messages give this database: never with the password. */
+/* Makes the name that messages give this database: never with the password. */
 static char *name_store(const PQconninfoOption *opts)
 {
     const char *host = NULL;
@@ -219,7 +219,7 @@ static int read_conninfo(struct pg_store *st, struct error *err)
 
 /* ---- the schema's name ---- */
 
-/* add_doubled appends a text with every `quote` in it doubled. */
+/* Appends a text with every `quote` in it doubled. */
 static void add_doubled(struct buf *b, const char *text, char quote)
 {
     for (const char *p = text; *p; p++) {
@@ -229,9 +229,9 @@ static void add_doubled(struct buf *b, const char *text, char quote)
     }
 }
 
-/* quote_schema makes the two forms of the schema's name that statements are written with. It
- * refuses names that our texts could not carry: a line's end would end a comment, and what
- * follows it would be read as SQL. */
+/* Makes the two forms of the schema's name that statements are written with. It refuses names that
+ * our texts could not carry: a line's end would end a comment, and what follows it would be read as
+ * SQL. */
 static int quote_schema(struct pg_store *st, struct error *err)
 {
     bool usable = strlen(st->schema) <= NAME_MAX_BYTES && strncmp(st->schema, "pg_", 3) != 0 &&

@@ -27,7 +27,7 @@ static bool is_kind(const PGresult *r, int row, const char *kind)
     return strcmp(kind_of(r, row), kind) == 0;
 }
 
-/* describe describes the outbox of a handle. */
+/* Describes the outbox of a handle. */
 static PGresult *describe(struct pg_store *st, const struct pg_store *of, struct error *err)
 {
     PGresult *r = pg_query(st, err, "SELECT set_config('search_path', $1 || ', pg_temp', true)",
@@ -88,8 +88,8 @@ static void report_shadow(const PGresult *r, int row, finding_visit *visit, void
 
 /* ---- comparing ---- */
 
-/* has_object says whether a description has an object of this kind whose name begins with the
- * first n bytes of `name` and, if `whole`, ends there. */
+/* Whether a description has an object of this kind whose name begins with the first n bytes of
+ * `name` and, if `whole`, ends there. */
 static bool has_object(const PGresult *r, const char *kind, const char *name, size_t n, bool whole)
 {
     for (int i = 0; i < PQntuples(r); i++) {
@@ -102,7 +102,7 @@ static bool has_object(const PGresult *r, const char *kind, const char *name, si
     return false;
 }
 
-/* shadows says whether a function that we did not make has the name of one that we did. */
+/* Whether a function that we did not make has the name of one that we did. */
 static bool shadows(const PGresult *there, int row, const PGresult *ours)
 {
     const char *name = name_of(there, row);
@@ -112,8 +112,8 @@ static bool shadows(const PGresult *there, int row, const PGresult *ours)
     return has_object(ours, "function", name, up_to_arguments, false);
 }
 
-/* of_other_table says whether a column, an index or the like belongs to a table that the other side
- * does not have. Then it is enough to report the table. */
+/* Whether a column, an index or the like belongs to a table that the other side does not have. Then
+ * it is enough to report the table. */
 static bool of_other_table(const PGresult *r, int row, const PGresult *other)
 {
     const char *name = name_of(r, row);
@@ -123,8 +123,8 @@ static bool of_other_table(const PGresult *r, int row, const PGresult *other)
     return !has_object(other, "table", name, table, true);
 }
 
-/* taken says whether a view of ours is missing because a table of the application has its name. In
- * that case we make none. */
+/* Whether a view of ours is missing because a table of the application has its name. In that case
+ * we make none. */
 static bool taken(const PGresult *ours, int row, const PGresult *there)
 {
     const char *name = name_of(ours, row);
@@ -133,7 +133,7 @@ static bool taken(const PGresult *ours, int row, const PGresult *there)
     return has_object(there, "table", name, strlen(name), true);
 }
 
-/* compare_rows orders rows by kind and name. What is past the end comes last. */
+/* Orders rows by kind and name. What is past the end comes last. */
 static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
 {
     if (i >= PQntuples(a))
@@ -146,7 +146,7 @@ static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
     return strcmp(name_of(a, i), name_of(b, j));
 }
 
-/* compare_outboxes goes through both descriptions, which are in the same order, side by side. */
+/* Goes through both descriptions, which are in the same order, side by side. */
 static void compare_outboxes(const PGresult *there, const PGresult *ours, finding_visit *visit,
                              void *ctx)
 {
@@ -177,8 +177,7 @@ static void compare_outboxes(const PGresult *there, const PGresult *ours, findin
 
 /* ---- the outbox to compare with ---- */
 
-/* describe_both describes the outbox there and one that this program makes. On success the caller
- * clears both. */
+/* Describes the outbox there and one that this program makes. On success the caller clears both. */
 static int describe_both(struct pg_store *st, PGresult **ret_there, PGresult **ret_ours,
                          struct error *err)
 {

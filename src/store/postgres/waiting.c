@@ -70,7 +70,7 @@ static void hash_piece(struct hashing *h, struct str s)
     }
 }
 
-/* hash_rest takes what is left, less than a block. The lowest byte of c stands for the length. */
+/* Takes what is left, less than a block. The lowest byte of c stands for the length. */
 static uint64_t hash_rest(struct hashing *h)
 {
     memset(h->held + h->n, 0, sizeof h->held - h->n);
@@ -121,7 +121,7 @@ static bool before_a_number(char c)
     return c == '{' || c == ',';
 }
 
-/* read_keys reads {key,key,...}. An event without a key holds up nothing: 0 is left out. */
+/* Reads {key,key,...}. An event without a key holds up nothing: 0 is left out. */
 static int read_keys(const char *text, struct keys *k, struct error *err)
 {
     size_t places = 2;
@@ -161,8 +161,7 @@ static int mark_by_keys(struct batch *b, const char *text, struct error *err)
 
 /* ---- events by their seq ---- */
 
-/* find_event finds an event by its seq, in which a batch is ordered; NULL: the filter did not want
- * it. */
+/* Finds an event by its seq, in which a batch is ordered; NULL: the filter did not want it. */
 static struct event *find_event(const struct batch *b, int64_t seq)
 {
     size_t low = 0;

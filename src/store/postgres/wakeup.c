@@ -51,8 +51,8 @@ const char *pg_wakeup_blocker(const struct pg_store *st)
 
 /* ---- notifications ---- */
 
-/* take_notices takes notifications out of libpq's hands. It may have read one along with an answer;
- * then the socket does not become readable. */
+/* Takes notifications out of libpq's hands. It may have read one along with an answer; then the
+ * socket does not become readable. */
 static void take_notices(struct pg_store *st)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -90,8 +90,8 @@ void pg_wake_clear(struct store *base)
     w->pending = (struct pg_notices){0};
 }
 
-/* listen_once begins to listen, once per connection. If the former connection broke while it held
- * the lock, its listeners are told now. */
+/* Begins to listen, once per connection. If the former connection broke while it held the lock, its
+ * listeners are told now. */
 static int listen_once(struct pg_store *st, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -128,9 +128,9 @@ static int find_foreign_lock_holder(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* note_asleep notes that notifications will come. Returns whether to look once more: the lock is
- * new to this session, so an emit that committed just before did not notify; or the holder got up,
- * which may have found by its sweep what no producer notified of. */
+/* Notes that notifications will come. Returns whether to look once more: the lock is new to this
+ * session, so an emit that committed just before did not notify; or the holder got up, which may
+ * have found by its sweep what no producer notified of. */
 static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
 {
     bool again = state_is_new || w->holder_moved;
@@ -139,9 +139,9 @@ static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
     return again;
 }
 
-/* pg_wakeup_sleep asks for the lock. A relay with a long sweep looks once more when it starts, when
- * it reconnects, and whenever the holder beside it gets up. A listener that was notified, or has
- * waited for its time, asks again: the former holder may have got up. */
+/* Asks for the lock. A relay with a long sweep looks once more when it starts, when it reconnects,
+ * and whenever the holder beside it gets up. A listener that was notified, or has waited for its
+ * time, asks again: the former holder may have got up. */
 int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -189,9 +189,9 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
     return 0;
 }
 
-/* pg_wakeup_found keeps the lock only if it has had it since before it looked, and was notified:
- * then producers notify for whatever they have committed since. What no producer notified of, the
- * listeners do not know of either: they are told by giving up the lock. */
+/* Keeps the lock only if it has had it since before it looked, and was notified: then producers
+ * notify for whatever they have committed since. What no producer notified of, the listeners do not
+ * know of either: they are told by giving up the lock. */
 int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -276,7 +276,7 @@ static void visit_rows(const PGresult *r, new_event_visit *visit, void *ctx,
     }
 }
 
-/* poll_events remembers where it ended. */
+/* Remembers where it ended. */
 static int poll_events(struct pg_store *st, bool payloads, new_event_visit *visit, void *ctx,
                        struct watch_result *ret, struct error *err)
 {
@@ -298,8 +298,8 @@ static int poll_events(struct pg_store *st, bool payloads, new_event_visit *visi
     return now ? 0 : err_nomem(err);
 }
 
-/* check_snapshot finds out whether anything was written since the last poll, which takes the server
- * a fraction of a poll. */
+/* Finds out whether anything was written since the last poll, which takes the server a fraction of
+ * a poll. */
 static int check_snapshot(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_query(st, err, snapshot_sql, "");
@@ -310,8 +310,8 @@ static int check_snapshot(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* count_notices takes notifications for news, without a query. Those that come within a moment are
- * counted together: producers that are so busy should not have to notify. */
+/* Takes notifications for news, without a query. Those that come within a moment are counted
+ * together: producers that are so busy should not have to notify. */
 static void count_notices(struct pg_store *st, struct watch_result *ret)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -326,7 +326,7 @@ static void count_notices(struct pg_store *st, struct watch_result *ret)
         ret->n = w->counted;
 }
 
-/* plan_next decides when the next poll is due, after one that found ret->n events. */
+/* Decides when the next poll is due, after one that found ret->n events. */
 static int plan_next(struct pg_store *st, struct watch_result *ret, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;

@@ -32,7 +32,7 @@ static sqlite3_stmt *prepare_text(struct sqlite_store *st, sqlite3_str *q, struc
     return stmt;
 }
 
-/* run runs the statement in q, which it frees. */
+/* Runs the statement in q, which it frees. */
 static int run(struct sqlite_store *st, sqlite3_str *q, struct error *err)
 {
     char *sql = sqlite3_str_finish(q);
@@ -45,7 +45,7 @@ static int run(struct sqlite_store *st, sqlite3_str *q, struct error *err)
 
 /* ---- how a row becomes an event ---- */
 
-/* add_value appends what a field is in row r, which is NEW or s. */
+/* Appends what a field is in row r, which is NEW or s. */
 static void add_value(sqlite3_str *q, const struct source *s, enum field f, const char *r)
 {
     const char *of = s->of[f];
@@ -117,7 +117,7 @@ static const char cut_type[] =
     " WHEN type NOT GLOB '*[^!-~]*' THEN substr(type, 1, 255)"
     " ELSE substr(type, 1, 63) END AS cut ";
 
-/* add_row appends a query for what an event is made of, for row r. `from` says where r comes from;
+/* Appends a query for what an event is made of, for row r. `from` says where r comes from;
  * it is empty in a trigger. */
 static void add_row(sqlite3_str *q, const struct source *s, const char *r, const char *from)
 {
@@ -142,7 +142,7 @@ static void add_row(sqlite3_str *q, const struct source *s, const char *r, const
 
 /* ---- the trigger ---- */
 
-/* add_trigger appends the trigger. An id that is a UUID becomes the event's, unless one has it
+/* Appends the trigger. An id that is a UUID becomes the event's, unless one has it
  * already; otherwise the table gives the event one. */
 static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
 {
@@ -195,7 +195,7 @@ static int make_trigger(const struct source *s, struct error *err)
 
 /* ---- rows there are ---- */
 
-/* has_rowid says whether the table can be sorted by its rowid. */
+/* Says whether the table can be sorted by its rowid. */
 static int has_rowid(const struct source *s, bool *ret, struct error *err)
 {
     int64_t without = 0;
@@ -205,7 +205,7 @@ static int has_rowid(const struct source *s, bool *ret, struct error *err)
     return 0;
 }
 
-/* add_from appends where the rows come from, in the order in which they seem to have been
+/* Appends where the rows come from, in the order in which they seem to have been
  * written. */
 static void add_from(sqlite3_str *q, const struct source *s, bool rowid)
 {
@@ -244,7 +244,7 @@ static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 /* The columns of event_of_row. */
 enum { UUID, TYPE, PAYLOAD, CREATED_AT, HEADERS, AGGREGATE_TYPE, AGGREGATE_ID, TENANT, KEY };
 
-/* copy_row makes an event of the row that q is at, unless there is one with its id. */
+/* Makes an event of the row that q is at, unless there is one with its id. */
 static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, struct error *err)
 {
     struct str uuid = sqlite_text(q, UUID);
@@ -275,7 +275,7 @@ static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, str
     return db_run(s->st, err, &sql_copy_row_as, &row);
 }
 
-/* note_row remembers which row the last event was made of. */
+/* Remembers which row the last event was made of. */
 static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err)
 {
     struct db_rows q = db_rows(s->st, err, SQL(note_row, .source = s->name));
@@ -286,7 +286,7 @@ static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err
     return db_step(&q, err) < 0 ? -1 : 0;
 }
 
-/* copy_one copies the row that q is at, and notes which it was if it is to be marked. */
+/* Copies the row that q is at, and notes which it was if it is to be marked. */
 static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_t *ret,
                     struct error *err)
 {
@@ -300,7 +300,7 @@ static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_
     return noted ? note_row(s, q, err) : 0;
 }
 
-/* select_rows prepares the query for all rows that are not processed. */
+/* Prepares the query for all rows that are not processed. */
 static sqlite3_stmt *select_rows(const struct source *s, struct error *err)
 {
     bool rowid;
@@ -354,7 +354,7 @@ static enum stamp stamp_of_type(const char *type)
     return STAMP_TIME;
 }
 
-/* select_stamp prepares a query for the stamp that a processed row of the table has; `usual` if
+/* Prepares a query for the stamp that a processed row of the table has; `usual` if
  * its type tells nothing. */
 static sqlite3_stmt *select_stamp(const struct source *s, const char *column, enum stamp usual,
                                   struct error *err)
@@ -398,7 +398,7 @@ static int mark_stamp(const struct source *s, const char *column, const char **r
 
 /* ---- marking ---- */
 
-/* run_mark runs the UPDATE in q, which it frees, for these ids. */
+/* Runs the UPDATE in q, which it frees, for these ids. */
 static int run_mark(struct sqlite_store *st, sqlite3_str *q, const char *ids, struct error *err)
 {
     sqlite3_stmt *stmt = prepare_text(st, q, err);
@@ -410,7 +410,7 @@ static int run_mark(struct sqlite_store *st, sqlite3_str *q, const char *ids, st
     return rc == SQLITE_DONE ? 0 : sqlite_fail(st, st->db, rc, err);
 }
 
-/* mark_rows marks the rows of one table, which is a row of marked_tables, with one UPDATE. */
+/* Marks the rows of one table, which is a row of marked_tables, with one UPDATE. */
 static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const char *ids,
                      struct error *err)
 {
@@ -431,7 +431,7 @@ static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const
     return 0;
 }
 
-/* mark_tables marks rows in each of the tables that q lists, which is at its first row. */
+/* Marks rows in each of the tables that q lists, which is at its first row. */
 static int mark_tables(struct sqlite_store *st, struct db_rows *q, const char *ids,
                        struct error *err)
 {

@@ -12,13 +12,6 @@
 /* bytes of the write-ahead log, which has a few MiB where all is well */
 #define LOG_MAX (INT64_C(256) << 20)
 
-static void say(const struct doctor_request *req, enum finding_level level, const char *name,
-                const char *text, const char *advice)
-{
-    struct finding f = {.level = level, .name = name, .text = text, .advice = advice};
-    req->visit(req->ctx, &f);
-}
-
 /* ---- the file ---- */
 
 static int journal(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
@@ -32,14 +25,15 @@ static int journal(struct sqlite_store *st, const struct doctor_request *req, st
     snprintf(text, sizeof text, "journal mode is %s", mode.p ? mode.p : "unknown");
     sqlite3_reset(q);
     if (wal) {
-        say(req, FINDING_OK, "journal", text, NULL);
+        db_doctor_say(req, FINDING_OK, "journal", text, NULL);
         return 0;
     }
 
     size_t n = strlen(text);
     snprintf(text + n, sizeof text - n,
              ": readers and writers wait for each other, and relays are not woken");
-    say(req, FINDING_WARNING, "journal", text,
+    db_doctor_say(
+        req, FINDING_WARNING, "journal", text,
         "run any command that writes, such as `outbox trim`: it switches to WAL where that is "
         "possible");
     return 0;
@@ -58,17 +52,17 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
     bool folder_ok = access(folder, W_OK) == 0;
     if (file_ok && folder_ok) {
         snprintf(text, sizeof text, "%s is writable", st->base.shown);
-        say(req, FINDING_OK, "file", text, NULL);
+        db_doctor_say(req, FINDING_OK, "file", text, NULL);
         return;
     }
     snprintf(text, sizeof text,
              "%s is not writable for this user: nothing can be emitted or delivered",
              file_ok ? folder : st->base.shown);
-    say(req, FINDING_PROBLEM, "file", text,
-        "give this user the right to write the file and its folder");
+    db_doctor_say(req, FINDING_PROBLEM, "file", text,
+                  "give this user the right to write the file and its folder");
 }
 
-/* links warns of hard links. SQLite finds the write-ahead log by the file's name: whoever opens the
+/* Warns of hard links. SQLite finds the write-ahead log by the file's name: whoever opens the
  * file by another name does not see what is in the log, and ruins the file. */
 static void links(struct sqlite_store *st, const struct doctor_request *req)
 {
@@ -76,7 +70,8 @@ static void links(struct sqlite_store *st, const struct doctor_request *req)
     struct stat s;
     if (!path || stat(path, &s) != 0 || s.st_nlink < 2)
         return;
-    say(req, FINDING_WARNING, "file",
+    db_doctor_say(
+        req, FINDING_WARNING, "file",
         "the file has more than one name (hard links); whoever opens it by another one ruins it",
         "make a copy in place of the link: with `sqlite3 FILE '.backup COPY'`, or VACUUM INTO");
 }
@@ -90,10 +85,10 @@ static void disk(const char *path, const struct doctor_request *req)
     int64_t avail = (int64_t)s.f_bavail * (int64_t)s.f_frsize;
     snprintf(text, sizeof text, "%lld MiB are free on the disk", (long long)(avail >> 20));
     if (avail < SPACE_MIN)
-        say(req, FINDING_WARNING, "space", text,
-            "make room: on a full disk nothing can be emitted");
+        db_doctor_say(req, FINDING_WARNING, "space", text,
+                      "make room: on a full disk nothing can be emitted");
     else
-        say(req, FINDING_OK, "space", text, NULL);
+        db_doctor_say(req, FINDING_OK, "space", text, NULL);
 }
 
 static void log_size(const char *path, const struct doctor_request *req)
@@ -104,8 +99,8 @@ static void log_size(const char *path, const struct doctor_request *req)
     if (stat(wal, &s) != 0 || s.st_size <= LOG_MAX)
         return;
     snprintf(text, sizeof text, "the write-ahead log has %lld MiB", (long long)(s.st_size >> 20));
-    say(req, FINDING_WARNING, "space", text,
-        "find and end the process that keeps a read transaction open on the file");
+    db_doctor_say(req, FINDING_WARNING, "space", text,
+                  "find and end the process that keeps a read transaction open on the file");
 }
 
 static void space(struct sqlite_store *st, const struct doctor_request *req)
@@ -122,7 +117,7 @@ static void space(struct sqlite_store *st, const struct doctor_request *req)
 #define LOOK_ROWS 10000 /* how many of a table's rows are looked at */
 #define GUARDS 3        /* triggers that keep events as they were inserted */
 
-/* guards reports that events can be changed, replaced or deleted. */
+/* Reports that events can be changed, replaced or deleted. */
 static int guards(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t there = 0, allowed = 0;
@@ -131,32 +126,24 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
     if (db_value(&st->base.store, err, &allowed, SQL(changes_allowed)) != 0)
         return -1;
     if (there < GUARDS)
-        say(req, FINDING_PROBLEM, "insert-only",
+        db_doctor_say(
+            req, FINDING_PROBLEM, "insert-only",
             "a trigger on outbox_event is missing: INSERT OR REPLACE, UPDATE or DELETE can lose "
             "events without a word",
             "create it again as `outbox migrate gen` has it");
     if (allowed > 0)
-        say(req, FINDING_PROBLEM, "insert-only",
-            "events may be changed and deleted: outbox_meta has the row change_events",
-            "DELETE FROM outbox_meta WHERE name = 'change_events'");
+        db_doctor_say(req, FINDING_PROBLEM, "insert-only",
+                      "events may be changed and deleted: outbox_meta has the row change_events",
+                      "DELETE FROM outbox_meta WHERE name = 'change_events'");
     return 0;
 }
 
-/* lost_events reports events that were deleted before their time, as far as anything tells. */
+/* Reports events that were deleted before their time, as far as anything tells. */
 static int lost_events(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
-    int r;
     int64_t keyed = 0;
     char text[300];
-    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_parked, .max = LOOK_ROWS));
-    while ((r = db_step(&q, err)) == 1) {
-        snprintf(text, sizeof text,
-                 "consumer \"%s\": %lld events that wait for it were deleted, the first is %lld",
-                 db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
-        say(req, FINDING_PROBLEM, "lost", text,
-            "bring them back from a backup, or emit them again");
-    }
-    if (r != 0)
+    if (db_doctor_lost(&st->base.store, req, err) != 0)
         return -1;
     if (db_value(&st->base.store, err, &keyed, SQL(lost_keyed, .max = LOOK_ROWS)) != 0)
         return -1;
@@ -166,51 +153,9 @@ static int lost_events(struct sqlite_store *st, const struct doctor_request *req
              "%lld events with an idempotency key were deleted, and not by trim, which deletes the "
              "key as well",
              (long long)keyed);
-    say(req, FINDING_WARNING, "lost", text, "bring them back from a backup, or emit them again");
+    db_doctor_say(req, FINDING_WARNING, "lost", text,
+                  "bring them back from a backup, or emit them again");
     return 0;
-}
-
-/* positions reports consumers that have lost their place; see claim_lane. */
-static int positions(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
-{
-    int r;
-    struct db_rows q = db_rows(&st->base.store, err, SQL(lost_places));
-    while ((r = db_step(&q, err)) == 1) {
-        char text[200], advice[200];
-        const char *name = db_text(&q, 0).p;
-        snprintf(text, sizeof text,
-                 "consumer \"%.63s\" has lost its place, and gets nothing: rows of it in "
-                 "outbox_lane are gone",
-                 name);
-        snprintf(advice, sizeof advice,
-                 "restore them, or run `outbox consumers remove %.63s` and start it again where "
-                 "you want it",
-                 name);
-        say(req, FINDING_PROBLEM, "position", text, advice);
-    }
-    return r;
-}
-
-static int claims(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
-{
-    bool fine = true;
-    int r;
-    int64_t now = db_now(&st->base.store), before = now - req->patience_ms - 1;
-    struct db_rows q = db_rows(&st->base.store, err, SQL(vanished_claims, .before = before));
-    while ((r = db_step(&q, err)) == 1) {
-        char age[32], text[400];
-        text_duration_show(clock_since(now, db_int(&q, 2)) / 1000 * 1000, age);
-        snprintf(text, sizeof text,
-                 "consumer \"%s\": %d claims of workers that vanished, the oldest ran out %s ago "
-                 "(%s), and nobody takes over",
-                 db_text(&q, 0).p, (int)db_int(&q, 1), age, db_text(&q, 3).p);
-        say(req, FINDING_WARNING, "claim", text,
-            "start a relay that runs this consumer: it takes them over");
-        fine = false;
-    }
-    if (r == 0 && fine)
-        say(req, FINDING_OK, "claim", "none is left behind", NULL);
-    return r;
 }
 
 static void say_renumbered(const struct doctor_request *req, int64_t at)
@@ -221,18 +166,19 @@ static void say_renumbered(const struct doctor_request *req, int64_t at)
              "at %s the numbers of events had begun again; events got new ones then, and some may "
              "have come twice",
              when);
-    say(req, FINDING_NOTE, "numbers", text,
-        "never empty sqlite_sequence: events that are delivered are removed by `trim`");
+    db_doctor_say(req, FINDING_NOTE, "numbers", text,
+                  "never empty sqlite_sequence: events that are delivered are removed by `trim`");
 }
 
-/* numbers reports numbers that began again, now or before; see turn.c. */
+/* Reports numbers that began again, now or before; see turn.c. */
 static int numbers(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t broken = 0, at = 0;
     if (db_value(&st->base.store, err, &broken, SQL(numbers_broken)) != 0)
         return -1;
     if (broken) {
-        say(req, FINDING_WARNING, "numbers",
+        db_doctor_say(
+            req, FINDING_WARNING, "numbers",
             "the numbers of events began again below what consumers have had: the table was "
             "emptied, or sqlite_sequence set back",
             "start a relay: it gives those events new numbers and delivers them; events that are "
@@ -265,7 +211,5 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
         return -1;
     if (guards(st, req, err) != 0 || lost_events(st, req, err) != 0)
         return -1;
-    if (positions(st, req, err) != 0)
-        return -1;
-    return claims(st, req, err);
+    return db_doctor_consumers(base, req, err);
 }

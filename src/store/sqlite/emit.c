@@ -16,7 +16,7 @@ static bool same_path(const char *a, const char *b)
     return a && b && *b && strcmp(a, b) == 0;
 }
 
-/* find_outbox gives the name under which the caller's connection has an outbox. If it has several,
+/* Gives the name under which the caller's connection has an outbox. If it has several,
  * that of our file wins; if it has none, the statement on "main" will say so. */
 static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
 {
@@ -34,7 +34,7 @@ static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
     return first ? first : "main";
 }
 
-/* check_place refuses a file that nobody else can see, because it was deleted or replaced. */
+/* Refuses a file that nobody else can see, because it was deleted or replaced. */
 static int check_place(const struct db_target *t, struct error *err)
 {
     int moved = 0;

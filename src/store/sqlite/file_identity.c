@@ -29,14 +29,14 @@ static const char *db_file(const struct sqlite_store *st)
     return sqlite3_db_filename(st->db, "main");
 }
 
-/* beside names a file that SQLite keeps beside the database: "-wal" or "-shm". */
+/* Names a file that SQLite keeps beside the database: "-wal" or "-shm". */
 static bool beside(const char *db, const char *suffix, char out[PATH_SIZE])
 {
     int n = snprintf(out, PATH_SIZE, "%s%s", db, suffix);
     return n > 0 && n < PATH_SIZE;
 }
 
-/* look_beside looks at such a file; false if it is not there. */
+/* Looks at such a file; false if it is not there. */
 static bool look_beside(const char *db, const char *suffix, struct stat *ret)
 {
     char path[PATH_SIZE];
@@ -45,7 +45,7 @@ static bool look_beside(const char *db, const char *suffix, struct stat *ret)
 
 /* ---- who else has a file open ---- */
 
-/* locker reads a line of /proc/locks: the process that holds a lock on the file; 0: it is about
+/* Reads a line of /proc/locks: the process that holds a lock on the file; 0: it is about
  * another file, or our own lock. */
 static pid_t locker(const char *line, const struct stat *file)
 {
@@ -62,7 +62,7 @@ static pid_t locker(const char *line, const struct stat *file)
     return (pid_t)pid;
 }
 
-/* add_lockers goes through /proc/locks once; false if it cannot be read. */
+/* Goes through /proc/locks once; false if it cannot be read. */
 static bool add_lockers(const struct stat *file, pid_t out[LOCKS_MAX], size_t *n)
 {
     char line[256];
@@ -78,7 +78,7 @@ static bool add_lockers(const struct stat *file, pid_t out[LOCKS_MAX], size_t *n
     return true;
 }
 
-/* lockers lists the processes that hold a lock on a file. It asks /proc/locks, because closing a
+/* Lists the processes that hold a lock on a file. It asks /proc/locks, because closing a
  * descriptor of our own would release our locks. A pass may miss a line while others lock and
  * unlock, so there are several; where the list cannot be read, it is empty. */
 static size_t lockers(const struct stat *file, pid_t out[LOCKS_MAX])
@@ -95,7 +95,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
-/* lacks says whether a process certainly does not have a file open. */
+/* Says whether a process certainly does not have a file open. */
 static bool lacks(pid_t pid, const struct stat *file)
 {
     char path[64];
@@ -112,7 +112,7 @@ static bool lacks(pid_t pid, const struct stat *file)
     return !found;
 }
 
-/* former_user gives a process that uses the log beside this database but does not have the database
+/* Gives a process that uses the log beside this database but does not have the database
  * open: it has the one that was there before, and would mix the two up. 0: there is none. */
 static pid_t former_user(const char *db)
 {
@@ -150,7 +150,7 @@ int sqlite_file_paired(struct sqlite_store *st, struct error *err)
 
 /* ---- where we are ---- */
 
-/* note_folder notes the folder that holds the database and its log. Behind a link they are in
+/* Notes the folder that holds the database and its log. Behind a link they are in
  * another folder, and the link can be changed: then each file is looked at by itself. */
 static void note_folder(struct sqlite_store *st)
 {
@@ -166,7 +166,7 @@ static void note_folder(struct sqlite_store *st)
     st->file.folder = folder;
 }
 
-/* note_file pins the database file. Closing a descriptor with O_PATH releases no lock. */
+/* Pins the database file. Closing a descriptor with O_PATH releases no lock. */
 static void note_file(struct sqlite_store *st)
 {
     struct stat s;
@@ -177,7 +177,7 @@ static void note_file(struct sqlite_store *st)
     st->file.ino = s.st_ino;
 }
 
-/* note_log notes the log and its index. We have read from the database, so they are open, and stay
+/* Notes the log and its index. We have read from the database, so they are open, and stay
  * the same for as long as we are connected. */
 static void note_log(struct sqlite_store *st, const char *db)
 {
@@ -214,7 +214,7 @@ void sqlite_file_leave(struct sqlite_store *st)
 
 /* ---- whether we are still there ---- */
 
-/* is_our_file says whether our database is at a path. */
+/* Says whether our database is at a path. */
 static bool is_our_file(const struct sqlite_store *st, const char *path)
 {
     struct stat s;
@@ -226,7 +226,7 @@ static bool file_at_home(const struct sqlite_store *st)
     return is_our_file(st, st->path);
 }
 
-/* log_at_home says whether the log and its index are still ours. Only people and their scripts
+/* Says whether the log and its index are still ours. Only people and their scripts
  * delete those of a database in use. Whoever opens the database then begins new ones, and neither
  * side sees what the other commits. */
 static bool log_at_home(const struct sqlite_store *st)
@@ -245,7 +245,7 @@ static int64_t in_ns(const struct timespec *t)
     return (int64_t)t->tv_sec * SECOND + t->tv_nsec;
 }
 
-/* file_clock is the clock that file systems take the time of a change from. */
+/* The clock that file systems take the time of a change from. */
 static int64_t file_clock(void)
 {
     struct timespec now;
@@ -253,7 +253,7 @@ static int64_t file_clock(void)
     return in_ns(&now);
 }
 
-/* folder_look looks at the folder; false if that is not possible. */
+/* Looks at the folder; false if that is not possible. */
 static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret)
 {
     struct stat s;
@@ -263,7 +263,7 @@ static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret
     return true;
 }
 
-/* folder_unchanged says whether nothing was made, deleted or renamed in the folder: each of these
+/* Says whether nothing was made, deleted or renamed in the folder: each of these
  * changes its time, which nobody can set back. So if the folder has the time that it had when all
  * our files were there, they still are. */
 static bool folder_unchanged(const struct sqlite_file *h, const struct sqlite_folder *now)
@@ -272,7 +272,7 @@ static bool folder_unchanged(const struct sqlite_file *h, const struct sqlite_fo
     return h->quiet.ino && same && now->changed == h->quiet.changed;
 }
 
-/* folder_note notes that all files were there after the folder was looked at. That is relied on
+/* Notes that all files were there after the folder was looked at. That is relied on
  * only if the folder's last change is so long ago that the next one will have another time. */
 static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folder, int64_t now)
 {
@@ -283,9 +283,9 @@ static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folde
         h->quiet = *folder;
 }
 
-/* at_home is what every transaction pays for: one system call as long as nothing changes in the
- * folder, otherwise three, and now and then four. The folder is looked at before the files, so a
- * change in between is seen the next time. */
+/* What every transaction pays for: one system call as long as nothing changes in the folder,
+ * otherwise three, and now and then four. The folder is looked at before the files, so a change in
+ * between is seen the next time. */
 static bool at_home(struct sqlite_store *st)
 {
     struct sqlite_file *h = &st->file;
@@ -325,7 +325,7 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
     return -1;
 }
 
-/* log_is_former says whether the log beside the path is that of the file we have open, which is no
+/* Says whether the log beside the path is that of the file we have open, which is no
  * longer at this path. */
 static bool log_is_former(const struct sqlite_store *st, const char *db)
 {
@@ -342,7 +342,7 @@ static bool checkpoint(struct sqlite_store *st)
            SQLITE_OK;
 }
 
-/* save_former copies what is in the log into the former file, if that still has a name. */
+/* Copies what is in the log into the former file, if that still has a name. */
 static int save_former(struct sqlite_store *st, struct error *err)
 {
     struct stat former;
@@ -355,7 +355,7 @@ static int save_former(struct sqlite_store *st, struct error *err)
                      st->base.shown);
 }
 
-/* clear_log takes the former file's log out of the way of the new file: SQLite would take it for
+/* Takes the former file's log out of the way of the new file: SQLite would take it for
  * the new one's and mix the two. */
 static int clear_log(struct sqlite_store *st, struct error *err)
 {
@@ -382,14 +382,14 @@ static int clear_log(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* may_exist says whether a file beside the database exists, or cannot be ruled out. */
+/* Says whether a file beside the database exists, or cannot be ruled out. */
 static bool may_exist(const char *db, const char *suffix)
 {
     char path[PATH_SIZE];
     return !db || !beside(db, suffix, path) || access(path, F_OK) == 0;
 }
 
-/* log_gone handles a log that was deleted under us. Connections of this process share its index, so
+/* Handles a log that was deleted under us. Connections of this process share its index, so
  * none can be made beside the others: the process has to end. If nobody has begun a new log
  * yet, what is in ours is copied into the file first; otherwise not a byte more is written, not
  * even when we close. */
@@ -409,7 +409,7 @@ static int log_gone(struct sqlite_store *st, struct error *err)
                      st->base.shown, st->base.shown, saved ? saved_text : lost_text);
 }
 
-/* go_over connects to what is at the path now. If that fails, the former connection stays. */
+/* Connects to what is at the path now. If that fails, the former connection stays. */
 static int go_over(struct sqlite_store *st, struct error *err)
 {
     struct sqlite_store former = *st;
@@ -432,7 +432,7 @@ static int go_over(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* register_one registers a consumer of ours in a copy from before it was registered, as a relay
+/* Registers a consumer of ours in a copy from before it was registered, as a relay
  * that is started again would. */
 static int register_one(struct sqlite_store *st, const struct sqlite_registration *m,
                         struct error *err)
@@ -456,7 +456,7 @@ static int register_again(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* move goes over to the file that is at the path now, and always fails. */
+/* Goes over to the file that is at the path now, and always fails. */
 static int move(struct sqlite_store *st, struct error *err)
 {
     struct stat s;
@@ -484,7 +484,7 @@ static int move(struct sqlite_store *st, struct error *err)
  * the way, another must not have begun the new file's log under the same name. */
 static pthread_mutex_t one_moves = PTHREAD_MUTEX_INITIALIZER;
 
-/* reading says whether a statement is in the middle of its rows: it would lose the connection. */
+/* Says whether a statement is in the middle of its rows: it would lose the connection. */
 static bool reading(const struct sqlite_store *st)
 {
     for (size_t i = 0; i < st->n_cached; i++)

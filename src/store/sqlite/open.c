@@ -29,7 +29,7 @@ static const char set_up[] = "PRAGMA synchronous = FULL;"
                              "PRAGMA trusted_schema = ON;"
                              "PRAGMA count_changes = OFF";
 
-/* on_busy waits a little longer each time. The first steps are short enough for a commit on a fast
+/* Waits a little longer each time. The first steps are short enough for a commit on a fast
  * disk: a relay that a commit's first write has woken waits here for that commit to finish. */
 static int on_busy(void *ctx, int count)
 {
@@ -70,7 +70,7 @@ int sqlite_url_check(const char *url, struct error *err)
     return 0;
 }
 
-/* make_file creates the file before SQLite does, which would make it readable for everybody and
+/* Creates the file before SQLite does, which would make it readable for everybody and
  * follow a link wherever it leads. What SQLite keeps beside it (-wal, -shm) gets its
  * permissions. */
 static int make_file(const struct sqlite_store *st, const struct place *at, struct error *err)
@@ -94,7 +94,7 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
                    st->base.shown);
 }
 
-/* check_place refuses a file that somebody else has put into a folder where everybody may put one.
+/* Refuses a file that somebody else has put into a folder where everybody may put one.
  * If the folder does not exist, SQLite says so. */
 static int check_place(const struct sqlite_store *st, bool create, struct error *err)
 {
@@ -143,7 +143,7 @@ static int open_db(struct sqlite_store *st, bool create, struct error *err)
     return sqlite_fail(st, st->db, rc, err);
 }
 
-/* connect_db opens the database and sets the connection up, whatever is in it. */
+/* Opens the database and sets the connection up, whatever is in it. */
 static int connect_db(struct sqlite_store *st, bool create, struct error *err)
 {
     if (check_place(st, create, err) != 0)
@@ -168,24 +168,10 @@ int sqlite_connect(struct sqlite_store *st, struct error *err)
     if (connect_db(st, false, err) != 0)
         return -1;
     if (!as_it_is) {
-        if (sqlite_schema_check(st, err) != 0)
+        if (db_schema_check(&st->base.store, err) != 0)
             return -1;
         sqlite_script(st, "PRAGMA journal_mode = WAL", NULL); /* fails if we may only read */
     }
-    sqlite_identity_read(st);
-    sqlite_file_settle(st);
-    return 0;
-}
-
-/* connect_new connects to a database that may have to be created. One in memory gets its tables at
- * once: nobody else could make them. */
-static int connect_new(struct sqlite_store *st, struct error *err)
-{
-    bool created;
-    if (connect_db(st, true, err) != 0)
-        return -1;
-    if (st->memory && sqlite_init(&st->base.store, &created, err) != 0)
-        return -1;
     sqlite_identity_read(st);
     sqlite_file_settle(st);
     return 0;
@@ -211,38 +197,11 @@ static struct sqlite_store *store_new(const struct store_options *opt)
     struct sqlite_store *st = calloc(1, sizeof *st);
     if (!st)
         return NULL;
-    st->base.store.ops = &store_sqlite;
+    db_store_init(&st->base, &store_sqlite, opt);
+    st->base.boot = clock_boot(st->base.opt.clock);
     st->wake = -1;
     st->file.pin = -1;
-    st->base.opt = *opt;
-    if (!st->base.opt.clock)
-        st->base.opt.clock = &clock_system;
-    st->base.boot = clock_boot(st->base.opt.clock);
-    if (!st->base.opt.busy_ms)
-        st->base.opt.busy_ms = 5000;
-    if (!st->base.opt.payload_max)
-        st->base.opt.payload_max = EVENT_PAYLOAD_MAX;
-    rng_seed_os(&st->base.rng);
     return st;
-}
-
-/* join_family makes st a relative of `from`, or the first of a family if that is NULL. */
-static int join_family(struct sqlite_store *st, const struct sqlite_store *from, struct error *err)
-{
-    if (from)
-        st->family = from->family;
-    else
-        st->family = calloc(1, sizeof *st->family);
-    if (!st->family)
-        return err_nomem(err);
-    atomic_fetch_add(&st->family->handles, 1);
-    return 0;
-}
-
-static void leave_family(struct sqlite_store *st)
-{
-    if (st->family && atomic_fetch_sub(&st->family->handles, 1) == 1)
-        free(st->family);
 }
 
 static void sqlite_close_store(struct store *base)
@@ -252,28 +211,45 @@ static void sqlite_close_store(struct store *base)
     sqlite_registrations_forget(st);
     sqlite_window_forget(st);
     held_keys_release(base);
-    leave_family(st);
+    if (st->family && atomic_fetch_sub(&st->family->handles, 1) == 1)
+        free(st->family);
     free(st->path);
     free(st->base.shown);
     free(st);
 }
 
-static int connect_handle(struct sqlite_store *st, struct error *err)
+/* Connects st, which becomes a relative of `from`, or the first of a family if that is NULL. */
+static int connect_handle(struct sqlite_store *st, const struct sqlite_store *from,
+                          struct error *err)
 {
+    st->family = from ? from->family : calloc(1, sizeof *st->family);
+    if (!st->family)
+        return err_nomem(err);
+    atomic_fetch_add(&st->family->handles, 1);
     if (!st->path || !st->base.shown)
         return err_nomem(err);
-    st->base.store.caps = st->memory ? STORE_ONE_WRITER : store_sqlite.caps;
-    if (st->memory || st->base.opt.create)
-        return connect_new(st, err);
-    return sqlite_connect(st, err);
+    if (st->memory)
+        st->base.store.caps = STORE_ONE_WRITER;
+    if (!st->memory && !st->base.opt.create)
+        return sqlite_connect(st, err);
+
+    /* The database may have to be created. One in memory gets its tables at once: no other process
+     * could make them. */
+    bool created;
+    if (connect_db(st, true, err) != 0)
+        return -1;
+    if (st->memory && sqlite_init(&st->base.store, &created, err) != 0)
+        return -1;
+    sqlite_identity_read(st);
+    sqlite_file_settle(st);
+    return 0;
 }
 
-/* finish_open connects st, a duplicate of `from` unless that is NULL, and hands it out. On failure
- * it closes st. */
+/* Connects st and hands it out. On failure it closes st. */
 static int finish_open(struct sqlite_store *st, const struct sqlite_store *from, struct store **ret,
                        struct error *err)
 {
-    if (join_family(st, from, err) != 0 || connect_handle(st, err) != 0) {
+    if (connect_handle(st, from, err) != 0) {
         sqlite_close_store(&st->base.store);
         return -1;
     }
@@ -281,7 +257,7 @@ static int finish_open(struct sqlite_store *st, const struct sqlite_store *from,
     return 0;
 }
 
-/* absolute makes sure that a relative path leads to the same file after a chdir. The caller frees
+/* Makes sure that a relative path leads to the same file after a chdir. The caller frees
  * the result; NULL: no memory, or the working directory is gone. */
 static char *absolute(const char *path)
 {
@@ -333,6 +309,7 @@ const struct store_ops store_sqlite = {
     .synopsis = "sqlite:PATH or sqlite::memory:",
     .caps = STORE_WAKEUP | STORE_SHARED | STORE_ONE_WRITER,
     .driver = &sqlite_driver,
+    DB_STORE_OPS,
     .open = sqlite_open,
     .close = sqlite_close_store,
     .dup = sqlite_dup,
@@ -343,39 +320,15 @@ const struct store_ops store_sqlite = {
     .begin = sqlite_begin,
     .commit = sqlite_commit,
     .rollback = sqlite_rollback,
-    .emit = db_emit,
     .consumer_put = sqlite_consumer_put,
-    .consumer_list = db_consumer_list,
-    .consumer_history = db_consumer_history,
-    .consumer_gauge = db_consumer_gauge,
-    .consumer_specs = db_consumer_specs,
-    .consumer_pause = db_consumer_pause,
-    .consumer_remove = db_consumer_remove,
     .consumer_forget = sqlite_consumer_forget,
-    .consumer_report = db_consumer_report,
-    .turn = db_turn,
     .turn_many = db_turn_many,
     .poll_new = sqlite_poll_new,
-    .extend = db_extend,
-    .claims = db_claims,
     .expose_connection = sqlite_lend,
     .savepoint = sqlite_savepoint,
     .tx_state = sqlite_tx_state,
-    .settle = db_settle_open,
-    .handled = db_handled,
-    .handled_put = db_handled_put,
     .wake_fd = sqlite_wake_fd,
     .wake_clear = sqlite_wake_clear,
-    .handle_once = db_handle_once,
-    .info = db_info,
-    .events = db_events,
-    .dead = db_dead,
-    .dead_retry = db_dead_retry,
-    .retry_now = db_retry_now,
-    .dead_drop = db_dead_drop,
-    .trim = db_trim,
-    .marks = db_marks,
-    .adopt = db_adopt,
 };
 
 struct sqlite3 *sqlite_handle(struct store *st)

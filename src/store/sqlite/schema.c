@@ -12,59 +12,10 @@ extern const char *const sqlite_schema[];
 
 /* ---- versions ---- */
 
-/* read_version reads the schema version; 0: the database has no outbox. */
-static int read_version(struct sqlite_store *st, int64_t *ret, struct error *err)
-{
-    int64_t event = 0, meta = 0;
-    *ret = 0;
-    if (db_value(&st->base.store, err, &event, SQL(has_table, .name = "outbox_event")) != 0)
-        return -1;
-    if (db_value(&st->base.store, err, &meta, SQL(has_table, .name = "outbox_meta")) != 0)
-        return -1;
-    if (event && !meta)
-        return err_set(err, ERR_NOTOURS,
-                       "%s: has a table outbox_event that is not ours (no outbox_meta beside it); "
-                       "use another file",
-                       st->base.shown);
-    if (!meta)
-        return 0;
-    return db_value(&st->base.store, err, ret, SQL(schema_version));
-}
-
-/* known_version is read_version, but refuses an outbox made by a newer program. */
-static int known_version(struct sqlite_store *st, int64_t *ret, struct error *err)
-{
-    if (read_version(st, ret, err) != 0)
-        return -1;
-    if (*ret > SQLITE_SCHEMA_VERSION)
-        return err_set(err, ERR_NEWER,
-                       "%s: the outbox in it has version %lld, this program knows up to %d; use a "
-                       "newer outbox",
-                       st->base.shown, (long long)*ret, SQLITE_SCHEMA_VERSION);
-    return 0;
-}
-
-int sqlite_schema_check(struct sqlite_store *st, struct error *err)
-{
-    int64_t version;
-    if (known_version(st, &version, err) != 0)
-        return -1;
-    if (version == 0)
-        return err_set(err, ERR_NOTOURS,
-                       "%s: no outbox in this database; make one with `outbox init`",
-                       st->base.shown);
-    if (version < SQLITE_SCHEMA_VERSION)
-        return err_set(
-            err, ERR_NOTOURS,
-            "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
-            st->base.shown, (long long)version);
-    return 0;
-}
-
 int sqlite_schema_status(struct store *base, struct schema_status *ret, struct error *err)
 {
     int64_t there;
-    if (read_version(sqlite_of(base), &there, err) != 0)
+    if (db_schema_version(base, &there, err) != 0)
         return -1;
     *ret = (struct schema_status){.there = there, .known = SQLITE_SCHEMA_VERSION};
     return 0;
@@ -85,7 +36,7 @@ void sqlite_identity_read(struct sqlite_store *st)
 
 /* ---- making and unmaking ---- */
 
-/* drop_made appends a DROP for each object of a kind that a migration creates. IF EXISTS covers
+/* Appends a DROP for each object of a kind that a migration creates. IF EXISTS covers
  * those that a later migration renamed or dropped. */
 static void drop_made(const char *kind, struct buf *to)
 {
@@ -116,7 +67,7 @@ int sqlite_ddl(const struct ddl_request *req, struct error *err)
     return failed ? err_nomem(err) : 0;
 }
 
-/* check_encoding refuses a database of UTF-16, in which the tables' own checks would not mean what
+/* Refuses a database of UTF-16, in which the tables' own checks would not mean what
  * they say. */
 static int check_encoding(struct sqlite_store *st, struct error *err)
 {
@@ -134,63 +85,45 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->base.shown);
 }
 
-/* migrate runs the migrations that are missing, inside a transaction. */
-static int migrate(struct sqlite_store *st, int64_t version, struct error *err)
+/* Runs the migrations that are missing. It reads the version again under the write lock: another
+ * process may have been first. */
+static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
-    for (; version < SQLITE_SCHEMA_VERSION; version++)
-        if (sqlite_script(st, sqlite_schema[version], err) != 0)
-            return -1;
-    return 0;
-}
-
-/* migrate_locked reads the version again under the write lock: another process may have been
- * first. */
-static int migrate_locked(struct store *base, bool *ret_created, struct error *err)
-{
-    struct sqlite_store *st = sqlite_of(base);
     int64_t version;
     if (sqlite_begin(base, err) != 0)
         return -1;
-    if (known_version(st, &version, err) != 0 || migrate(st, version, err) != 0) {
-        sqlite_rollback(base);
-        return -1;
-    }
-    *ret_created = version < SQLITE_SCHEMA_VERSION;
-    return sqlite_commit(base, err);
+    int r = db_schema_known(base, &version, err);
+    *ret_created = r == 0 && version < SQLITE_SCHEMA_VERSION;
+    for (; r == 0 && version < SQLITE_SCHEMA_VERSION; version++)
+        r = sqlite_script(sqlite_of(base), sqlite_schema[version], err);
+    if (r == 0)
+        return sqlite_commit(base, err);
+    sqlite_rollback(base);
+    return -1;
 }
 
-/* init_once makes the tables, or brings them up to our version. */
+/* Makes the tables, or brings them up to our version. */
 static int init_once(struct store *base, bool *ret_created, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     int64_t version;
     *ret_created = false;
-    if (known_version(st, &version, err) != 0)
+    if (db_schema_known(base, &version, err) != 0)
         return -1;
     if (version < SQLITE_SCHEMA_VERSION) {
         if (version == 0 && check_encoding(st, err) != 0)
             return -1;
         if (!st->memory && sqlite_script(st, "PRAGMA journal_mode = WAL", err) != 0)
             return -1;
-        if (migrate_locked(base, ret_created, err) != 0)
+        if (migrate(base, ret_created, err) != 0)
             return -1;
     }
     sqlite_identity_read(st);
     return 0;
 }
 
-/* tell_waiting reports progress, but not more often than INIT_TELL. */
-static void tell_waiting(const struct store_options *opt, int64_t now, int64_t *told)
-{
-    if (!opt->progress || now - *told < INIT_TELL)
-        return;
-    opt->progress(opt->progress_ctx,
-                  "the database is written to all the time; nothing is changed yet, trying again");
-    *told = now;
-}
-
-/* sqlite_init tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch
- * to WAL needs as it waits for others. */
+/* Tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch to WAL needs
+ * as it waits for others. */
 int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 {
     const struct store_options *opt = &db_of(base)->opt;
@@ -207,7 +140,12 @@ int sqlite_init(struct store *base, bool *ret_created, struct error *err)
                 *err = why;
             return -1;
         }
-        tell_waiting(opt, now, &told);
+        bool tell = opt->progress && now - told >= INIT_TELL;
+        if (tell) {
+            opt->progress(opt->progress_ctx, "the database is written to all the time; nothing is "
+                                             "changed yet, trying again");
+            told = now;
+        }
         nanosleep(&(struct timespec){.tv_nsec = 20 * MS_NS}, NULL);
     }
 }

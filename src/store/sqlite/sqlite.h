@@ -60,7 +60,7 @@ struct sqlite_watch {
     int64_t seq;
     uint32_t commits, quiet_commits;
     bool doubt;      /* a commit may have been anything, and not all were told yet */
-    int64_t rung_at; /* when all were told last because of a doubt, monotonic */
+    int64_t told_at; /* when all were told last because of a doubt, monotonic */
 };
 
 /* (1) cached[i].sql is the text of a struct sql or a string literal, and is compared by address. */
@@ -134,8 +134,6 @@ int sqlite_script(struct sqlite_store *st, const char *sql, struct error *err);
 
 /* ---- schema.c: the tables and their version ---- */
 
-/* sqlite_schema_check refuses a database without an outbox, or with one of another version. */
-int sqlite_schema_check(struct sqlite_store *st, struct error *err);
 int sqlite_schema_status(struct store *st, struct schema_status *ret, struct error *err);
 int sqlite_init(struct store *st, bool *ret_created, struct error *err);
 int sqlite_ddl(const struct ddl_request *req, struct error *err);
@@ -166,8 +164,8 @@ enum tx_state sqlite_tx_state(struct store *st);
 
 int sqlite_wake_fd(struct store *st);
 void sqlite_wake_clear(struct store *st);
-int sqlite_poll_new(struct store *st, bool blind, bool payloads, new_event_visit *visit, void *ctx,
-                    struct watch_result *ret, struct error *err);
+int sqlite_poll_new(struct store *st, bool skip_query, bool payloads, new_event_visit *visit,
+                    void *ctx, struct watch_result *ret, struct error *err);
 
 /* ---- file_identity.c: is the file at our path still the one we have open? ---- */
 

@@ -206,6 +206,7 @@ static int64_t driver_now(struct store *base)
 const struct db_driver sqlite_driver = {
     .dialect = SQL_SQLITE,
     .schema_version = SQLITE_SCHEMA_VERSION,
+    .not_ours = " (no outbox_meta beside it); use another file",
     .streams = true,
     .commit_wakes = true,
     .together = 1,

@@ -1,7 +1,7 @@
 /* look.c: what is new, for a relay of many consumers. One look tells which of them a commit
  * concerns; only those make a turn.
  *
- * The bell rings before a commit is visible, so a look takes the write lock, which the committer
+ * A wake-up comes before a commit is visible, so a look takes the write lock, which the committer
  * holds until it is done. seq is commit order: whatever is past the number of the last look is new.
  * A commit without an event may be anything, a consumer that was resumed or a letter that was sent
  * back, and concerns everybody; except what the relay does for its own consumers. To tell them
@@ -21,7 +21,7 @@
 
 #define LOOK_EVENTS 64    /* more than that at once are everybody's business */
 #define LOOK_PAYLOAD 8192 /* bytes: larger payloads are not read */
-#define LOOK_UNRUNG 100   /* ms between looks where nobody can ring */
+#define LOOK_UNWOKEN 100  /* ms between looks where there are no wake-ups */
 /* ms from one time that all are told of a doubt to the next, at least, and for each consumer */
 #define DOUBT_WAIT 250
 #define DOUBT_WAIT_EACH 1
@@ -30,7 +30,7 @@
 
 /* ---- being woken ---- */
 
-/* watch_log watches the write-ahead log and its index. IN_ATTRIB tells that a file we have open was
+/* Watches the write-ahead log and its index. IN_ATTRIB tells that a file we have open was
  * deleted. */
 static int watch_log(const struct sqlite_store *st, const char *db)
 {
@@ -46,7 +46,7 @@ static int watch_log(const struct sqlite_store *st, const char *db)
     return 0;
 }
 
-/* watch_place rings when the file is deleted, or when another file or folder takes its place. */
+/* Wakes when the file is deleted, or when another file or folder takes its place. */
 static void watch_place(const struct sqlite_store *st, const char *db)
 {
     char folder[PATH_SIZE];
@@ -66,9 +66,9 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     inotify_add_watch(st->wake, folder, mask);
 }
 
-/* sqlite_wake_fd watches the write-ahead log. A write to it comes before the commit is visible, so
- * whoever is woken must look under the write lock, which the committer holds until it is done.
- * sqlite_turn does. */
+/* Watches the write-ahead log. A write to it comes before the commit is visible, so whoever is
+ * woken must look under the write lock, which the committer holds until it is done. db_turn
+ * does. */
 int sqlite_wake_fd(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -105,7 +105,7 @@ void sqlite_wake_clear(struct store *base)
 
 /* ---- what is new ---- */
 
-/* count_commits reads how often anybody has committed. Under the write lock. False: that is not
+/* Reads how often anybody has committed. Under the write lock. False: that is not
  * known, because there is no log. */
 static bool count_commits(struct sqlite_store *st, uint32_t *ret)
 {
@@ -121,7 +121,7 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
     return true;
 }
 
-/* show_new shows the events after the last look, up to LOOK_EVENTS of them. *ret_n counts them, and
+/* Shows the events after the last look, up to LOOK_EVENTS of them. *ret_n counts them, and
  * is greater than that if there are more. *seq becomes that of the last one. */
 static int show_new(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
                     int64_t *seq, size_t *ret_n, struct error *err)
@@ -140,7 +140,7 @@ static int show_new(struct sqlite_store *st, bool payloads, new_event_visit *vis
     return r;
 }
 
-/* is_other says whether another outbox was restored into the file since this handle last looked. */
+/* Says whether another outbox was restored into the file since this handle last looked. */
 static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
 {
     struct db_rows q;
@@ -154,7 +154,7 @@ static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* doubt_wait gives the time from one telling to the next, in ms. The more there are to tell, the
+/* Gives the time from one telling to the next, in ms. The more there are to tell, the
  * longer it is: a turn takes about a tenth of a millisecond. */
 static int64_t doubt_wait(const struct sqlite_store *st)
 {
@@ -162,29 +162,29 @@ static int64_t doubt_wait(const struct sqlite_store *st)
     return ms > DOUBT_WAIT ? ms : DOUBT_WAIT;
 }
 
-/* tell_doubt has all told that a commit may have been anything, but not every time: where producers
+/* Has all told that a commit may have been anything, but not every time: where producers
  * are busy, nearly every look finds several commits, and a thousand turns take longer than the next
  * ones do to come. */
 static void tell_doubt(const struct sqlite_store *st, struct sqlite_watch *now,
                        struct watch_result *ret)
 {
     int64_t at = clock_mono(st->base.opt.clock);
-    int64_t due = now->rung_at + doubt_wait(st) * MS_NS;
-    bool early = now->rung_at > 0 && at < due;
+    int64_t due = now->told_at + doubt_wait(st) * MS_NS;
+    bool early = now->told_at > 0 && at < due;
     now->doubt = early;
     if (early) {
         ret->wait_ms = (due - at) / MS_NS + 1;
         return;
     }
-    now->rung_at = at;
+    now->told_at = at;
     ret->all = true;
 }
 
-/* look_here makes the look, under the write lock. */
+/* Makes the look, under the write lock. */
 static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
                      struct watch_result *ret, struct error *err)
 {
-    struct sqlite_watch was = st->watch, now = {.seq = was.seq, .rung_at = was.rung_at};
+    struct sqlite_watch was = st->watch, now = {.seq = was.seq, .told_at = was.told_at};
     bool other;
     if (is_other(st, &other, err) != 0)
         return -1;
@@ -209,15 +209,15 @@ static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *vi
     return 0;
 }
 
-int sqlite_poll_new(struct store *base, bool blind, bool payloads, new_event_visit *visit,
+int sqlite_poll_new(struct store *base, bool skip_query, bool payloads, new_event_visit *visit,
                     void *ctx, struct watch_result *ret, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     struct watch_result found = {.wait_ms = -1};
-    bool rings = sqlite_wake_fd(base) >= 0;
-    if (!rings)
-        found.wait_ms = LOOK_UNRUNG;
-    if (blind && rings) {
+    bool wakes = sqlite_wake_fd(base) >= 0;
+    if (!wakes)
+        found.wait_ms = LOOK_UNWOKEN;
+    if (skip_query && wakes) {
         found.all = true;
         *ret = found;
         return sqlite_file_check(st, err);
