@@ -209,6 +209,7 @@ static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
     pass(1001);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 0);
+    assert_in_range(b.hint.wait_ms, 1000, LEASE); /* not for what may not be taken over yet */
     pass(LEASE);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 110);
