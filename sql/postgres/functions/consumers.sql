@@ -102,7 +102,7 @@ BEGIN
         report = CASE WHEN pause.paused OR c.report NOT LIKE 'paused%' THEN c.report END
     WHERE c.name = pause.consumer;
     IF FOUND AND NOT pause.paused THEN
-        PERFORM @schema@._bell_ring_all();
+        PERFORM @schema@._wakeup_notify_all();
         RETURN true;
     END IF;
     RETURN FOUND;

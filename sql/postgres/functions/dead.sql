@@ -57,7 +57,7 @@ BEGIN
     WHERE d.consumer = _redrive.consumer AND NOT d.retrying
       AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)));
     GET DIAGNOSTICS n = ROW_COUNT;
-    PERFORM @schema@._bell_ring_all();
+    PERFORM @schema@._wakeup_notify_all();
     RETURN n;
 END
 $outbox$;
@@ -83,7 +83,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM @schema@._bell_ring_all();
+    PERFORM @schema@._wakeup_notify_all();
     RETURN true;
 END
 $outbox$;

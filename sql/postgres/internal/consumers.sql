@@ -212,7 +212,7 @@ BEGIN
     VALUES (c.name, last.generation + 1, _replace_settings.events, _replace_settings.predicate,
             _replace_settings.ordering, _replace_settings.lanes, @schema@._clock(),
             _replace_settings.by_whom);
-    PERFORM @schema@._bell_ring_all(); -- for workers that sleep with the old settings
+    PERFORM @schema@._wakeup_notify_all(); -- for workers that sleep with the old settings
 END
 $outbox$;
 

@@ -99,9 +99,10 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, _uuid7, _clock,
-             bell_works, _bell_key, bell_channel, bell_sleep, bell_wake,
-             _bell_ring_at_emit, _bell_ring_all, _bell_locks, _bell_squatted, _bell_squatters,
-             _bell_is_a_workers, _bell_second, _session, _holder, _adopted_formerly, _adopted_mark,
+             wakeup_works, _wakeup_key, wakeup_channel, wakeup_sleep, wakeup_release,
+             _wakeup_notify, _wakeup_notify_all, _wakeup_locks, _wakeup_lock_is_foreign,
+             _wakeup_foreign_holders, _wakeup_wanted, _wakeup_second,
+             _session, _holder, _adopted_formerly, _adopted_mark,
              _turn, _turns, claim, claim_batch, _claim_some, _check_claim, _workable,
              _idle, settle, extend, _shrink, register, _report, revert,
              pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
