@@ -537,7 +537,7 @@ CREATE TYPE @schema@._request AS (
     lease_ms     bigint,
     max_attempts int,      -- an event that was in flight this often when its worker vanished is buried;
                            -- 0: take over nothing
-    careful_mode int,      -- see internal/claim_parked.sql
+    suspect_policy int,    -- see internal/claim_parked.sql
     parked_first boolean,  -- try parked events before new ones
     pull_in      boolean,  -- see internal/claim_parked.sql
     lane_hint    int,      -- the lane to try first
@@ -566,7 +566,7 @@ CREATE TYPE @schema@._answer AS (
     busy        boolean,   -- another worker has a lane
     through     boolean,   -- there is nothing left to do
     skipped     boolean,   -- it got further without finding anything: ask again at once
-    careful_due boolean,   -- a careful event is due that careful_mode left alone
+    suspect_due boolean,   -- a suspect event is due that suspect_policy left alone
     crashed     bigint,    -- events taken over from workers that vanished
     buried      bigint,    -- those of them that became dead letters
     wait_ms     bigint,    -- ask again after this time at the latest; -1: nothing is due
@@ -574,7 +574,7 @@ CREATE TYPE @schema@._answer AS (
     epoch       bigint,    -- the claim, if n > 0:
     lane        int,       -- -1: parked events
     n           int,
-    careful     boolean,
+    suspect     boolean,
     held        bigint[],  -- events of it that have to wait behind others of their key
     seen        text,      -- its window
     floor       bigint,

@@ -49,14 +49,15 @@ BEGIN
 END
 $outbox$;
 
--- _claim_some does the work of claim and claim_batch. If `careful` is true, the row is the only
--- one: its event was in the hands of a worker that vanished. For careful_mode see _claim_parked.
+-- _claim_some does the work of claim and claim_batch. If `suspect` is true, the row is the only
+-- one: its event was in flight when a worker vanished. For suspect_policy see _claim_parked.
 CREATE OR REPLACE FUNCTION @schema@._claim_some(
-    consumer text, worker text, max_events int, lease_ms bigint, max_attempts int, careful_mode int)
+    consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
+    suspect_policy int)
 RETURNS TABLE (
     epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
     version bigint, payload json, headers json, tenant text, created_at timestamptz, attempts int,
-    held boolean, delayed boolean, careful boolean, inbox_key text)
+    held boolean, delayed boolean, suspect boolean, inbox_key text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
@@ -70,7 +71,7 @@ BEGIN
     FOR turn IN 1 .. 10000 LOOP
         SELECT * INTO t
         FROM @schema@._turn(_claim_some.consumer, worker, @version@, ROW(0, 0, '[]', 0, NULL),
-                            ROW(max_events, lease_ms, max_attempts, careful_mode, true,
+                            ROW(max_events, lease_ms, max_attempts, suspect_policy, true,
                                 random() < 0.01, (random() * 63)::int, NULL,
                                 NULL, NULL, NULL, NULL),
                             ROW(-1, NULL, 0, 0, 0, NULL, NULL));
@@ -84,7 +85,7 @@ BEGIN
     SELECT t.epoch, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
            e.headers, e.tenant, e.created_at, e.attempts,
            coalesce(e.seq = ANY (t.held), false),
-           coalesce(e.not_before > @schema@._clock(), false), e.careful,
+           coalesce(e.not_before > @schema@._clock(), false), e.suspect,
            -- Two tenants may use the same key, and the platform's inbox serves both: there an event
            -- of a tenant goes by its id.
            CASE WHEN e.tenant IS NULL OR c.tenant <> '' THEN coalesce(e.idempotency_key, e.id::text)
@@ -150,7 +151,7 @@ BEGIN
         -- What was claimed for one consumer stays claimed if the next one fails: each has a
         -- savepoint.
         BEGIN
-            -- A careful event comes alone, so it is taken only if nothing was claimed yet.
+            -- A suspect event comes alone, so it is taken only if nothing was claimed yet.
             FOR r IN SELECT s.*
                      FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
                                                CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
@@ -170,7 +171,7 @@ BEGIN
                 held := r.held;
                 delayed := r.delayed;
                 inbox_key := r.inbox_key;
-                alone := r.careful;
+                alone := r.suspect;
                 n := n + 1;
                 RETURN NEXT;
             END LOOP;

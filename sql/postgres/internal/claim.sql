@@ -61,7 +61,7 @@ CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
 RETURNS TABLE (
     seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
     payload json, headers json, tenant text, created_at timestamptz, not_before timestamptz,
-    attempts int, careful boolean, failing_ms bigint, proven boolean, idempotency_key text)
+    attempts int, suspect boolean, failing_ms bigint, proven boolean, idempotency_key text)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
@@ -192,7 +192,7 @@ DECLARE
     behind boolean;        -- the sequence is behind an event that exists
     strange boolean;       -- an event past what the lane knows looks as if it had been seen
     fed boolean;
-    look record;
+    step record;
     opened boolean;
     named pg_snapshot;
     most bigint := 10000;  -- rows looked at in one step
@@ -270,11 +270,11 @@ BEGIN
                 END IF;
             END IF;
 
-            look := @schema@._window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most,
+            step := @schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, most,
                                           c.tenant);
-            first := look.next;
+            first := step.next;
             -- An idle consumer is not written at each look, but only if its floor can move on.
-            EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed
+            EXIT WHEN first IS NULL AND step.upto IS NULL AND opened AND NOT changed
                       AND l.floor >= l.next_floor;
 
             IF opened AND NOT borrowed THEN
@@ -287,7 +287,7 @@ BEGIN
             END IF;
             changed := true;
 
-            IF first IS NULL AND look.upto IS NULL THEN
+            IF first IS NULL AND step.upto IS NULL THEN
                 -- The window holds nothing more: close it. A lane that was told to start further
                 -- ahead than the head keeps its floor.
                 l.seen := l.target;
@@ -300,12 +300,12 @@ BEGIN
                 CONTINUE;
             END IF;
 
-            IF upto > l.pos AND coalesce(first, look.upto) > upto THEN
+            IF upto > l.pos AND coalesce(first, step.upto) > upto THEN
                 l.pos := upto; -- nothing up to the other one: it may join it now
                 skipped := true;
                 EXIT;
             ELSIF first IS NULL THEN
-                l.pos := look.upto; -- nothing up to there
+                l.pos := step.upto; -- nothing up to there
             ELSIF first <= start THEN
                 l.pos := least(start, l.window_end); -- late, and from before the start
             ELSE

@@ -1,13 +1,13 @@
 -- _claim_parked: leases parked events that are due, each with what waits behind it; returns the
--- epoch, or NULL. careful_mode: 0 skip careful events, 1 claim nothing when the first one due is
--- careful, 2 and 3 take it, alone, 4 take them as all others. With 2 it counts as an attempt if the
+-- epoch, or NULL. suspect_policy: 0 skip suspect events, 1 claim nothing when the first one due is
+-- suspect, 2 and 3 take it, alone, 4 take them as all others. With 2 it counts as an attempt if the
 -- worker vanishes. since: none has an earlier time. pull_in: if nothing is due from there on, look
 -- at all of them, also for those that a clock set back made wait for longer than they were told to.
 -- Under lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
-    c @schema@.consumer, owner text, max_events int, lease interval, careful_mode int,
+    c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
     pull_in boolean, since timestamptz, now timestamptz,
-    OUT epoch bigint, OUT n int, OUT careful boolean, OUT careful_due boolean, OUT due timestamptz)
+    OUT epoch bigint, OUT n int, OUT suspect boolean, OUT suspect_due boolean, OUT due timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     h record;
@@ -18,13 +18,13 @@ DECLARE
     behind bigint[] := '{}';
     followed boolean := false; -- something waits behind one of them
     odd boolean; -- one of them goes alone, or is not the first of its key
-    apart boolean := careful_mode < 4; -- careful events go alone
+    apart boolean := suspect_policy < 4; -- suspect events go alone
 BEGIN
     n := 0;
-    careful := false;
-    careful_due := false;
-    IF careful_mode = 0 THEN
-        careful_due := EXISTS (SELECT 1 FROM @schema@.parked p
+    suspect := false;
+    suspect_due := false;
+    IF suspect_policy = 0 THEN
+        suspect_due := EXISTS (SELECT 1 FROM @schema@.parked p
                                WHERE p.consumer = c.name AND p.claim IS NULL
                                  AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
     END IF;
@@ -40,7 +40,7 @@ BEGIN
                     FROM @schema@.parked x
                     WHERE x.consumer = c.name AND x.claim IS NULL
                       AND x.due_at >= since AND x.due_at <= now
-                      AND (careful_mode > 0 OR x.crashes = 0)
+                      AND (suspect_policy > 0 OR x.crashes = 0)
                     ORDER BY x.due_at, x.seq LIMIT max_events) p, LATERAL (
                    SELECT p.seq, p.at, p.alone AS odd WHERE p.key = 0
                    UNION ALL
@@ -70,20 +70,20 @@ BEGIN
                        FROM @schema@.parked x
                        WHERE x.consumer = c.name AND x.claim IS NULL
                          AND x.due_at >= since AND x.due_at <= now
-                         AND (careful_mode > 0 OR x.crashes = 0)
+                         AND (suspect_policy > 0 OR x.crashes = 0)
                        ORDER BY x.due_at, x.seq LIMIT max_events) p
                  WHERE odd LOOP
             IF h.near[1] < h.seq THEN
                 behind := behind || h.seq;
                 CONTINUE;
             END IF;
-            careful_due := careful_due OR (h.alone AND careful_mode = 1 AND seqs = '{}');
-            EXIT WHEN h.alone AND (seqs <> '{}' OR careful_mode = 1);
+            suspect_due := suspect_due OR (h.alone AND suspect_policy = 1 AND seqs = '{}');
+            EXIT WHEN h.alone AND (seqs <> '{}' OR suspect_policy = 1);
             seqs := seqs || h.seq;
             keys := keys || h.key;
             rows := rows || h.at;
             followed := followed OR h.near[2] IS NOT NULL;
-            careful := h.alone;
+            suspect := h.alone;
             EXIT WHEN h.alone;
         END LOOP;
         EXIT WHEN due IS NOT NULL;
@@ -91,7 +91,7 @@ BEGIN
         -- When is the next one?
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
-          AND (careful_mode > 0 OR p.crashes = 0)
+          AND (suspect_policy > 0 OR p.crashes = 0)
         ORDER BY p.due_at, p.seq LIMIT 1;
         IF NOT pull_in OR turn = 2 THEN
             RETURN;
@@ -114,10 +114,10 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Each takes along what waits behind it, up to one that is careful, in a claim or due by
+    -- Each takes along what waits behind it, up to one that is suspect, in a claim or due by
     -- itself. A nested loop, as nothing else can be made of it, gives them in the order of the
     -- array.
-    IF followed AND NOT careful THEN
+    IF followed AND NOT suspect THEN
         SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
         FROM (SELECT t.seq, t.at
               FROM unnest(seqs, keys, rows) AS f (seq, key, at), LATERAL (
@@ -143,7 +143,7 @@ BEGIN
         locked_until, lease, seqs, blamed)
     VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease,
         _claim_parked.lease, seqs,
-        careful AND careful_mode = 2);
+        suspect AND suspect_policy = 2);
     epoch := e;
 END
 $outbox$;

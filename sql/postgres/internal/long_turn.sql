@@ -280,19 +280,20 @@ BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
             SELECT * INTO p FROM @schema@._claim_parked(c, owner, q.max_events, lease,
-                                                        q.careful_mode, q.pull_in, first_due, now);
-            r.careful_due := p.careful_due;
+                                                        q.suspect_policy, q.pull_in, first_due,
+                                                        now);
+            r.suspect_due := p.suspect_due;
             due := p.due;
             IF p.n > 0 THEN
                 r.epoch := p.epoch;
                 r.lane := -1;
                 r.n := p.n;
-                r.careful := p.careful;
+                r.suspect := p.suspect;
                 r.from_seq := 0;
                 r.to_seq := 0;
                 EXIT;
             END IF;
-            EXIT WHEN r.careful_due AND q.careful_mode = 1;
+            EXIT WHEN r.suspect_due AND q.suspect_policy = 1;
         END IF;
         IF try_fresh AND q.parked_first = (step = 2) THEN
             IF c.ordering <> 'none' THEN

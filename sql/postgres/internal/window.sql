@@ -125,10 +125,10 @@ BEGIN
 END
 $outbox$;
 
--- _window_look is _window_next in a step of at most `most` rows, for a window that may be full of
+-- _window_step is _window_next in a step of at most `most` rows, for a window that may be full of
 -- events of others. next is the seq that was found. upto: nothing was found up to there, and there
 -- is more behind it. Both NULL: there is none.
-CREATE OR REPLACE FUNCTION @schema@._window_look(
+CREATE OR REPLACE FUNCTION @schema@._window_step(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, window_end bigint, most bigint,
     whose text, OUT next bigint, OUT upto bigint)
 LANGUAGE plpgsql STABLE AS $outbox$
