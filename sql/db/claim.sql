@@ -117,8 +117,8 @@ SELECT seq, attempts + 1, `key` FROM outbox_parked
 
 -- unpark_claim (consumer text, epoch int, blamed int, now int, salt int): the events of a parked
 -- claim wait again, and have been through one more crash. If one is to blame, that was an attempt.
--- If nobody knows which is, then from the fourth crash on each comes again at a time of its own,
--- within 2 s at first and a minute in the end: sooner or later the one that kills is alone.
+-- If nobody knows which is, then from the fourth crash on each is retried at a separate time,
+-- within 2 s at first and a minute in the end: sooner or later the event that kills is alone.
 UPDATE outbox_parked
    SET due_at = CASE WHEN :blamed OR crashes < 3 OR due_at IS NULL THEN due_at
                      ELSE :now + @apart@ END,

@@ -281,7 +281,7 @@ BEGIN
     RETURN value;
 END//
 
--- outbox_wants says whether a payload passes a predicate that was registered, so it is one. Each
+-- outbox_wants returns whether a payload passes a predicate that was registered, so it is one. Each
 -- open parenthesis has a digit at the front of three texts: whether an alternative before the last
 -- "or" holds, whether all factors since then hold, and whether a "not" is waiting for its factor.
 CREATE OR REPLACE FUNCTION outbox_wants(

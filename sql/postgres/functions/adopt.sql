@@ -10,7 +10,7 @@
 --     mark      a column that is set in a row once `consumer` has had its event, see _mark_adopted;
 --               NULL: none, or the one there is
 --
--- adopted says whether the table is newly adopted, and copied how many rows were copied. changed
+-- adopted returns whether the table is newly adopted, and copied how many rows were copied. changed
 -- says that the table was adopted already, and that its next rows go by other columns or another
 -- mark.
 CREATE OR REPLACE FUNCTION @schema@.adopt(

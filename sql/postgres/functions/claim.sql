@@ -232,8 +232,8 @@ CREATE OR REPLACE FUNCTION @schema@.extend(
     absolve boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the workers' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- workers, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms, absolve);
     END IF;

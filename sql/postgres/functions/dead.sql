@@ -24,8 +24,8 @@ DECLARE
     n bigint;
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_redrive(consumer, seqs);
     END IF;
@@ -36,7 +36,7 @@ BEGIN
     END IF;
 
     PERFORM @schema@._due_since(consumer, now);
-    -- One that is behind another of its key has no time of its own, and is claimed with it.
+    -- One that is behind another of its key has no due time, and is claimed with it.
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
     SELECT w.consumer, w.seq, w.key, 0,
            CASE WHEN w.key = 0 OR w.nth = 1 AND b.there IS NULL THEN now END
@@ -70,8 +70,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_retry(consumer, seq);
     END IF;
@@ -95,8 +95,8 @@ COMMENT ON FUNCTION @schema@.retry_now(text, bigint)
 CREATE OR REPLACE FUNCTION @schema@.drop_dead(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_drop(consumer, seq);
     END IF;

@@ -22,7 +22,7 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.parts(text) IS 'which parts a role was given';
 
--- _operates says whether a role has the part of an operator, of its own or by what it inherits.
+-- _operates returns whether a role has the part of an operator, of its own or by what it inherits.
 CREATE OR REPLACE FUNCTION @schema@._operates(who name) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT has_function_privilege(who, '@schema@._operator_pause(text, boolean)'::regprocedure,

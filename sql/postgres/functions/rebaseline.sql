@@ -124,8 +124,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS
     'makes the outbox right after it was moved, or its numbers began again';
 
--- _may_rebaseline says whether the caller may put the outbox right. Anybody may ask, but only the
--- owner may change anything: for others it is an error if there is something to put right.
+-- _may_rebaseline returns whether the caller may put the outbox right. Anybody may ask, but only
+-- the owner may change anything: for others it is an error if there is something to put right.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -177,9 +177,9 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END
 $outbox$;
 
--- _handed_out_there says whether a lane that comes from another cluster was past an event. It was
--- past nothing after its window_end, except for events below the floor where its consumer was told
--- to start.
+-- _handed_out_there: whether a lane that comes from another cluster was past an event. It was past
+-- nothing after its window_end, except for events below the floor where its consumer was told to
+-- start.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
@@ -187,8 +187,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
                 ELSE @schema@._handed_out((l).seen, (l).floor, (l).target, (l).pos, xid, seq) END
 $outbox$;
 
--- _began_again says whether an event has a number that a lane is past, though its transaction began
--- after all that the lane has seen.
+-- _began_again returns whether an event has a number that a lane is past, though its transaction
+-- began after all that the lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
@@ -198,9 +198,9 @@ LANGUAGE sql STABLE AS $outbox$
                      AND _began_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 
--- _may_be_again says whether an event may have a number that was given out before. Its number is in
--- the last window of a lane, and its transaction began after that. Either it took the number while
--- the window was being opened, or the number was given out again since.
+-- _may_be_again returns whether an event may have a number that was given out before. Its number is
+-- in the last window of a lane, and its transaction began after that. Either it took the number
+-- while the window was being opened, or the number was given out again since.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1

@@ -1,9 +1,9 @@
 -- _claim_parked: leases parked events that are due, each with what waits behind it; returns the
 -- epoch, or NULL. suspect_policy: 0 skip suspect events, 1 claim nothing when the first one due is
 -- suspect, 2 and 3 take it, alone, 4 take them as all others. With 2 it counts as an attempt if the
--- worker vanishes. since: none has an earlier time. pull_in: if nothing is due from there on, look
--- at all of them, also for those that a clock set back made wait for longer than they were told to.
--- Under lock_consumer.
+-- worker vanishes. since: none has an earlier time. pull_in: if nothing is due from there on, check
+-- all of them, also for those whose wait was extended when the clock was set back. Under
+-- lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
     c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
     pull_in boolean, since timestamptz, now timestamptz,
@@ -29,8 +29,8 @@ BEGIN
                                  AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
     END IF;
     FOR turn IN 1 .. 2 LOOP
-        -- Which are due, in the order of their time, each with what waits behind it? A nested loop,
-        -- as nothing else can be made of it, looks at no more of them than are claimed.
+        -- Which are due, in the order of their time, each with what waits behind it? The nested
+        -- loop (no other plan is possible) reads no more of them than are claimed.
         SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
                coalesce(bool_or(t.odd), false)
         INTO seqs, rows, due, odd
@@ -114,9 +114,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Each takes along what waits behind it, up to one that is suspect, in a claim or due by
-    -- itself. A nested loop, as nothing else can be made of it, gives them in the order of the
-    -- array.
+    -- Each takes along what waits behind it, up to one that is suspect, in a claim, or due on its
+    -- own. The nested loop (no other plan is possible) returns them in the order of the array.
     IF followed AND NOT suspect THEN
         SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
         FROM (SELECT t.seq, t.at
@@ -154,10 +153,10 @@ $outbox$;
 
 -- _due_together finds the parked events that are due, each with what waits behind it, and where
 -- their rows are. seqs is NULL if one of them has something about it that _claim_parked has to
--- consider: it has been through a crash, or another of its key is in a claim, due by itself, or
--- before it. None has a time before `since`. Events of claim `was` may be parked after this look:
--- they must come behind all of these, so one that does not is something to consider, too. The event
--- numbers must be those that lane l knows.
+-- consider: it was in flight during a crash, or another of its key is in a claim, due on its own,
+-- or before it. None has a time before `since`. Events of claim `was` may be parked after this
+-- query: they must come behind all of these, so an event that does not is another such case. The
+-- event numbers must be those that lane l knows.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[])
@@ -233,7 +232,7 @@ DECLARE
 BEGIN
     failed := @schema@._settle_parked(c, k, s.outcomes, 0, now);
     first_due := @schema@._first_due(k.consumer, since);
-    -- The next look need not step over those that are gone, as in _long_turn.
+    -- The next scan need not step over those that are gone, as in _long_turn.
     UPDATE @schema@.lane x
     SET version = x.version + 1, delivered = x.delivered + greatest(s.tried - failed, 0),
         due_from = least(first_due, now - interval '10 milliseconds')
@@ -245,7 +244,7 @@ END
 $outbox$;
 
 -- _retried_rows gives where the parked events are that claim k holds. They are close together,
--- unless many others were parked between them: then _claimed_rows looks for each of them.
+-- unless many others were parked between them: then _claimed_rows looks up each of them.
 CREATE OR REPLACE FUNCTION @schema@._retried_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

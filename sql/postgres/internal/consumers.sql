@@ -9,8 +9,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
 BEGIN
-    -- window_end must be a number that was really given out, because rebaseline takes whatever is
-    -- past it for new. So a start that was named leaves it open.
+    -- window_end must be a number that was really given out, because rebaseline treats everything
+    -- past it as new. So a start that was named leaves it open.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
         l.floor := CASE start_at WHEN 'beginning' THEN 0
@@ -52,7 +52,7 @@ $outbox$;
 -- _lane_at_end returns a lane that stands where the events end now. Only seen, floor, window_end
 -- and home are set:
 --
---     seen        the snapshot: whatever it shows is behind the lane
+--     seen        the snapshot: everything it shows is behind the lane
 --     floor       no transaction that begins after that snapshot takes a seq up to this one
 --     window_end  the last seq given out: nothing that the snapshot shows is past it
 --     home        see _here
@@ -123,9 +123,9 @@ BEGIN
 END
 $outbox$;
 
--- _keep_filter records in former_filter how far consumer c has got with its filter, which is about
--- to be replaced. Whatever was handed out up to there was judged by that filter. If no lane has
--- moved since the last filter was replaced, there is nothing to record. Under _lock_consumer.
+-- _keep_filter records in former_filter how far consumer c has come with its filter, which is about
+-- to be replaced. Everything handed out up to there was judged by that filter. If no lane has moved
+-- since the last filter was replaced, there is nothing to record. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -269,8 +269,8 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the workers' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- workers, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         PERFORM @schema@._worker_report(consumer, said);
         RETURN;

@@ -20,8 +20,8 @@ $outbox$;
 -- _seq_of returns the seq of the event with an id, or NULL if there is none. There is no index by
 -- id: it would cost every emit. But an id (UUIDv7) begins with the time it was made, and so grows
 -- with seq, nearly: it is searched for by halving, then around the place where it should be. An id
--- from elsewhere, or made while a clock was wrong, may be anywhere: for that one the newest `look`
--- events are looked at; NULL: all.
+-- from elsewhere, or made while a clock was wrong, may be anywhere: for such an id the newest
+-- `look` events are searched; NULL: all.
 CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
 DECLARE
@@ -92,8 +92,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     FROM @schema@.ended x
     WHERE (whose IS NULL OR x.consumer = whose) AND wanted IN (x.state, 'before-start')
     UNION ALL
-    -- A claim of a lane is a range: what its consumer does not ask for is no part of it, unless it
-    -- asked before, or a worker said how it ended.
+    -- A claim of a lane is a range: events that its consumer does not select are not listed, unless
+    -- it selected them before, or a worker recorded how they ended.
     SELECT e.seq
     FROM @schema@.claim k
     JOIN @schema@.consumer c ON c.name = k.consumer
@@ -122,8 +122,8 @@ $outbox$;
 -- unprocessed; pending, or failed and due again) or what was delivered (published). target: for
 -- this consumer only, NULL: for all; after_seq: only events behind it.
 --
--- Where few events match among many, it ends after `look` numbers in vain, and a notice says how
--- far it came; see _look_end.
+-- Where few events match among many, it ends after `look` numbers without a match, and a notice
+-- reports how far it came; see _look_end.
 CREATE OR REPLACE FUNCTION @schema@._found(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS TABLE (consumer text, seq bigint, attempts int, due_at timestamptz, error text)
@@ -179,11 +179,11 @@ BEGIN
 END
 $outbox$;
 
--- _look_end returns the last number that _found may look at; NULL: it may look at all that there
--- are. From the first number on that may matter to a consumer these are `look` numbers, divided
--- among the consumers, or fewer, where many events have the right type: to tell a state takes as
--- long as to look at 20 numbers. What is listed is not looked at in vain, so max_events more of
--- both. If look or max_events is NULL, there is no bound.
+-- _look_end returns the last number that _found may scan; NULL: no bound. From the first number on
+-- that may matter to a consumer these are `look` numbers, divided among the consumers, or fewer,
+-- where many events have the right type: determining a state takes as long as scanning 20 numbers.
+-- What is listed is not looked at in vain, so max_events more of both. If look or max_events is
+-- NULL, there is no bound.
 CREATE OR REPLACE FUNCTION @schema@._look_end(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS bigint

@@ -1,19 +1,18 @@
 -- Lanes that stand at the same place, and are worked on by the same worker, are a group: one claim
--- covers them all, so that many lanes cost what one does. One of them leads: its row says where
--- they stand, and which they are (lane.members). The rows of the others name it (lane.leader), and
--- what else they say of their place has no meaning. A claim says which lanes it covers
--- (claim.members).
+-- covers them all, so that many lanes cost what one does. One of them leads: its row holds their
+-- position and which they are (lane.members). The rows of the others name it (lane.leader); their
+-- own positions have no meaning. A claim records which lanes it covers (claim.members).
 --
 -- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has
--- no leader. (3) Only _join_lanes and _split_lanes make and unmake groups; whoever writes a row
--- that _lanes gave makes it stand alone, and has to write all lanes of the consumer.
+-- no leader. (3) Only _join_lanes and _split_lanes make and unmake groups; a function that writes a
+-- row returned by _lanes makes it stand alone, and has to write all lanes of the consumer.
 
 -- _members returns the lanes of a row of lane or claim.
 CREATE OR REPLACE FUNCTION @schema@._members(members bigint, lane int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(members, 1::bigint << lane);
 
--- _is_member says whether lane n is one of the lanes of such a row.
+-- _is_member returns whether lane n is one of the lanes of such a row.
 CREATE OR REPLACE FUNCTION @schema@._is_member(members bigint, lane int, n int) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (coalesce(members, 1::bigint << lane) >> n) & 1 = 1; -- each is named once, so it is inlined
@@ -23,7 +22,7 @@ CREATE OR REPLACE FUNCTION @schema@._all_lanes(lanes int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN lanes >= 64 THEN -1 ELSE (1::bigint << lanes) - 1 END;
 
--- _same_place says whether two leaders stand at the same place.
+-- _same_place returns whether two leaders stand at the same place.
 CREATE OR REPLACE FUNCTION @schema@._same_place(l @schema@.lane, o @schema@.lane) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (o).pos
@@ -32,7 +31,7 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
        AND (l).window_end IS NOT DISTINCT FROM (o).window_end
        AND (l).home IS NOT DISTINCT FROM (o).home;
 
--- _is_kept says whether a leader is kept for another worker than `owner`. A clock that was ahead
+-- _is_kept returns whether a leader is kept for another worker than `owner`. A clock that was ahead
 -- must not make it so for long.
 CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
 RETURNS boolean

@@ -21,23 +21,23 @@ $outbox$;
 
 -- _here returns the place that a lane remembers (lane.home): cluster/sequence/file, where the
 -- sequence is the one that event numbers come from. A lane that finds another place was brought
--- elsewhere, or the sequence was changed under it: ALTER SEQUENCE, whatever it alters, and
--- TRUNCATE ... RESTART IDENTITY give a sequence a new file, and make sessions forget the numbers
--- they had cached.
+-- elsewhere, or the sequence was changed under it: ALTER SEQUENCE, of any kind, and TRUNCATE ...
+-- RESTART IDENTITY give a sequence a new file, and make sessions forget the numbers they had
+-- cached.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
               '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
 
--- _at_home says whether a lane that remembers home is at home in here (see _here). A role that may
--- not know the cluster goes by the sequence and its file.
+-- _at_home returns whether a lane that remembers home is at home in here (see _here). For a role
+-- that may not read the cluster's identity, the sequence and its file decide.
 CREATE OR REPLACE FUNCTION @schema@._at_home(home text, here text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
 
--- _always_here says whether the outbox is known to have been in this cluster always: no lane
+-- _always_here returns whether the outbox is known to have been in this cluster always: no lane
 -- remembers another one, and neither does meta.
 CREATE OR REPLACE FUNCTION @schema@._always_here() RETURNS boolean
 LANGUAGE sql VOLATILE AS $outbox$
@@ -49,15 +49,15 @@ LANGUAGE sql VOLATILE AS $outbox$
                    WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
 $outbox$;
 
--- _moved says whether the outbox came here from another cluster. Then the transaction numbers in it
--- mean nothing here, and have to be replaced (rebaseline) before anybody reads.
+-- _moved returns whether the outbox came here from another cluster. Then the transaction numbers in
+-- it mean nothing here, and have to be replaced (rebaseline) before any session reads.
 CREATE OR REPLACE FUNCTION @schema@._moved() RETURNS boolean
 LANGUAGE sql VOLATILE AS $outbox$
     SELECT t.moved IS NOT NULL FROM @schema@._trouble() t
 $outbox$;
 
--- _trouble says whether this is still the outbox that its lanes know. Each answer is NULL, or says
--- what is wrong.
+-- _trouble returns whether this is still the outbox that its lanes know. Each result is NULL, or
+-- describes what is wrong.
 --
 -- moved: it came from another cluster, so transaction numbers mean nothing here.
 --
@@ -68,9 +68,9 @@ $outbox$;
 --
 -- sequence: event numbers need not grow in the order they are taken (CACHE), or will end.
 --
--- It probes indexes, and looks at samples: rebaseline, which puts this right, looks at all events.
--- Most consumers stand at the same place, and what is asked of events is asked once for a place: a
--- relay with a thousand consumers asks whenever it registers one of them.
+-- It probes indexes and checks samples; rebaseline, which repairs this, reads all events. Most
+-- consumers stand at the same place, and what is asked of events is asked once for a place: a relay
+-- with a thousand consumers asks whenever it registers one of them.
 CREATE OR REPLACE FUNCTION @schema@._trouble(OUT moved text, OUT numbers text, OUT sequence text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
@@ -122,7 +122,7 @@ BEGIN
         WHERE l.reads AND f.seq <= l.reached
           AND f.xid >= pg_snapshot_xmax(l.shown::pg_snapshot)
         LIMIT 1),
-    -- An event that looks as if it had been seen, though it is past all that was given there?
+    -- An event that appears to have been seen, though it is past every number given out there?
     strange AS (
         SELECT f.seq, l.name
         FROM place l
@@ -194,13 +194,13 @@ BEGIN
 END
 $outbox$;
 
--- _make_right runs rebaseline for a caller that holds the lock of a consumer. why says what is
--- wrong, for the error message if that cannot be put right now.
+-- _make_right runs rebaseline for a caller that holds the lock of a consumer. why describes what is
+-- wrong, for the error message if it cannot be repaired now.
 CREATE OR REPLACE FUNCTION @schema@._make_right(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     -- rebaseline takes this lock first, and then those of all consumers. Waiting for it here could
-    -- be a deadlock: whoever has it may be waiting for the consumer that the caller has locked.
+    -- be a deadlock: its holder may be waiting for the consumer that the caller has locked.
     BEGIN
         LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
@@ -231,7 +231,7 @@ BEGIN
     repaired := false;
     moved := false;
     IF current_user <> @schema@._caller() THEN
-        -- What a worker says of the cluster could be anything.
+        -- The cluster that a worker reports could be anything.
         PERFORM set_config('outbox.cluster', '', true);
     END IF;
     place := @schema@._here();

@@ -27,7 +27,7 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   LIMIT 1) AS l
 $outbox$;
 
--- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per
+-- _lanes returns how far every lane of a consumer has come, as if each stood alone: one row per
 -- lane, as _places does, with the place of its leader where it has one. The columns are named, so
 -- that a table to which one was added by hand does no harm.
 CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABLE (

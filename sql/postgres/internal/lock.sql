@@ -2,11 +2,11 @@
 -- lasts until the transaction ends. Returns for how long it had to wait, because _clock stands
 -- still during a statement. A consumer that does not exist is not locked, and that is no error.
 --
--- It locks the consumer's row, which takes the right to change the row; anybody who can connect
+-- It locks the consumer's row, which takes the right to change the row; any role that can connect
 -- could take an advisory lock. Afterwards the caller must read in another statement, whose snapshot
 -- is newer than the lock. That takes READ COMMITTED.
 --
--- A row lock is a write, and takes a transaction number. So a turn that only looks does without it
+-- A row lock is a write, and takes a transaction number. So a turn that only polls does without it
 -- (see _idle), and the head is read before it (see _claim_fresh).
 CREATE OR REPLACE FUNCTION @schema@._lock_consumer(consumer text) RETURNS interval
 LANGUAGE plpgsql VOLATILE AS $outbox$

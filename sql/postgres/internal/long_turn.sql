@@ -153,7 +153,7 @@ BEGIN
         first_due := @schema@._first_due(c.name, ls[1].due_from);
     END IF;
     IF retried THEN
-        -- Events are gone, and the next look need not step over them. Others that read the clock a
+        -- Events are gone, and the next scan need not step over them. Others that read the clock a
         -- little sooner may come second.
         ls[1].due_from := least(first_due, now - interval '10 milliseconds');
     END IF;
@@ -188,7 +188,7 @@ END
 $outbox$;
 
 -- _repair_turn is the rest of a turn that found an outbox other than the one the consumer knows. It
--- settles, makes the outbox right (wrong says what is the matter; NULL: that was done), and claims
+-- settles, repairs the outbox (wrong describes what is wrong; NULL: that was done), and claims
 -- nothing. To make it right may dissolve all claims, and events that are still there come again. So
 -- a claim that was delivered whole is settled before. Other outcomes name events by their numbers,
 -- which may be those of other events now: they are settled after, if the claim is still there.
@@ -245,14 +245,14 @@ RETURN CASE WHEN $1 IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
 -- _turn_claim claims for _long_turn: parked events that are due, or the next ones of a lane that is
--- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and says when
--- something that it left alone is due. first_due: of the parked events; NULL: there are none.
--- astray: event numbers began again, and nothing was claimed; the lanes that changed have to be
--- written before that is put right. Under _lock_consumer.
+-- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and returns when
+-- something that it skipped is due. first_due: of the parked events; NULL: there are none. astray:
+-- event numbers began again, and nothing was claimed; the lanes that changed have to be written
+-- before that is put right. Under _lock_consumer.
 --
--- A worker that has something in hand brings lanes together (see groups.sql). One that has nothing
--- takes a lane by itself, and leaves the others to those that come at the same time. But the only
--- worker of its process says so (lane_hint -1), and takes all lanes of a consumer that is new.
+-- A worker that holds a claim joins lanes (see groups.sql). A worker without one takes a single
+-- lane, and leaves the others to workers that start at the same time. But the only worker of its
+-- process passes lane_hint -1, and takes all lanes of a new consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, owner text, q @schema@._request, a @schema@._ahead, head bigint,
     now timestamptz, first_due timestamptz, claims_from bigint, last_epoch bigint,
@@ -409,7 +409,7 @@ $outbox$;
 -- are held up, all of them are read at once, by the first event of each, which has a time, and none
 -- before `since`; and a worker who knows what a key is (sample) is given these, and looks up its
 -- events itself. Else each event's key is looked up. Where numbers are close together, events of
--- other windows may be among those it gives: whoever asks has none of them, and to tell them apart
+-- other windows may be among those it gives: the caller has none of them, and distinguishing them
 -- would take longer.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
@@ -458,18 +458,18 @@ BEGIN
 END
 $outbox$;
 
--- _knows_keys says whether a worker makes of a key what _key makes of it. It shows that with a
--- sample. It also needs the bytes that are hashed here: texts come to it in UTF-8.
+-- _knows_keys returns whether a worker computes keys as _key does. It shows that with a sample. It
+-- also needs the bytes that are hashed here: texts come to it in UTF-8.
 CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a few bytes'), false)
        AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII');
 
--- _idle says whether a consumer surely has nothing to do. It takes no lock, and so writes nothing.
--- idle: there is no claim, no parked event that is due, no event the consumer has not seen, nothing
--- it could forget, and the outbox is the one it knows. If that is not so, _long_turn looks at it
--- under the lock. due and through are what _long_turn would answer. One statement sees everything
--- at one moment.
+-- _idle returns whether a consumer surely has nothing to do. It takes no lock, and so writes
+-- nothing. idle: there is no claim, no parked event that is due, no event the consumer has not
+-- seen, nothing it could forget, and the outbox is the one it knows. If that is not so, _long_turn
+-- looks at it under the lock. due and through are what _long_turn would answer. One statement sees
+-- everything at one moment.
 CREATE OR REPLACE FUNCTION @schema@._idle(
     c @schema@.consumer, pull_in boolean, now timestamptz,
     OUT idle boolean, OUT due timestamptz, OUT through boolean)
@@ -506,7 +506,7 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
                            WHERE p.consumer = c.name AND p.claim IS NULL
                              AND p.due_at >= (SELECT d.since FROM d) AND p.due_at <= now)
-           -- With pull_in, whatever waits may have to be pulled in: see _claim_parked.
+           -- With pull_in, any waiting event may have to be pulled in: see _claim_parked.
            AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))

@@ -1,9 +1,9 @@
 -- Parked events and dead letters.
 
 -- _parked_rows gives where the rows of parked events are, for statements that change them. Which
--- index they would be found by is not left to the planner: the table is empty at most times, so
--- that every index looks alike to it, and one that it takes for all of a consumer's events would be
--- read whole for each of them.
+-- index they would be found by is not left to the planner: the table is empty most of the time, so
+-- all indexes look equally cheap to the planner, and an index chosen for all of a consumer's events
+-- would be read whole for each of them.
 CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -30,7 +30,7 @@ BEGIN
 END
 $outbox$;
 
--- _due_since returns the time from which on to look for parked events of a consumer: lane.due_from.
+-- _due_since returns the time from which to search for parked events of a consumer: lane.due_from.
 -- It is called before any of them is given a time, which is never before now. If now is before
 -- due_from, because the clock was set back, due_from is forgotten. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._due_since(consumer text, now timestamptz) RETURNS timestamptz
@@ -50,7 +50,7 @@ END
 $outbox$;
 
 -- _first_due returns the first time that a parked event has, whether it is in a claim or not; NULL:
--- none is parked. It sees to it that the index is the one that is meant: see _parked_rows.
+-- none is parked. It ensures that the intended index is used: see _parked_rows.
 CREATE OR REPLACE FUNCTION @schema@._first_due(consumer text, since timestamptz)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $outbox$
@@ -59,10 +59,10 @@ BEGIN
 END
 $outbox$;
 
--- _park makes events wait, in the order in which their worker had them. What kind of wait it is, is
--- said as in settle: a retry waits for its delay, a delay for the event's own time, and what was
--- behind another event for nothing by itself. An event behind a parked one of its key, or behind
--- one that is parked here before it, has no time of its own.
+-- _park makes events wait, in the order in which their worker had them. The kind of wait is named
+-- as in settle: a retry waits for its delay, a delay for the event's own time, and an event that
+-- was behind another one for nothing of its own. An event behind a parked one of its key, or behind
+-- one that is parked earlier in this call, has no due time.
 --
 -- Events of a fresh claim are usually the first ones parked from there on, and then nothing can be
 -- in conflict with them. To find that out for each of them takes longer.

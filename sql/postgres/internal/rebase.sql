@@ -138,25 +138,25 @@ END
 $outbox$;
 
 -- _renumber_events is a part of rebaseline. It gives new numbers to the events whose numbers were
--- given before, and to those written after them, in their order. What consumers know of an event
--- moves along with it. Returns how many events got a new number.
+-- given before, and to those written after them, in their order. What consumers record about an
+-- event moves with it. Returns how many events got a new number.
 --
--- moved and numbers are what _trouble says. If numbers is not NULL, the events are locked already,
--- and the sequence goes on past everything known.
+-- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
+-- already, and the sequence goes on past everything known.
 CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e record;
     head bigint;              -- the last number given out
-    known bigint;             -- the highest that anybody knows
+    known bigint;             -- the highest known to any lane
     fresh bigint;             -- a new number
     born timestamptz;         -- when this cluster was made
     files boolean;            -- the rows were not rewritten on their way here
     began timestamptz;        -- when the first event with a number given again was written
     renumbered bigint := 0;
 BEGIN
-    -- Up to where do numbers count? next_floor is left out: where a consumer starts was said by
-    -- anybody.
+    -- Up to where do numbers count? next_floor is left out: the start of a consumer may have been
+    -- given by any role.
     SELECT greatest(max(x.seq), 0) INTO known
     FROM (SELECT max(y.window_end) AS seq FROM @schema@.lane y
           UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
@@ -220,7 +220,7 @@ BEGIN
 END
 $outbox$;
 
--- _written_here says, in an outbox that was moved, whether an event was written after the move.
+-- _written_here returns, for an outbox that was moved, whether an event was written after the move.
 --
 --     older  the event is from before this cluster was made
 --     given  its number was given out here, below one that is known

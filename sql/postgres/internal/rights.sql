@@ -7,8 +7,8 @@
 -- tenant those of that tenant.
 --
 -- The xid, seq and created_at of an event are the outbox's own: reading and trimming rely on them,
--- so no producer sets them. One that is held to a tenant does not choose ids, either: a
--- receiver that drops duplicates by id would drop another tenant's event.
+-- so no producer sets them. A role that is held to a tenant cannot choose ids, either: a receiver
+-- that drops duplicates by id would drop another tenant's event.
 CREATE OR REPLACE FUNCTION @schema@._rights(part text, held boolean DEFAULT false)
 RETURNS TABLE (privilege text, kind text, object text)
 LANGUAGE sql IMMUTABLE AS $outbox$
@@ -93,9 +93,9 @@ LANGUAGE sql IMMUTABLE AS $outbox$
       AND (r.held = _rights.held OR r.held IS NULL)
 $outbox$;
 
--- _open_to_all returns the functions that everyone may call to whom the schema is open. They run
--- with the rights of whoever calls them, and read, compute, or hand on to a function that checks.
--- All others are for the owner, and for those that _rights names.
+-- _open_to_all returns the functions that every role with USAGE on the schema may call. They run
+-- with the rights of the caller, and read, compute, or call a function that checks. All others are
+-- for the owner, and for the roles that _rights names.
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, _uuid7, _clock,

@@ -20,7 +20,7 @@ BEGIN
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(tried - failed, 0);
-    -- Of all lanes: one that is never used would hold it back, and every look would step over the
+    -- Of all lanes: one that is never used would hold it back, and every scan would step over the
     -- dead claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
@@ -61,15 +61,15 @@ $outbox$;
 -- _settle_outcomes parks, buries and writes receipts: a statement or two for all the outcomes that
 -- ask for the same. Returns how many of the events were not delivered.
 --
--- An outcome that comes second for its event has a round of its own. Of a claim of parked events it
--- is refused if the first one took the event out of the claim.
+-- A second outcome for the same event is handled in a separate round. Of a claim of parked events
+-- it is refused if the first one took the event out of the claim.
 --
 -- A relay sends the outcomes of new events as sets, if they failed or wait behind others:
 --     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
 --       "seqs": "{5,7}", "keys": "{48252,-9321}", "delays": "{1000,1000}"}, ...]
--- It has these events and knows what their keys are, if the sample says so (see _knows_keys). So
--- one statement parks them, and looks up nothing but what waits already. That none of them is
--- parked is made sure of before: events of a new claim seldom are.
+-- It lists these events, and their keys if the sample matches (see _knows_keys). So one statement
+-- parks them, and looks up only the events that wait already. That none of them is parked is made
+-- sure of before: events of a new claim seldom are.
 CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,10 +1,10 @@
 -- Simple turns are what a relay with little to consider asks for: of one consumer while one event
 -- comes after the other, or of many consumers in one transaction, which share its commit and the
--- look for new events.
+-- poll for new events.
 --
 -- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
--- nothing parked, and whatever was handed out before is settled or in this worker's hands. Such a
--- turn is made, and answered. Nothing is done about any other: the worker calls _turn for it.
+-- nothing parked, and everything handed out before is settled or held by this worker. Such a turn
+-- is made, and answered. Nothing is done about any other: the worker calls _turn for it.
 --
 -- There are two ways, _single_turn and the one for many in _simple_turns. Every statement is set up
 -- anew in each transaction. So _single_turn has as few and as plain ones as one consumer needs, and
@@ -60,7 +60,7 @@ CREATE OR REPLACE FUNCTION @schema@._worker_turns(asked @schema@._simple[], know
 RETURNS @schema@._simple_answer[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    -- What a worker says of the cluster could be anything: the server is asked, as in _turn_home.
+    -- The cluster that a worker reports could be anything: the server is asked, as in _turn_home.
     PERFORM set_config('outbox.cluster', '', true);
     PERFORM @schema@._home();
     asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
@@ -171,9 +171,9 @@ BEGIN
                                           s.shown::pg_snapshot, s.window_end, few) AS new
         WHERE new.plain),
 
-    -- What each of them gets: the first events that it wants, and how far that is. One that gets
-    -- nothing is written only if its place can move on. One that would have to look on is not
-    -- simple, unless it only settles (max_events 0). Nor is one that has to pass over late events
+    -- What each of them gets: the first events that it wants, and how far that is. A lane that gets
+    -- nothing is written only if its position can advance. A turn that would have to scan on is not
+    -- simple, unless it only settles (max_events 0). Nor is a turn that has to skip late events
     -- from before its start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
@@ -255,10 +255,10 @@ BEGIN
 END
 $outbox$;
 
--- _news returns the first events, at most `most`, that are new to whoever stands at a place: what
--- `showing` shows, with a number in (pos, ending], and `seen` did not. more: there are others. upto
--- is the highest number known there. opens: the window is a new one. plain: this is still the
--- outbox that was known there.
+-- _news returns the first events, at most `most`, that are new at a given position: what `showing`
+-- shows, with a number in (pos, ending], and `seen` did not. more: there are others. upto is the
+-- highest number known there. opens: the window is a new one. plain: this is still the outbox that
+-- was known there.
 CREATE OR REPLACE FUNCTION @schema@._news(
     seen pg_snapshot, floor bigint, upto bigint, pos bigint, opens boolean, showing pg_snapshot,
     ending bigint, most int,
@@ -288,8 +288,8 @@ $outbox$;
 -- last window. None: it is not simple, and nothing was done. `wanted` has the seqs of the
 -- events that were claimed.
 --
--- The look at the lane sees what is new with the snapshot that becomes the end of the window: it
--- shows each event that the look sees, and no other.
+-- The query for the lane finds new events with the snapshot that becomes the end of the window: the
+-- snapshot shows exactly the events that the query sees.
 CREATE OR REPLACE FUNCTION @schema@._single_turn(
     q @schema@._simple, knows int)
 RETURNS @schema@._simple_answer[]
@@ -357,7 +357,7 @@ BEGIN
               FROM @schema@.event x
               WHERE x.seq > least(p.floor, l.window_end) ORDER BY x.seq LIMIT 257) e) fresh
     WHERE (l.target IS NULL OR l.pos >= l.window_end)
-      -- as _here says it; to call that takes longer than the rest of this statement
+      -- as _here returns it; to call that takes longer than the rest of this statement
       AND @schema@._at_home(l.home, concat(current_setting('outbox.cluster', true), '/',
                                            '@schema@.event_seq_seq'::regclass::oid, '/',
                                            pg_relation_filenode('@schema@.event_seq_seq')))
