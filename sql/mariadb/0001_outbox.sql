@@ -2,10 +2,10 @@
 -- application's data. Times are milliseconds since 1970.
 --
 -- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one made,
--- list it in meson.build beside this one, and raise MDB_SCHEMA_VERSION, which init writes into outbox_meta; never edit a
--- migration that was released. A statement of MariaDB's that defines something commits by itself, so each one here can be run
--- again: a migration that broke off is finished by the next `outbox init`. Triggers, procedures and views are no migrations:
--- functions.sql has them, and init puts them in place anew.
+-- list it in meson.build beside this one, and raise MDB_SCHEMA_VERSION, which init writes into outbox_meta; never edit a migration
+-- that was released. MariaDB commits each DDL statement implicitly, so each one here can be run again: a migration that broke off
+-- is finished by the next `outbox init`. Triggers, procedures and views are no migrations: functions.sql has them, and init puts
+-- them in place anew.
 --
 -- Texts compare byte by byte (utf8mb4_nopad_bin): in the others of MariaDB's collations 'a' = 'a ', or letters with and without an
 -- accent are the same. Columns are one character longer than what they may hold, so that a session without strict mode, which cuts
@@ -19,11 +19,10 @@ CREATE TABLE IF NOT EXISTS outbox_meta (
 -- Events are only ever inserted, and trimmed from the old end. nr tells them apart and where they lie, not their order, which
 -- outbox_order has. Any language may produce with a plain
 --     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
--- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too. The
--- one other id is that of an adopted row, which headers name as source_id.
--- Keys are in descending order so that NULLs come last: an INSERT that meets a known key locks the gap before it, and new NULLs must
--- not go there, else every producer without a key would wait for that transaction.
--- A constraint's name is what a producer reads when it is refused: which column, and what the limit is.
+-- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too. The one other
+-- id is that of an adopted row, which headers name as source_id. Keys are in descending order so that NULLs come last: an INSERT
+-- that meets a known key locks the gap before it, and new NULLs must not go there, else every producer without a key would wait for
+-- that transaction. A producer sees the constraint's name when it is refused, so the name states the column and the limit.
 CREATE TABLE IF NOT EXISTS outbox_event (
     nr              BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT (LOWER(CONCAT(
@@ -86,9 +85,9 @@ CREATE TABLE IF NOT EXISTS outbox_fresh (
     nr     BIGINT UNSIGNED NOT NULL
 ) ENGINE = InnoDB;
 
--- The order in which events are handed out. Whoever holds the row of outbox_sequencer gives the markers that it sees a seq each, in
--- their order, and deletes them. If A was committed before B was inserted, A's marker is lower, and who sees B sees A: so A.seq < B.seq.
--- An event that commits late gets a late seq, and what has a seq stays in its place: nothing appears before what was read.
+-- The order in which events are handed out. The session that holds the row of outbox_sequencer assigns a seq to each marker that it
+-- sees, in their order, and deletes them. If A was committed before B was inserted, A's marker is lower, and a session that sees B sees
+-- A: so A.seq < B.seq. An event that commits late gets a late seq, and a seq never changes: nothing appears before what was read.
 CREATE TABLE IF NOT EXISTS outbox_order (
     seq    BIGINT NOT NULL PRIMARY KEY,
     nr     BIGINT UNSIGNED NOT NULL,
@@ -96,7 +95,8 @@ CREATE TABLE IF NOT EXISTS outbox_order (
     UNIQUE KEY nr (nr)
 ) ENGINE = InnoDB;
 
--- One row. next: the seq that the next event gets. news: grows when somebody changes what a relay should look at.
+-- One row. next: the seq that the next event gets. news: incremented when a change concerns relays, so that they
+-- poll.
 CREATE TABLE IF NOT EXISTS outbox_sequencer (
     one  TINYINT NOT NULL PRIMARY KEY,
     next BIGINT NOT NULL,
@@ -116,7 +116,7 @@ CREATE TABLE IF NOT EXISTS outbox_consumer (
     delivered  BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL,
     start      BIGINT NOT NULL,                -- events up to here came before it, and were never its own
-    report     TEXT,                           -- what its relay last had to say
+    report     TEXT,                           -- the last report of its relay
     report_at  BIGINT,
     parked_stamp BIGINT NOT NULL DEFAULT 0     -- changes whenever events are parked
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
@@ -148,10 +148,10 @@ CREATE TABLE IF NOT EXISTS outbox_claim (
 CREATE TABLE IF NOT EXISTS outbox_parked (
     consumer      VARCHAR(63) NOT NULL,
     seq           BIGINT NOT NULL,
-    `key`         BIGINT NOT NULL,              -- what order goes by; 0: nothing
+    `key`         BIGINT NOT NULL,              -- what order is kept by; 0: nothing
     attempts      INT NOT NULL,
     due_at        BIGINT,
-    wait          BIGINT NOT NULL DEFAULT 0,    -- what it was told to wait: due_at is never further ahead
+    wait          BIGINT NOT NULL DEFAULT 0,    -- the requested wait: due_at is never further ahead
     crashes       INT NOT NULL DEFAULT 0,       -- how many workers vanished that had it in flight, since it last came back
     `delayed`     TINYINT NOT NULL DEFAULT 0,   -- waits for its not_before
     claim         BIGINT,                       -- epoch of the claim that holds it
@@ -226,7 +226,7 @@ CREATE TABLE IF NOT EXISTS outbox_setting (
     ordering   VARCHAR(6) NOT NULL,
     lanes      INT NOT NULL,
     since      BIGINT NOT NULL,
-    by_whom    TEXT,               -- NULL: nobody wrote it down
+    by_whom    TEXT,               -- NULL: not recorded
     PRIMARY KEY (consumer, generation)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
@@ -256,8 +256,8 @@ CREATE TABLE IF NOT EXISTS outbox_former_filter (
     PRIMARY KEY (consumer, n, lane)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- When a consumer got past an event is told by samples: at that time it was done with every event up to seq. Trimming takes one
--- now and then, and forgets those nobody asks for any more. To lose samples keeps events longer, and deletes none too early.
+-- Samples record when a consumer passed an event: at that time it was done with every event up to seq. Trimming takes one now
+-- and then, and deletes those no longer needed. Losing samples keeps events longer, and never deletes one too early.
 CREATE TABLE IF NOT EXISTS outbox_passed (
     consumer VARCHAR(63) NOT NULL,
     seq      BIGINT NOT NULL,
@@ -268,8 +268,8 @@ CREATE TABLE IF NOT EXISTS outbox_passed (
 -- ---- adopted tables ----
 
 -- Tables of the application whose rows become events, by a trigger. The trigger is made first, and makes nothing of a row until the
--- row here is active. It locks that row until the end of its transaction, to read it: so whoever sets it to active has every row
--- that was inserted before in sight, committed, and every later one is made an event.
+-- row here is active. It locks that row until the end of its transaction, to read it: so the session that sets it to active sees
+-- every row that was inserted before, committed, and every later row becomes an event.
 CREATE TABLE IF NOT EXISTS outbox_adopted (
     source  VARCHAR(64) NOT NULL PRIMARY KEY,
     mapping TEXT NOT NULL,              -- which column is what, as JSON

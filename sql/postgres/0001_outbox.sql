@@ -9,7 +9,7 @@
 -- Functions and views are no migrations: they are in files of their own, and are put in place anew by every `outbox init`,
 -- which also gives every role its part again (internal/rights.sql).
 
--- Events are UTF-8. In another encoding some could not be stored, and neither could the error of one that failed.
+-- Events are UTF-8. In another encoding some events could not be stored, nor the error text of a failed one.
 DO $outbox$
 BEGIN
     IF current_setting('server_encoding') <> 'UTF8' THEN
@@ -37,9 +37,9 @@ CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE
 -- ---- limits: what an event may be, on every way in (docs/reference.md) ----
 
 -- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
--- costs more than the row itself. Preparing takes as long as a call for each call in a check. What is seldom given is checked
--- by functions of ours: they are called only if it is there, and one is prepared sooner than a condition. Names are written
--- out in them, because a SET of the search_path takes longer than all the rest.
+-- costs more than the row itself. Preparing takes as long as a call for each call in a check. Fields that are rarely given
+-- are checked by functions: they are called only if the field is given, and a call is prepared faster than a condition. Names
+-- are written out in them, because a SET of the search_path takes longer than all the rest.
 CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb: of a name that comes twice it has the last only
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name has its schema.
@@ -99,9 +99,9 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._keeps_id() IS 'whether an id may be any UUID: that of an adopted row';
 
--- A constraint's name is what a producer reads when it is refused: it says which column, and what the limit is. They are NOT
--- VALID so that pg_dump puts them behind the data: what was accepted once, under whatever outbox.max_payload, is restored.
--- The characters that are white space, or control something, are named: a class would depend on the database's locale.
+-- A producer sees the constraint's name when it is refused, so the name states the column and the limit. They are NOT VALID
+-- so that pg_dump puts them behind the data: rows accepted earlier, under any outbox.max_payload, can be restored. The
+-- characters that are white space, or control something, are named: a class would depend on the database's locale.
 CREATE DOMAIN @schema@.event_id AS uuid;
 ALTER DOMAIN @schema@.event_id ADD CONSTRAINT "id: a UUIDv7 (an adopted row keeps its UUID)"
     CHECK (get_byte(uuid_send(VALUE), 6) >> 4 = 7 AND get_byte(uuid_send(VALUE), 8) >> 6 = 2 OR @schema@._keeps_id()) NOT VALID;
@@ -160,7 +160,7 @@ CREATE TABLE @schema@.event (
     headers         @schema@.event_headers,
     tenant          @schema@.event_tenant DEFAULT nullif(current_setting('outbox.tenant', true), ''),
     idempotency_key text,
-    -- The one rule about two columns, so no domain can say it.
+    -- The only rule about two columns, which no domain can express.
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
@@ -193,7 +193,7 @@ CREATE TABLE @schema@.consumer (
     retry       text NOT NULL,
     paused      boolean NOT NULL DEFAULT false,
     created_at  timestamptz NOT NULL DEFAULT @schema@._clock(),
-    report      text,                          -- what its relay last had to say
+    report      text,                          -- the last report of its relay
     report_at   timestamptz,
     tenant      text NOT NULL DEFAULT coalesce(current_setting('outbox.tenant', true), ''), -- whose; '': the platform's
     start_seen  pg_snapshot NOT NULL,
@@ -204,8 +204,8 @@ CREATE TABLE @schema@.consumer (
 COMMENT ON TABLE @schema@.consumer IS 'who reads the outbox';
 
 -- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count. A
--- worker may not bring back what was replaced, or one that was restarted with its old file would pass over events that the
--- newer filter lets through. Rows come with the first change; of one that never changed there is nothing to remember.
+-- worker may not restore replaced settings: restarted with an old configuration, it would skip events that the newer
+-- filter selects. Rows are written at the first change; a consumer that never changed has none.
 CREATE TABLE @schema@.setting (
     consumer   text NOT NULL,
     generation int NOT NULL,
@@ -241,14 +241,13 @@ CREATE TABLE @schema@.former_filter (
 );
 COMMENT ON TABLE @schema@.former_filter IS 'filters that consumers had, and how far they had got with them';
 
--- How far a consumer has got. What `seen` shows is done with. If a window is open, what `target` shows besides goes out
--- in seq order, and up to pos it has. No event of a transaction begun after `seen` has a seq up to `floor`; none that
--- `target` shows is past window_end. Lane -1 stands for the parked events.
--- Each change is a new row with the next version, and the old one is deleted: the newest is found at the end of the index
--- however many dead rows a long transaction keeps alive. No live claim of the consumer has an epoch below claims_from.
--- Lanes that stand at the same place share a row (leader, members; see internal/groups.sql). home: the cluster, the sequence of
--- event numbers, and the file that is in (see internal/home.sql). due_from only grows, as epochs do: what was tried again and is
--- gone lies before those that wait.
+-- How far a consumer has come. What `seen` shows is done with. If a window is open, what `target` shows besides goes out in seq
+-- order, and up to pos it has. No event of a transaction begun after `seen` has a seq up to `floor`; none that `target` shows is
+-- past window_end. Lane -1 stands for the parked events. Each change is a new row with the next version, and the old one is
+-- deleted: the newest is found at the end of the index however many dead rows a long transaction keeps alive. No live claim of
+-- the consumer has an epoch below claims_from. Lanes that stand at the same place share a row (leader, members; see
+-- internal/groups.sql). home: the cluster, the sequence of event numbers, and the file that is in (see internal/home.sql).
+-- due_from only grows, as epochs do: what was tried again and is gone lies before those that wait.
 CREATE TABLE @schema@.lane (
     consumer    text NOT NULL,
     lane        int NOT NULL,
@@ -269,11 +268,11 @@ CREATE TABLE @schema@.lane (
     kept_until  timestamptz,
     PRIMARY KEY (consumer, lane, version)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has got; the highest version counts';
+COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has come; the highest version counts';
 COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
 COMMENT ON COLUMN @schema@.lane.due_from IS
     'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
-COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row says where';
+COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row holds the position';
 COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for lane n; NULL: only this one';
 COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
 
@@ -314,10 +313,10 @@ COMMENT ON COLUMN @schema@.claim.seqs IS
 CREATE TABLE @schema@.parked (
     consumer      text NOT NULL,
     seq           bigint NOT NULL,
-    key           bigint NOT NULL,                -- what order goes by; 0: nothing
+    key           bigint NOT NULL,                -- what order is kept by; 0: nothing
     attempts      int NOT NULL,
     due_at        timestamptz,
-    wait          interval NOT NULL DEFAULT '0',  -- what it was told to wait: due_at is never further ahead
+    wait          interval NOT NULL DEFAULT '0',  -- the requested wait: due_at is never further ahead
     crashes       int NOT NULL DEFAULT 0,     -- how many workers vanished that had it in flight, since it last came back
     delayed       boolean NOT NULL DEFAULT false, -- waits for its not_before
     claim         bigint,                         -- epoch of the claim that holds it
@@ -356,7 +355,7 @@ CREATE TABLE @schema@.dead (
 COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
 -- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, or per event
--- that a worker passed over and said so. Both are rare, and the row goes with its event (see trim).
+-- that a worker reported as skipped. Both are rare, and the row goes with its event (see trim).
 CREATE TABLE @schema@.ended (
     seq      bigint NOT NULL,
     consumer text NOT NULL,
@@ -402,7 +401,7 @@ CREATE TABLE @schema@.mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE @schema@.mark IS 'how far each consumer has written each stream';
 
--- The inbox: what a handler has taken effect for. It goes by the idempotency key of an event that has one, else by its id. Each
+-- The inbox: what a handler has taken effect for. Its key is the event's idempotency key if it has one, else its id. Each
 -- tenant has its own.
 CREATE TABLE @schema@.handled (
     handler text COLLATE "C" NOT NULL,
@@ -442,9 +441,9 @@ COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became w
 
 -- ---- roles and tenants: only the owner writes to the tables; workers and operators go through functions that check ----
 
--- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; one that ends in * stands for all
--- that begin so. Roles go by their names, which are what a dump has; that a role has the part is told by its rights, so one that is
--- made anew under an old name has nothing. See internal/roles.sql.
+-- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; a name that ends in * stands for
+-- all with that prefix. Roles go by their names, which are what a dump has; whether a role has the part is determined by its
+-- rights, so a role created again under an old name has none. See internal/roles.sql.
 CREATE TABLE @schema@.worker (
     role     text NOT NULL,
     consumer text NOT NULL,
@@ -452,16 +451,16 @@ CREATE TABLE @schema@.worker (
 );
 COMMENT ON TABLE @schema@.worker IS 'which consumers a role may work on';
 
--- Roles that act for one tenant, whatever their connection says.
+-- Roles that act for one tenant, whatever their connection sets.
 CREATE TABLE @schema@.held (
     role   text PRIMARY KEY,
     tenant text NOT NULL CHECK (tenant <> '')
 );
 COMMENT ON TABLE @schema@.held IS 'roles that are held to a tenant';
 
--- A connection that says which tenant it works for (SET outbox.tenant) has to do with that tenant's events alone, and with that
--- tenant's consumers; one that says nothing is the platform's, which has to do with all. Not so for a role above row-level
--- security: the owner of the tables, a superuser. Whom a row is for is asked once for a statement.
+-- A connection that says which tenant it works for (SET outbox.tenant) sees only that tenant's events and consumers; a
+-- connection without it is the platform's, which sees all. Not so for a role above row-level security: the owner of the tables,
+-- a superuser. Whom a row is for is asked once for a statement.
 ALTER TABLE @schema@.event ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.idempotency ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.handled ENABLE ROW LEVEL SECURITY;
@@ -479,8 +478,8 @@ CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
          THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
          ELSE @schema@._acting_for(current_user) = tenant END);
 
--- A consumer is seen by its tenant, and by workers that may work on it. What there is about a consumer is seen by whoever sees the
--- consumer. That goes for dead letters as well: the platform's consumers have theirs to themselves, or a tenant could mark
+-- A consumer is seen by its tenant, and by workers that may work on it. Everything about a consumer is visible to the roles that
+-- see the consumer. That goes for dead letters as well: the platform's consumers have theirs to themselves, or a tenant could mark
 -- them as sent back, and send nothing.
 ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
@@ -541,8 +540,8 @@ CREATE TYPE @schema@._request AS (
     parked_first boolean,  -- try parked events before new ones
     pull_in      boolean,  -- see internal/claim_parked.sql
     lane_hint    int,      -- the lane to try first
-    known        bigint[], -- epochs of the claims that the worker has in hand
-    ordering     text,     -- the settings it works with; NULL: it does not say
+    known        bigint[], -- epochs of the claims that the worker holds
+    ordering     text,     -- the settings it works with; NULL: not given
     lanes        int,
     events       text,
     predicate    text
@@ -622,7 +621,7 @@ CREATE TYPE @schema@._simple_answer AS (
     to_seq     bigint,
     quiet      boolean, -- nothing was new beyond them
     now_ms     bigint,  -- the database's clock
-    wanted     bigint[] -- those events; NULL: it does not say
+    wanted     bigint[] -- those events; NULL: not given
 );
 
 INSERT INTO @schema@.meta (name, value) VALUES ('schema_version', '1');

@@ -24,8 +24,8 @@ SELECT EXISTS (SELECT 1 FROM information_schema.statistics
                 GROUP BY index_name
                HAVING count(*) = 1 AND min(column_name) = :name AND min(sub_part) IS NULL);
 
--- id_default (schema text): what gives an event its id. A name of ours would get the database's
--- before it here, hence CONCAT.
+-- id_default (schema text): what gives an event its id. In a literal, the outbox's table name would
+-- be prefixed with the database's, hence CONCAT.
 SELECT column_default FROM information_schema.columns
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_event') AND column_name = 'id';
 

@@ -9,7 +9,7 @@
 --
 -- Some events must not be delivered now: settle an event that is `held` (its key waits for a retry)
 -- as "behind", and one that is `delayed` (its time has not come) as "delay". inbox_key is the key
--- for handle_once: the event's idempotency key if it has one, else its id. claim does not look at
+-- for handle_once: the event's idempotency key if it has one, else its id. claim does not evaluate
 -- the consumer's payload predicate; the worker applies it.
 CREATE OR REPLACE FUNCTION @schema@.claim(
     consumer text, worker text, max_events int DEFAULT 100, lease_ms bigint DEFAULT 30000,
@@ -87,7 +87,7 @@ BEGIN
            coalesce(e.seq = ANY (t.held), false),
            coalesce(e.not_before > @schema@._clock(), false), e.suspect,
            -- Two tenants may use the same key, and the platform's inbox serves both: there an event
-           -- of a tenant goes by its id.
+           -- of a tenant is identified by its id.
            CASE WHEN e.tenant IS NULL OR c.tenant <> '' THEN coalesce(e.idempotency_key, e.id::text)
                 ELSE e.id::text END
     FROM @schema@.consumer c, LATERAL @schema@._claimed(_claim_some.consumer, t.epoch) e
@@ -110,8 +110,8 @@ $outbox$;
 -- epoch; they are settled by settle(consumer, worker, epoch).
 --
 -- Without a target, consumers come in random order, so that a busy one does not starve the others.
--- A consumer that another transaction has locked is skipped, not waited for. An event that was in
--- the hands of a worker that vanished comes alone. A consumer that cannot be claimed for raises an
+-- A consumer that another transaction has locked is skipped, not waited for. A suspect event, in
+-- flight when its worker vanished, comes alone. A consumer that cannot be claimed for raises an
 -- error only if there is nothing else to hand out.
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(
     worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
@@ -202,7 +202,7 @@ DECLARE
     acting text := @schema@._acting_for(current_user);
     given text[];
 BEGIN
-    -- Whoever may write to the tables may work on all consumers of the tenant.
+    -- A role that may write to the tables may work on all consumers of the tenant.
     IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN QUERY
         SELECT * FROM @schema@.consumer c WHERE c.tenant = acting ORDER BY c.name;
@@ -226,7 +226,7 @@ $outbox$;
 -- extend moves the end of a claim to lease_ms from now. Returns false if the claim is no longer the
 -- worker's. A claim that has run out remains the worker's until another worker takes it over.
 -- absolve: if the worker vanishes, that is not counted as an attempt of its event, because the
--- worker is being stopped, or has other such events in hand.
+-- worker is being stopped, or holds other such events.
 CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000,
     absolve boolean DEFAULT false) RETURNS boolean
@@ -240,7 +240,7 @@ BEGIN
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
         RAISE EXCEPTION 'lease_ms must be 1 to 86400000 (a day)' USING ERRCODE = 'OB004';
     END IF;
-    -- Whoever is about to take the claim over must not miss this.
+    -- A session about to take the claim over must see this.
     PERFORM @schema@._lock_consumer(consumer);
     UPDATE @schema@.claim x
     SET locked_until = @schema@._clock() + extend.lease_ms * interval '1 millisecond',

@@ -110,7 +110,7 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';
 
--- revert gives a consumer back settings that were replaced. generation says which (see the table
+-- revert gives a consumer back settings that were replaced. generation selects them (see the table
 -- setting); NULL: those that the present ones replaced. Operators may do this, workers may not.
 -- Returns the generation that was brought back.
 CREATE OR REPLACE FUNCTION @schema@.revert(consumer text, generation int DEFAULT NULL) RETURNS int
@@ -146,7 +146,7 @@ COMMENT ON FUNCTION @schema@.revert(text, int) IS
 
 -- remove deletes a consumer with everything that belongs to it. Unless forced, it does nothing
 -- while the consumer has dead letters, parked events or live claims. It counts these in any case.
--- known says whether there is a consumer of that name.
+-- known: there is a consumer of that name.
 CREATE OR REPLACE FUNCTION @schema@.remove(
     consumer text, force boolean DEFAULT false,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)

@@ -16,8 +16,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
 
--- _redrive sends back the dead letters with these numbers; NULL: all. It takes them as a set, under
--- one lock and with one ring of the bell, so that many cost little more than one.
+-- _redrive sends back the dead letters with these numbers; NULL: all. It handles them as a set,
+-- under one lock and with one notification, so that many cost little more than one.
 CREATE OR REPLACE FUNCTION @schema@._redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

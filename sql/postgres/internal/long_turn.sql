@@ -467,9 +467,9 @@ RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a fe
 
 -- _idle returns whether a consumer surely has nothing to do. It takes no lock, and so writes
 -- nothing. idle: there is no claim, no parked event that is due, no event the consumer has not
--- seen, nothing it could forget, and the outbox is the one it knows. If that is not so, _long_turn
--- looks at it under the lock. due and through are what _long_turn would answer. One statement sees
--- everything at one moment.
+-- seen, nothing it could forget, and the outbox is the one it knows. Otherwise _long_turn checks it
+-- under the lock. due and through are what _long_turn would answer. One statement sees everything
+-- at one moment.
 CREATE OR REPLACE FUNCTION @schema@._idle(
     c @schema@.consumer, pull_in boolean, now timestamptz,
     OUT idle boolean, OUT due timestamptz, OUT through boolean)

@@ -125,7 +125,7 @@ BEGIN ATOMIC
                UNION ALL
                SELECT d.aggregate_type, d.aggregate_id, d.not_before
                FROM @schema@.dead d WHERE d.consumer = c.name AND d.seq = o.seq
-               LIMIT 1) e ON true -- one that was trimmed was a dead letter, which is kept whole
+               LIMIT 1) e ON true -- a trimmed event is a dead letter, which holds a full copy
           CROSS JOIN LATERAL (
                SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y) w
     LEFT JOIN LATERAL ( -- by this index: see _parked_rows

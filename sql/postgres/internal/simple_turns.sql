@@ -450,13 +450,13 @@ BEGIN
 END
 $outbox$;
 
--- What is handed out must be on disk first, whatever its producer has set (synchronous_commit). A
+-- What is handed out must be on disk first, whatever its producer set synchronous_commit to. A
 -- commit that waits for the disk takes along everything that was committed before it, so usually a
 -- turn waits. It need not if all of that is on disk already, as it is where one event comes after
--- the other: the producer has just waited for it. The turn itself then reaches the disk with
--- whatever is committed next, or within a moment. A server that crashes before that has lost this
--- one turn of the consumer and no earlier one, because those were on disk: the claim it settled is
--- not settled, the one that it made was never made, and the events of both come again.
+-- the other: the producer has just waited for it. The turn itself then reaches the disk with the
+-- next commit, or within a moment. A server that crashes before that has lost this one turn of the
+-- consumer and no earlier one, because those were on disk: the claim it settled is not settled, the
+-- one that it made was never made, and the events of both come again.
 
 -- _on_disk returns the snapshot of this moment, as text, if all that it shows is on disk; NULL if
 -- something may not be. The snapshot is taken before the end of the log is read, and that before it
