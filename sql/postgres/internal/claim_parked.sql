@@ -1,9 +1,9 @@
--- _claim_parked: leases parked events that are due, each with what waits behind it; returns the
+-- _claim_parked leases parked events that are due, each with what waits behind it; returns the
 -- epoch, or NULL. suspect_policy: 0 skip suspect events, 1 claim nothing when the first one due is
--- suspect, 2 and 3 take it, alone, 4 take them as all others. With 2 it counts as an attempt if the
--- worker vanishes. since: none has an earlier time. pull_in: if nothing is due from there on, check
--- all of them, also for those whose wait was extended when the clock was set back. Under
--- lock_consumer.
+-- suspect, 2 and 3 take it, alone, 4 take suspects like all others. With 2 a worker that vanishes
+-- counts as an attempt. since: no parked event has an earlier time. pull_in: if nothing is due from
+-- there on, check all of them, also for those whose wait was extended when the clock was set back.
+-- Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
     c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
     pull_in boolean, since timestamptz, now timestamptz,
@@ -147,16 +147,15 @@ BEGIN
 END
 $outbox$;
 
--- Parked events that are tried again, where there is little to consider: what the short way of
--- _turn does about them. _claim_parked and _settle_claim are for all cases. Under the consumer's
--- lock.
+-- Retries of parked events in simple cases: the part of _turn's fast path. _claim_parked and
+-- _settle_claim handle all cases. Under the consumer's lock.
 
 -- _due_together finds the parked events that are due, each with what waits behind it, and where
--- their rows are. seqs is NULL if one of them has something about it that _claim_parked has to
--- consider: it was in flight during a crash, or another of its key is in a claim, due on its own,
--- or before it. None has a time before `since`. Events of claim `was` may be parked after this
--- query: they must come behind all of these, so an event that does not is another such case. The
--- event numbers must be those that lane l knows.
+-- their rows are. seqs is NULL if one of them needs _claim_parked: it was in flight during a crash,
+-- or another of its key is in a claim, due on its own, or before it. None has a time before
+-- `since`. Events of claim `was` may be parked after this query: they must come behind all of
+-- these, so an event that does not is another such case. The event numbers must be those that lane
+-- l knows.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[])
@@ -173,8 +172,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- A nested loop, as nothing else can be made of it. Both indexes are the ones that are meant:
-    -- see _parked_rows.
+    -- A nested loop: no other plan is possible. Both use the intended index: see _parked_rows.
     SELECT array_agg(f.seq), array_agg(f.at),
            bool_or(f.odd) OR max(f.seq) > was.from_seq
     INTO seqs, rows, odd
@@ -200,9 +198,9 @@ BEGIN
 END
 $outbox$;
 
--- _take_due puts the parked events at `rows` into claim k. It gives their seqs, in order, and what
--- each has been through, as one number: for how many milliseconds it has been failing (from bit
--- 24 on), how many attempts it has used (from bit 1 on), and whether it was proven to be at fault.
+-- _take_due puts the parked events at `rows` into claim k. It returns their seqs, in order, and the
+-- history of each as one number: for how many milliseconds it has been failing (from bit 24 on),
+-- how many attempts it has used (from bit 1 on), and whether it was proven to be at fault.
 CREATE OR REPLACE FUNCTION @schema@._take_due(
     k @schema@.claim, rows tid[], now timestamptz, OUT seqs bigint[], OUT past bigint[])
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -243,8 +241,9 @@ BEGIN
 END
 $outbox$;
 
--- _retried_rows gives where the parked events are that claim k holds. They are close together,
--- unless many others were parked between them: then _claimed_rows looks up each of them.
+-- _retried_rows returns the row locations (ctid) of the parked events that claim k holds. They are
+-- close together, unless many others were parked between them: then _claimed_rows looks up each of
+-- them.
 CREATE OR REPLACE FUNCTION @schema@._retried_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

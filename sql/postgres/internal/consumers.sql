@@ -9,8 +9,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
 BEGIN
-    -- window_end must be a number that was really given out, because rebaseline treats everything
-    -- past it as new. So a start that was named leaves it open.
+    -- window_end must be a number that was really assigned, because rebaseline treats everything
+    -- past it as new. So an explicit start leaves it NULL.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
         l.floor := CASE start_at WHEN 'beginning' THEN 0
@@ -26,7 +26,7 @@ BEGIN
             EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        -- Another session has made it just now; or it exists, and row-level security hides it.
+        -- Another session has just created it, or it exists and row-level security hides it.
         IF EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = _make_consumer.consumer) THEN
             RETURN false;
         END IF;
@@ -34,8 +34,8 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
     END IF;
 
-    -- If an earlier consumer of this name was deleted by hand, what it left behind would
-    -- become the place of this one.
+    -- If an earlier consumer of this name was deleted by hand, its leftover rows would become the
+    -- position of this one.
     DELETE FROM @schema@.lane x WHERE x.consumer = _make_consumer.consumer;
     DELETE FROM @schema@.claim x WHERE x.consumer = _make_consumer.consumer;
     DELETE FROM @schema@.parked x WHERE x.consumer = _make_consumer.consumer;
@@ -57,7 +57,7 @@ $outbox$;
 --     window_end  the last seq given out: nothing that the snapshot shows is past it
 --     home        see _here
 --
--- An outbox that is no longer the one its lanes know is put right first (see _trouble).
+-- An outbox that is no longer the one its lanes know is repaired first (see _trouble).
 CREATE OR REPLACE FUNCTION @schema@._lane_at_end() RETURNS @schema@.lane
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -93,7 +93,7 @@ BEGIN
 END
 $outbox$;
 
--- _check_settings raises an error for arguments that register cannot take.
+-- _check_settings raises an error for invalid arguments of register.
 CREATE OR REPLACE FUNCTION @schema@._check_settings(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text, how text) RETURNS void
@@ -158,13 +158,12 @@ BEGIN
 END
 $outbox$;
 
--- _replace_settings records that consumer c gets other settings than it has. by_whom is for people
--- to read. The last 100 generations are remembered. Under _lock_consumer.
+-- _replace_settings records new settings of consumer c. by_whom is informational. The last 100
+-- generations are remembered. Under _lock_consumer.
 --
--- Settings that were replaced before are refused unless they are wanted back on purpose
--- (how = 'purpose'). Otherwise a worker that starts with an old configuration would put its old
--- filter in place of a newer one, and events that only the newer one lets through would be skipped
--- for good.
+-- Settings that were replaced before are refused unless they are restored on purpose (how =
+-- 'purpose'). Otherwise a worker that starts with an old configuration would put its old filter in
+-- place of a newer one, and events that only the newer one lets through would be skipped for good.
 CREATE OR REPLACE FUNCTION @schema@._replace_settings(
     c @schema@.consumer, events text, predicate text, ordering text, lanes int,
     by_whom text, how text) RETURNS void
@@ -264,7 +263,7 @@ BEGIN
 END
 $outbox$;
 
--- _report records what a consumer's worker reports, for people to read. While a sink stays down,
+-- _report records what a consumer's worker reports, for operators. While a sink stays down,
 -- report_at stays at the first report, so that it shows since when.
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

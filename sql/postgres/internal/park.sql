@@ -1,8 +1,8 @@
 -- Parked events and dead letters.
 
--- _parked_rows gives where the rows of parked events are, for statements that change them. Which
--- index they would be found by is not left to the planner: the table is empty most of the time, so
--- all indexes look equally cheap to the planner, and an index chosen for all of a consumer's events
+-- _parked_rows returns the row locations (ctid) of parked events, for statements that change them.
+-- The choice of index is not left to the planner: the table is empty most of the time, so all
+-- indexes look equally cheap to the planner, and an index chosen for all of a consumer's events
 -- would be read whole for each of them.
 CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -16,7 +16,7 @@ BEGIN
 END
 $outbox$;
 
--- _claimed_rows gives where the parked events are that claim k still holds.
+-- _claimed_rows returns the row locations (ctid) of the parked events that claim k still holds.
 CREATE OR REPLACE FUNCTION @schema@._claimed_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -65,7 +65,7 @@ $outbox$;
 -- one that is parked earlier in this call, has no due time.
 --
 -- Events of a fresh claim are usually the first ones parked from there on, and then nothing can be
--- in conflict with them. To find that out for each of them takes longer.
+-- in conflict with them. Checking each of them takes longer.
 CREATE OR REPLACE FUNCTION @schema@._park(
     c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
     errors text[], proven boolean[], now timestamptz) RETURNS void
@@ -92,8 +92,8 @@ BEGIN
 END
 $outbox$;
 
--- _as_parked gives the rows that _park makes of its parameters. It becomes a part of the statement
--- that calls it. The columns are named as in _lanes, for the same reason.
+-- _as_parked returns the rows that _park makes of its parameters. It is inlined into the calling
+-- statement. The columns are named as in _lanes, for the same reason.
 CREATE OR REPLACE FUNCTION @schema@._as_parked(
     c @schema@.consumer, seqs bigint[], kinds text[], all_attempts int[], delays_ms bigint[],
     errors text[], all_proven boolean[], now timestamptz)
@@ -135,8 +135,8 @@ BEGIN ATOMIC
          ORDER BY x.key, x.seq LIMIT 1) b ON true;
 END;
 
--- _promote makes the first parked event of each of the keys due, if it waited behind one that is
--- gone. One that failed while it was behind that one has not waited for its own time yet.
+-- _promote makes the first parked event of each key due, if it waited behind an event that is gone.
+-- An event that failed while it was behind that one has yet to wait for its own due time.
 CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[], now timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

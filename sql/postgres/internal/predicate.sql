@@ -77,7 +77,7 @@ BEGIN
     IF depth > 1 OR NOT after_factor THEN
         RETURN NULL;
     END IF;
-    -- What is nested too deep is no JSON for a relay.
+    -- A relay rejects JSON that is nested too deep.
     RETURN (any_before[1] OR all_since[1]) AND NOT @schema@._too_deep(payload::text);
 END
 $outbox$;
@@ -103,8 +103,7 @@ END
 $outbox$;
 
 -- _equals compares a value with a literal of a predicate: strings without their escapes, numbers by
--- value, and never across types. A value that is not there equals nothing. NULL: that is no
--- literal.
+-- value, and never across types. A missing value equals nothing. NULL: not a literal.
 CREATE OR REPLACE FUNCTION @schema@._equals(value json, literal text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE

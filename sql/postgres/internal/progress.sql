@@ -1,7 +1,7 @@
 -- How far consumers have come, and which events they still need.
 
 -- _low returns the seq up to which every lane of a consumer, which has `lanes` of them, is past
--- everything but what was late: events of transactions that were running when a lane looked. NULL:
+-- everything but what was late: events of transactions that were running when a lane polled. NULL:
 -- its rows in lane are gone. Past what the target neither shows nor names, nothing is known by its
 -- seq alone.
 CREATE OR REPLACE FUNCTION @schema@._low(consumer text, lanes int) RETURNS bigint
@@ -86,8 +86,8 @@ $outbox$;
 
 -- _progress returns where a consumer with `lanes` lanes is, by the lane that is furthest behind,
 -- and how many events it has been delivered. Lane -1, of the parked events, has no place. It is not
--- inlined: a statement that goes through all consumers would be expected to go through 1,000 lanes
--- of each, and be compiled for that.
+-- inlined: for a statement over all consumers the planner would expect 1,000 lanes of each, and use
+-- JIT.
 CREATE OR REPLACE FUNCTION @schema@._progress(
     consumer text, lanes int, OUT place bigint, OUT delivered bigint)
 LANGUAGE sql STABLE SET jit = off AS $outbox$
@@ -231,7 +231,7 @@ $outbox$;
 
 -- _backlog counts the events of a consumer that are neither parked nor over (see _waiting): n wait
 -- to be claimed, counted among at most max_rows of them, and held are in live claims of lanes. If
--- exact is true, all events were looked at. Otherwise n is extrapolated: the share found among the
+-- exact is true, all events were counted. Otherwise n is extrapolated: the share found among the
 -- events scanned stands for the rest, up to the last seq given out. oldest_at and held_at are when
 -- the oldest of either was emitted, overdue_at when the first of all could have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._backlog(

@@ -1,5 +1,5 @@
--- What a re-baseline does: an outbox that was restored elsewhere, or whose numbers began again, is
--- made right.
+-- The parts of rebaseline, which repairs an outbox that was restored elsewhere, or whose numbers
+-- restarted.
 
 -- _rebase_lanes is a part of rebaseline. It gives every lane the place where it is now (see _here).
 --
@@ -30,7 +30,7 @@ BEGIN
             l.seen := concat(late, ':', late, ':');
             l.target := NULL;
             l.pos := 0;
-            l.window_end := NULL; -- up to the floor there may be what only others have to get
+            l.window_end := NULL; -- up to the floor there may be events that only others need
         ELSIF renumbered AND l.window_end IS NOT NULL THEN
             -- An event with a new number may be in the window, or have been seen.
             l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
@@ -155,8 +155,8 @@ DECLARE
     began timestamptz;        -- when the first event with a number given again was written
     renumbered bigint := 0;
 BEGIN
-    -- Up to where do numbers count? next_floor is left out: the start of a consumer may have been
-    -- given by any role.
+    -- Up to which number do they count? next_floor is left out: the start of a consumer may have
+    -- been given by any role.
     SELECT greatest(max(x.seq), 0) INTO known
     FROM (SELECT max(y.window_end) AS seq FROM @schema@.lane y
           UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y

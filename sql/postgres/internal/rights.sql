@@ -1,10 +1,10 @@
 -- _rights returns what a role needs for its part (producer, consumer, operator), and nothing
 -- beyond. held: the role is held to a tenant.
 --
--- Apart from emitting, only the owner writes to the tables: what workers and operators
--- change, they change through functions that check (see _admit). Reading is a matter of rights on
--- tables, and of row-level security: a worker sees its own consumers, and a role that is held to a
--- tenant those of that tenant.
+-- Apart from emitting, only the owner writes to the tables: workers and operators change rows only
+-- through functions that check them (see _admit). Reading is a matter of rights on tables, and of
+-- row-level security: a worker sees its own consumers, and a role that is held to a tenant those of
+-- that tenant.
 --
 -- The xid, seq and created_at of an event are the outbox's own: reading and trimming rely on them,
 -- so no producer sets them. A role that is held to a tenant cannot choose ids, either: a receiver

@@ -18,7 +18,7 @@ LANGUAGE sql STABLE
 RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
 
 -- _name_like returns what a name in a grant stands for, as patterns for LIKE ANY: mail stands for
--- itself and for mail.anything, mail* for all names that begin so. Of the characters that LIKE
+-- itself and for mail.anything, mail* for all names with that prefix. Of the characters that LIKE
 -- treats specially, a name can have only the underscore.
 CREATE OR REPLACE FUNCTION @schema@._name_like(granted text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -62,8 +62,8 @@ DECLARE -- Every name has its schema.
     said pg_catalog.text := coalesce(pg_catalog.current_setting('outbox.tenant', true), '');
     tenants pg_catalog.text[];
 BEGIN
-    -- A table without a page never had a row. Emits come through here, and most
-    -- installations bind no role at all: they are spared the query.
+    -- A table without a page never had a row. Every emit runs this, and most installations bind no
+    -- role at all, so they save the query.
     IF pg_catalog.pg_relation_size('@schema@.held'::pg_catalog.regclass)
            OPERATOR(pg_catalog.=) 0 THEN
         RETURN said;
@@ -107,7 +107,7 @@ BEGIN
                   HINT = 'give the consumer another name, or put ?tenant=NAME in the store''s URL';
     END IF;
 
-    -- Behind a door current_user is the owner, whom row-level security does not apply to; there
+    -- Inside a wrapper current_user is the owner, to whom row-level security does not apply; there
     -- every read names the tenant itself, and _admit has checked the caller.
     IF tenant <> '' AND NOT row_security_active('@schema@.event')
        AND current_user = @schema@._caller() THEN
@@ -119,8 +119,8 @@ BEGIN
 END
 $outbox$;
 
--- _admit is the check at every door. A door is a SECURITY DEFINER function that does to the tables
--- what its callers may not do themselves. The server decides who may call it at all (EXECUTE, see
+-- _admit is the check of every wrapper: a SECURITY DEFINER function that does what its callers may
+-- not do to the tables themselves. The server decides who may call it at all (EXECUTE, see
 -- _rights); _admit decides for which consumer, and for which tenant.
 --
 -- part is what the caller must have been granted: 'consumer' to work on this consumer, 'operator'
@@ -131,7 +131,7 @@ $outbox$;
 -- setting outbox.tenant names the tenant that the caller acts for, even if the caller did not set
 -- it.
 --
--- The owner and superusers need no door, so their sessions are refused. Such a session may be
+-- The owner and superusers need no wrapper, so their sessions are refused. Such a session may be
 -- running a function of an unrelated role, for example that of an index on its table. _caller names
 -- the session even then, and the other role must not borrow its rights.
 CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
