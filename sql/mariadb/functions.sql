@@ -1,11 +1,11 @@
--- functions.sql: triggers, procedures and views. `outbox init` makes them anew whenever they are
--- not those of its own build, so they need no migration.
+-- functions.sql: triggers, procedures and views. `outbox init` replaces them whenever they differ
+-- from those of its build, so they need no migration.
 
 DELIMITER //
 
--- outbox_refuse_changed fails if the statement at work has changed a value because it did not fit,
--- or if that cannot be told: of its warnings the server keeps as many as max_error_count, and does
--- not even count the others.
+-- outbox_refuse_changed fails if the current statement has altered a value because it did not fit,
+-- or if that is unknown: the server keeps at most max_error_count warnings, and does not count the
+-- others.
 CREATE OR REPLACE PROCEDURE outbox_refuse_changed() SQL SECURITY INVOKER
 BEGIN
     DECLARE warnings, code INT DEFAULT 0;
@@ -32,8 +32,8 @@ END//
 
 -- An event gets its marker once it is in the table: see outbox_fresh for why not before. In a
 -- session without strict mode the server changes what does not fit, and only warns: then nothing is
--- stored. The trigger declares nothing: the server would set that up for each event, which takes
--- longer than the marker.
+-- stored. The trigger declares no variables: setting them up for each event takes longer than the
+-- marker.
 CREATE OR REPLACE TRIGGER outbox_event_inserted AFTER INSERT ON outbox_event FOR EACH ROW
 BEGIN
     IF @@warning_count > 0 OR @@max_error_count = 0 OR NOT @@check_constraint_checks THEN
@@ -46,7 +46,7 @@ END//
 -- is how a log of statements is replayed, so ordinary numbers are accepted. A number close to the
 -- end of the range is refused before the row is written: a rollback does not set the table's
 -- counter back. 2^62 is half of where doctor reports a problem (NUMBERS_ENOUGH), so no producer
--- gets there.
+-- reaches it.
 CREATE OR REPLACE TRIGGER outbox_event_numbered BEFORE INSERT ON outbox_event FOR EACH ROW
 IF @@insert_id > 4611686018427387904 THEN
     SIGNAL SQLSTATE '22003' SET MYSQL_ERRNO = 1264, MESSAGE_TEXT =
@@ -57,7 +57,7 @@ END IF//
 -- Events stay as they were inserted: a statement that would change, delete or replace one is
 -- refused as a whole. REPLACE deletes, and ON DUPLICATE KEY UPDATE changes. trim sets the variable
 -- for its DELETE; an owner who has to erase an event does the same (docs/operations.md). TRUNCATE
--- runs no trigger: outbox_guard is against that.
+-- runs no trigger: outbox_guard prevents that.
 CREATE OR REPLACE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event FOR EACH ROW
 BEGIN
     IF NOT @outbox_change_events <=> 'on' THEN
@@ -85,7 +85,7 @@ BEGIN
     END IF;
 END//
 
--- outbox_emit stores one event, in the caller's transaction. NULL for what it has not. A session
+-- outbox_emit stores one event, in the caller's transaction. NULL for a missing field. A session
 -- without strict mode changes what does not fit into a parameter, too.
 CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256) CHARACTER SET utf8mb4,
     aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
@@ -130,9 +130,9 @@ BEGIN
     SELECT e.id INTO event_id FROM outbox_event e WHERE e.nr = LAST_INSERT_ID();
 END//
 
--- outbox_handle_once is the inbox for programs that are given events: TRUE the first time that a
--- handler has this key. The record commits with the effect, in the caller's transaction. What is
--- recorded as the payload's hash is that of an empty one, as outbox_handle_once_mariadb has it.
+-- outbox_handle_once is the inbox for programs that receive events: TRUE the first time that a
+-- handler handles this key. The record commits with the effect, in the caller's transaction. The
+-- recorded payload hash is that of an empty payload, as in outbox_handle_once_mariadb.
 CREATE OR REPLACE PROCEDURE outbox_handle_once(handler VARCHAR(1025) CHARACTER SET utf8mb4,
     event_key VARCHAR(1025) CHARACTER SET utf8mb4, OUT is_first BOOLEAN) SQL SECURITY INVOKER
 BEGIN
@@ -170,8 +170,8 @@ BEGIN
 END//
 
 -- Predicates, evaluated exactly as a relay does: src/event/filter.h has the grammar, and a test
--- compares the two. outbox_json_text gives the characters of a JSON string, which stands in its
--- quotes; half of a surrogate pair becomes U+FFFD.
+-- compares the two. outbox_json_text returns the characters of a quoted JSON string; half of a
+-- surrogate pair becomes U+FFFD.
 CREATE OR REPLACE FUNCTION outbox_json_text(
     quoted LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL
@@ -233,7 +233,7 @@ BEGIN
                   exponent + CHAR_LENGTH(digits) - CHAR_LENGTH(bare));
 END//
 
--- outbox_json_at gives the text of the value at a path of a predicate; NULL: there is none. The
+-- outbox_json_at returns the text of the value at a path of a predicate; NULL: there is none. The
 -- last of several members of a name counts, and only a bare name of digits indexes an array.
 CREATE OR REPLACE FUNCTION outbox_json_at(
     payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
@@ -361,9 +361,9 @@ BEGIN
     RETURN NULL;
 END//
 
--- Functions that make what an event is made of from the columns of a table that was adopted.
--- outbox_row_uuid gives an id that is a UUID, NULL for any other; outbox_row_headers keeps the
--- other, and records a UUID that is no UUIDv7 as the row's id.
+-- Functions that convert columns of adopted tables to fields of an event. outbox_row_uuid returns
+-- an id that is a UUID, NULL for any other; outbox_row_headers keeps the other, and records a UUID
+-- that is no UUIDv7 as the row's id.
 CREATE OR REPLACE FUNCTION outbox_row_uuid(id LONGTEXT CHARACTER SET utf8mb4)
     RETURNS CHAR(36) CHARACTER SET ascii DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN IF(id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$', LOWER(id), NULL)//
@@ -387,8 +387,8 @@ BEGIN
                   '\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]'), 'unknown', fit);
 END//
 
--- outbox_row_payload makes JSON of a text: a text that is none becomes a string. outbox_row_bytes
--- does so with bytes: those that are no text become a string in base64.
+-- outbox_row_payload makes JSON of a text: a text that is not JSON becomes a string.
+-- outbox_row_bytes does so with bytes: those that are not text become a string in base64.
 CREATE OR REPLACE FUNCTION outbox_row_payload(payload LONGTEXT CHARACTER SET utf8mb4)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN CASE WHEN payload IS NULL THEN 'null'
@@ -417,10 +417,10 @@ END//
 -- producer has an uncommitted event or had one lately, and less often the longer nothing comes;
 -- nothing has come for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees
 -- events before they are committed. A second query, of committed rows, tells whether one is.
--- Neither may lock, nor ask for a lock: that makes the server write down the lock of a marker that
--- is in flight, which stays, on the gap behind it, when its producer rolls back to a savepoint, and
--- keeps all others from inserting. So each poll is a separate SELECT: within IF or SET it would
--- lock what it reads.
+-- Neither may lock, nor ask for a lock: that makes the server materialize the implicit lock of an
+-- uncommitted marker, which remains as a lock on the gap behind it when its producer rolls back to
+-- a savepoint, and blocks all other inserts. So each poll is a separate SELECT: within IF or SET it
+-- would lock what it reads.
 CREATE OR REPLACE PROCEDURE outbox_wait(known_next BIGINT, known_news BIGINT UNSIGNED,
     patience INT, idle INT) SQL SECURITY INVOKER
 wait: BEGIN

@@ -119,7 +119,7 @@ CREATE TABLE outbox_idempotency (
 ) WITHOUT ROWID;
 CREATE INDEX outbox_idempotency_at ON outbox_idempotency (at);
 
--- ---- consumers, and how far they have got ----
+-- ---- consumers, and how far they have come ----
 
 -- parked_stamp changes whenever events of the consumer are parked or are parked no longer: a worker that has read which keys are
 -- held up need not read them again while it is the same.
@@ -136,13 +136,13 @@ CREATE TABLE outbox_consumer (
     created_at   INTEGER NOT NULL,
     report       TEXT,                          -- the last report of its relay
     report_at    INTEGER,
-    start        INTEGER NOT NULL,              -- events up to here came before it, and were never its own
+    start        INTEGER NOT NULL,              -- events up to here came before its start
     parked_stamp INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count. A
--- worker may not restore replaced settings: restarted with an old configuration, it would skip events that the newer
--- filter selects. Rows are written at the first change; a consumer that never changed has none.
+-- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore
+-- replaced settings: restarted with an old configuration, it would skip events that the newer filter selects. Rows are
+-- written at the first change; a consumer that never changed has none.
 CREATE TABLE outbox_setting (
     consumer   TEXT NOT NULL,
     generation INTEGER NOT NULL,
@@ -155,9 +155,9 @@ CREATE TABLE outbox_setting (
     PRIMARY KEY (consumer, generation)
 ) WITHOUT ROWID;
 
--- Filters that a consumer had, each with the position of every lane when it was replaced: what was handed out by then was judged
--- by it. n grows; of those that cover an event the first counts. low and high: the least and the greatest of the positions.
--- epoch: claims up to it were made under this filter.
+-- Former filters of a consumer, each with the position of every lane when it was replaced: events handed out by then were judged
+-- by it. n grows; the first that covers an event counts. low and high: the least and the greatest of the positions. epoch:
+-- claims up to it were made under this filter.
 CREATE TABLE outbox_former_filter (
     consumer  TEXT NOT NULL,
     n         INTEGER NOT NULL,
@@ -204,7 +204,7 @@ CREATE TABLE outbox_claim (
 ) WITHOUT ROWID;
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). A failure uses up no attempt
--- until it is known to be the event's own, because others got through beside it: see src/engine/evidence.h.
+-- until it is known to be the event's own, because others were delivered meanwhile: see src/engine/evidence.h.
 CREATE TABLE outbox_parked (
     consumer      TEXT NOT NULL,
     seq           INTEGER NOT NULL,
@@ -224,7 +224,7 @@ CREATE TABLE outbox_parked (
 CREATE INDEX outbox_parked_due ON outbox_parked (consumer, due_at, seq) WHERE claim IS NULL AND due_at IS NOT NULL;
 CREATE INDEX outbox_parked_key ON outbox_parked (consumer, key, seq);
 
--- Dead letters: the whole event, so that trimming takes nothing away from it.
+-- Dead letters: a full copy of the event, so that trimming does not affect them.
 CREATE TABLE outbox_dead (
     consumer        TEXT NOT NULL,
     seq             INTEGER NOT NULL,
@@ -246,8 +246,9 @@ CREATE TABLE outbox_dead (
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 
--- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, and the few
--- that a worker left which vanished while the filter changed. Both are rare, and the row goes with its event.
+-- How single events ended for a consumer, where positions and filters do not determine it: a row per dropped dead letter, and
+-- for the few events held by a worker that vanished while the filter changed. Both are rare, and the row is deleted with its
+-- event.
 CREATE TABLE outbox_ended (
     seq      INTEGER NOT NULL,
     consumer TEXT NOT NULL,
@@ -454,5 +455,5 @@ SELECT handler AS handler_name, key AS idempotency_key, at AS handled_at FROM ou
 CREATE VIEW IF NOT EXISTS outbox_consumed_events AS
 SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handled;
 
--- identity: which outbox this is; a copy of it has the same, another one never. replaced: see outbox_event_inserted.
+-- identity: a copy of this outbox has the same, another outbox never has. replaced: see outbox_event_inserted.
 INSERT INTO outbox_meta (name, value) VALUES ('schema_version', '1'), ('identity', lower(hex(randomblob(16)))), ('replaced', 'no');

@@ -46,12 +46,12 @@ SELECT mapping = :mapping
                                         AND m.consumer = :consumer))
   FROM outbox_adopted WHERE source = :source;
 
--- prepare_adopted (source text, mapping text): its trigger makes nothing of rows yet.
+-- prepare_adopted (source text, mapping text): its trigger ignores rows for now.
 INSERT INTO outbox_adopted (source, mapping) VALUES (:source, :mapping)
     ON DUPLICATE KEY UPDATE mapping = :mapping, active = 0;
 
--- lock_adopted (source text): waits for transactions that inserted into the table, and makes the
--- next ones wait.
+-- lock_adopted (source text): waits for transactions that inserted into the table, and blocks new
+-- ones.
 SELECT 1 FROM outbox_adopted WHERE source = :source FOR UPDATE;
 
 -- set_adopted (source text, active int, now int): from the commit on rows become events, or no

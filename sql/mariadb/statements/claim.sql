@@ -1,5 +1,5 @@
--- claim.sql: turns, as far as MariaDB has its own text, and giving events their place in the order
--- of commits.
+-- claim.sql: the statements of turns that are specific to MariaDB, and giving events their place in
+-- the order of commits.
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int, blamed int): grants the lease. A fresh claim holds the events of its lane
@@ -18,7 +18,8 @@ UPDATE outbox_claim
        blamed = IF(:absolve, 0, blamed)
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
+-- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
+-- them.
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, 0, 0
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
@@ -84,8 +85,8 @@ SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY marker), nr, marker
   FROM (SELECT marker, nr FROM outbox_fresh ORDER BY marker LIMIT :max) fresh;
 
 -- runs (next int, after int): which markers got these seq, as runs without a gap. Within one
--- give_seq both grow, so what has the same difference is one run. Markers that a signed number
--- cannot have are left out: no counter reaches this, but a session with write access can choose any
+-- give_seq both grow, so markers with the same difference form one run. Markers beyond a signed
+-- number are left out: no counter reaches this, but a session with write access can choose any
 -- value.
 SELECT MIN(marker), COUNT(*) FROM outbox_order
  WHERE seq >= :next AND seq < :after AND marker <= 9223372036854775807
@@ -108,12 +109,13 @@ UPDATE outbox_sequencer SET next = :next WHERE one = 1;
 -- event had under such a number is gone.
 DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
 
--- doubled (max int): further markers of events that have one, which only a hand can have written.
+-- doubled (max int): further markers of events that have one, which can only have been written by
+-- hand.
 SELECT marker
   FROM (SELECT marker, ROW_NUMBER() OVER (PARTITION BY nr ORDER BY marker) AS n FROM outbox_fresh) m
  WHERE n > 1 LIMIT :max;
 
--- ring (): tells relays that something changed that is no event.
+-- notify (): tells relays that something other than an event changed.
 UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
 
 -- wait (next int, news int, patience int, idle int): see outbox_wait in sql/mariadb/functions.sql.

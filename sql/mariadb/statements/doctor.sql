@@ -1,6 +1,6 @@
 -- doctor.sql: what can be wrong with an outbox, and with the server it is in.
 
--- settings (): what durability and exactness rest on.
+-- settings (): the settings on which durability and exactness depend.
 SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only,
        @@auto_increment_increment, @@sql_mode LIKE '%STRICT_%', @@max_allowed_packet;
 
@@ -76,20 +76,20 @@ SELECT count(*)
 SELECT count(*) FROM (SELECT nr FROM outbox_fresh LIMIT :max) f
  WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.nr = f.nr);
 
--- count_guards (schema text): what keeps TRUNCATE from events.
+-- count_guards (schema text): the guard of events against TRUNCATE.
 SELECT count(*) FROM information_schema.tables
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_guard');
 
 -- old_transactions (seconds int): an open transaction hides its events, and keeps the server from
--- purging deleted rows. Takes the right PROCESS.
+-- purging deleted rows. Requires the privilege PROCESS.
 SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())
   FROM information_schema.innodb_trx
  WHERE trx_started < NOW() - INTERVAL :seconds SECOND ORDER BY trx_started LIMIT 5;
 
 -- parts_of (schema text, user text, host text): whether an account, or a role, which has no host,
--- is a producer, a consumer and an operator. Each part is known by one right that the others lack.
--- Takes the right to read the server's own tables. In a literal, the outbox's table name would be
--- prefixed with the database's, hence CONCAT.
+-- is a producer, a consumer and an operator. Each part is recognized by one right that the others
+-- lack. Requires the privilege to read the server's system tables. In a literal, the outbox's table
+-- name would be prefixed with the database's, hence CONCAT.
 SELECT EXISTS (SELECT 1 FROM mysql.procs_priv
                 WHERE Db = :schema AND User = :user AND Host IN ('', :host)
                   AND Routine_name = CONCAT('outbox', '_emit')),
@@ -104,7 +104,7 @@ SELECT EXISTS (SELECT 1 FROM mysql.procs_priv
 -- has_table (schema text, name text): whether the database has a table of this name.
 SELECT count(*) FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name;
 
--- server (): what has to be right about the server.
+-- server (): settings that the server must have.
 SELECT @@version, @@log_bin, @@binlog_format,
        (SELECT variable_value FROM information_schema.global_variables
          WHERE variable_name = 'WSREP_ON'), @@max_allowed_packet;

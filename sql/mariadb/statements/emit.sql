@@ -24,14 +24,14 @@ VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :idempotency_key, :now)
 RETURNING id;
 
--- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str): whose
--- idempotency key it is, and whether that event had the same content. A locking read sees what was
--- committed by now, also in a transaction whose snapshot is older.
+-- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str): the event of an
+-- idempotency key, and whether it had the same content. A locking read sees what was committed by
+-- now, also in a transaction whose snapshot is older.
 SELECT e.id, e.type = :type AND e.aggregate_type <=> :aggregate_type
              AND e.aggregate_id <=> :aggregate_id AND e.payload = :payload
   FROM outbox_event e WHERE e.idempotency_key = :key LOCK IN SHARE MODE;
 
--- handled_hash (handler str, key str): what the handler was given when it handled this key.
+-- handled_hash (handler str, key str): the payload hash of what the handler handled under this key.
 SELECT hash FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
 
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It

@@ -1,5 +1,6 @@
--- claim.sql: turns, as far as SQLite has its own text: leases by the clock of this machine, claims
--- that list their parked events, lanes that stand together, and event numbers that began again.
+-- claim.sql: the statements of turns that are specific to SQLite: leases by the clock of this
+-- machine, claims that list their parked events, lanes at one position, and event numbers that
+-- restarted.
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int, blamed int, boot int, ahead int): grants the lease. A fresh claim holds the
@@ -19,14 +20,15 @@ UPDATE outbox_claim
        boot = nullif(:boot, 0), ahead = :ahead
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
+-- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
+-- them.
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
 -- event_id (seq int): whether a number is still that of the event that was read under it.
 SELECT id FROM outbox_event WHERE seq = :seq;
 
--- lanes_together (consumer text, lanes int): where all lanes stand, if that is one place.
+-- lanes_together (consumer text, lanes int): the position of all lanes, if they share one.
 SELECT min(position) FROM outbox_lane WHERE consumer = :consumer
 HAVING min(position) = max(position) AND count(*) = :lanes;
 
@@ -53,7 +55,7 @@ DELETE FROM outbox_claim
 
 -- move_position (consumer text, lane int, position int): records how far events are handed out. The
 -- highest position ever is kept together with the id of its event: they reveal a file whose numbers
--- began again.
+-- restarted.
 UPDATE outbox_lane
    SET position = :position,
        high = max(high, :position),
@@ -92,7 +94,7 @@ SELECT 1
 SELECT 1 FROM outbox_lane l LEFT JOIN outbox_event e ON e.seq = l.high WHERE @began_again@ LIMIT 1;
 
 -- highest_number (): the highest number under which anything knows an event. Positions do not
--- count: a consumer may be told to start beyond the last event.
+-- count: a consumer may be configured to start beyond the last event.
 SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(to_seq) FROM outbox_claim
                     UNION ALL SELECT max(seq) FROM outbox_parked
@@ -159,8 +161,8 @@ UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
 
 -- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
 -- this range. The position may have moved on over events that were only skipped; where order is
--- kept, no other worker can have claimed from the lane meanwhile. All lanes (-1) must still stand
--- together.
+-- kept, no other worker can have claimed from the lane meanwhile. All lanes (-1) must still be at
+-- one position.
 SELECT min(position) = max(position)
        AND (min(position) = :to_seq
             OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim

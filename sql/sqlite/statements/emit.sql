@@ -11,8 +11,8 @@ INSERT INTO main.outbox_event (id, type, aggregate_type, aggregate_id, version, 
 VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :now, :idempotency_key);
 
--- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str, hash int): whose
--- idempotency key it is, and whether that event had the same content. If the event was deleted by
+-- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str, hash int): the
+-- event of an idempotency key, and whether it had the same content. If the event was deleted by
 -- hand, its hash still tells.
 SELECT e.id, (e.type, e.aggregate_type, e.aggregate_id, e.payload)
              IS (:type, :aggregate_type, :aggregate_id, :payload)
@@ -25,7 +25,7 @@ SELECT i.event_id, i.hash = :hash FROM main.outbox_idempotency i WHERE i.key = :
 -- event is deleted by hand.
 INSERT INTO main.outbox_idempotency (key, event_id, hash, at) VALUES (:key, :id, :hash, :now);
 
--- handled_hash (handler str, key str): what the handler was given when it handled this key.
+-- handled_hash (handler str, key str): the payload hash of what the handler handled under this key.
 SELECT hash FROM main.outbox_handled WHERE handler = :handler AND key = :key;
 
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It

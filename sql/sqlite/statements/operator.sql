@@ -1,4 +1,4 @@
--- operator.sql: consumers, inspections and retention, as far as SQLite has its own text.
+-- operator.sql: statements about consumers, inspections and retention that are specific to SQLite.
 
 -- lock_to_settle (consumer text): whether rows of a table are marked once this consumer has had
 -- them, and which keys are held up.
