@@ -322,8 +322,8 @@ int db_turn(struct store *st, const struct settlement *s, bool *ret_lost,
             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
             struct claim_hint *ret_hint, struct error *err)
 {
-    struct batch b;
-    struct claim_hint hint;
+    struct batch b = {0};
+    struct claim_hint hint = {.wait_ms = -1};
     const char *consumer = req ? req->consumer : s->consumer;
     struct turn t = {
         .st = st, .consumer = consumer, .req = req, .s = s, .a = a, .b = &b, .hint = &hint};
