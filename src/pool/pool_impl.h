@@ -22,8 +22,8 @@ struct pool_conn {
     bool opened;         /* st is not NULL */
     bool failing;        /* in use by a user whose last operation failed */
     const void *user;    /* the last to acquire it */
-    int64_t acquired_at; /* monotonic; 0: it is free */
-    int64_t bad_until;   /* the store was unreachable: avoid it until then */
+    int64_t acquired_at; /* monotonic, or when it was opened if that is later; 0: free */
+    int64_t bad_until;   /* it failed, or could not be opened: avoid it until then */
 };
 
 struct pool_waiter;

@@ -150,7 +150,8 @@ static int shorten(struct turn *t, struct db_claim *c, struct error *err)
                         .until = c->until, .ahead = c->ahead));
 }
 
-/* Whether an earlier claim of the same lane as claims[i] is not over. */
+/* Whether an earlier claim of the same lane as claims[i] is not over. An expired one counts too: it
+ * is still here because it has to wait itself, perhaps for another lane. */
 static bool must_wait(const struct turn *t, size_t i)
 {
     const struct db_claim *c = &t->claims[i];
@@ -160,8 +161,7 @@ static bool must_wait(const struct turn *t, size_t i)
         const struct db_claim *e = &t->claims[j];
         bool same_lane = e->lane == c->lane || e->lane == STORE_ALL_LANES ||
                          c->lane == STORE_ALL_LANES;
-        bool goes_first = same_lane && !e->over && !e->parked;
-        if (goes_first && (e->until > t->now || e->known))
+        if (same_lane && !e->over && !e->parked)
             return true;
     }
     return false;

@@ -202,5 +202,5 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
 /* Best effort: otherwise relays notice at their next sweep. */
 void mdb_news(struct store *st)
 {
-    db_run(st, NULL, SQL(ring));
+    db_run(st, NULL, SQL(notify));
 }

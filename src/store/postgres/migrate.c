@@ -237,7 +237,7 @@ static int bring_up(struct migrating *m, struct error *err)
     if (pg_install(st, m->from, err) != 0)
         return -1;
     /* Sleeping workers of an older version must learn of it now. */
-    return pg_script(st, "SELECT @schema@._bell_ring_all()", err);
+    return pg_script(st, "SELECT @schema@._wakeup_notify_all()", err);
 }
 
 /* clang-format off */

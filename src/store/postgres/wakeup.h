@@ -1,7 +1,7 @@
 /* wakeup.h: how a handle learns that events were committed, without polling and without making
- * commits wait. See sql/postgres/functions/bell.sql: a sleeping session holds an advisory lock, and
- * producers notify while it is held. Other sleeping sessions are the holder's listeners. None of
- * this works through a transaction pooler, nor where transactions are prepared for two-phase
+ * commits wait. See sql/postgres/functions/wakeup.sql: a sleeping session holds an advisory lock,
+ * and producers notify while it is held. Other sleeping sessions are the holder's listeners. None
+ * of this works through a transaction pooler, nor where transactions are prepared for two-phase
  * commit: there the engine polls. */
 #ifndef STORE_POSTGRES_WAKEUP_H
 #define STORE_POSTGRES_WAKEUP_H
@@ -15,7 +15,7 @@
 struct pg_store;
 
 /* Notifications that came. for_all: one of them was for every consumer, not for an event (see
- * _bell_ring_all). */
+ * _wakeup_notify_all). */
 struct pg_notices {
     size_t n;
     bool for_all;
