@@ -7,7 +7,7 @@
 #include "base/char.h"
 #include "base/utf8.h"
 
-/* Turns any text into one line of valid UTF-8, so that it can be logged and quoted as JSON. */
+/* Reduces any text to one line of valid UTF-8, fit for a log and for quoting as JSON. */
 static void clean(char *text)
 {
     const char *end = text + strlen(text);
@@ -16,7 +16,7 @@ static void clean(char *text)
         if ((unsigned char)*p >= 0x80)
             n = utf8_length(p, end);
         if (n == 0) {
-            *p = '?'; /* a stranger's byte, or half a character where the text was cut */
+            *p = '?'; /* invalid UTF-8, or a character cut at the end of the text */
             n = 1;
         } else if (char_is_control(*p)) {
             *p = ' ';
@@ -25,7 +25,7 @@ static void clean(char *text)
     }
 }
 
-/* Adds ": " and a text to the error, as far as there is room. */
+/* Appends ": " and a text, as far as it fits. */
 static void append(struct error *err, const char *text)
 {
     size_t n = strlen(err->text);

@@ -13,7 +13,7 @@ static bool wanted(const struct log *l, enum log_level level)
     return (int)level >= atomic_load_explicit(&l->least, memory_order_relaxed);
 }
 
-/* Formats a line and writes it; about is NULL if it is not about one event. */
+/* Formats and writes a line; about is NULL unless it concerns a single event. */
 static void put(const struct log *l, enum log_level level, const char *consumer,
                 const struct log_about *about, const char *fmt, va_list ap)
 {

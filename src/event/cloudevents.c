@@ -3,23 +3,23 @@
 #include "base/char.h"
 #include "base/clock.h"
 
-#define TRACESTATE_MAX 512 /* what W3C asks everyone to pass on */
+#define TRACESTATE_MAX 512 /* the length that W3C requires to be passed on */
 #define VALUE_MAX EVENT_HEADERS_MAX
 
-/* How an attribute is written: as a header, as a member, or by the caller. */
+/* How attributes are written: as headers, as JSON members, or by the caller. */
 struct writer {
     cloudevents_fn *put;
     void *ctx;
-    bool failed; /* there was no memory */
+    bool failed; /* out of memory */
 };
 
-/* Names that a header of an event may not have, because we set these attributes ourselves. */
+/* Names that an event's header may not have, because we set these attributes ourselves. */
 static const char *const ours[] = {
     "specversion",     "id",         "source", "type",       "subject", "time",
     "datacontenttype", "dataschema", "data",   "database64", "tenant",  "aggregateversion",
 };
 
-/* Appends s. Bytes that a header cannot hold as they are become %XX. */
+/* Appends s, with bytes that a header cannot hold as %XX. */
 static void add_percent(struct buf *b, struct str s)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -59,7 +59,7 @@ static void add(struct writer *w, struct str name, struct str value)
         w->put(w->ctx, name, value);
 }
 
-/* Writes the key that order goes by: order/42. */
+/* Writes the ordering key: order/42. */
 static void add_subject(struct writer *w, const struct event *ev)
 {
     if (!ev->aggregate_id.p)
@@ -78,10 +78,10 @@ static void add_subject(struct writer *w, const struct event *ev)
     buf_release(&text);
 }
 
-/* ---- which headers go along ---- */
+/* ---- the event's headers ---- */
 
-/* Whether v fits a form, character by character: x means a hexadecimal digit in lower case, any
- * other character means itself. */
+/* Whether v matches a form: x stands for a lower-case hexadecimal digit, any other character for
+ * itself. */
 static bool has_form(struct str v, const char *form)
 {
     if (v.n != strlen(form))
@@ -96,7 +96,7 @@ static bool has_form(struct str v, const char *form)
     return true;
 }
 
-/* is_tracestate only checks the length, and that the value can be put into a header line. */
+/* Checks only the length, and that the value can be put into a header line. */
 static bool is_tracestate(struct str v)
 {
     if (v.n == 0 || v.n > TRACESTATE_MAX)
@@ -107,8 +107,8 @@ static bool is_tracestate(struct str v)
     return true;
 }
 
-/* Whether a header can go along under its name: CloudEvents allows lower-case letters and digits
- * only, and some attributes we set ourselves. */
+/* Whether a header can become an attribute under its name: CloudEvents allows only lower-case
+ * letters and digits, and some attributes we set ourselves. */
 static bool is_extension(struct str name)
 {
     if (name.n == 0)
@@ -124,7 +124,7 @@ static bool is_extension(struct str name)
     return true;
 }
 
-/* Adds a header, or replaces the one of that name: the last one wins. */
+/* Adds a header, or replaces the one with that name: the last wins. */
 static int put_header(struct cloudevents_headers *all, struct str name, struct json value,
                       struct error *err)
 {
@@ -166,7 +166,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* Whether a value has the form that W3C defines. One that does not is left out. */
+/* Whether a value has the form defined by W3C. Other values are left out. */
 static bool is_fit(const char *name, struct str value)
 {
     if (strcmp(name, "traceparent") == 0)
