@@ -5,7 +5,7 @@
 #include "base/hash.h"
 
 #define BUCKETS 4096
-#define FORGET 8192 /* from this many streams on, those at rest are forgotten */
+#define FORGET 8192 /* from this many streams on, idle ones are dropped */
 
 int streams_init(struct streams *s)
 {
@@ -15,7 +15,7 @@ int streams_init(struct streams *s)
     return 0;
 }
 
-/* Drops the streams at rest, or all of them. */
+/* Drops the idle streams, or all of them. */
 static void forget(struct streams *s, bool all)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
@@ -44,7 +44,7 @@ void streams_release(struct streams *s)
     *s = (struct streams){0};
 }
 
-/* Returns where the stream of that name is linked, or would be. */
+/* Returns the link to the stream of that name, or where it would be. */
 static struct stream **slot_of(struct streams *s, struct str name)
 {
     uint64_t hash = hash_end(hash_add(HASH_INIT, name));
@@ -94,7 +94,7 @@ size_t streams_dirty(struct streams *s, const struct hwm **ret)
     if (s->n_dirty > s->list_cap) {
         struct hwm *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
         if (!list)
-            return 0; /* they stay dirty, and are listed next time */
+            return 0; /* they stay dirty and are listed next time */
         s->list = list;
         s->list_cap = s->n_dirty * 2;
     }
