@@ -11,7 +11,7 @@
 
 /* Reading */
 
-/* Returns the number of that name, or 0. */
+/* Returns the number with that name, or 0. */
 static int64_t number_of(struct json o, struct str name)
 {
     struct json v;
@@ -20,7 +20,7 @@ static int64_t number_of(struct json o, struct str name)
     return is_number ? n : 0;
 }
 
-/* Number_of, where anything below 1 means that there is no limit. */
+/* number_of for limits: anything below 1 means no limit. */
 static int64_t limit_of(struct json o, struct str name)
 {
     int64_t n = number_of(o, name);
@@ -85,13 +85,13 @@ bool nats_stream_takes(const struct nats_stream *st, struct str subject)
         if (nats_stream_covers(pattern, subject))
             return true;
         p += pattern.n;
-        if (*p) /* there is no blank behind a NUL that the server has sent */
+        if (*p) /* no blank follows if the server has sent a NUL */
             p++;
     }
     return false;
 }
 
-/* Keeps the patterns of a stream. They have no blanks: a subject cannot. */
+/* Stores the subject patterns of a stream. They contain no blanks: a subject cannot. */
 static int read_subjects(struct json config, struct nats_stream *st, struct error *err)
 {
     struct json list, v;
@@ -271,7 +271,7 @@ int nats_tail_init(struct nats_tail *t, size_t n)
     return 0;
 }
 
-/* Returns where an id is, or would be. There is always a free place. */
+/* Returns the slot of an id, or a free one for it. There is always a free slot. */
 static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id, uint64_t hash[2])
 {
     hash[0] = hash_end(hash_add(HASH_INIT, id));
