@@ -1,7 +1,8 @@
 /* kafka.c: the sink that writes to Kafka topics: an idempotent producer that never leaves a gap,
- * thousands of messages in flight, one delivery report per event. The library's own threads do the
- * work, and nothing here waits for them: reports are consumed when its descriptor is readable, and
- * every delivery has its own time limit. */
+ * thousands of messages in flight, one delivery report per event.
+ *
+ * The library's own threads do the work, and nothing here waits for them: reports are consumed
+ * when its descriptor is readable, and every delivery has its own time limit. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
-/* kafka_answer.c: what the producer's reports, or the lack of them, mean for the events. The
- * producer is fail-stop: once a message of a partition has failed, it sends none behind it. So any
- * failure breaks it: everything it still holds is returned, and it is replaced. If a broker refused
- * a batch, possibly only one event in it is at fault: the returned events are sent again one by
- * one, until the faulty one has been refused on its own. For any other reason the events go back to
- * the engine, which waits. */
+/* kafka_answer.c: what the producer's reports, or the lack of them, mean for the events.
+ *
+ * The producer is fail-stop: once a message of a partition has failed, it sends none behind it.
+ * So any failure breaks it: everything it still holds is returned, and it is replaced. If a
+ * broker refused a batch, possibly only one event in it is at fault: the returned events are
+ * sent again one by one, until the faulty one has been refused on its own. For any other reason
+ * the events go back to the engine, which waits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -137,7 +137,7 @@ struct kafka_retired {
 
 /* State of an event. From ITEM_STORED on its result is known. */
 enum kafka_state {
-    ITEM_WAITING,  /* to be handed to the producer */
+    ITEM_WAITING,  /* not handed to the producer yet */
     ITEM_LOOKUP,   /* it may be in the topic already: being looked up */
     ITEM_SENT,     /* with the producer */
     ITEM_REFUSED,  /* it was refused, on its own or in a batch */

@@ -1,8 +1,11 @@
-/* kafka_tail.h: reads the end of a topic to find out which events it already contains. With
- * dedupe=on every message has a header, outbox-id: CONSUMER/ID. An event that may already have been
- * written, by a relay that vanished before reporting it, is looked up in everything written since
- * the event was created. If found, it is not written again. Reading blocks on brokers, so it has
- * its own thread, and a library consumer that is in no group and commits nothing. */
+/* kafka_tail.h: reads the end of a topic to find out which events it already contains.
+ *
+ * With dedupe=on every message has a header, outbox-id: CONSUMER/ID. An event that may already
+ * have been written, by a relay that vanished before reporting it, is looked up in everything
+ * written since the event was created. If found, it is not written again.
+ *
+ * Reading blocks on brokers, so it has its own thread, and a library consumer that is in no
+ * group and commits nothing. */
 #ifndef SINK_KAFKA_TAIL_H
 #define SINK_KAFKA_TAIL_H
 

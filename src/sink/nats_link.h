@@ -1,9 +1,10 @@
-/* nats_link.h: a connection to NATS, in its own thread. libnats blocks in many places: it connects,
- * logs in and performs the TLS handshake before it returns, and with TLS even a read or a write may
- * block. So only the thread of a link calls what could block. The sink's thread passes messages and
- * receives replies under a lock that is held only for that. libnats never reconnects on its own:
- * what it buffered for resending would overtake what the engine has sent since. A link that is
- * lost, or dropped, sends nothing more. */
+/* nats_link.h: a connection to NATS, in its own thread.
+ *
+ * libnats blocks in many places: it connects, logs in and performs the TLS handshake before it
+ * returns, and with TLS even a read or a write may block. So only the thread of a link calls
+ * what could block. The sink's thread passes messages and receives replies under a lock that is
+ * held only for that. libnats never reconnects on its own: what it buffered for resending would
+ * overtake what the engine has sent since. A link that is lost, or dropped, sends nothing more. */
 #ifndef SINK_NATS_LINK_H
 #define SINK_NATS_LINK_H
 

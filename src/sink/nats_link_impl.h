@@ -57,10 +57,12 @@ struct nats_link {
 /* A time limit for libnats' TLS handshake, which has none of its own. libnats performs the
  * handshake on a blocking socket, and does not reveal which one until it is done; a server that
  * stalls during it would block the thread forever. OpenSSL does: it calls us when the handshake
- * begins, in the connecting thread. nats_tls_begin limits every read and write of a handshake that
- * this thread begins until nats_tls_end. A read that takes longer fails, and the handshake with it.
- * Meanwhile l->shaking is our duplicate of that socket's descriptor, by which another thread can
- * end it; l may be NULL. */
+ * begins, in the connecting thread.
+ *
+ * nats_tls_begin limits every read and write of a handshake that this thread begins until
+ * nats_tls_end. A read that takes longer fails, and the handshake with it. Meanwhile l->shaking
+ * is our duplicate of that socket's descriptor, by which another thread can end it; l may be
+ * NULL. */
 void nats_tls_begin(struct nats_link *l, int64_t limit_ms);
 void nats_tls_end(void);
 

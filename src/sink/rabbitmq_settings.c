@@ -5,7 +5,7 @@
 
 #include "sink/rabbitmq_impl.h"
 
-#define OUT_MAX ((size_t)1 << 30) /* ceiling of what is queued: one event may be large */
+#define OUT_MAX ((size_t)1 << 30) /* limit on queued bytes: one event may be large */
 #define BEAT_MIN_MS 1000
 #define BEAT_MAX_MS 3600000
 
@@ -41,8 +41,8 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-/* Takes VHOST/EXCHANGE apart at the last slash, since the usual virtual host is a slash itself. An
- * empty VHOST means that one. */
+/* Splits VHOST/EXCHANGE at the last slash, since the usual virtual host is itself a slash. An empty
+ * VHOST means that one. */
 static int split_path(const char *path, struct rabbitmq_settings *s, struct error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -62,8 +62,8 @@ static int split_path(const char *path, struct rabbitmq_settings *s, struct erro
     return 0;
 }
 
-/* Fills in what follows from the rest of the URL: the routing key, and SASL EXTERNAL if all we have
- * is a certificate. */
+/* Fills in defaults that depend on the rest of the URL: the routing key, and SASL EXTERNAL if we
+ * have only a certificate. */
 static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url *u,
                            struct error *err)
 {
@@ -136,7 +136,7 @@ void rabbitmq_settings_release(struct rabbitmq_settings *s)
 
 /* The login */
 
-/* Defaults to that of guest, like every AMQP client; brokers accept it only from localhost. */
+/* Defaults to guest's password, like every AMQP client; brokers accept it only from localhost. */
 static char *read_password(void *ctx, struct error *err)
 {
     const struct broker_url *u = ctx;

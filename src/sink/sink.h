@@ -1,7 +1,9 @@
 /* sink.h: the contract of a sink, the place a consumer delivers to. docs/extending.md is the
- * tutorial. A sink belongs to one pipeline and is called from its thread only. It knows nothing
- * about retries, order or claims: it accepts deliveries, makes progress when driven, and reports
- * how each one ended. */
+ * tutorial.
+ *
+ * A sink belongs to one pipeline and is called from its thread only. It knows nothing about
+ * retries, order or claims: it accepts deliveries, makes progress when driven, and reports how
+ * each one ended. */
 #ifndef SINK_SINK_H
 #define SINK_SINK_H
 
@@ -65,18 +67,20 @@ struct sink_result {
 
 enum {
     /* Deliveries take effect in the order of submission: an event is delivered, or it and
-     * everything behind it come back SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission order.
-     * (For a peer that keeps order only within a key, as a topic with partitions does: it and
-     * everything behind it of its key; events of other keys may still be delivered.) Then the
-     * engine may have many events of one key in flight. Without this flag it sends the next event
-     * of a key only after the previous one has ended. One more result is allowed: SINK_REJECT, for
-     * an event that this sink can never express. It does not take effect, and the events around it,
-     * including those of its key behind it, end as if it had not been there, as behind any dead
-     * letter. The result must be the same whenever the event is offered again, because after a
-     * crash it may be offered again once the others were delivered. SINK_REFUSED is allowed as well
-     * if no later event of the key in flight takes effect: each of those comes back SINK_REFUSED,
-     * or as above. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never returned: the event would be
-     * retried behind others of its key. */
+     * everything behind it come back SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission
+     * order. (For a peer that keeps order only within a key, as a topic with partitions does: it
+     * and everything behind it of its key; events of other keys may still be delivered.) Then
+     * the engine may have many events of one key in flight. Without this flag it sends the next
+     * event of a key only after the previous one has ended.
+     *
+     * One more result is allowed: SINK_REJECT, for an event that this sink can never express. It
+     * does not take effect, and the events around it, including those of its key behind it, end
+     * as if it had not been there, as behind any dead letter. The result must be the same
+     * whenever the event is offered again, because after a crash it may be offered again once
+     * the others were delivered. SINK_REFUSED is allowed as well if no later event of the key in
+     * flight takes effect: each of those comes back SINK_REFUSED, or as above. SINK_RETRY,
+     * SINK_LATER and SINK_NOT_MINE are never returned: the event would be retried behind others
+     * of its key. */
     SINK_FAILSTOP = 1,
 
     /* The sink supports chained deliveries, so an event may be submitted together with the events
