@@ -163,11 +163,11 @@ static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbi
         rc = frame(ctx, f, has_method ? &m : NULL, err);
     } else if (f->channel != 0) {
         rc = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                       "%s speaks on a channel before the login", rabbit_conn_label(c));
+                       "%s sent a frame on a channel before the login", rabbit_conn_label(c));
     } else if (has_method) {
         rc = rabbit_greeting_take(c, &m, &login_done, err);
     } else if (f->type != RABBIT_HEARTBEAT) {
-        err_set(err, ERR_INVALID, "it sends a message on channel 0");
+        err_set(err, ERR_INVALID, "it sent a message on channel 0");
         rc = protocol_error(c, err);
     }
     if (login_done) {

@@ -71,12 +71,12 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     uint16_t channel = (uint16_t)number(&c, 2);
     size_t size = (size_t)number(&c, 4);
     if (size + AROUND > max)
-        return err_set(err, ERR_INVALID, "it sends a frame of %zu bytes, and %zu were agreed on",
+        return err_set(err, ERR_INVALID, "it sent a frame of %zu bytes, and %zu were agreed on",
                        size + AROUND, max);
     if (in.n < size + AROUND)
         return 0;
     if ((unsigned char)in.p[HEAD + size] != FRAME_END)
-        return err_set(err, ERR_INVALID, "it sends a frame without an end");
+        return err_set(err, ERR_INVALID, "it sent a frame without an end");
     *ret = (struct rabbit_frame){(enum rabbit_frame_type)type, channel, {in.p + HEAD, size}};
     return (ssize_t)(size + AROUND);
 }
@@ -113,11 +113,11 @@ int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_me
     amqp_method_number_t id = (amqp_method_number_t)number(&c, 4);
     bool fits = !c.bad && f->payload.n + AROUND <= RABBIT_FRAME_MIN;
     if (!fits || !is_expected(id))
-        return err_set(err, ERR_INVALID, "it sends a method that was not asked for");
+        return err_set(err, ERR_INVALID, "it sent an unexpected method");
 
     void *decoded = NULL;
     if (amqp_decode_method(id, pool, rabbit_bytes(c.rest), &decoded) < 0 || !decoded)
-        return err_set(err, ERR_INVALID, "it sends a method that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent a method that cannot be read");
     *ret = (amqp_method_t){.id = id, .decoded = decoded};
     return 0;
 }
@@ -157,7 +157,7 @@ int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret,
         h.type = text(&c, 1);
 
     if (c.bad || class != BASIC_CLASS || more_flags)
-        return err_set(err, ERR_INVALID, "it sends the header of a message that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent the header of a message that cannot be read");
     *ret = h;
     return 0;
 }
@@ -234,7 +234,7 @@ int rabbit_frame_fields(struct str table, rabbit_field_fn *field, void *ctx, str
     while (c.rest.n > 0 && !c.bad)
         read_field(&c, field, ctx);
     if (c.bad)
-        return err_set(err, ERR_INVALID, "it sends headers that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent headers that cannot be read");
     return 0;
 }
 

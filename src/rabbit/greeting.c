@@ -215,6 +215,6 @@ int rabbit_greeting_take(struct rabbit_conn *c, const amqp_method_t *m, bool *re
     case AMQP_CONNECTION_UNBLOCKED_METHOD: c->blocked = false; return 0;
     default: break;
     }
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
                      rabbit_conn_label(c), amqp_method_name(m->id));
 }

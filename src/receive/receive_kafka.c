@@ -167,7 +167,7 @@ static int connect_reader(struct kafka_receiver *rc, struct error *err)
     rc->rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, said, sizeof said);
     if (!rc->rk) {
         rd_kafka_conf_destroy(conf);
-        return err_set(err, ERR_CONFIG, "kafka: librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "kafka: librdkafka: %s", said);
     }
     rd_kafka_poll_set_consumer(rc->rk);
     rc->list = rd_kafka_topic_partition_list_new(8);

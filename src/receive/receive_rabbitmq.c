@@ -70,7 +70,7 @@ static amqp_field_value_t offset_of(const char *from)
 static int out_of_turn(const struct rabbitmq_receiver *rc, const amqp_method_t *m,
                        struct error *err)
 {
-    return err_set(err, ERR_UNAVAILABLE, "%s says %s out of turn", rabbit_conn_label(&rc->conn),
+    return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected %s", rabbit_conn_label(&rc->conn),
                    amqp_method_name(m->id));
 }
 
@@ -174,7 +174,7 @@ static int take_content(struct rabbitmq_receiver *rc, const struct rabbit_frame 
         return take_header(rc, f, err);
     bool fits = p && f->type == RABBIT_BODY && f->payload.n <= p->rest;
     if (!fits)
-        return err_set(err, ERR_UNAVAILABLE, "%s sends a message out of turn",
+        return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected message",
                        rabbit_conn_label(&rc->conn));
     memcpy(p->data + p->n, f->payload.p, f->payload.n);
     p->n += f->payload.n;
@@ -351,7 +351,7 @@ static int rabbitmq_begin(struct receiver *base, struct error *err)
         return -1;
     while (rc->reading != READ_RUNS) {
         if (receive_stop(base, 0))
-            return err_set(err, ERR_BUSY, "told to stop");
+            return err_set(err, ERR_BUSY, "asked to stop");
         if (drive_for(rc, WAIT_MS, err) != 0)
             return -1;
     }

@@ -357,7 +357,7 @@ static int search_server(struct redis_receiver *rc, size_t peer, const char *fro
                               "COUNT", "1000", "TYPE",  "stream"};
         if (peers_ask_at(&rc->peers, peer, 8, argv, &r, err) != 0)
             return -1;
-        int failed = err_set(err, ERR_UNAVAILABLE, "%s gave no such answer to SCAN as Redis gives",
+        int failed = err_set(err, ERR_UNAVAILABLE, "%s sent an invalid reply to SCAN",
                              rc->peers.peer[peer]->url.label);
         snprintf(cursor, sizeof cursor, "0");
         if (is_pair(r)) {

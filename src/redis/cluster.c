@@ -122,7 +122,7 @@ static bool read_master(const redisReply *r, const char *asked_host, struct redi
 
 static int odd(struct error *err)
 {
-    return err_set(err, ERR_UNAVAILABLE, "no such answer to CLUSTER SLOTS as Redis gives");
+    return err_set(err, ERR_UNAVAILABLE, "invalid reply to CLUSTER SLOTS");
 }
 
 int redis_cluster_slots(const redisReply *reply, const char *asked_host, redis_slots_fn *take,

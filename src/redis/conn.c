@@ -250,7 +250,7 @@ void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[R
     bool repeats = secret.n > 0 &&
                    memmem(said.p, said.n, secret.p, min_size(secret.n, SECRET_TOLD));
     if (repeats)
-        snprintf(out, REDIS_TEXT, "an error that repeats our password, and is not shown");
+        snprintf(out, REDIS_TEXT, "an error that repeats our password (not shown)");
     else
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
@@ -270,7 +270,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
             /* The reply is longer than any that we could have requested. */
             if (c->coming > (greeting ? GREET_MAX : c->in_max))
                 return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                                 "%s sends a reply that does not end", c->url->label);
+                                 "%s sent a reply that does not end", c->url->label);
             return 0;
         }
         c->coming = 0;
@@ -388,7 +388,7 @@ static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct err
     if (rc < 0 && errno != EINTR)
         return err_errno(err, ERR_INTERNAL, errno, "poll");
     if (fds[1].revents)
-        return err_set(err, ERR_BUSY, "told to stop");
+        return err_set(err, ERR_BUSY, "asked to stop");
     return 0;
 }
 

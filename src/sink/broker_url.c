@@ -81,7 +81,7 @@ static int add_host(const struct reading *r, struct str s, struct error *err)
 {
     struct broker_url *u = r->url;
     if (u->n_hosts == BROKER_HOSTS_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d hosts; a few to begin with are enough",
+        return err_set(err, ERR_CONFIG, "more than %d hosts; a few bootstrap hosts are enough",
                        BROKER_HOSTS_MAX);
     struct broker_host *more = reallocarray(u->hosts, u->n_hosts + 1, sizeof *more);
     if (!more)

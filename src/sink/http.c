@@ -144,7 +144,7 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
         /* The pause holds even if other requests in flight have closed the engine's circuit
          * again. */
         int64_t left_ms = (h->hold_until - now) / MS_NS + 1;
-        snprintf(text, sizeof text, "%s: HTTP %d; it asked to be left alone for another %lld s",
+        snprintf(text, sizeof text, "%s: HTTP %d; it asked for a pause, for another %lld s",
                  h->where, h->hold_status, (long long)((left_ms + 999) / 1000));
         struct sink_result res = {
             .status = SINK_DOWN, .native = h->hold_status, .text = text, .retry_after_ms = left_ms};

@@ -145,7 +145,7 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
                  "%s: no socket: %s; this process may have too many files open for its concurrency",
                  r->h->where, strerror(r->no_socket));
     else if (r->got_headers > HTTP_HEADERS_MAX)
-        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in an answer", r->h->where,
+        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in a response", r->h->where,
                  HTTP_HEADERS_MAX / 1024);
     else if (long_header)
         snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long",
@@ -192,6 +192,6 @@ struct sink_result http_late(const struct request *r, char text[HTTP_TEXT])
     res.native = CURLE_OPERATION_TIMEDOUT;
     text_duration_show(r->h->base.cfg.timeout_ms, limit);
     snprintf(text, HTTP_TEXT, "%s: %s within %s", r->h->where,
-             was_sent(r) ? "no whole answer" : "no connection", limit);
+             was_sent(r) ? "no complete response" : "no connection", limit);
     return res;
 }

@@ -31,7 +31,7 @@ static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct erro
     if (k->tail_fd < 0)
         k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (k->tail_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "kafka sink: no descriptor is left");
+        return err_set(err, ERR_UNAVAILABLE, "kafka sink: out of file descriptors");
     if (!k->tail) {
         rd_kafka_conf_t *conf = rd_kafka_conf_new();
         if (kafka_producer_conf(k, conf, err) != 0) {
@@ -70,8 +70,8 @@ static void end_lookups(struct kafka_sink *k)
         return;
     k->told_partial = true;
     broker_set_caution(&k->b,
-                       "topic %s has too many new messages to look for an event in all of them: "
-                       "one that a vanished relay had written may be repeated",
+                       "topic %s has too many new messages to search all of them for an event: "
+                       "one already written by a vanished relay may be repeated",
                        k->topic);
 }
 

@@ -191,7 +191,7 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
     } else if (it->state == ITEM_NO_TOPIC && !it->chained) {
         res.status = SINK_REFUSED; /* in a chain, only the first is refused */
     } else if (it->state == ITEM_CUT) {
-        snprintf(text, sizeof text, "one before it of its key was not delivered");
+        snprintf(text, sizeof text, "an earlier event of its key was not delivered");
     }
     end_item(k, it, &res);
 }

@@ -31,7 +31,7 @@ static int set_all(rd_kafka_conf_t *conf, const struct property *all, size_t n, 
             RD_KAFKA_CONF_OK)
             continue;
         text_clean(said, sizeof said, said, strlen(said));
-        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka: %s", said);
     }
     return 0;
 }
@@ -202,22 +202,21 @@ static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct 
     rd_kafka_conf_t *conf = NULL;
     p->fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (p->fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "kafka sink: no descriptor is left");
+        return err_set(err, ERR_UNAVAILABLE, "kafka sink: out of file descriptors");
     if (make_conf(k, &conf, err) != 0)
         return -1;
     p->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, said, sizeof said);
     if (!p->rk) {
         rd_kafka_conf_destroy(conf);
         text_clean(said, sizeof said, said, strlen(said));
-        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka: %s", said);
     }
     p->queue = rd_kafka_queue_get_main(p->rk);
     rd_kafka_queue_io_event_enable(p->queue, p->fd, &one, sizeof one);
     if (k->fixed)
         p->topic = rd_kafka_topic_new(p->rk, k->topic, NULL);
     if (k->fixed && !p->topic)
-        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka does not take the topic %s",
-                       k->topic);
+        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka rejects the topic %s", k->topic);
     return 0;
 }
 

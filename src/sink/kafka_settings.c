@@ -32,7 +32,7 @@ static const struct {
     {"metadata.broker.list", "the hosts of the URL are what counts"},
     {"security.protocol", "write kafka+ssl:// for TLS, and USER@ to log in"},
     {"sasl.username", "write USER@ before the host"},
-    {"sasl.password", "a password belongs into password-file=FILE or " PASSWORD_ENV},
+    {"sasl.password", "a password belongs in password-file=FILE or " PASSWORD_ENV},
     {"sasl.mechanism", "write sasl=MECHANISM"},
     {"enable.ssl.certificate.verification", "certificates are always verified; ca=FILE names ours"},
     {"ssl.endpoint.identification.algorithm", "the names in certificates are always verified"},
@@ -79,7 +79,7 @@ static int set_property(void *field, const char *value, const struct option_def 
     rd_kafka_conf_destroy(conf);
     if (known != RD_KAFKA_CONF_OK) {
         text_clean(said, sizeof said, said, strlen(said));
-        return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "librdkafka: %s", said);
     }
 
     struct kafka_properties *all = field;

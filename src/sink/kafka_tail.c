@@ -237,13 +237,13 @@ static int connect_reader(struct kafka_tail *t, rd_kafka_conf_t *conf, struct er
         if (rd_kafka_conf_set(conf, settings[i][0], settings[i][1], said, sizeof said) !=
             RD_KAFKA_CONF_OK) {
             rd_kafka_conf_destroy(conf);
-            return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
+            return err_set(err, ERR_CONFIG, "librdkafka: %s", said);
         }
     }
     t->rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, said, sizeof said);
     if (!t->rk) {
         rd_kafka_conf_destroy(conf);
-        return err_set(err, ERR_UNAVAILABLE, "librdkafka says: %s", said);
+        return err_set(err, ERR_UNAVAILABLE, "librdkafka: %s", said);
     }
     rd_kafka_poll_set_consumer(t->rk);
     return 0;

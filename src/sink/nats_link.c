@@ -253,7 +253,8 @@ static void *link_thread(void *arg)
     set_state(l, NATS_LOST, &err);
     disconnect(l);
     nats_ReleaseThreadMemory();
-    OPENSSL_thread_stop(); /* otherwise it would run after the thread has ended, possibly after the program has */
+    /* otherwise it would run after the thread has ended, possibly after the program has */
+    OPENSSL_thread_stop();
 
     pthread_mutex_lock(&l->lock);
     l->ended = true;

@@ -203,7 +203,7 @@ static int ask_server(struct nats_link *l, const char *what, struct str body, st
 
     struct str text = {natsMsg_GetData(l->reply), (size_t)natsMsg_GetDataLength(l->reply)};
     if (json_parse(text, ret, NULL, NULL) != 0)
-        return err_set(err, ERR_UNAVAILABLE, "%s: the answer to %s is no JSON", l->plan->url.label,
+        return err_set(err, ERR_UNAVAILABLE, "%s: the reply to %s is not JSON", l->plan->url.label,
                        subject);
     return 0;
 }

@@ -87,8 +87,8 @@ static int read_settings(const char *url, struct nats_settings *s, struct broker
         return err_prefix(err, "nats sink");
     if (!s->stream)
         return err_set(err, ERR_CONFIG,
-                       "nats sink: which stream? add ?stream=NAME; without one, NATS would drop "
-                       "what has no subscriber");
+                       "nats sink: which stream? add ?stream=NAME; without one, NATS drops "
+                       "messages without a subscriber");
     if (check_name("stream", s->stream, err) != 0)
         return -1;
     if (s->domain && check_name("domain", s->domain, err) != 0)

@@ -147,7 +147,7 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
     bool understood = json_parse(text, &o, NULL, NULL) == 0 &&
                       json_get(o, STR("config"), &config) && config.type == JSON_OBJECT;
     if (!understood)
-        return err_set(err, ERR_UNAVAILABLE, "the server tells nothing about it");
+        return err_set(err, ERR_UNAVAILABLE, "the server gives no information about it");
     read_config(config, ret);
     read_state(o, ret);
     if (read_subjects(config, ret, err) != 0)
@@ -155,10 +155,10 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
 
     if (ret->no_ack)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it has no_ack set, so it never says whether it has stored an event");
+                         "it has no_ack set, so it never confirms that it has stored an event");
     if (ret->sealed)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it is sealed, and takes nothing any more");
+                         "it is sealed, and accepts no more messages");
     bool takes_ours = !want->fixed || nats_stream_takes(ret, str_of(want->subject));
     if (takes_ours)
         return 0;
@@ -220,8 +220,8 @@ static void add_window(struct buf *b, const struct nats_stream *st, int64_t rese
     text_duration_show(resend_ms, resend);
     add_risk(b, "");
     buf_addf(b,
-             "duplicate_window is %s, but an event may come again after %s, and is stored twice "
-             "then unless it is among the last that are looked at",
+             "duplicate_window is %s, but an event may be resent after %s, and is then stored "
+             "twice unless it is among the last messages checked",
              window, resend);
 }
 
@@ -240,7 +240,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
         buf_adds(&b, " drops events whether they were read or not");
     }
     if (strcmp(st->retention, "interest") == 0)
-        add_risk(&b, "retention=interest drops an event that no consumer is there for");
+        add_risk(&b, "retention=interest drops an event if there is no consumer for it");
     if (strcmp(st->retention, "workqueue") == 0)
         add_risk(&b, "retention=workqueue drops an event once it is read, so one that was settled "
                      "late cannot be found again");
@@ -248,7 +248,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
         add_window(&b, st, resend_ms);
     if (st->blind[0] != '\0') {
         add_risk(&b, "");
-        buf_addf(&b, "its last messages cannot be looked at (%s)", st->blind);
+        buf_addf(&b, "its last messages cannot be read (%s)", st->blind);
     }
 
     out[0] = '\0';

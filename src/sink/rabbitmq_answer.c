@@ -185,7 +185,7 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
     }
     bool fits = ret->what == RETURNING_BODY && f->type == RABBIT_BODY && f->payload.n <= ret->rest;
     if (!fits)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends an unexpected message",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected message",
                          rabbit_conn_label(&r->conn));
     ret->rest -= f->payload.n;
     if (ret->rest == 0)
@@ -278,7 +278,7 @@ static int take_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct e
         return 0;
     }
     default:
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
                          rabbit_conn_label(&r->conn), amqp_method_name(m->id));
     }
 }
@@ -290,8 +290,8 @@ int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_m
     bool expected = f->channel == RABBITMQ_CHANNEL && r->channel != CHANNEL_NONE;
     if (!expected)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s speaks on channel %d, which is not open", rabbit_conn_label(&r->conn),
-                         f->channel);
+                         "%s sent a frame on channel %d, which is not open",
+                         rabbit_conn_label(&r->conn), f->channel);
     if (!m)
         return take_content(r, f, err);
     if (m->id == AMQP_CHANNEL_CLOSE_METHOD)

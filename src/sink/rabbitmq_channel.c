@@ -126,7 +126,7 @@ int rabbitmq_channel_open(struct rabbitmq_sink *r, struct error *err)
 int rabbitmq_channel_reply(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
 {
     if (m->id != steps[r->step].answer)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
                          rabbit_conn_label(&r->conn), amqp_method_name(m->id));
     r->step++;
     return take_steps(r, err);

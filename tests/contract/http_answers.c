@@ -140,7 +140,7 @@ static void silence_ends_at_the_time_limit(void **state)
     f->rig.ahead_ns += 2 * SECOND;
     sink_rig_run(&f->rig);
     assert_int_equal(it->status, SINK_RETRY);
-    sink_assert_says(it, "no whole answer within 30s");
+    sink_assert_says(it, "no complete response within 30s");
 }
 
 static void as_many_at_once_as_set_and_no_more(void **state)

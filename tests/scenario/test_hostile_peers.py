@@ -116,7 +116,7 @@ class Peers(Case):
 
     def test_no_endpoint_takes_more_than_its_share(self):
         said = self.relay_to(ENDPOINTS, "http://127.0.0.1:{}/hook")
-        self.assertIn("more than 256 KiB of headers in an answer", said)
+        self.assertIn("more than 256 KiB of headers in a response", said)
 
     def test_no_redis_takes_more_than_its_share(self):
         self.relay_to(SERVERS, "redis://127.0.0.1:{}?stream=s")
