@@ -152,8 +152,8 @@ enum kafka_state {
 struct kafka_item {
     struct flight f;
     uint64_t number; /* in order of acceptance */
+    uint64_t chain;  /* the number of the first of its chain */
     enum kafka_state state;
-    bool chained;
     bool unasked;    /* ITEM_UNFIT: decided without asking the brokers */
     bool doubtful;   /* it may be in the topic already, and was not looked up yet */
     uint64_t lookup; /* of ITEM_LOOKUP: number of the lookup */
@@ -206,6 +206,12 @@ static inline bool kafka_singly(const struct kafka_sink *k)
 static inline struct kafka_item *kafka_next(const struct kafka_item *it)
 {
     return (struct kafka_item *)it->f.next;
+}
+
+/* kafka_chained returns whether an event belongs to a chain and is not its first. */
+static inline bool kafka_chained(const struct kafka_item *it)
+{
+    return it->number != it->chain;
 }
 
 /* kafka_message_topic returns the topic of an event, borrowed until the next call; NULL with

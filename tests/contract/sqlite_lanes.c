@@ -92,7 +92,7 @@ static void worker_without_a_lane_gets_one_at_the_next_turn(void **state)
 }
 
 /* Whoever has everything there is need not be asked to share it. */
-static void worker_asks_for_no_lane_if_there_is_nothing_more_to_do(void **state)
+static void worker_without_work_requests_no_lane(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -135,7 +135,7 @@ static void unclaimed_lane_is_freed_and_lanes_are_joined_again(void **state)
     dismiss(&b);
 }
 
-static void what_is_given_back_of_all_lanes_comes_again_in_all_of_them(void **state)
+static void events_released_from_all_lanes_return_to_all_lanes(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 16);
@@ -152,7 +152,7 @@ static void what_is_given_back_of_all_lanes_comes_again_in_all_of_them(void **st
 }
 
 /* Once lanes went on by themselves, the place of all of them is not one that all go back to. */
-static void what_is_given_back_of_lanes_that_went_on_is_parked(void **state)
+static void events_released_from_advanced_lanes_are_parked(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -175,7 +175,7 @@ static void what_is_given_back_of_lanes_that_went_on_is_parked(void **state)
     dismiss(&b);
 }
 
-static void claim_of_all_lanes_that_expires_is_taken_over(void **state)
+static void expired_claim_of_all_lanes_is_taken_over(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -209,10 +209,59 @@ static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
     pass(1001);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 0);
+    assert_in_range(b.hint.wait_ms, 1000, LEASE); /* not for what may not be taken over yet */
     pass(LEASE);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 110);
     dismiss(&a);
+    dismiss(&b);
+}
+
+/* The last claim is of a lane that the first one is not of, but the one between them is of both. */
+static void expired_lane_claim_waits_for_a_whole_claim_that_waits(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool lost;
+    int64_t known[2];
+    struct claim_request req = request_as("c", "a", ORDER_KEY, 2);
+    fill(g, 2);
+    struct worker b = hire_sole(g, "b", 2);
+
+    req.max_events = EVENTS;
+    req.max_bytes = 1 << 24;
+    req.lane_hint = 1; /* both lanes stand at the end */
+    claim_by(g, req);
+    assert_int_equal(g->b.lane, 1);
+    assert_true(settle_by(g, "c", "a", NULL, 0));
+    req.lane_hint = 0;
+    claim_by(g, req);
+    assert_int_equal(g->b.lane, 0);
+    known[0] = g->b.epoch;
+    struct batch first = g->b;
+
+    insert_events();
+    req.known = known;
+    req.n_known = 1;
+    req.sole = true;
+    assert_int_equal(claim_by(g, req), EVENTS);
+    assert_int_equal(g->b.lane, STORE_ALL_LANES);
+    known[1] = g->b.epoch;
+    req.n_known = 2;
+    req.sole = false;
+    req.lane_hint = 1;
+    insert_events();
+    assert_true(claim_by(g, req) > 0);
+    assert_int_equal(g->b.lane, 1);
+
+    pass(LEASE / 2);
+    must(extend_by(g, "a", &first, &lost, &err), &err);
+    pass(LEASE / 2 + 1);
+    step(&b, 0);
+    assert_int_equal(b.hint.crashed, 0);
+    pass(LEASE);
+    step(&b, 0);
+    assert_true(b.hint.crashed > EVENTS);
     dismiss(&b);
 }
 
@@ -251,12 +300,13 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(sole_worker_claims_from_many_lanes_as_from_one),
     ON_A_STORE(one_of_several_workers_takes_a_single_lane),
     ON_A_STORE(worker_without_a_lane_gets_one_at_the_next_turn),
-    ON_A_STORE(worker_asks_for_no_lane_if_there_is_nothing_more_to_do),
+    ON_A_STORE(worker_without_work_requests_no_lane),
     ON_A_STORE(unclaimed_lane_is_freed_and_lanes_are_joined_again),
-    ON_A_STORE(what_is_given_back_of_all_lanes_comes_again_in_all_of_them),
-    ON_A_STORE(what_is_given_back_of_lanes_that_went_on_is_parked),
-    ON_A_STORE(claim_of_all_lanes_that_expires_is_taken_over),
+    ON_A_STORE(events_released_from_all_lanes_return_to_all_lanes),
+    ON_A_STORE(events_released_from_advanced_lanes_are_parked),
+    ON_A_STORE(expired_claim_of_all_lanes_is_taken_over),
     ON_A_STORE(expired_lane_claim_waits_for_an_earlier_whole_claim),
+    ON_A_STORE(expired_lane_claim_waits_for_a_whole_claim_that_waits),
     ON_A_STORE(event_in_a_claim_of_all_lanes_is_in_flight),
 };
 const struct suite_part sqlite_lanes_tests = SUITE_PART(tests);

@@ -17,7 +17,7 @@ class Strangers(PgCase):
         super().setUp()
         self.outbox("init")
         if self.sql("SHOW max_prepared_transactions") != [("0",)]:
-            self.sql(f"ALTER DATABASE {self.dbname} SET outbox.doorbell = 'on'")
+            self.sql(f"ALTER DATABASE {self.dbname} SET outbox.wakeup = 'on'")
         self.out = self.path("out")
         self.nobody = self.role()
         self.role_name = re.search(r"[?&]user=([^&]*)", self.nobody).group(1)
@@ -30,7 +30,7 @@ class Strangers(PgCase):
         seen = self.sql("SELECT DISTINCT (classid::bigint << 32) | objid::bigint FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
                         "WHERE d.datname = current_database() AND locktype = 'advisory'")
         made = [self.sql("SELECT hashtextextended(%s, 0)", '"outbox" ' + name)[0] for name in
-                ("bell", "consumer mail", "migrate", "epoch")]
+                ("wakeup", "consumer mail", "migrate", "epoch")]
         return {key for key, in [*seen, *made]} | {key ^ 1 for key, in [*seen, *made]}
 
     def squat(self, how, keys=None):
@@ -69,7 +69,7 @@ class Strangers(PgCase):
                     wait_until(lambda: "wake-ups work again" in relay.output(), SOON, relay.output)
                     self.assertEqual([f["level"] for f in self.findings()], ["ok"])
 
-    def test_an_unrelated_role_blocks_neither_init_nor_settling(self):
+    def test_unrelated_role_blocks_neither_init_nor_settling(self):
         self.squat("")
         self.sql("DELETE FROM outbox.meta WHERE name = 'functions'")
         self.outbox("init", timeout=SOON)
@@ -78,7 +78,7 @@ class Strangers(PgCase):
         epoch, = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0]
         self.assertEqual(self.sql("SELECT outbox.settle('mail', 'w', %s)", epoch), [(True,)])
 
-    def test_a_relay_stays_idle_whatever_shares_its_channel(self):
+    def test_relay_stays_idle_whatever_shares_its_channel(self):
         with self.mail() as relay:
             (pid,), = wait_until(lambda: self.sql("SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = "
                                                   "current_database() AND locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"))
@@ -88,8 +88,8 @@ class Strangers(PgCase):
             while True:  # it has to be awake for that
                 self.squat("_shared", keys)
                 if self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = %s AND mode = 'ShareLock' AND "
-                            "(classid::bigint << 32 | objid::bigint) = outbox._bell_key()", self.stranger.info.backend_pid): break
-                self.sql("SELECT pg_notify(outbox.bell_channel(), n::text) FROM generate_series(1, 20) n")
+                            "(classid::bigint << 32 | objid::bigint) = outbox._wakeup_key()", self.stranger.info.backend_pid): break
+                self.sql("SELECT pg_notify(outbox.wakeup_channel(), n::text) FROM generate_series(1, 20) n")
             wait_until(lambda: "the stranger" in relay.output(), SOON, relay.output)
             # Each statement of the relay begins at another time.
             looks = set()
@@ -98,11 +98,11 @@ class Strangers(PgCase):
                 looks |= set(self.sql("SELECT query_start FROM pg_stat_activity WHERE pid = %s", pid))
             self.assertLess(len(looks), 20)
 
-    def test_an_unrelated_lock_holder_makes_no_commit_notify(self):
+    def test_unrelated_lock_holder_makes_no_commit_notify(self):
         listener = psycopg2.connect(self.store)
         self.addCleanup(listener.close)
         listener.autocommit = True
-        channel, key = self.sql("SELECT outbox.bell_channel(), outbox._bell_key()")[0]
+        channel, key = self.sql("SELECT outbox.wakeup_channel(), outbox._wakeup_key()")[0]
         with listener.cursor() as cursor: cursor.execute(f"LISTEN {channel}")
         self.squat("", [key])
         self.emit("a", "k/1", 1)
@@ -116,18 +116,18 @@ class Strangers(PgCase):
         listener.poll()
         self.assertEqual(len(listener.notifies), 1, "of the second only, whose bell one of us held")
 
-    def test_a_producer_has_no_business_holding_the_bell_either(self):
+    def test_producer_holding_the_wake_up_lock_is_reported_too(self):
         """It emits, and never sleeps: the lock is for those who may work."""
         for part, strange in ("producer", True), ("consumer", False):
             holder = psycopg2.connect(self.role(part))
             self.addCleanup(holder.close)
             holder.autocommit = True
-            with holder.cursor() as cursor: cursor.execute("SELECT pg_try_advisory_lock(outbox._bell_key())")
-            self.assertEqual(self.sql("SELECT outbox._bell_squatted(), outbox._bell_squatters() IS NOT NULL"), [(strange, strange)], part)
+            with holder.cursor() as cursor: cursor.execute("SELECT pg_try_advisory_lock(outbox._wakeup_key())")
+            self.assertEqual(self.sql("SELECT outbox._wakeup_lock_is_foreign(), outbox._wakeup_foreign_holders() IS NOT NULL"), [(strange, strange)], part)
             holder.close()
-            wait_until(lambda: self.sql("SELECT count(*) FROM outbox._bell_locks()") == [(0,)])
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox._wakeup_locks()") == [(0,)])
 
-    def test_the_session_that_locks_a_consumers_row_is_named(self):
+    def test_session_that_locks_a_consumers_row_is_named(self):
         holder = psycopg2.connect(self.store, application_name="the holder")
         self.addCleanup(holder.close)
         with self.mail() as relay:
@@ -140,7 +140,7 @@ class Strangers(PgCase):
             holder.rollback()
             self.wait_for(1, relay)
 
-    def test_a_look_that_finds_nothing_writes_nothing(self):
+    def test_empty_poll_writes_nothing(self):
         self.sql("SELECT outbox.register('mail')")
         self.sql("SELECT * FROM outbox.claim('mail', 'w')")
         look = "SELECT count(*) FROM outbox.claim('mail', 'w'); SELECT pg_current_xact_id_if_assigned() IS NULL"

@@ -17,7 +17,7 @@ class Sweep:
         path = self.path(name)
         return len(self.ndjson(path)) if path.exists() else 0
 
-    def test_sweep_finds_what_no_bell_told_of(self):
+    def test_sweep_finds_events_committed_without_a_wake_up(self):
         self.init()
         with self.deaf(*self.sink("swept"), "--sweep", "300ms") as relay:
             for n in range(1, 8):
@@ -46,10 +46,10 @@ class Postgres(Sweep, PgCase):
 
     def holder(self):
         """holder gives who holds the bell's lock: its process, and when it last asked anything."""
-        return self.sql("SELECT a.pid, a.query_start FROM outbox._bell_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
+        return self.sql("SELECT a.pid, a.query_start FROM outbox._wakeup_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
                         "AND NOT b.second AND a.state = 'idle'")
 
-    def test_a_sleeping_relay_asks_nothing_while_others_come_and_go(self):
+    def test_sleeping_relay_sends_no_query_as_others_come_and_go(self):
         """The server knows when each session last began a statement: the same time means that there was none. Only whoever holds
         the lock is that still: one that listens beside a holder is told when that one gets up, and asks every 10 s."""
         self.init()
@@ -62,7 +62,7 @@ class Postgres(Sweep, PgCase):
             self.emit_unheard(1)
             with self.relay(*self.sink("other"), "--sweep", "1h") as other:
                 wait_until(lambda: self.got("other") == 2, what=other.output)
-                wait_until(lambda: self.sql("SELECT 1 FROM outbox._bell_locks() WHERE second"), what=other.output)
+                wait_until(lambda: self.sql("SELECT 1 FROM outbox._wakeup_locks() WHERE second"), what=other.output)
                 self.emit_unheard(2)
             self.assertEqual((self.holder(), self.got("asleep")), (asleep, 1))
             self.emit("heard")

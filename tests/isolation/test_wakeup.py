@@ -13,7 +13,7 @@ SOON = 20  # seconds, on a busy machine; a relay that missed the bell would look
 LISTENER = 10
 
 
-class Bell(ExactAlone):
+class Wakeup(ExactAlone):
     """The run's own server may allow prepared transactions, and then nobody rings."""
 
     def sleepers(self, names):
@@ -30,14 +30,14 @@ class Bell(ExactAlone):
     def holder(self):
         """holder is the backend that holds the lock of a sleeper; None if nobody does."""
         found = self.reader.do("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
-                               "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key()")
+                               "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key()")
         return found[0][0] if found else None
 
     def listeners(self):
         return self.reader.do("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
-                              "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key() # 1")[0][0]
+                              "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key() # 1")[0][0]
 
-    def test_a_role_that_may_only_emit_rings_for_a_sleeper(self):
+    def test_emit_only_role_can_notify_a_sleeper(self):
         """The trigger runs with the rights of whoever emits, so everything it calls must be open to producers."""
         role = f"rings_{self.dbname}"[:60]
         servers.execute(self.store, f'CREATE ROLE "{role}" LOGIN')
@@ -51,7 +51,7 @@ class Bell(ExactAlone):
         writer.do("SELECT @.emit('a', 'k', '1', '1')")
         self.all_have(["a"], 1, SOON)
 
-    def test_a_producer_checks_for_sleepers_once_a_second(self):
+    def test_producer_checks_for_sleepers_once_a_second(self):
         """Who holds a lock is dear to know. A session that found a worker there rings for its next events without looking."""
         relays = self.sleepers(["a"])
         wait_until(self.holder)
@@ -60,7 +60,7 @@ class Bell(ExactAlone):
         writer.do("BEGIN")
         began = time.monotonic()
         for _ in range(50): writer.emit("a/1")
-        looked = writer.do("SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = '_bell_squatted'")[0][0]
+        looked = writer.do("SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = '_wakeup_lock_is_foreign'")[0][0]
         self.assertLessEqual(looked, 2 + (time.monotonic() - began))
         writer.do("COMMIT")
         self.all_have(["a"], 50, SOON)
@@ -68,7 +68,7 @@ class Bell(ExactAlone):
 
     def test_idle_relay_without_wakeups_reads_only_the_snapshot(self):
         """And as soon as that is another one, it looks for events."""
-        servers.execute(self.store, f'ALTER DATABASE "{self.dbname}" SET outbox.doorbell = off')
+        servers.execute(self.store, f'ALTER DATABASE "{self.dbname}" SET outbox.wakeup = off')
         relays = self.sleepers(["a"])
 
         def asks_little():
@@ -76,7 +76,7 @@ class Bell(ExactAlone):
             return self.reader.do("SELECT query_start FROM pg_stat_activity WHERE datname = current_database() "
                                   "AND query LIKE '%SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text'")
         writer = self.session()
-        writer.do("SET outbox.doorbell = off")
+        writer.do("SET outbox.wakeup = off")
         for n in range(1, 6):
             before = wait_until(asks_little)
             wait_until(lambda: asks_little() not in ([], before))
@@ -88,7 +88,7 @@ class Bell(ExactAlone):
             self.all_have(["a"], n, SOON)
         for relay in relays.values(): relay.stop()
 
-    def test_no_commit_goes_unheard_by_any_of_several_sleepers(self):
+    def test_every_sleeper_notices_every_commit(self):
         names, dice, n = ["a", "b", "c"], random.Random(7), 0
         relays = self.sleepers(names)
         writers = [self.session() for _ in range(4)]
@@ -104,7 +104,7 @@ class Bell(ExactAlone):
             time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # to where they fall asleep, or have
         for relay in relays.values(): relay.stop()
 
-    def test_many_producers_at_once_are_all_heard(self):
+    def test_commits_of_many_producers_all_wake(self):
         names, each = ["a", "b", "c"], 80
         relays = self.sleepers(names)
 
