@@ -96,7 +96,7 @@ static struct arena_block *add_block(struct arena *a, size_t n)
     return b;
 }
 
-static void *take(struct arena *a, size_t n, size_t align)
+static void *arena_take(struct arena *a, size_t n, size_t align)
 {
     struct arena_block *b = a->head;
     size_t pad = 0;
@@ -123,7 +123,7 @@ static void *take(struct arena *a, size_t n, size_t align)
 
 void *arena_alloc(struct arena *a, size_t n)
 {
-    return take(a, n, alignof(max_align_t));
+    return arena_take(a, n, alignof(max_align_t));
 }
 
 void *arena_zalloc(struct arena *a, size_t count, size_t size)
@@ -139,7 +139,7 @@ void *arena_zalloc(struct arena *a, size_t count, size_t size)
 
 char *arena_raw(struct arena *a, size_t n)
 {
-    return take(a, n, 1);
+    return arena_take(a, n, 1);
 }
 
 char *arena_bytes(struct arena *a, const void *p, size_t n)

@@ -91,7 +91,7 @@ static struct date date_of(int64_t days)
 }
 
 /* Writes v with leading zeros and returns the end. */
-static char *put(char *to, unsigned v, int width)
+static char *put_digits(char *to, unsigned v, int width)
 {
     for (int i = width - 1; i >= 0; i--) {
         to[i] = (char)('0' + v % 10);
@@ -116,19 +116,19 @@ size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
     int width = 4;
     for (unsigned more = year / 10000; more; more /= 10)
         width++;
-    p = put(p, year, width);
+    p = put_digits(p, year, width);
     *p++ = '-';
-    p = put(p, (unsigned)d.month, 2);
+    p = put_digits(p, (unsigned)d.month, 2);
     *p++ = '-';
-    p = put(p, (unsigned)d.day, 2);
+    p = put_digits(p, (unsigned)d.day, 2);
     *p++ = 'T';
-    p = put(p, ms / 3600000, 2);
+    p = put_digits(p, ms / 3600000, 2);
     *p++ = ':';
-    p = put(p, ms / 60000 % 60, 2);
+    p = put_digits(p, ms / 60000 % 60, 2);
     *p++ = ':';
-    p = put(p, ms / 1000 % 60, 2);
+    p = put_digits(p, ms / 1000 % 60, 2);
     *p++ = '.';
-    p = put(p, ms % 1000, 3);
+    p = put_digits(p, ms % 1000, 3);
     *p++ = 'Z';
     *p = '\0';
     return (size_t)(p - out);

@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 
 /* Reduces any text to one line of valid UTF-8, fit for a log and for quoting as JSON. */
-static void clean(char *text)
+static void clean_text(char *text)
 {
     const char *end = text + strlen(text);
     for (char *p = text; p < end;) {
@@ -26,11 +26,11 @@ static void clean(char *text)
 }
 
 /* Appends ": " and a text, as far as it fits. */
-static void append(struct error *err, const char *text)
+static void append_text(struct error *err, const char *text)
 {
     size_t n = strlen(err->text);
     snprintf(err->text + n, sizeof err->text - n, ": %s", text);
-    clean(err->text);
+    clean_text(err->text);
 }
 
 static int set(struct error *err, enum err_code code, enum retry_class fate, int native,
@@ -43,7 +43,7 @@ static int set(struct error *err, enum err_code code, enum retry_class fate, int
     err->native = native;
     err->reserved = 0;
     vsnprintf(err->text, sizeof err->text, fmt, ap);
-    clean(err->text);
+    clean_text(err->text);
     return -1;
 }
 
@@ -75,7 +75,7 @@ int err_errno(struct error *err, enum err_code code, int errno_value, const char
     set(err, code, CLASS_NONE, errno_value, fmt, ap);
     va_end(ap);
 
-    append(err, strerror(errno_value));
+    append_text(err, strerror(errno_value));
     return -1;
 }
 
@@ -91,7 +91,7 @@ int err_prefix(struct error *err, const char *fmt, ...)
     set(err, (enum err_code)err->code, (enum retry_class)err->retry_class, err->native, fmt, ap);
     va_end(ap);
 
-    append(err, old);
+    append_text(err, old);
     return -1;
 }
 

@@ -14,13 +14,13 @@
 #define NO_UID ((uid_t)-1)
 
 /* A path walk. (1) dir is the current folder, and st its status. (2) rest is the path still to go.
- * (3) stranger is the owner of the untrusted link that stopped the walk; NO_UID if none did. */
+ * (3) untrusted_uid is the owner of the untrusted link that stopped the walk; NO_UID if none did. */
 struct walk {
     int dir;
     struct stat st;
     char rest[PATH_MAX];
     int links;
-    uid_t stranger;
+    uid_t untrusted_uid;
 };
 
 /* Sets errno and returns -1, as a system call does. */
@@ -98,7 +98,7 @@ static int pass(struct walk *w, int fd, const struct stat *st)
     if (!S_ISLNK(st->st_mode))
         return fail(ENOTDIR);
     if (!is_trusted(st->st_uid, &w->st)) {
-        w->stranger = st->st_uid;
+        w->untrusted_uid = st->st_uid;
         return fail(ELOOP);
     }
     return follow(w, fd);
@@ -156,18 +156,18 @@ static int not_reached(struct walk *w, const char *path, struct error *err)
     int why = errno;
     if (w->dir >= 0)
         close(w->dir);
-    if (w->stranger == NO_UID)
+    if (w->untrusted_uid == NO_UID)
         return err_errno(err, ERR_UNAVAILABLE, why, "could not open %s", path);
     return err_class(
         err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
         "%s: a folder on the way is a link that belongs to uid %u, in a world-writable "
         "folder; it is not followed",
-        path, (unsigned)w->stranger);
+        path, (unsigned)w->untrusted_uid);
 }
 
 int place_find(const char *path, struct place *ret, struct error *err)
 {
-    struct walk w = {.dir = -1, .stranger = NO_UID};
+    struct walk w = {.dir = -1, .untrusted_uid = NO_UID};
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     size_t n = (size_t)(name - path);

@@ -53,7 +53,7 @@ static void add_member(void *ctx, struct str name, struct str value)
 }
 
 /* Writes an attribute, unless it is absent. */
-static void add(struct writer *w, struct str name, struct str value)
+static void add_attribute(struct writer *w, struct str name, struct str value)
 {
     if (value.p)
         w->put(w->ctx, name, value);
@@ -74,7 +74,7 @@ static void add_subject(struct writer *w, const struct event *ev)
     if (text.failed)
         w->failed = true;
     else
-        add(w, STR("subject"), (struct str){text.p, text.n});
+        add_attribute(w, STR("subject"), (struct str){text.p, text.n});
     buf_release(&text);
 }
 
@@ -193,7 +193,7 @@ static void add_extensions(struct writer *w, const struct cloudevents_headers *m
         if (value.failed)
             w->failed = true;
         else if (is_fit(name, text))
-            add(w, str_of(name), text);
+            add_attribute(w, str_of(name), text);
     }
     buf_release(&value);
 }
@@ -204,18 +204,18 @@ static void add_all(struct writer *w, const struct event *ev, struct str source,
     char created[CLOCK_RFC3339_SIZE];
     size_t n = clock_rfc3339(ev->created_at, created);
 
-    add(w, STR("id"), ev->id);
-    add(w, STR("source"), source);
-    add(w, STR("type"), ev->type);
+    add_attribute(w, STR("id"), ev->id);
+    add_attribute(w, STR("source"), source);
+    add_attribute(w, STR("type"), ev->type);
     add_subject(w, ev);
-    add(w, STR("time"), (struct str){created, n});
+    add_attribute(w, STR("time"), (struct str){created, n});
     if (ev->tenant.n > 0)
-        add(w, STR("tenant"), ev->tenant);
+        add_attribute(w, STR("tenant"), ev->tenant);
     if (ev->has_version) {
         char text[24];
         struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
         buf_addi64(&b, ev->version);
-        add(w, STR("aggregateversion"), (struct str){text, b.n});
+        add_attribute(w, STR("aggregateversion"), (struct str){text, b.n});
     }
     add_extensions(w, more);
 }
@@ -224,7 +224,7 @@ void cloudevents_binary(struct buf *b, const struct event *ev, struct str source
                         const struct cloudevents_headers *more)
 {
     struct writer w = {add_header, b, false};
-    add(&w, STR("specversion"), STR("1.0"));
+    add_attribute(&w, STR("specversion"), STR("1.0"));
     add_all(&w, ev, source, more);
     if (w.failed)
         b->failed = true;
@@ -235,7 +235,7 @@ int cloudevents_each(const struct event *ev, struct str source,
                      struct error *err)
 {
     struct writer w = {fn, ctx, false};
-    add(&w, STR("specversion"), STR("1.0"));
+    add_attribute(&w, STR("specversion"), STR("1.0"));
     add_all(&w, ev, source, more);
     if (w.failed)
         return err_nomem(err);
@@ -249,7 +249,7 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
     (void)buf_reserve(b, ev->payload.n + 1024);
     buf_adds(b, "{\"specversion\":\"1.0\"");
     add_all(&w, ev, source, more);
-    add(&w, STR("datacontenttype"), STR("application/json"));
+    add_attribute(&w, STR("datacontenttype"), STR("application/json"));
     buf_adds(b, ",\"data\":");
     buf_addstr(b, ev->payload.p ? ev->payload : STR("null"));
     buf_addc(b, '}');

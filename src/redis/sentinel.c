@@ -92,7 +92,7 @@ static bool is_text(const redisReply *r)
 }
 
 /* Records the master's address; false if it is not an address. */
-static bool tell(struct redis_sentinel *s, const char *host, const char *port)
+static bool set_told(struct redis_sentinel *s, const char *host, const char *port)
 {
     struct error err;
     int64_t number;
@@ -113,7 +113,7 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
     bool pair = r->type == REDIS_REPLY_ARRAY && r->elements == 2 && is_text(r->element[0]) &&
                 is_text(r->element[1]);
     s->answered = true;
-    if (pair && tell(s, r->element[0]->str, r->element[1]->str)) {
+    if (pair && set_told(s, r->element[0]->str, r->element[1]->str)) {
         change_state(s, SENTINEL_TOLD);
         return;
     }
@@ -160,7 +160,7 @@ static void take_news(struct redis_sentinel *s, const redisReply *r)
     bool ours = strcmp(word[NEWS_NAME], s->master) == 0;
     if (!ours)
         return;
-    if (tell(s, word[NEWS_HOST], word[NEWS_PORT]))
+    if (set_told(s, word[NEWS_HOST], word[NEWS_PORT]))
         s->changes++;
 }
 
@@ -176,7 +176,7 @@ static void take_reply(void *ctx, redisReply *r)
 
 /* Handles a lost connection. If we were subscribed, changes are missed from now on, but the last
  * known address still stands. */
-static void gone(struct redis_sentinel *s, int64_t now)
+static void connection_lost(struct redis_sentinel *s, int64_t now)
 {
     if (s->state == SENTINEL_TOLD) {
         s->at = (s->at + 1) % s->n;
@@ -192,7 +192,7 @@ void redis_sentinel_drive(struct redis_sentinel *s, int64_t now)
     if (!open)
         return;
     if (redis_conn_drive(&s->conn, take_reply, s, &s->why) != 0) {
-        gone(s, now);
+        connection_lost(s, now);
         return;
     }
     if (s->state != SENTINEL_ASKING)

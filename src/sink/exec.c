@@ -50,7 +50,7 @@ static int line_failed(const struct exec *x, struct error *err)
 }
 
 /* Writes the line to fd and rewinds it. */
-static int fill(const struct exec *x, int fd, struct error *err)
+static int write_line(const struct exec *x, int fd, struct error *err)
 {
     struct str rest = {x->line.p, x->line.n};
     while (rest.n > 0) {
@@ -79,7 +79,7 @@ static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct
     int fd = fd_above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
     if (fd < 0)
         return not_started(err, "no descriptor for its input");
-    if (fill(x, fd, err) != 0) {
+    if (write_line(x, fd, err) != 0) {
         close(fd);
         return -1;
     }
@@ -135,7 +135,7 @@ static int not_spawned(const struct exec *x, struct error *err)
 }
 
 /* Starts the shell and watches it. A shell that cannot be watched is killed. */
-static int launch(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
+static int start_shell(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
 {
     s->command = x->command;
     s->group = true;
@@ -177,7 +177,7 @@ static int start_run(struct exec *x, struct delivery *d, struct error *err)
 
     *r = (struct run){.errfd = ends[0], .due = CLOCK_NEVER};
     struct exec_start s = {.in = in, .err = ends[1]};
-    int rc = launch(x, r, &s, err);
+    int rc = start_shell(x, r, &s, err);
     close(ends[1]);
     close(in);
     if (rc != 0) {

@@ -220,7 +220,7 @@ static int is_torn(int fd, off_t start, bool *ret)
 /* Makes the file end with a line feed, so that our first line is not appended to another. A torn
  * line is truncated: its writer died before reporting it as delivered, so it will be delivered
  * again. */
-static int mend(const struct file *f, off_t *size)
+static int repair_end(const struct file *f, off_t *size)
 {
     off_t start;
     bool torn;
@@ -276,7 +276,7 @@ static int append(struct file *f, off_t size, struct error *err)
     line_queue_leave_out_too_long(&f->lines);
     /* Another relay may have died in the middle of a line, so check whenever the file is not as we
      * left it. */
-    if (size != f->size && mend(f, &size) != 0)
+    if (size != f->size && repair_end(f, &size) != 0)
         return failed(f, "repair the end of", err);
     if (write_lines(f, err) != 0) {
         /* If truncating fails as well, the next append repairs it. */
@@ -295,7 +295,7 @@ static int append(struct file *f, off_t size, struct error *err)
 /* The sink */
 
 /* Reports the result of all deliveries. */
-static void answer(struct file *f, enum sink_status status, const struct error *err)
+static void end_all(struct file *f, enum sink_status status, const struct error *err)
 {
     line_queue_answer(&f->lines, 0, f->lines.count, status, err);
     line_queue_clear(&f->lines);
@@ -326,13 +326,13 @@ static void file_drive(struct sink *sk)
     else if (entry == ENTRY_IN)
         rc = write_lines(f, &err);
     if (rc == 0) {
-        answer(f, SINK_DELIVERED, NULL);
+        end_all(f, SINK_DELIVERED, NULL);
         return;
     }
     /* Closing releases the lock. After a failed fsync it is also the only safe thing: the kernel
      * has dropped the dirty pages, and the next fsync on this descriptor would succeed. */
     drop_fd(f);
-    answer(f, SINK_DOWN, &err);
+    end_all(f, SINK_DOWN, &err);
 }
 
 static int64_t file_deadline(struct sink *sk)
@@ -355,7 +355,7 @@ static void file_cancel(struct sink *sk)
 {
     struct error err;
     err_set(&err, ERR_UNAVAILABLE, "cancelled before it was written");
-    answer((struct file *)sk, SINK_CANCELLED, &err);
+    end_all((struct file *)sk, SINK_CANCELLED, &err);
 }
 
 static void file_close(struct sink *sk)

@@ -132,7 +132,7 @@ static bool has_changed(struct http_watch *w, const char *path)
 }
 
 /* Makes has_changed true the next time: the file's content was not usable. */
-static void look_again(struct http_watch *w)
+static void recheck_file(struct http_watch *w)
 {
     w->inode = 0;
 }
@@ -150,7 +150,7 @@ static int refresh_secrets(struct http *h, struct error *err)
         return 0;
 
     if (signature_keys_load(&from, &keys, err) != 0) {
-        look_again(&h->secrets);
+        recheck_file(&h->secrets);
         return -1;
     }
     signature_keys_free(h->keys);
@@ -167,7 +167,7 @@ static int refresh_headers(struct http *h, struct error *err)
 
     buf_init(&b, EXTRA_MAX);
     if (read_headers(&b, path, err) != 0) {
-        look_again(&h->headers);
+        recheck_file(&h->headers);
         wipe(&b);
         return -1;
     }

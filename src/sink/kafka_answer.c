@@ -379,7 +379,7 @@ void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char
 /* Decides about `n` refused events of so many bytes. If there was only one, it is at fault. Of
  * several, the faulty one is searched for; if the request as a whole was too large, the next will
  * be smaller. Undecided events are sent again, by another producer. */
-static void convict(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
+static void blame_refused(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
 {
     bool alone = n == 1 && last->number < k->singly_to;
     if (alone) {
@@ -432,7 +432,7 @@ void kafka_answer_broken(struct kafka_sink *k)
         bytes += f->bytes;
     }
     if (n > 0)
-        convict(k, n, last, bytes);
+        blame_refused(k, n, last, bytes);
     else
         give_up(k);
 }

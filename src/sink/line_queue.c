@@ -44,7 +44,7 @@ static bool make_room(struct line_queue *q)
 }
 
 /* Replaces the line at `start` by one that is safe for a terminal. */
-static void show(struct buf *text, size_t start)
+static void make_showable(struct buf *text, size_t start)
 {
     struct buf line;
     buf_init(&line, TEXT_MAX);
@@ -64,7 +64,7 @@ static bool add(struct line_queue *q, struct delivery *d)
 
     ndjson_write(&q->text, d->ev, str_of(q->sk->cfg.consumer), d->attempt);
     if (q->shown && !q->text.failed)
-        show(&q->text, before);
+        make_showable(&q->text, before);
     bool too_much = q->count > 0 && q->text.n > GATHER_MAX;
     if (q->text.failed || too_much) {
         buf_truncate(&q->text, before);

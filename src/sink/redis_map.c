@@ -149,7 +149,7 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
 
 /* Gives up on servers that have lost their slots and do not respond, as a master that was stopped
  * and replaced. */
-static void leave_lost(struct redis_sink *r)
+static void drop_slotless(struct redis_sink *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_node *n = r->node[i];
@@ -185,7 +185,7 @@ static int take_slots(struct redis_sink *r, const redisReply *reply, struct erro
 
 /* Gives up on servers that have been silent for a while, if others work: their events would delay
  * everything for the whole timeout. */
-static void leave_still(struct redis_sink *r)
+static void drop_silent(struct redis_sink *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_node *n = r->node[i];
@@ -261,14 +261,14 @@ static void drive_question(struct redis_sink *r)
     else if (lost || late)
         end_question(r, false);
     if (a.good)
-        leave_lost(r);
+        drop_slotless(r);
 }
 
 void redis_map_drive(struct redis_sink *r)
 {
     struct redis_map *map = r->map;
     int64_t now = redis_now(r);
-    leave_still(r);
+    drop_silent(r);
     if (map->asking) {
         drive_question(r);
         return;
@@ -297,8 +297,8 @@ int64_t redis_map_deadline(const struct redis_sink *r)
 
 /* Reports events that could not be sent on: the first with the reason, the others of its chain as
  * not tried. */
-static void give_back(struct redis_sink *r, struct delivery *const *d, size_t count,
-                      enum sink_status status, const char *why)
+static void return_events(struct redis_sink *r, struct delivery *const *d, size_t count,
+                          enum sink_status status, const char *why)
 {
     for (size_t i = 0; i < count; i++) {
         struct sink_result res = {.status = i == 0 ? status : SINK_CANCELLED, .text = why};
@@ -316,28 +316,28 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
     struct error err;
     size_t sent = 0;
     if (redis_node_connect(to, &err) != 0) {
-        give_back(r, d, count, redis_map_away(to), err.text);
+        return_events(r, d, count, redis_map_away(to), err.text);
         return;
     }
     if (!redis_node_has_room(to, d[0]->ev)) {
-        give_back(r, d, count, SINK_CANCELLED, "its server changed, and the other one is busy");
+        return_events(r, d, count, SINK_CANCELLED, "its server changed, and the other one is busy");
         return;
     }
     if (how->ask) {
         if (redis_conn_add(&to->conn, 1, (const char *[]){"ASKING"}, NULL) != 0) {
-            give_back(r, d, count, SINK_CANCELLED, "out of memory");
+            return_events(r, d, count, SINK_CANCELLED, "out of memory");
             return;
         }
         redis_node_push(to, REQUEST_ASKING, NULL, NULL);
     }
     const struct flight *last = to->window.last;
     if (redis_node_send(to, d, count, st, &sent, &err) != 0) {
-        give_back(r, d, count, redis_map_away(to), err.text);
+        return_events(r, d, count, redis_map_away(to), err.text);
         return;
     }
     struct flight *first = last ? last->next : to->window.first;
     ((struct redis_request *)first)->hops = hops;
-    give_back(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
+    return_events(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
 }
 
 bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_t count,

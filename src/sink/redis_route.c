@@ -148,8 +148,8 @@ static void drive_sentinel(struct redis_sink *r)
         return;
     }
     /* If the Sentinel that we subscribed to is gone, query another. */
-    bool deaf = s->state == SENTINEL_SILENT || s->state == SENTINEL_NOBODY;
-    if (deaf && now >= r->watch_at) {
+    bool unsubscribed = s->state == SENTINEL_SILENT || s->state == SENTINEL_NOBODY;
+    if (unsubscribed && now >= r->watch_at) {
         r->watch_at = now + WATCH_NS;
         redis_sentinel_ask(s, now);
     }
@@ -213,9 +213,10 @@ int64_t redis_route_deadline(const struct redis_sink *r)
         due = min_i64(due, redis_node_deadline(r->node[i]));
     if (!redis_route_busy(r))
         return due;
-    bool deaf = r->sentinel.state == SENTINEL_SILENT || r->sentinel.state == SENTINEL_NOBODY;
+    bool unsubscribed = r->sentinel.state == SENTINEL_SILENT ||
+                        r->sentinel.state == SENTINEL_NOBODY;
     if (r->set.kind == REDIS_SENTINEL)
-        due = min_i64(due, deaf ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
+        due = min_i64(due, unsubscribed ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
     if (r->map)
         due = min_i64(due, redis_map_deadline(r));
     return due;

@@ -16,7 +16,7 @@ int streams_init(struct streams *s)
 }
 
 /* Drops the idle streams, or all of them. */
-static void forget(struct streams *s, bool all)
+static void drop_idle(struct streams *s, bool all)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
         struct stream **p = &s->bucket[i];
@@ -38,7 +38,7 @@ static void forget(struct streams *s, bool all)
 void streams_release(struct streams *s)
 {
     if (s->bucket)
-        forget(s, true);
+        drop_idle(s, true);
     free(s->bucket);
     free(s->list);
     *s = (struct streams){0};
@@ -58,7 +58,7 @@ struct stream *streams_get(struct streams *s, struct str name)
 {
     bool worth_it = s->count >= FORGET && s->n_dirty < s->count / 2;
     if (worth_it)
-        forget(s, false);
+        drop_idle(s, false);
 
     struct stream **slot = slot_of(s, name), *st = *slot;
     if (st)
