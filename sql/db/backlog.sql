@@ -16,7 +16,7 @@ SELECT @counted_columns@ FROM @events@
  WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq;
 
 -- next_claim (consumer text, epoch int, now int): walks the fresh claims one by one, so that each
--- can be counted by statements of its own.
+-- can be counted by separate statements.
 SELECT epoch, lane, from_seq, to_seq, locked_until > :now FROM outbox_claim
  WHERE consumer = :consumer AND epoch > :epoch AND parked = 0 ORDER BY epoch LIMIT 1;
 
@@ -33,8 +33,8 @@ SELECT count(*), min(seq), max(seq),
        (SELECT max(seq) FROM outbox_parked WHERE consumer = :consumer)
   FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) some;
 
--- parked_events (consumer text, max int): the first parked events. One that was trimmed is a dead
--- letter that was sent back, and has a copy.
+-- parked_events (consumer text, max int): the first parked events. A trimmed event here is a
+-- redriven dead letter, which holds a copy.
 SELECT coalesce(e.type, d.type), coalesce(e.created_at, d.created_at)
   FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) p
   LEFT JOIN @event_of_p@

@@ -5,7 +5,7 @@
 -- @parked_columns@: what an event that is handed out inherits from its parked row; see read_parked.
 failing_since, proven, attempts, `key`, seq, crashes > 0;
 
--- @apart@: a time of its own for each event, see unpark_claim.
+-- @apart@: a separate time for each event, see unpark_claim.
 (seq % 1000003 * 7919 + :salt) % (1000 << least(crashes - 2, 6));
 
 -- schema_version (): a migration may have run since the relay started.
@@ -17,7 +17,7 @@ SELECT EXISTS (SELECT 1 FROM outbox_parked
                 WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL
                   AND (`delayed` = 0 OR due_at <= :now));
 
--- new_events (seq int, most int, max int): what a look at the outbox finds. Payloads of more than
+-- new_events (seq int, most int, max int): what a poll of the outbox finds. Payloads of more than
 -- most bytes are left out.
 SELECT seq, e.type, CASE WHEN @payload_bytes@ <= :most THEN e.payload END
   FROM @events@ WHERE seq > :seq ORDER BY seq LIMIT :max;
@@ -27,7 +27,7 @@ SELECT seq, e.type, CASE WHEN @payload_bytes@ <= :most THEN e.payload END
 UPDATE outbox_consumer SET epoch = greatest(epoch, :epoch), delivered = delivered + :n
  WHERE name = :consumer;
 
--- is_claimed (consumer text, epoch int, owner text): an owner may settle late, as long as nobody
+-- is_claimed (consumer text, epoch int, owner text): an owner may settle late, as long as no worker
 -- has taken the claim over.
 SELECT 1 FROM outbox_claim
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner FOR UPDATE;
@@ -35,7 +35,7 @@ SELECT 1 FROM outbox_claim
 -- drop_claim (consumer text, epoch int): the claim was settled or taken over.
 DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
 
--- claim_owners (consumer text): who has each claim.
+-- claim_owners (consumer text): the owner of each claim.
 SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
 -- lane_found (consumer text, lane int): events up to here have been handed out; and whether
@@ -64,7 +64,7 @@ SELECT due_at FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :suspect
  ORDER BY due_at LIMIT 1;
 
--- suspect_due (consumer text, now int): a caller that may not take a suspect event now is told that
+-- suspect_due (consumer text, now int): tells a caller that may not take a suspect event now that
 -- one waits.
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
@@ -90,7 +90,7 @@ SELECT @parked_columns@, crashes > 0 AND :alone,
  ORDER BY p.due_at, p.seq LIMIT :max;
 
 -- followers (consumer text, key int, seq int, alone int, max int): what is parked behind an event
--- of its key, so that the key catches up in one claim. The last column says where to stop.
+-- of its key, so that the key catches up in one claim. The last column marks where to stop.
 SELECT @parked_columns@, (crashes > 0 AND :alone) OR claim IS NOT NULL OR due_at IS NOT NULL,
        0, 0
   FROM outbox_parked @by_key@
@@ -117,8 +117,8 @@ SELECT seq, attempts + 1, `key` FROM outbox_parked
 
 -- unpark_claim (consumer text, epoch int, blamed int, now int, salt int): the events of a parked
 -- claim wait again, and have been through one more crash. If one is to blame, that was an attempt.
--- If nobody knows which is, then from the fourth crash on each comes again at a time of its own,
--- within 2 s at first and a minute in the end: sooner or later the one that kills is alone.
+-- If it is unknown which one, then from the fourth crash on each is retried at a separate time,
+-- within 2 s at first and a minute in the end: sooner or later the event that kills is alone.
 UPDATE outbox_parked
    SET due_at = CASE WHEN :blamed OR crashes < 3 OR due_at IS NULL THEN due_at
                      ELSE :now + @apart@ END,

@@ -158,8 +158,8 @@ SELECT events, predicate FROM outbox_former_filter
 SELECT @event_columns@ FROM @events@
  WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq LIMIT :max;
 
--- put_ended (consumer text, seq int, state text): records the end of an event about which the
--- former filter would say something wrong.
+-- put_ended (consumer text, seq int, state text): records the end of an event that the former
+-- filter would misreport.
 INSERT IGNORE INTO outbox_ended (seq, consumer, state) VALUES (:seq, :consumer, :state);
 
 -- count_consumers (): how much room list_consumers needs.
@@ -174,8 +174,8 @@ SELECT name, events, predicate, ordering, lanes, retry, paused, created_at, deli
 
 -- floors (name text): what each consumer still needs, or the one named, all at one moment: its
 -- position, the events of fresh claims until they are settled, and parked events until they are
--- over, unless a dead letter carries a copy. One that has lost the row of a lane may need every
--- event.
+-- over, unless a dead letter carries a copy. A consumer that has lost the row of a lane may need
+-- every event.
 SELECT c.name, c.paused,
        (SELECT CASE WHEN count(*) < c.lanes THEN 0 ELSE min(l.position) END FROM outbox_lane l
          WHERE l.consumer = c.name),
@@ -200,7 +200,7 @@ SELECT min(due_at) FROM outbox_parked
 SELECT owner FROM outbox_claim
  WHERE consumer = :consumer AND locked_until > :now ORDER BY epoch DESC LIMIT 1;
 
--- last_failure (consumer text, max int): why the event that failed last did, of the first so many.
+-- last_failure (consumer text, max int): why the last event to fail did, among the first `max`.
 SELECT error, failed_at
   FROM (SELECT error, failed_at FROM outbox_parked
          WHERE consumer = :consumer ORDER BY seq LIMIT :max) some

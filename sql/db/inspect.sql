@@ -30,8 +30,8 @@ SELECT @event_columns@ FROM @events@ WHERE seq = :seq;
 SELECT @event_columns@ FROM @events@
  WHERE seq > :low AND seq <= :high ORDER BY seq LIMIT :max;
 
--- events_backwards (low int, high int, max int): newest first. It is a statement of its own so that
--- the index is walked in its own direction and nothing is sorted.
+-- events_backwards (low int, high int, max int): newest first. A separate statement, so that the
+-- index is walked backwards and nothing is sorted.
 SELECT @event_columns@ FROM @events@
  WHERE seq > :low AND seq <= :high ORDER BY seq DESC LIMIT :max;
 
@@ -49,7 +49,7 @@ SELECT EXISTS (SELECT 1 FROM outbox_receipt WHERE consumer = :consumer);
 -- count_ended (consumer text): spares a query per event where there are none.
 SELECT count(*) FROM outbox_ended WHERE consumer = :consumer;
 
--- count_claims (): spares a query per event where nobody claims anything.
+-- count_claims (): spares a query per event when there are no claims.
 SELECT count(*) FROM outbox_claim;
 
 -- exception_of (consumer text, seq int, now int): the parked row or the dead letter of an event.

@@ -1,12 +1,12 @@
 -- park.sql: recording how a claim ended, and events that were handed out and are not over: they
 -- wait for a retry, for their time, or behind another event of their key.
 
--- note_parked (consumer text, stamp int): whoever parks events says so, in the same transaction:
--- other handles have to read again which keys are held up.
+-- note_parked (consumer text, stamp int): recorded in the transaction that parks events: other
+-- handles have to read again which keys are held up.
 UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
 
--- go_behind (consumer text, seq int): an event that was due found one of its key before it, parked
--- later by whoever took a claim over.
+-- go_behind (consumer text, seq int): an event that was due has another of its key before it,
+-- parked later by the worker that took a claim over.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
 
 -- unpark (consumer text, seq int): the event is over.
@@ -26,7 +26,7 @@ UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, ret
  WHERE consumer = :consumer AND seq = :seq AND retrying = 1;
 
 -- put_receipt (consumer text, seq int, event_id str, sink_id text, now int): keeps the sink's own
--- name for an event, for people who look for it there.
+-- id of an event, so that operators can find it there.
 INSERT INTO outbox_receipt (consumer, seq, event_id, sink_id, at)
 VALUES (:consumer, :seq, :event_id, :sink_id, :now)
     ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = excluded.sink_id, at = excluded.at;
@@ -35,7 +35,7 @@ VALUES (:consumer, :seq, :event_id, :sink_id, :now)
 UPDATE outbox_parked SET claim = NULL, attempts = :attempts
  WHERE consumer = :consumer AND seq = :seq;
 
--- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
+-- unpark_delivered (consumer text, epoch int): events that no outcome took out of the claim were
 -- delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 

@@ -1,6 +1,6 @@
 -- trim.sql: removing what every consumer is done with.
 
--- forget_rows (source text): without a mark nobody needs to know which row became which event.
+-- forget_rows (source text): without a mark the mapping of rows to events is not needed.
 DELETE FROM outbox_adopted_row WHERE source = :source;
 
 -- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,

@@ -2,14 +2,14 @@
 -- application's data. Times are milliseconds since 1970.
 --
 -- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one made,
--- list it in meson.build beside this one, and raise MDB_SCHEMA_VERSION, which init writes into outbox_meta; never edit a
--- migration that was released. A statement of MariaDB's that defines something commits by itself, so each one here can be run
--- again: a migration that broke off is finished by the next `outbox init`. Triggers, procedures and views are no migrations:
--- functions.sql has them, and init puts them in place anew.
+-- list it in meson.build beside this one, and raise MDB_SCHEMA_VERSION, which init writes into outbox_meta; never edit a migration
+-- that was released. MariaDB commits each DDL statement implicitly, so each one here can be run again: a migration that broke off
+-- is finished by the next `outbox init`. Triggers, procedures and views are no migrations: functions.sql has them, and init puts
+-- them in place anew.
 --
--- Texts compare byte by byte (utf8mb4_nopad_bin): in the others of MariaDB's collations 'a' = 'a ', or letters with and without an
--- accent are the same. Columns are one character longer than what they may hold, so that a session without strict mode, which cuts
--- off what is too long, breaks a limit.
+-- Texts compare byte by byte (utf8mb4_nopad_bin): in MariaDB's other collations 'a' = 'a ', or letters with and without an accent
+-- are the same. Columns are one character longer than what they may hold, so that a session without strict mode, which truncates
+-- values, still exceeds the limit.
 
 CREATE TABLE IF NOT EXISTS outbox_meta (
     name  VARCHAR(63) NOT NULL PRIMARY KEY,
@@ -17,13 +17,12 @@ CREATE TABLE IF NOT EXISTS outbox_meta (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
 -- Events are only ever inserted, and trimmed from the old end. nr tells them apart and where they lie, not their order, which
--- outbox_order has. Any language may produce with a plain
+-- outbox_order records. Any language may produce with a plain
 --     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
--- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too. The
--- one other id is that of an adopted row, which headers name as source_id.
--- Keys are in descending order so that NULLs come last: an INSERT that meets a known key locks the gap before it, and new NULLs must
--- not go there, else every producer without a key would wait for that transaction.
--- A constraint's name is what a producer reads when it is refused: which column, and what the limit is.
+-- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too. The one other
+-- id is that of an adopted row, which headers name as source_id. Keys are in descending order so that NULLs come last: an INSERT
+-- that meets a known key locks the gap before it, and new NULLs must not go there, or every producer without a key would wait for
+-- that transaction. A producer sees the constraint's name when it is refused, so the name states the column and the limit.
 CREATE TABLE IF NOT EXISTS outbox_event (
     nr              BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT (LOWER(CONCAT(
@@ -86,9 +85,9 @@ CREATE TABLE IF NOT EXISTS outbox_fresh (
     nr     BIGINT UNSIGNED NOT NULL
 ) ENGINE = InnoDB;
 
--- The order in which events are handed out. Whoever holds the row of outbox_sequencer gives the markers that it sees a seq each, in
--- their order, and deletes them. If A was committed before B was inserted, A's marker is lower, and who sees B sees A: so A.seq < B.seq.
--- An event that commits late gets a late seq, and what has a seq stays in its place: nothing appears before what was read.
+-- The order in which events are handed out. The session that holds the row of outbox_sequencer assigns a seq to each marker that it
+-- sees, in their order, and deletes them. If A was committed before B was inserted, A's marker is lower, and a session that sees B sees
+-- A: so A.seq < B.seq. An event that commits late gets a late seq, and a seq never changes: nothing appears before what was read.
 CREATE TABLE IF NOT EXISTS outbox_order (
     seq    BIGINT NOT NULL PRIMARY KEY,
     nr     BIGINT UNSIGNED NOT NULL,
@@ -96,7 +95,8 @@ CREATE TABLE IF NOT EXISTS outbox_order (
     UNIQUE KEY nr (nr)
 ) ENGINE = InnoDB;
 
--- One row. next: the seq that the next event gets. news: grows when somebody changes what a relay should look at.
+-- One row. next: the seq that the next event gets. news: incremented when a change concerns relays, so that they
+-- poll.
 CREATE TABLE IF NOT EXISTS outbox_sequencer (
     one  TINYINT NOT NULL PRIMARY KEY,
     next BIGINT NOT NULL,
@@ -115,8 +115,8 @@ CREATE TABLE IF NOT EXISTS outbox_consumer (
     epoch      BIGINT NOT NULL DEFAULT 0,      -- grows with every claim: the fence
     delivered  BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL,
-    start      BIGINT NOT NULL,                -- events up to here came before it, and were never its own
-    report     TEXT,                           -- what its relay last had to say
+    start      BIGINT NOT NULL,                -- events up to here came before its start
+    report     TEXT,                           -- the last report of its relay
     report_at  BIGINT,
     parked_stamp BIGINT NOT NULL DEFAULT 0     -- changes whenever events are parked
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
@@ -148,10 +148,10 @@ CREATE TABLE IF NOT EXISTS outbox_claim (
 CREATE TABLE IF NOT EXISTS outbox_parked (
     consumer      VARCHAR(63) NOT NULL,
     seq           BIGINT NOT NULL,
-    `key`         BIGINT NOT NULL,              -- what order goes by; 0: nothing
+    `key`         BIGINT NOT NULL,              -- what order is kept by; 0: nothing
     attempts      INT NOT NULL,
     due_at        BIGINT,
-    wait          BIGINT NOT NULL DEFAULT 0,    -- what it was told to wait: due_at is never further ahead
+    wait          BIGINT NOT NULL DEFAULT 0,    -- the requested wait: due_at is never further ahead
     crashes       INT NOT NULL DEFAULT 0,       -- how many workers vanished that had it in flight, since it last came back
     `delayed`     TINYINT NOT NULL DEFAULT 0,   -- waits for its not_before
     claim         BIGINT,                       -- epoch of the claim that holds it
@@ -164,7 +164,7 @@ CREATE TABLE IF NOT EXISTS outbox_parked (
     KEY by_key (consumer, `key`, seq)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Dead letters: the whole event, so that trimming takes nothing away from it.
+-- Dead letters: a full copy of the event, so that trimming does not affect them.
 CREATE TABLE IF NOT EXISTS outbox_dead (
     consumer        VARCHAR(63) NOT NULL,
     seq             BIGINT NOT NULL,
@@ -217,7 +217,7 @@ CREATE TABLE IF NOT EXISTS outbox_mark (
     PRIMARY KEY (stream, consumer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count.
+-- All settings a consumer has had since the first change; the highest generation is in force.
 CREATE TABLE IF NOT EXISTS outbox_setting (
     consumer   VARCHAR(63) NOT NULL,
     generation INT NOT NULL,
@@ -226,12 +226,13 @@ CREATE TABLE IF NOT EXISTS outbox_setting (
     ordering   VARCHAR(6) NOT NULL,
     lanes      INT NOT NULL,
     since      BIGINT NOT NULL,
-    by_whom    TEXT,               -- NULL: nobody wrote it down
+    by_whom    TEXT,               -- NULL: not recorded
     PRIMARY KEY (consumer, generation)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, and the few
--- that a worker left which vanished while the filter changed. Both are rare, and the row goes with its event.
+-- How single events ended for a consumer, where positions and filters do not determine it: a row per dropped dead letter, and
+-- for the few events held by a worker that vanished while the filter changed. Both are rare, and the row is deleted with its
+-- event.
 CREATE TABLE IF NOT EXISTS outbox_ended (
     seq      BIGINT NOT NULL,
     consumer VARCHAR(63) NOT NULL,
@@ -239,9 +240,9 @@ CREATE TABLE IF NOT EXISTS outbox_ended (
     PRIMARY KEY (seq, consumer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Filters that a consumer had, each with the position of every lane when it was replaced: what was handed out by then was judged
--- by it. n grows; of those that cover an event the first counts. low and high: the least and the greatest of the positions.
--- epoch: claims up to it were made under this filter.
+-- Former filters of a consumer, each with the position of every lane when it was replaced: events handed out by then were judged
+-- by it. n grows; the first that covers an event counts. low and high: the least and the greatest of the positions. epoch:
+-- claims up to it were made under this filter.
 CREATE TABLE IF NOT EXISTS outbox_former_filter (
     consumer  VARCHAR(63) NOT NULL,
     n         BIGINT NOT NULL,
@@ -256,8 +257,8 @@ CREATE TABLE IF NOT EXISTS outbox_former_filter (
     PRIMARY KEY (consumer, n, lane)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- When a consumer got past an event is told by samples: at that time it was done with every event up to seq. Trimming takes one
--- now and then, and forgets those nobody asks for any more. To lose samples keeps events longer, and deletes none too early.
+-- Samples record when a consumer passed an event: at that time it was done with every event up to seq. Trimming takes one now
+-- and then, and deletes those no longer needed. Losing samples keeps events longer, and never deletes one too early.
 CREATE TABLE IF NOT EXISTS outbox_passed (
     consumer VARCHAR(63) NOT NULL,
     seq      BIGINT NOT NULL,
@@ -267,9 +268,9 @@ CREATE TABLE IF NOT EXISTS outbox_passed (
 
 -- ---- adopted tables ----
 
--- Tables of the application whose rows become events, by a trigger. The trigger is made first, and makes nothing of a row until the
--- row here is active. It locks that row until the end of its transaction, to read it: so whoever sets it to active has every row
--- that was inserted before in sight, committed, and every later one is made an event.
+-- Tables of the application whose rows become events, by a trigger. The trigger is created first, and ignores rows until the row
+-- here is active. It locks that row until the end of its transaction, to read it: so the session that sets it to active sees every
+-- row that was inserted before, committed, and every later row becomes an event.
 CREATE TABLE IF NOT EXISTS outbox_adopted (
     source  VARCHAR(64) NOT NULL PRIMARY KEY,
     mapping TEXT NOT NULL,              -- which column is what, as JSON
@@ -277,8 +278,8 @@ CREATE TABLE IF NOT EXISTS outbox_adopted (
     at      BIGINT                      -- when it first became active
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Adopted tables whose rows are marked as processed once a consumer has had them. A table apart from outbox_adopted: producers lock
--- their row there for as long as they like, and a turn writes here what kept it from marking.
+-- Adopted tables whose rows are marked as processed once a consumer has had them. A table apart from outbox_adopted: producers may
+-- lock their row there for any length of time, and a turn records here why marking failed.
 CREATE TABLE IF NOT EXISTS outbox_marking (
     source   VARCHAR(64) NOT NULL PRIMARY KEY,
     consumer VARCHAR(63) NOT NULL,
@@ -301,5 +302,5 @@ CREATE TABLE IF NOT EXISTS outbox_adopted_row (
     KEY had (source, had, nr)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- identity: which outbox this is; a copy of it has the same, another one never.
+-- identity: a copy of this outbox has the same, another outbox never has.
 INSERT IGNORE INTO outbox_meta (name, value) VALUES ('trim', ''), ('identity', LOWER(HEX(RANDOM_BYTES(16))));

@@ -1,11 +1,11 @@
--- functions.sql: triggers, procedures and views. `outbox init` makes them anew whenever they are
--- not those of its own build, so they need no migration.
+-- functions.sql: triggers, procedures and views. `outbox init` replaces them whenever they differ
+-- from those of its build, so they need no migration.
 
 DELIMITER //
 
--- outbox_refuse_changed fails if the statement at work has changed a value because it did not fit,
--- or if that cannot be told: of its warnings the server keeps as many as max_error_count, and does
--- not even count the others.
+-- outbox_refuse_changed fails if the current statement has altered a value because it did not fit,
+-- or if that is unknown: the server keeps at most max_error_count warnings, and does not count the
+-- others.
 CREATE OR REPLACE PROCEDURE outbox_refuse_changed() SQL SECURITY INVOKER
 BEGIN
     DECLARE warnings, code INT DEFAULT 0;
@@ -32,8 +32,8 @@ END//
 
 -- An event gets its marker once it is in the table: see outbox_fresh for why not before. In a
 -- session without strict mode the server changes what does not fit, and only warns: then nothing is
--- stored. The trigger declares nothing: the server would set that up for each event, which takes
--- longer than the marker.
+-- stored. The trigger declares no variables: setting them up for each event takes longer than the
+-- marker.
 CREATE OR REPLACE TRIGGER outbox_event_inserted AFTER INSERT ON outbox_event FOR EACH ROW
 BEGIN
     IF @@warning_count > 0 OR @@max_error_count = 0 OR NOT @@check_constraint_checks THEN
@@ -43,9 +43,10 @@ BEGIN
 END//
 
 -- Any session can set insert_id, and so choose the number of its next event, or of its marker. That
--- is how a log of statements is replayed, so ordinary numbers are accepted. One that brings the end
--- near is refused before the row is written: a rollback does not set the table's counter back. 2^62
--- is half of where doctor reports a problem (NUMBERS_ENOUGH), so no producer gets there.
+-- is how a log of statements is replayed, so ordinary numbers are accepted. A number close to the
+-- end of the range is refused before the row is written: a rollback does not set the table's
+-- counter back. 2^62 is half of where doctor reports a problem (NUMBERS_ENOUGH), so no producer
+-- reaches it.
 CREATE OR REPLACE TRIGGER outbox_event_numbered BEFORE INSERT ON outbox_event FOR EACH ROW
 IF @@insert_id > 4611686018427387904 THEN
     SIGNAL SQLSTATE '22003' SET MYSQL_ERRNO = 1264, MESSAGE_TEXT =
@@ -56,7 +57,7 @@ END IF//
 -- Events stay as they were inserted: a statement that would change, delete or replace one is
 -- refused as a whole. REPLACE deletes, and ON DUPLICATE KEY UPDATE changes. trim sets the variable
 -- for its DELETE; an owner who has to erase an event does the same (docs/operations.md). TRUNCATE
--- runs no trigger: outbox_guard is against that.
+-- runs no trigger: outbox_guard prevents that.
 CREATE OR REPLACE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event FOR EACH ROW
 BEGIN
     IF NOT @outbox_change_events <=> 'on' THEN
@@ -75,7 +76,7 @@ BEGIN
     END IF;
 END//
 
--- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is
+-- A dead letter that is deleted, by any statement, was dropped, unless it had been sent back and is
 -- being settled.
 CREATE OR REPLACE TRIGGER outbox_dead_deleted AFTER DELETE ON outbox_dead FOR EACH ROW
 BEGIN
@@ -84,7 +85,7 @@ BEGIN
     END IF;
 END//
 
--- outbox_emit stores one event, in the caller's transaction. NULL for what it has not. A session
+-- outbox_emit stores one event, in the caller's transaction. NULL for a missing field. A session
 -- without strict mode changes what does not fit into a parameter, too.
 CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256) CHARACTER SET utf8mb4,
     aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
@@ -98,8 +99,8 @@ BEGIN
     VALUES (type, aggregate_type, aggregate_id, COALESCE(payload, 'null'));
 END//
 
--- outbox_emit_once is outbox_emit with an idempotency key: under a key that is known it stores
--- nothing, and says so. event_id is that of the first event with this key.
+-- outbox_emit_once is outbox_emit with an idempotency key: under a known key it stores nothing, and
+-- reports so. event_id is that of the first event with this key.
 CREATE OR REPLACE PROCEDURE outbox_emit_once(type VARCHAR(256) CHARACTER SET utf8mb4,
     aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
     aggregate_id VARCHAR(1025) CHARACTER SET utf8mb4,
@@ -129,9 +130,9 @@ BEGIN
     SELECT e.id INTO event_id FROM outbox_event e WHERE e.nr = LAST_INSERT_ID();
 END//
 
--- outbox_handle_once is the inbox for programs that are given events: TRUE the first time that a
--- handler has this key. The record commits with the effect, in the caller's transaction. What is
--- recorded as the payload's hash is that of an empty one, as outbox_handle_once_mariadb has it.
+-- outbox_handle_once is the inbox for programs that receive events: TRUE the first time that a
+-- handler handles this key. The record commits with the effect, in the caller's transaction. The
+-- recorded payload hash is that of an empty payload, as in outbox_handle_once_mariadb.
 CREATE OR REPLACE PROCEDURE outbox_handle_once(handler VARCHAR(1025) CHARACTER SET utf8mb4,
     event_key VARCHAR(1025) CHARACTER SET utf8mb4, OUT is_first BOOLEAN) SQL SECURITY INVOKER
 BEGIN
@@ -169,8 +170,8 @@ BEGIN
 END//
 
 -- Predicates, evaluated exactly as a relay does: src/event/filter.h has the grammar, and a test
--- compares the two. outbox_json_text gives the characters of a JSON string, which stands in its
--- quotes; half of a surrogate pair becomes U+FFFD.
+-- compares the two. outbox_json_text returns the characters of a quoted JSON string; half of a
+-- surrogate pair becomes U+FFFD.
 CREATE OR REPLACE FUNCTION outbox_json_text(
     quoted LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL
@@ -232,7 +233,7 @@ BEGIN
                   exponent + CHAR_LENGTH(digits) - CHAR_LENGTH(bare));
 END//
 
--- outbox_json_at gives the text of the value at a path of a predicate; NULL: there is none. The
+-- outbox_json_at returns the text of the value at a path of a predicate; NULL: there is none. The
 -- last of several members of a name counts, and only a bare name of digits indexes an array.
 CREATE OR REPLACE FUNCTION outbox_json_at(
     payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
@@ -281,7 +282,7 @@ BEGIN
     RETURN value;
 END//
 
--- outbox_wants says whether a payload passes a predicate that was registered, so it is one. Each
+-- outbox_wants returns whether a payload passes a predicate, which registration has validated. Each
 -- open parenthesis has a digit at the front of three texts: whether an alternative before the last
 -- "or" holds, whether all factors since then hold, and whether a "not" is waiting for its factor.
 CREATE OR REPLACE FUNCTION outbox_wants(
@@ -360,9 +361,9 @@ BEGIN
     RETURN NULL;
 END//
 
--- Functions that make what an event is made of from the columns of a table that was adopted.
--- outbox_row_uuid gives an id that is a UUID, NULL for any other; outbox_row_headers keeps the
--- other, and says of a UUID that is no UUIDv7 that it is the row's.
+-- Functions that convert columns of adopted tables to fields of an event. outbox_row_uuid returns
+-- an id that is a UUID, NULL for any other; outbox_row_headers keeps the other, and records a UUID
+-- that is no UUIDv7 as the row's id.
 CREATE OR REPLACE FUNCTION outbox_row_uuid(id LONGTEXT CHARACTER SET utf8mb4)
     RETURNS CHAR(36) CHARACTER SET ascii DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN IF(id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$', LOWER(id), NULL)//
@@ -386,8 +387,8 @@ BEGIN
                   '\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]'), 'unknown', fit);
 END//
 
--- outbox_row_payload makes JSON of a text: a text that is none becomes a string. outbox_row_bytes
--- does so with bytes: those that are no text become a string in base64.
+-- outbox_row_payload makes JSON of a text: a text that is not JSON becomes a string.
+-- outbox_row_bytes does so with bytes: those that are not text become a string in base64.
 CREATE OR REPLACE FUNCTION outbox_row_payload(payload LONGTEXT CHARACTER SET utf8mb4)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN CASE WHEN payload IS NULL THEN 'null'
@@ -412,14 +413,14 @@ BEGIN
 END//
 
 -- outbox_wait returns when there is something new: a marker to sequence, or a change of the
--- sequencer since the caller read it; else after `patience` ms. It looks every millisecond while
--- somebody has an event in flight or there was one lately, and less often the longer nothing comes;
--- nothing has come for `idle` ms when it is called.
--- The session is READ UNCOMMITTED, so it sees events before they are committed. A second look, at
--- what is committed, tells whether one is. Neither may lock, nor ask for a lock: that makes the
--- server write down the lock of a marker that is in flight, which stays, on the gap behind it, when
--- its producer rolls back to a savepoint, and keeps all others from inserting. So each look is a
--- SELECT by itself: within IF or SET it would lock what it reads.
+-- sequencer since the caller read it; else after `patience` ms. It polls every millisecond while a
+-- producer has an uncommitted event or had one lately, and less often the longer nothing comes;
+-- nothing has come for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees
+-- events before they are committed. A second query, of committed rows, tells whether one is.
+-- Neither may lock, nor ask for a lock: that makes the server materialize the implicit lock of an
+-- uncommitted marker, which remains as a lock on the gap behind it when its producer rolls back to
+-- a savepoint, and blocks all other inserts. So each poll is a separate SELECT: within IF or SET it
+-- would lock what it reads.
 CREATE OR REPLACE PROCEDURE outbox_wait(known_next BIGINT, known_news BIGINT UNSIGNED,
     patience INT, idle INT) SQL SECURITY INVOKER
 wait: BEGIN
@@ -458,8 +459,8 @@ END//
 
 DELIMITER ;
 
--- The events in the order in which they are handed out. One that was committed a moment ago has no
--- seq yet, and comes once a relay or a command of `outbox` has looked.
+-- The events in the order in which they are handed out. An event that was committed a moment ago
+-- has no seq yet, and appears once a relay or a command of `outbox` has polled.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_sequenced AS
 SELECT o.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers,
        e.tenant, e.not_before, e.created_at, CONVERT(e.idempotency_key USING utf8mb4)
@@ -472,9 +473,9 @@ SELECT CONVERT(idempotency_key USING utf8mb4) AS idempotency_key, id AS event_id
   FROM outbox_event WHERE idempotency_key IS NOT NULL;
 
 -- The state of every kept event for every consumer whose type patterns match it, or did when it was
--- handed out. SQL cannot tell the lane of a key. Where it would have to, it says `unknown`: with
--- several lanes, of an event that some lanes are past and others are not, or that a claim of some
--- lane spans; `outbox events` can always tell. An expired claim counts as none: its events are
+-- handed out. SQL cannot tell the lane of a key. Where it would have to, the state is `unknown`:
+-- with several lanes, of an event that some lanes are past and others are not, or that a claim of
+-- some lane spans; `outbox events` can always tell. An expired claim counts as none: its events are
 -- pending, or failed if they had failed before.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_delivery AS
 SELECT v.seq, v.event_id, v.type, v.consumer,
@@ -552,7 +553,7 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
     OR d.state = 'failed'
        AND d.due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
 
--- What a worker has in hand: in a live claim.
+-- What a worker holds: events in a live claim.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_processing AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
        k.owner AS worker, k.epoch, k.locked_until, e.created_at
@@ -588,8 +589,8 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
                                         WHERE r.consumer = d.consumer AND r.seq = d.seq
                                           AND r.event_id = e.id);
 
--- Names that people bring along from another outbox (docs/coming-from.md). last_processed_id:
--- everything up to it is done with. The retry is that of the first event that failed and waits.
+-- Names known from other outboxes (docs/coming-from.md). last_processed_id: everything up to it is
+-- done with. The retry is that of the first event that failed and waits.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_listeners AS
 SELECT c.name AS listener_id,
        least((SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name),

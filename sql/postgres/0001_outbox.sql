@@ -5,11 +5,11 @@
 -- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one
 -- made and ends with UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version', list it in meson.build beside this
 -- one, and raise PG_SCHEMA_VERSION; never edit a migration that was released. It runs while the tables are locked, but for what
--- stands before a line `-- @locked@`. Columns stay in their order: functions build rows of these types by position.
--- Functions and views are no migrations: they are in files of their own, and are put in place anew by every `outbox init`,
--- which also gives every role its part again (internal/rights.sql).
+-- stands before a line `-- @locked@`. Columns stay in their order: functions build rows of these types by position. Functions
+-- and views are no migrations: they are in separate files, and every `outbox init` installs them again, which also grants every
+-- role its part again (internal/rights.sql).
 
--- Events are UTF-8. In another encoding some could not be stored, and neither could the error of one that failed.
+-- Events are UTF-8. In another encoding some events could not be stored, nor the error text of a failed one.
 DO $outbox$
 BEGIN
     IF current_setting('server_encoding') <> 'UTF8' THEN
@@ -37,10 +37,10 @@ CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE
 -- ---- limits: what an event may be, on every way in (docs/reference.md) ----
 
 -- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
--- costs more than the row itself. Preparing takes as long as a call for each call in a check. What is seldom given is checked
--- by functions of ours: they are called only if it is there, and one is prepared sooner than a condition. Names are written
--- out in them, because a SET of the search_path takes longer than all the rest.
-CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb: of a name that comes twice it has the last only
+-- costs more than the row itself. Preparing takes as long as a call for each call in a check. Fields that are rarely given
+-- are checked by functions: they are called only if the field is given, and a call is prepared faster than a condition. Names
+-- in them are qualified, because a SET of the search_path takes longer than all the rest.
+CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb, which keeps only the last of duplicate names
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name has its schema.
     IF pg_catalog.json_typeof(headers) OPERATOR(pg_catalog.<>) 'object'
@@ -99,9 +99,9 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._keeps_id() IS 'whether an id may be any UUID: that of an adopted row';
 
--- A constraint's name is what a producer reads when it is refused: it says which column, and what the limit is. They are NOT
--- VALID so that pg_dump puts them behind the data: what was accepted once, under whatever outbox.max_payload, is restored.
--- The characters that are white space, or control something, are named: a class would depend on the database's locale.
+-- A producer sees the constraint's name when it is refused, so the name states the column and the limit. They are NOT VALID
+-- so that pg_dump puts them behind the data: rows accepted earlier, under any outbox.max_payload, can be restored. White
+-- space and control characters are listed: a character class would depend on the database's locale.
 CREATE DOMAIN @schema@.event_id AS uuid;
 ALTER DOMAIN @schema@.event_id ADD CONSTRAINT "id: a UUIDv7 (an adopted row keeps its UUID)"
     CHECK (get_byte(uuid_send(VALUE), 6) >> 4 = 7 AND get_byte(uuid_send(VALUE), 8) >> 6 = 2 OR @schema@._keeps_id()) NOT VALID;
@@ -119,7 +119,8 @@ ALTER DOMAIN @schema@.event_aggregate_id ADD CONSTRAINT "aggregate_id: 1 to 1024
 CREATE DOMAIN @schema@.event_tenant AS text;
 ALTER DOMAIN @schema@.event_tenant ADD CONSTRAINT "tenant: 1 to 1024 bytes, no control character"
     CHECK (@schema@._tenant_fits(VALUE)) NOT VALID;
--- What is kept in 4 KiB is at most 1 MiB, also if it is compressed: LZ4 makes 255 bytes of one, and pglz fewer.
+-- A value stored in 4 KiB is at most 1 MiB even if compressed: LZ4 expands a byte to 255 at most, pglz to
+-- fewer.
 CREATE DOMAIN @schema@.event_payload AS json; -- not jsonb: it comes out byte for byte
 ALTER DOMAIN @schema@.event_payload ADD CONSTRAINT "payload: at most 1 MiB, or outbox.max_payload, or 64 MiB"
     CHECK (pg_column_size(VALUE) <= 4096 OR @schema@._payload_fits(VALUE)) NOT VALID;
@@ -129,7 +130,7 @@ ALTER DOMAIN @schema@.event_headers ADD CONSTRAINT "headers: an object of at mos
 CREATE DOMAIN @schema@.event_not_before AS timestamptz;
 ALTER DOMAIN @schema@.event_not_before ADD CONSTRAINT "not_before: from 1970 to ten years ahead"
     CHECK (@schema@._not_before_fits(VALUE)) NOT VALID;
--- Hours, because a day's length depends on the time zone, which takes time to find out.
+-- Hours, because the length of a day depends on the time zone, whose lookup takes time.
 CREATE DOMAIN @schema@.event_created_at AS timestamptz;
 ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to one day ahead"
     CHECK (VALUE BETWEEN 'epoch' AND clock_timestamp() + interval '24 hours') NOT VALID;
@@ -138,15 +139,14 @@ ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to 
 
 -- Events are only ever inserted, and trimmed from the old end. Any language may produce with a plain
 --     INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) VALUES (...)
--- xid stands before seq, so that a transaction has it before it takes its first seq: the reader relies on that (see
--- internal/window.sql).
--- id is a UUIDv7: the clock in parts of 1/4096 ms, of which a microsecond has four, so that ids grow within a millisecond, too:
--- 12 digits of milliseconds and 3 of their fraction, with the version between them (RFC 9562, 6.2, method 3), in place of the
--- first 15 of a random UUID. See internal/values.sql.
--- A trigger takes the idempotency key, and leaves the row out if it is known (internal/triggers.sql). It checks the key as well:
--- a constraint would be prepared for every INSERT.
+-- xid is declared before seq, so that a transaction has its xid before it takes its first seq: the reader relies on that (see
+-- internal/window.sql). id is a UUIDv7: the clock in parts of 1/4096 ms, of which a microsecond has four, so that ids grow
+-- within a millisecond, too: 12 digits of milliseconds and 3 of their fraction, with the version between them (RFC 9562, 6.2,
+-- method 3), in place of the first 15 of a random UUID. See internal/values.sql. A trigger takes the idempotency key, and leaves
+-- the row out if it is known (internal/triggers.sql). It checks the key as well: a constraint would be prepared for every
+-- INSERT.
 CREATE TABLE @schema@.event (
-    xid             xid8 NOT NULL DEFAULT pg_current_xact_id(), -- by which a reader tells from snapshots what it has seen
+    xid             xid8 NOT NULL DEFAULT pg_current_xact_id(), -- with it a reader tells from snapshots what it has seen
     seq             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     version         bigint,                                     -- of the aggregate, if the producer counts it
     created_at      @schema@.event_created_at NOT NULL DEFAULT @schema@._clock(),
@@ -160,7 +160,7 @@ CREATE TABLE @schema@.event (
     headers         @schema@.event_headers,
     tenant          @schema@.event_tenant DEFAULT nullif(current_setting('outbox.tenant', true), ''),
     idempotency_key text,
-    -- The one rule about two columns, so no domain can say it.
+    -- The only rule about two columns, which no domain can express.
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
@@ -179,21 +179,21 @@ CREATE TABLE @schema@.idempotency (
 CREATE INDEX idempotency_at ON @schema@.idempotency (at);
 COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 
--- ---- consumers, and how far they have got ----
+-- ---- consumers, and how far they have come ----
 
--- start_seen, start_floor: where it started; what these show came before it, and was never its own. start_also: seqs besides,
--- named one by one where a snapshot no longer can (see internal/rebase.sql).
+-- start_seen, start_floor: where it started; events that these show came before it, and were never its own. start_also:
+-- further seqs, listed where a snapshot no longer can express them (see internal/rebase.sql).
 CREATE TABLE @schema@.consumer (
     name        text PRIMARY KEY,
     events      text NOT NULL,                 -- type patterns, '' for all
     type_like   text[],                        -- the same for LIKE; NULL for all
-    predicate   text NOT NULL,                 -- on the payload, '' for none; looked at by the worker
+    predicate   text NOT NULL,                 -- on the payload, '' for none; evaluated by the worker
     ordering    text NOT NULL CHECK (ordering IN ('none', 'key', 'global')),
     lanes       int NOT NULL CHECK (lanes BETWEEN 1 AND 64),
     retry       text NOT NULL,
     paused      boolean NOT NULL DEFAULT false,
     created_at  timestamptz NOT NULL DEFAULT @schema@._clock(),
-    report      text,                          -- what its relay last had to say
+    report      text,                          -- the last report of its relay
     report_at   timestamptz,
     tenant      text NOT NULL DEFAULT coalesce(current_setting('outbox.tenant', true), ''), -- whose; '': the platform's
     start_seen  pg_snapshot NOT NULL,
@@ -203,9 +203,9 @@ CREATE TABLE @schema@.consumer (
 );
 COMMENT ON TABLE @schema@.consumer IS 'who reads the outbox';
 
--- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count. A
--- worker may not bring back what was replaced, or one that was restarted with its old file would pass over events that the
--- newer filter lets through. Rows come with the first change; of one that never changed there is nothing to remember.
+-- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore
+-- replaced settings: restarted with an old configuration, it would skip events that the newer filter selects. Rows are
+-- written at the first change; a consumer that never changed has none.
 CREATE TABLE @schema@.setting (
     consumer   text NOT NULL,
     generation int NOT NULL,
@@ -219,9 +219,9 @@ CREATE TABLE @schema@.setting (
 );
 COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
 
--- Filters that a consumer had, each with how far its lanes had got when it was replaced: what was handed out by then was judged
--- by it. n grows; of those that cover an event the first counts. epoch: claims up to it were made under this filter. No event
--- past head was handed out under it, so trimming knows when it is no longer needed.
+-- Former filters of a consumer, each with the progress of its lanes when it was replaced: events handed out by then were judged
+-- by it. n grows; the first that covers an event counts. epoch: claims up to it were made under this filter. No event past head
+-- was handed out under it, so trimming knows when it is no longer needed.
 CREATE TABLE @schema@.former_filter (
     consumer  text NOT NULL,
     n         bigint NOT NULL,
@@ -241,14 +241,13 @@ CREATE TABLE @schema@.former_filter (
 );
 COMMENT ON TABLE @schema@.former_filter IS 'filters that consumers had, and how far they had got with them';
 
--- How far a consumer has got. What `seen` shows is done with. If a window is open, what `target` shows besides goes out
--- in seq order, and up to pos it has. No event of a transaction begun after `seen` has a seq up to `floor`; none that
--- `target` shows is past window_end. Lane -1 stands for the parked events.
--- Each change is a new row with the next version, and the old one is deleted: the newest is found at the end of the index
--- however many dead rows a long transaction keeps alive. No live claim of the consumer has an epoch below claims_from.
--- Lanes that stand at the same place share a row (leader, members; see internal/groups.sql). home: the cluster, the sequence of
--- event numbers, and the file that is in (see internal/home.sql). due_from only grows, as epochs do: what was tried again and is
--- gone lies before those that wait.
+-- How far a consumer has come. Events that `seen` shows are done with. If a window is open, the other events that `target` shows
+-- are handed out in seq order; up to pos they have been. No event of a transaction begun after `seen` has a seq up to `floor`;
+-- none that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row with the next
+-- version, and the old one is deleted: the newest is found at the end of the index however many dead rows a long transaction
+-- keeps alive. No live claim of the consumer has an epoch below claims_from. Lanes at the same position share a row (leader,
+-- members; see internal/groups.sql). home: the cluster, the sequence of event numbers, and the file that is in (see
+-- internal/home.sql). due_from only grows, as epochs do: index entries of completed retries lie before those that wait.
 CREATE TABLE @schema@.lane (
     consumer    text NOT NULL,
     lane        int NOT NULL,
@@ -269,20 +268,21 @@ CREATE TABLE @schema@.lane (
     kept_until  timestamptz,
     PRIMARY KEY (consumer, lane, version)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has got; the highest version counts';
+COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has come; the highest version counts';
 COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
 COMMENT ON COLUMN @schema@.lane.due_from IS
     'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
-COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row says where';
+COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row holds the position';
 COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for lane n; NULL: only this one';
 COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
 
--- The fence: every claim gets the next one, in the upper bits; random lower ones tell apart what a lost server gave out.
+-- The fence: every claim gets the next value in the upper bits; the random lower bits distinguish values assigned by a
+-- lost server.
 CREATE SEQUENCE @schema@.epoch;
 
 -- A lease: the events of the window with a seq in (from_seq, to_seq] that belong to the lane, or (lane -1) parked events. Those
--- carry its epoch, but no index has it: so claiming them changes no index, as long as there is room for the new row beside the
--- old one.
+-- carry its epoch, which is not indexed: so claiming them is a HOT update, as long as there is room for the new row on the
+-- page.
 CREATE TABLE @schema@.claim (
     consumer     text NOT NULL,
     epoch        bigint NOT NULL,
@@ -309,15 +309,15 @@ COMMENT ON COLUMN @schema@.claim.seqs IS
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). Of the parked events of a
 -- key, the first has a time (due_at), whether it is in a claim or not; so parked_due leads to all that are due, and to every key
--- that is held up. A failure uses up no attempt until it is known to be the event's own, because others got through beside
--- it: see src/engine/evidence.h.
+-- that is held up. A failure uses up no attempt until it is known to be the event's own, because others were delivered
+-- meanwhile: see src/engine/evidence.h.
 CREATE TABLE @schema@.parked (
     consumer      text NOT NULL,
     seq           bigint NOT NULL,
-    key           bigint NOT NULL,                -- what order goes by; 0: nothing
+    key           bigint NOT NULL,                -- what order is kept by; 0: nothing
     attempts      int NOT NULL,
     due_at        timestamptz,
-    wait          interval NOT NULL DEFAULT '0',  -- what it was told to wait: due_at is never further ahead
+    wait          interval NOT NULL DEFAULT '0',  -- the requested wait: due_at is never further ahead
     crashes       int NOT NULL DEFAULT 0,     -- how many workers vanished that had it in flight, since it last came back
     delayed       boolean NOT NULL DEFAULT false, -- waits for its not_before
     claim         bigint,                         -- epoch of the claim that holds it
@@ -331,8 +331,8 @@ CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at 
 CREATE INDEX parked_key ON @schema@.parked (consumer, key, seq);
 COMMENT ON TABLE @schema@.parked IS 'events that failed and wait, or wait behind one that did';
 
--- Dead letters: the whole event, so that trimming takes nothing away from it. A trigger records those that are deleted
--- (internal/triggers.sql).
+-- Dead letters: a full copy of the event, so that trimming does not affect them. A trigger records those that are
+-- deleted (internal/triggers.sql).
 CREATE TABLE @schema@.dead (
     consumer        text NOT NULL,
     seq             bigint NOT NULL,
@@ -355,8 +355,8 @@ CREATE TABLE @schema@.dead (
 );
 COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
--- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, or per event
--- that a worker passed over and said so. Both are rare, and the row goes with its event (see trim).
+-- How single events ended for a consumer, where positions and filters do not determine it: a row per dropped dead letter, or
+-- per event that a worker reported as skipped. Both are rare, and the row is deleted with its event (see trim).
 CREATE TABLE @schema@.ended (
     seq      bigint NOT NULL,
     consumer text NOT NULL,
@@ -365,10 +365,10 @@ CREATE TABLE @schema@.ended (
 );
 COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not tell';
 
--- When a consumer got past an event is told by samples: at that time it was done with every event up to seq that `seen` shows,
--- and with all before it. trim takes one now and then (internal/trim.sql), and forgets those that are no longer needed, so
--- there are about 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet:
--- to lose samples keeps events longer, and deletes none too early. The samples of the consumer '' are of all consumers.
+-- Samples record when a consumer passed an event: at that time it was done with every event up to seq that `seen` shows, and
+-- with all before it. trim takes one now and then (internal/trim.sql), and deletes those no longer needed, so there are about
+-- 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet: losing samples
+-- keeps events longer, and never deletes one too early. The samples of the consumer '' are of all consumers.
 CREATE TABLE @schema@.passed (
     consumer text NOT NULL,
     seq      bigint NOT NULL,
@@ -402,7 +402,7 @@ CREATE TABLE @schema@.mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE @schema@.mark IS 'how far each consumer has written each stream';
 
--- The inbox: what a handler has taken effect for. It goes by the idempotency key of an event that has one, else by its id. Each
+-- The inbox: what a handler has taken effect for. Its key is the event's idempotency key if it has one, else its id. Each
 -- tenant has its own.
 CREATE TABLE @schema@.handled (
     handler text COLLATE "C" NOT NULL,
@@ -418,8 +418,8 @@ COMMENT ON TABLE @schema@.handled IS 'the inbox: what each handler has taken eff
 -- ---- adopted tables whose rows are marked (C4.9) ----
 
 -- A table of the application's own whose rows are marked as processed once `consumer` has had them: its column col is set. keys tell
--- rows apart. The id is what rows and triggers call it by, since a name changes, and an oid in a restore. error: why its
--- rows could not be marked the last time, since error_at.
+-- rows apart. Rows and triggers refer to it by id, since its name may change, and its oid changes in a restore. error: why its rows
+-- could not be marked the last time, since error_at.
 CREATE TABLE @schema@.marking (
     id       int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tab      regclass NOT NULL UNIQUE,
@@ -442,9 +442,9 @@ COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became w
 
 -- ---- roles and tenants: only the owner writes to the tables; workers and operators go through functions that check ----
 
--- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; one that ends in * stands for all
--- that begin so. Roles go by their names, which are what a dump has; that a role has the part is told by its rights, so one that is
--- made anew under an old name has nothing. See internal/roles.sql.
+-- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; a name that ends in * stands for
+-- all with that prefix. Roles are recorded by name, as in a dump; whether a role has the part is determined by its rights, so a
+-- role created again under an old name has none. See internal/roles.sql.
 CREATE TABLE @schema@.worker (
     role     text NOT NULL,
     consumer text NOT NULL,
@@ -452,16 +452,16 @@ CREATE TABLE @schema@.worker (
 );
 COMMENT ON TABLE @schema@.worker IS 'which consumers a role may work on';
 
--- Roles that act for one tenant, whatever their connection says.
+-- Roles that act for one tenant, whatever their connection sets.
 CREATE TABLE @schema@.held (
     role   text PRIMARY KEY,
     tenant text NOT NULL CHECK (tenant <> '')
 );
 COMMENT ON TABLE @schema@.held IS 'roles that are held to a tenant';
 
--- A connection that says which tenant it works for (SET outbox.tenant) has to do with that tenant's events alone, and with that
--- tenant's consumers; one that says nothing is the platform's, which has to do with all. Not so for a role above row-level
--- security: the owner of the tables, a superuser. Whom a row is for is asked once for a statement.
+-- A connection that says which tenant it works for (SET outbox.tenant) sees only that tenant's events and consumers; a
+-- connection without it is the platform's, which sees all. Row-level security does not apply to the owner of the tables and to
+-- superusers. The tenant is determined once per statement.
 ALTER TABLE @schema@.event ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.idempotency ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.handled ENABLE ROW LEVEL SECURITY;
@@ -469,7 +469,7 @@ CREATE POLICY tenant ON @schema@.event FOR SELECT USING ((SELECT @schema@._actin
 CREATE POLICY tenant ON @schema@.idempotency FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY given ON @schema@.idempotency FOR UPDATE USING ((SELECT @schema@._acting_for(current_user)) = tenant);
 CREATE POLICY tenant ON @schema@.handled USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
--- An emit asks nothing of a table: who is held to a tenant has no right to choose ids, and is known by that.
+-- An emit queries no table: a role held to a tenant is recognized by having no right to choose ids.
 CREATE POLICY emit ON @schema@.event FOR INSERT WITH CHECK (
     CASE WHEN has_column_privilege('@schema@.event'::regclass, 'id', 'INSERT')
          THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
@@ -479,9 +479,9 @@ CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
          THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
          ELSE @schema@._acting_for(current_user) = tenant END);
 
--- A consumer is seen by its tenant, and by workers that may work on it. What there is about a consumer is seen by whoever sees the
--- consumer. That goes for dead letters as well: the platform's consumers have theirs to themselves, or a tenant could mark
--- them as sent back, and send nothing.
+-- A consumer is seen by its tenant, and by workers that may work on it. Everything about a consumer is visible to the roles that
+-- see the consumer. That goes for dead letters as well: those of the platform's consumers are the platform's alone, or a tenant
+-- could mark them as sent back without sending them.
 ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
     AND ((SELECT @schema@._sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@._sees(current_user))::text[])));
@@ -512,14 +512,14 @@ CREATE POLICY tenant ON @schema@.passed USING (
 ALTER TABLE @schema@.adopted_row ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.adopted_row USING (marking IN (SELECT m.id FROM @schema@.marking m));
 
--- Who was given what is for those it was given to, and for operators, who may be held to a tenant themselves.
+-- A grant is visible to its role, and to operators, which may be held to a tenant themselves.
 ALTER TABLE @schema@.worker ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.held ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON @schema@.worker USING (@schema@._inherits(current_user, role)
     OR ((SELECT @schema@._sees(current_user)) IS NULL AND (SELECT @schema@._acting_for(current_user)) = ''));
 CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 
--- ---- what a turn of a worker takes and gives, see internal/turn.sql ----
+-- ---- parameters and answer of a turn, see internal/turn.sql ----
 
 -- How a claim ended. epoch 0: there is nothing to settle. tried is the number of its events that
 -- were not given back. For outcomes and release_from see settle, for marks internal/settle.sql.
@@ -537,18 +537,18 @@ CREATE TYPE @schema@._request AS (
     lease_ms     bigint,
     max_attempts int,      -- an event that was in flight this often when its worker vanished is buried;
                            -- 0: take over nothing
-    careful_mode int,      -- see internal/claim_parked.sql
+    suspect_policy int,    -- see internal/claim_parked.sql
     parked_first boolean,  -- try parked events before new ones
     pull_in      boolean,  -- see internal/claim_parked.sql
     lane_hint    int,      -- the lane to try first
-    known        bigint[], -- epochs of the claims that the worker has in hand
-    ordering     text,     -- the settings it works with; NULL: it does not say
+    known        bigint[], -- epochs of the claims that the worker holds
+    ordering     text,     -- the settings it works with; NULL: not given
     lanes        int,
     events       text,
     predicate    text
 );
 
--- Events that the worker has read already, and would like to claim. to_seq 0: none.
+-- Events that the worker has read ahead, and wants to claim. to_seq 0: none.
 CREATE TYPE @schema@._ahead AS (
     lane     int,
     target   text,         -- the window they were read in
@@ -556,7 +556,7 @@ CREATE TYPE @schema@._ahead AS (
     to_seq   bigint,
     n        int,
     members  bigint,       -- the lanes whose events they are, see lane.members
-    sample   bigint        -- what the worker makes of a key, see _knows_keys; NULL: nothing
+    sample   bigint        -- the worker's hash of a sample key, see _knows_keys; NULL: none
 );
 
 CREATE TYPE @schema@._answer AS (
@@ -565,16 +565,16 @@ CREATE TYPE @schema@._answer AS (
     changed     boolean,   -- the consumer has other settings now: nothing was claimed
     busy        boolean,   -- another worker has a lane
     through     boolean,   -- there is nothing left to do
-    skipped     boolean,   -- it got further without finding anything: ask again at once
-    careful_due boolean,   -- a careful event is due that careful_mode left alone
+    skipped     boolean,   -- it advanced without finding any: ask again at once
+    suspect_due boolean,   -- a suspect event is due that suspect_policy left alone
     crashed     bigint,    -- events taken over from workers that vanished
-    buried      bigint,    -- those of them that became dead letters
+    buried      bigint,    -- how many of those became dead letters
     wait_ms     bigint,    -- ask again after this time at the latest; -1: nothing is due
     now_ms      bigint,    -- the database's clock
     epoch       bigint,    -- the claim, if n > 0:
     lane        int,       -- -1: parked events
     n           int,
-    careful     boolean,
+    suspect     boolean,
     held        bigint[],  -- events of it that have to wait behind others of their key
     seen        text,      -- its window
     floor       bigint,
@@ -582,12 +582,12 @@ CREATE TYPE @schema@._answer AS (
     from_seq    bigint,
     to_seq      bigint,
     window_end  bigint,
-    quiet       boolean,   -- the claim took all there was, and nothing is parked
+    quiet       boolean,   -- the claim took every event there was, and nothing is parked
     members     bigint,    -- the lanes that it covers
-    keys        bigint[]   -- in place of held: every event of these keys has to wait
+    keys        bigint[]   -- instead of held: every event of these keys has to wait
 );
 
--- ---- what several turns take and give that are made together, see internal/simple_turns.sql ----
+-- ---- the same for turns made together, see internal/simple_turns.sql ----
 
 -- A turn that settles a claim which was delivered whole, and asks for the next. place is its number
 -- in the call. single: it is asked for alone, of a consumer that has no other claim. The rest is as in _settlement and _request.
@@ -608,8 +608,8 @@ CREATE TYPE @schema@._simple AS (
     single     boolean
 );
 
--- What became of it. The claim has the events of the window from seen to target, with a seq in
--- (from_seq, to_seq], that the consumer wants, all of them.
+-- Its result. The claim holds all events that the consumer wants of the window from seen to target,
+-- with a seq in (from_seq, to_seq].
 CREATE TYPE @schema@._simple_answer AS (
     place      int,
     epoch      bigint,  -- of the new claim
@@ -622,7 +622,7 @@ CREATE TYPE @schema@._simple_answer AS (
     to_seq     bigint,
     quiet      boolean, -- nothing was new beyond them
     now_ms     bigint,  -- the database's clock
-    wanted     bigint[] -- those events; NULL: it does not say
+    wanted     bigint[] -- those events; NULL: not given
 );
 
 INSERT INTO @schema@.meta (name, value) VALUES ('schema_version', '1');
@@ -630,6 +630,6 @@ DO $outbox$
 BEGIN
     INSERT INTO @schema@.meta (name, value) SELECT 'system_identifier', system_identifier FROM pg_catalog.pg_control_system();
 EXCEPTION WHEN insufficient_privilege THEN
-    NULL; -- then only transaction numbers tell that it was moved
+    NULL; -- then only transaction numbers reveal that it was moved
 END
 $outbox$;

@@ -38,19 +38,19 @@ CASE WHEN ({asked}[1]).single THEN @schema@._single_turn({asked}[1], {knows})
  WHERE p.consumer = {consumer} AND p.due_at >= coalesce({since}, '-infinity')
  ORDER BY p.due_at, p.seq LIMIT 1)
 
--- The seq that a consumer was told to start after. NULL: it starts at the beginning, or where the
--- events ended.
+-- The seq after which a consumer was configured to start. NULL: it starts at the beginning, or
+-- where the events ended.
 @define start_of(c)@
 CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 
--- A claim is alive, and its end was not set by a clock that was ahead. Of two turns,
--- the one that began first may come second, by a second.
+-- A claim is alive, and its end was not set by a clock that was ahead. Two turns may run in the
+-- reverse order of their begin, by up to a second.
 @define is_alive(k, moment)@
 ({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')
 
 -- Is this still the outbox that a lane knows (see _trouble)? Each of these is a probe of an index,
--- and says in which order to look, because an EXISTS may be answered from the other index, by
--- reading all of it.
+-- and forces its order, because an EXISTS may be answered from the other index, by reading all of
+-- it.
 
 -- An event that the lane has not seen has a number up to `passed`, where none can be new.
 @define unseen_and_passed(seen, passed)@
@@ -67,7 +67,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
   WHERE e.seq > {window_end} AND pg_visible_in_snapshot(e.xid, {shown})
   ORDER BY e.seq LIMIT 1) IS TRUE)
 
--- One of the events past what the lane knows looks as if it had been seen: it was brought in from
+-- One of the events past what the lane knows appears to have been seen: it was brought in from
 -- elsewhere.
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1

@@ -23,8 +23,8 @@ CREATE TABLE outbox_meta (
 -- IGNORE stores nothing then, changes 0 rows, and RETURNING gives none. A key is known for as long as its event is kept: for
 -- retention after its delivery at least.
 --
--- The limits are those of docs/reference.md. A constraint's name is what a producer reads when it is refused: which column, and what
--- the limit is. SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no
+-- The limits are those of docs/reference.md. A producer sees the constraint's name when it is refused, so the name states the column
+-- and the limit. SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no
 -- UTF-8: those no CHECK can find, and a relay makes dead letters of them. The checks are compiled with every INSERT that is
 -- prepared, which takes longer than to run them, and goes by the number of terms. So there are few, and each does much:
 --   x BETWEEN ' ' AND printf('%.99s', x)   text, not empty, at most 99 bytes, no NUL: printf makes text of bytes, ends at NUL, and
@@ -49,7 +49,7 @@ CREATE TABLE outbox_event (
     not_before      INTEGER,                  -- not delivered earlier; NULL: at once
     created_at      INTEGER NOT NULL DEFAULT (CAST((julianday() - 2440587.5) * 86400000 AS INTEGER)),
     idempotency_key TEXT,
-    CONSTRAINT "seq: positive" CHECK (seq > 0), -- what is not past 0 nobody would get
+    CONSTRAINT "seq: positive" CHECK (seq > 0), -- an event with seq <= 0 would never be delivered
     CONSTRAINT "id: a UUIDv7 in 36 characters (an adopted row keeps its UUID)" CHECK (id = printf('%.36s', id) AND id GLOB
         '[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]'
         AND (id GLOB '??????????????7????[89abAB]*' OR json_extract(headers, '$.source_id') IS id)),
@@ -84,7 +84,7 @@ CREATE UNIQUE INDEX outbox_event_idempotency ON outbox_event (idempotency_key) W
 
 -- Events stay as they were inserted: a statement that would change, delete or replace one is refused as a whole. What deletes
 -- or renumbers events for a reason (trim, src/store/sqlite/turn.c) puts the row 'change_events' into outbox_meta and takes it
--- out in the same transaction, so nobody else ever sees it. An owner who has to erase an event does the same
+-- out in the same transaction, so no other session ever sees it. An owner who has to erase an event does the same
 -- (docs/operations.md).
 CREATE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event
 WHEN NOT EXISTS (SELECT 1 FROM outbox_meta WHERE name = 'change_events')
@@ -119,7 +119,7 @@ CREATE TABLE outbox_idempotency (
 ) WITHOUT ROWID;
 CREATE INDEX outbox_idempotency_at ON outbox_idempotency (at);
 
--- ---- consumers, and how far they have got ----
+-- ---- consumers, and how far they have come ----
 
 -- parked_stamp changes whenever events of the consumer are parked or are parked no longer: a worker that has read which keys are
 -- held up need not read them again while it is the same.
@@ -134,15 +134,15 @@ CREATE TABLE outbox_consumer (
     epoch        INTEGER NOT NULL DEFAULT 0,    -- grows with every claim: the fence
     delivered    INTEGER NOT NULL DEFAULT 0,
     created_at   INTEGER NOT NULL,
-    report       TEXT,                          -- what its relay last had to say
+    report       TEXT,                          -- the last report of its relay
     report_at    INTEGER,
-    start        INTEGER NOT NULL,              -- events up to here came before it, and were never its own
+    start        INTEGER NOT NULL,              -- events up to here came before its start
     parked_stamp INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count. A
--- worker may not bring back what was replaced, or one that was restarted with its old file would pass over events that the
--- newer filter lets through. Rows come with the first change; of one that never changed there is nothing to remember.
+-- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore
+-- replaced settings: restarted with an old configuration, it would skip events that the newer filter selects. Rows are
+-- written at the first change; a consumer that never changed has none.
 CREATE TABLE outbox_setting (
     consumer   TEXT NOT NULL,
     generation INTEGER NOT NULL,
@@ -151,13 +151,13 @@ CREATE TABLE outbox_setting (
     ordering   TEXT NOT NULL,
     lanes      INTEGER NOT NULL,
     since      INTEGER NOT NULL,   -- ms
-    by_whom    TEXT,               -- NULL: nobody wrote it down
+    by_whom    TEXT,               -- NULL: not recorded
     PRIMARY KEY (consumer, generation)
 ) WITHOUT ROWID;
 
--- Filters that a consumer had, each with the position of every lane when it was replaced: what was handed out by then was judged
--- by it. n grows; of those that cover an event the first counts. low and high: the least and the greatest of the positions.
--- epoch: claims up to it were made under this filter.
+-- Former filters of a consumer, each with the position of every lane when it was replaced: events handed out by then were judged
+-- by it. n grows; the first that covers an event counts. low and high: the least and the greatest of the positions. epoch:
+-- claims up to it were made under this filter.
 CREATE TABLE outbox_former_filter (
     consumer  TEXT NOT NULL,
     n         INTEGER NOT NULL,
@@ -204,14 +204,14 @@ CREATE TABLE outbox_claim (
 ) WITHOUT ROWID;
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). A failure uses up no attempt
--- until it is known to be the event's own, because others got through beside it: see src/engine/evidence.h.
+-- until it is known to be the event's own, because others were delivered meanwhile: see src/engine/evidence.h.
 CREATE TABLE outbox_parked (
     consumer      TEXT NOT NULL,
     seq           INTEGER NOT NULL,
-    key           INTEGER NOT NULL,             -- what order goes by; 0: nothing
+    key           INTEGER NOT NULL,             -- what order is kept by; 0: nothing
     attempts      INTEGER NOT NULL,
     due_at        INTEGER,
-    wait          INTEGER NOT NULL DEFAULT 0,   -- what it was told to wait: due_at is never further ahead
+    wait          INTEGER NOT NULL DEFAULT 0,   -- the requested wait: due_at is never further ahead
     crashes       INTEGER NOT NULL DEFAULT 0,   -- how many workers vanished that had it in flight, since it last came back
     delayed       INTEGER NOT NULL DEFAULT 0,   -- waits for its not_before
     claim         INTEGER,                      -- epoch of the claim that holds it
@@ -224,7 +224,7 @@ CREATE TABLE outbox_parked (
 CREATE INDEX outbox_parked_due ON outbox_parked (consumer, due_at, seq) WHERE claim IS NULL AND due_at IS NOT NULL;
 CREATE INDEX outbox_parked_key ON outbox_parked (consumer, key, seq);
 
--- Dead letters: the whole event, so that trimming takes nothing away from it.
+-- Dead letters: a full copy of the event, so that trimming does not affect them.
 CREATE TABLE outbox_dead (
     consumer        TEXT NOT NULL,
     seq             INTEGER NOT NULL,
@@ -246,8 +246,9 @@ CREATE TABLE outbox_dead (
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 
--- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, and the few
--- that a worker left which vanished while the filter changed. Both are rare, and the row goes with its event.
+-- How single events ended for a consumer, where positions and filters do not determine it: a row per dropped dead letter, and
+-- for the few events held by a worker that vanished while the filter changed. Both are rare, and the row is deleted with its
+-- event.
 CREATE TABLE outbox_ended (
     seq      INTEGER NOT NULL,
     consumer TEXT NOT NULL,
@@ -255,16 +256,17 @@ CREATE TABLE outbox_ended (
     PRIMARY KEY (seq, consumer)
 ) WITHOUT ROWID;
 
--- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is being settled.
+-- A dead letter that is deleted, by any statement, was dropped, unless it had been sent back and is being
+-- settled.
 CREATE TRIGGER outbox_note_drop AFTER DELETE ON outbox_dead WHEN OLD.retrying = 0
 BEGIN
     INSERT OR REPLACE INTO outbox_ended (seq, consumer, state)
     SELECT OLD.seq, OLD.consumer, 'dropped' WHERE EXISTS (SELECT 1 FROM outbox_event WHERE seq = OLD.seq);
 END;
 
--- When a consumer got past an event is told by samples: at that time it was done with every event up to seq. Trimming takes one
--- now and then, and forgets those nobody asks for any more (src/store/db/trim.c), so there are about 170 for a consumer,
--- however many events there are. To lose samples keeps events longer, and deletes none too early.
+-- Samples record when a consumer passed an event: at that time it was done with every event up to seq. Trimming takes one now
+-- and then, and deletes those no longer needed (src/store/db/trim.c), so there are about 170 for a consumer, however many
+-- events there are. Losing samples keeps events longer, and never deletes one too early.
 CREATE TABLE outbox_passed (
     consumer TEXT NOT NULL,
     seq      INTEGER NOT NULL,
@@ -294,7 +296,7 @@ CREATE TABLE outbox_mark (
     PRIMARY KEY (stream, consumer)
 ) WITHOUT ROWID;
 
--- The inbox: what a handler has taken effect for. It goes by the idempotency key of an event that has one, else by its id.
+-- The inbox: what a handler has taken effect for. Its key is the event's idempotency key if it has one, else its id.
 CREATE TABLE outbox_handled (
     handler TEXT NOT NULL,
     key     TEXT NOT NULL,
@@ -329,10 +331,10 @@ CREATE TABLE outbox_adopted_row (
 -- ---- what is shown: views, in SQL alone ----
 
 -- The state of every kept event for every consumer whose type patterns match it, or did when it was handed out. SQL alone cannot
--- look into a payload as predicates do, nor tell the lane of a key. Where it would have to, it says `unknown`: of an event that
--- a consumer with a predicate is past (delivered or skipped), and, with several lanes, of one that some lanes are past and
--- others are not, or that a claim of some lane spans. `outbox events` is exact in both.
--- An expired claim counts as none: its events are pending, or failed if they had failed before.
+-- look into a payload as predicates do, nor tell the lane of a key. Where it would have to, the state is `unknown`: of an event
+-- that a consumer with a predicate is past (delivered or skipped), and, with several lanes, of one that some lanes are past and
+-- others are not, or that a claim of some lane spans. `outbox events` is exact in both. An expired claim counts as none: its
+-- events are pending, or failed if they had failed before.
 CREATE VIEW outbox_delivery AS
 SELECT seq, event_id, type, consumer,
        CASE
@@ -390,7 +392,7 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
 WHERE d.state = 'pending' OR d.state = 'failed' AND d.due_at <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
 
--- What a worker has in hand: in a live claim.
+-- What a worker holds: events in a live claim.
 CREATE VIEW outbox_find_processing AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, k.owner AS worker, k.epoch,
        k.locked_until, e.created_at
@@ -421,7 +423,7 @@ WHERE d.state = 'delivered' OR d.state = 'unknown' AND EXISTS
 
 -- ---- names that people bring along from another outbox (docs/coming-from.md) ----
 
--- They cost nothing while nobody reads them. A table of the application's that has such a name already is left alone.
+-- They cost nothing while they are not read. A table of the application's that has such a name already is left alone.
 -- last_processed_id: everything up to it is done with. The retry is that of the first event that failed and waits.
 -- last_processed_at is known where receipts are kept.
 CREATE VIEW IF NOT EXISTS outbox_listeners AS
@@ -453,5 +455,5 @@ SELECT handler AS handler_name, key AS idempotency_key, at AS handled_at FROM ou
 CREATE VIEW IF NOT EXISTS outbox_consumed_events AS
 SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handled;
 
--- identity: which outbox this is; a copy of it has the same, another one never. replaced: see outbox_event_inserted.
+-- identity: a copy of this outbox has the same, another outbox never has. replaced: see outbox_event_inserted.
 INSERT INTO outbox_meta (name, value) VALUES ('schema_version', '1'), ('identity', lower(hex(randomblob(16)))), ('replaced', 'no');

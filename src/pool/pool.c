@@ -45,14 +45,15 @@ static void set_remove(struct pool_set *set, const struct pool_conn *gone)
     set->n--;
 }
 
-/* Returns how many connections there may be. */
+/* Returns how many connections there may be. One that takes long to be opened makes no room: a
+ * server that is slow must not be asked for more and more of them. */
 static size_t set_room(const struct pool_set *set, int64_t now)
 {
     size_t room = set->size;
     if (!set->exposed)
         return room;
     for (const struct pool_conn *c = set->first; c; c = c->next) {
-        bool slow = c->acquired_at && now - c->acquired_at > SLOW;
+        bool slow = c->opened && c->acquired_at && now - c->acquired_at > SLOW;
         room += slow;
     }
     return room;
@@ -174,12 +175,23 @@ static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_u
     return w.conn;
 }
 
+static int open_conn(struct pool_set *set, struct pool_conn *c, struct error *err)
+{
+    if (set->origin->ops->dup(set->origin, &c->st, err) != 0)
+        return -1;
+    pthread_mutex_lock(&set->lock);
+    c->opened = true;
+    c->acquired_at = max_i64(clock_mono(set->clock), 1);
+    pthread_mutex_unlock(&set->lock);
+    return 0;
+}
+
 /* Opens a connection if need be. An exposed one gets a session without traces of another consumer's
  * handlers, or is closed. */
-static int prepare_conn(const struct pool_set *set, struct pool_conn *c,
-                        const struct pool_user *user, struct error *err)
+static int prepare_conn(struct pool_set *set, struct pool_conn *c, const struct pool_user *user,
+                        struct error *err)
 {
-    if (!c->st && set->origin->ops->dup(set->origin, &c->st, err) != 0)
+    if (!c->st && open_conn(set, c, err) != 0)
         return -1;
     bool same = c->exposed_to == user->who;
     if (!set->exposed || same)
@@ -217,11 +229,11 @@ int pool_acquire(struct pool_set *set, const struct pool_user *user, struct pool
 
 void pool_release(struct pool_set *set, struct pool_conn *c, const struct error *why)
 {
-    bool unreachable = why && why->code == ERR_UNAVAILABLE;
+    bool bad = why && (why->code == ERR_UNAVAILABLE || !c->st); /* !st: it could not be opened */
     pthread_mutex_lock(&set->lock);
     int64_t now = clock_mono(set->clock);
     c->acquired_at = 0;
-    c->bad_until = unreachable ? now + BAD_WAIT : 0;
+    c->bad_until = bad ? now + BAD_WAIT : 0;
     c->opened = c->st != NULL;
     set->n_failing -= c->failing;
     c->failing = false;

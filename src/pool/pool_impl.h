@@ -22,8 +22,8 @@ struct pool_conn {
     bool opened;         /* it has st */
     bool failing;        /* in use by a user that failed last time */
     const void *user;    /* who acquired it last */
-    int64_t acquired_at; /* monotonic; 0: it is free */
-    int64_t bad_until;   /* the store could not be reached: others are preferred until then */
+    int64_t acquired_at; /* monotonic, or when it was opened since; 0: it is free */
+    int64_t bad_until;   /* it failed, or could not be opened: others are preferred until then */
 };
 
 struct pool_waiter;

@@ -153,45 +153,51 @@ static bool has_room(const struct kafka_sink *k)
     return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
 }
 
-/* Puts a delivery into the window. ERR_NOMEM. */
-static int take_event(struct kafka_sink *k, struct delivery *d, const char *topic,
-                      struct error *err)
+/* Puts a delivery into the window; `before` is the one that it is chained to, NULL: none. NULL with
+ * ERR_NOMEM. */
+static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, const char *topic,
+                                     const struct kafka_item *before, struct error *err)
 {
     char *own = NULL;
     if (!k->fixed) {
         own = strdup(topic);
-        if (!own)
-            return err_nomem(err);
+        if (!own) {
+            err_nomem(err);
+            return NULL;
+        }
     }
     struct kafka_item *it = (struct kafka_item *)window_take(&k->window, d, NULL);
     *it = (struct kafka_item){
         .f = it->f,
-        .number = k->taken++,
-        .chained = d->chained,
+        .number = k->taken,
+        .chain = before ? before->chain : k->taken,
         .offset = -1,
         .doubtful = k->set.dedupe && d->again,
         .topic = own,
     };
+    k->taken++;
     if (!k->waiting)
         k->waiting = it;
-    return 0;
+    return it;
 }
 
 static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
+    struct kafka_item *last = NULL; /* the delivery before; NULL: it was not taken */
     size_t i = 0;
     for (; i < n && has_room(k); i++) {
         struct error err = {0};
         const char *topic = kafka_message_topic(k, d[i]->ev, &err);
         /* A chained event must go where the one before it went, so that the order between them is
          * the partition's. If not, its chain ends before it, and it is offered again, alone. */
-        const struct kafka_item *before = (const struct kafka_item *)k->window.last;
-        bool same = topic && (k->fixed || (before && strcmp(before->topic, topic) == 0));
+        bool same = topic && last && (k->fixed || strcmp(last->topic, topic) == 0);
         bool behind = d[i]->chained && i > 0;
         if (behind && !same)
             break;
-        if (!topic || take_event(k, d[i], topic, &err) != 0) {
+        const struct kafka_item *before = behind ? last : NULL;
+        last = topic ? take_event(k, d[i], topic, before, &err) : NULL;
+        if (!last) {
             struct sink_result res = sink_unsent(&err);
             sink_done(sk, d[i], &res);
         }

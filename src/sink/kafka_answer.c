@@ -189,7 +189,7 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
         res.unasked = it->unasked;
         if (it->why)
             snprintf(text, sizeof text, "%s", it->why);
-    } else if (it->state == ITEM_NO_TOPIC && !it->chained) {
+    } else if (it->state == ITEM_NO_TOPIC && !kafka_chained(it)) {
         res.status = SINK_REFUSED; /* of a chain, only the first is */
     } else if (it->state == ITEM_CUT) {
         snprintf(text, sizeof text, "one before it of its key was not delivered");
@@ -232,12 +232,14 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
 }
 
 /* Ends the rest of a chain whose event `it` is not delivered. If a part of the rest is with the
- * producer, it must not be sent any more. */
+ * producer, it must not be sent any more. What follows in the window may be the rest of another
+ * chain, whose beginning has been answered for. */
 static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
 {
     if (k->fixed)
         return;
-    for (struct kafka_item *rest = kafka_next(it); rest && rest->chained; rest = kafka_next(rest)) {
+    struct kafka_item *rest = kafka_next(it);
+    for (; rest && rest->chain == it->chain; rest = kafka_next(rest)) {
         if (rest->state == ITEM_SENT)
             break_off(k, RD_KAFKA_RESP_ERR__PURGE_QUEUE);
         else if (rest->state != ITEM_STORED)
@@ -365,7 +367,7 @@ void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char
     while (k->window.first) {
         struct kafka_item *it = (struct kafka_item *)k->window.first;
         struct sink_result res = {.status = status, .native = it->err, .text = why};
-        bool later_of_chain = it->chained && status != SINK_DOWN && status != SINK_FATAL;
+        bool later_of_chain = kafka_chained(it) && status != SINK_DOWN && status != SINK_FATAL;
         if (later_of_chain)
             res.status = SINK_CANCELLED;
         if (is_known(it))

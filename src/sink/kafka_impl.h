@@ -153,8 +153,8 @@ enum kafka_state {
 struct kafka_item {
     struct flight f;
     uint64_t number; /* they are numbered as they are taken */
+    uint64_t chain;  /* the number of the first of its chain */
     enum kafka_state state;
-    bool chained;
     bool unasked;    /* ITEM_UNFIT: known without the brokers */
     bool doubtful;   /* it may be in the topic already, and was not looked for yet */
     uint64_t lookup; /* of ITEM_LOOKUP: its number */
@@ -207,6 +207,12 @@ static inline bool kafka_singly(const struct kafka_sink *k)
 static inline struct kafka_item *kafka_next(const struct kafka_item *it)
 {
     return (struct kafka_item *)it->f.next;
+}
+
+/* Says whether an event is one of a chain, and not the first. */
+static inline bool kafka_chained(const struct kafka_item *it)
+{
+    return it->number != it->chain;
 }
 
 /* kafka_message_topic returns the topic that an event goes to, borrowed until the next call; NULL

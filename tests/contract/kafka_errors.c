@@ -216,6 +216,32 @@ static void missing_topic_of_a_template_holds_up_no_other(void **state)
     tell("topic-error absent-%s 0", p->topic);
 }
 
+/* A chain was taken behind an event without a topic, and its beginning is confirmed when that event
+ * comes back: the rest of it, which is still on its way, is none of the event's. */
+static void missing_topic_cuts_no_chain_that_follows(void **state)
+{
+    struct peer *p = *state;
+    char absent[80];
+    snprintf(absent, sizeof absent, "absent-%s", p->topic);
+    tell("topic %s 1", absent);
+    tell("topic-error %s %d", absent, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    open_topic(p, "{type}?rdkafka.batch.num.messages=1"
+                  "&rdkafka.topic.metadata.propagation.max.ms=300");
+    tell("rtt 1 80"); /* with five requests at a time, the chain takes four seconds */
+    for (int i = 0; i < 250; i++) {
+        struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+        it->ev.type = str_of(i == 0 ? absent : p->topic);
+        it->d.chained = i > 1;
+    }
+    sink_rig_run(&p->rig);
+    size_t last = p->rig.n - 1;
+    assert_int_equal(p->rig.items[0]->status, SINK_REFUSED);
+    assert_in_range(p->rig.items[0]->order, 1, last - 1);
+    for (size_t i = 1; i <= last; i++)
+        assert_int_equal(p->rig.items[i]->status, SINK_DELIVERED);
+    tell("topic-error %s 0", absent);
+}
+
 static void missing_topic_refuses_all(void **state)
 {
     struct peer *p = *state;
@@ -260,6 +286,7 @@ static const struct CMUnitTest tests[] = {
     OWN(silent_broker_is_down_in_time_and_nothing_waits_for_it),
     OWN(request_that_timed_out_before_ours_is_no_verdict),
     OWN(missing_topic_of_a_template_holds_up_no_other),
+    OWN(missing_topic_cuts_no_chain_that_follows),
     OWN(missing_topic_refuses_all),
     OWN(chain_stays_in_order_behind_a_refusal),
 };

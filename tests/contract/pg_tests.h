@@ -5,7 +5,7 @@
 
 #include "store_impl.h"
 
-extern const struct suite_part pg_random_tests, pg_bell_tests, pg_turns_tests, pg_ahead_tests,
+extern const struct suite_part pg_random_tests, pg_wakeup_tests, pg_turns_tests, pg_ahead_tests,
     pg_lanes_tests, pg_waiting_tests, pg_retried_tests;
 
 #endif

@@ -19,6 +19,29 @@ static void emit_is_part_of_the_callers_transaction(void **state)
     assert_int_equal(sqlite3_close(db), SQLITE_OK); /* nothing was left behind on it */
 }
 
+/* Another program writes all the while. */
+static void handled_key_is_known_without_the_write_lock(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool first;
+    sqlite3 *db = lite_connect(), *writer = lite_connect();
+    lite_do(db, "BEGIN");
+    must(g->st->ops->handle_once(g->st, db, STR("h"), STR("k"), STR("p"), &first, &err), &err);
+    assert_true(first);
+    lite_do(db, "COMMIT");
+    sqlite3_busy_timeout(db, 0);
+    lite_do(writer, "BEGIN IMMEDIATE");
+    lite_do(db, "BEGIN");
+    must(g->st->ops->handle_once(g->st, db, STR("h"), STR("k"), STR("p"), &first, &err), &err);
+    assert_false(first);
+    assert_int_equal(
+        g->st->ops->handle_once(g->st, db, STR("h"), STR("k"), STR("other"), &first, &err), -1);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    sqlite3_close(writer);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
 static void savepoint_rolled_back_takes_its_event_with_it(void **state)
 {
     struct store_rig *g = *state;
@@ -302,6 +325,7 @@ static void callers_connection_to_a_file_that_is_gone_is_refused(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(emit_is_part_of_the_callers_transaction),
+    ON_A_STORE(handled_key_is_known_without_the_write_lock),
     ON_A_STORE(savepoint_rolled_back_takes_its_event_with_it),
     ON_A_STORE(emit_on_a_callers_connection_needs_a_transaction),
     ON_A_STORE(emit_into_a_database_without_outbox_says_so),

@@ -209,10 +209,59 @@ static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
     pass(1001);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 0);
+    assert_in_range(b.hint.wait_ms, 1000, LEASE); /* not for what may not be taken over yet */
     pass(LEASE);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 110);
     dismiss(&a);
+    dismiss(&b);
+}
+
+/* The last claim is of a lane that the first one is not of, but the one between them is of both. */
+static void expired_lane_claim_waits_for_a_whole_claim_that_waits(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool lost;
+    int64_t known[2];
+    struct claim_request req = request_as("c", "a", ORDER_KEY, 2);
+    fill(g, 2);
+    struct worker b = hire_sole(g, "b", 2);
+
+    req.max_events = EVENTS;
+    req.max_bytes = 1 << 24;
+    req.lane_hint = 1; /* both lanes stand at the end */
+    claim_by(g, req);
+    assert_int_equal(g->b.lane, 1);
+    assert_true(settle_by(g, "c", "a", NULL, 0));
+    req.lane_hint = 0;
+    claim_by(g, req);
+    assert_int_equal(g->b.lane, 0);
+    known[0] = g->b.epoch;
+    struct batch first = g->b;
+
+    insert_events();
+    req.known = known;
+    req.n_known = 1;
+    req.sole = true;
+    assert_int_equal(claim_by(g, req), EVENTS);
+    assert_int_equal(g->b.lane, STORE_ALL_LANES);
+    known[1] = g->b.epoch;
+    req.n_known = 2;
+    req.sole = false;
+    req.lane_hint = 1;
+    insert_events();
+    assert_true(claim_by(g, req) > 0);
+    assert_int_equal(g->b.lane, 1);
+
+    pass(LEASE / 2);
+    must(extend_by(g, "a", &first, &lost, &err), &err);
+    pass(LEASE / 2 + 1);
+    step(&b, 0);
+    assert_int_equal(b.hint.crashed, 0);
+    pass(LEASE);
+    step(&b, 0);
+    assert_true(b.hint.crashed > EVENTS);
     dismiss(&b);
 }
 
@@ -257,6 +306,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(what_is_given_back_of_lanes_that_went_on_is_parked),
     ON_A_STORE(claim_of_all_lanes_that_expires_is_taken_over),
     ON_A_STORE(expired_lane_claim_waits_for_an_earlier_whole_claim),
+    ON_A_STORE(expired_lane_claim_waits_for_a_whole_claim_that_waits),
     ON_A_STORE(event_in_a_claim_of_all_lanes_is_in_flight),
 };
 const struct suite_part sqlite_lanes_tests = SUITE_PART(tests);

@@ -349,6 +349,26 @@ static void what_others_have_parked_meanwhile_holds_back_its_key(void **state)
     others->ops->close(others);
 }
 
+/* What the handle knows itself is as old as what it has read. */
+static void letter_sent_back_holds_back_its_key_on_the_same_handle(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit(g->st, "7");
+    claim(g, "c");
+    struct outcome buried = dead(g, 0, 1);
+    assert_true(settle(g, "c", &buried, 1));
+    emit_keys(g, 8);
+    park_first(g, 3);
+    held_keys_are(g, "yyynnnnn");
+    assert_int_equal(retry_dead(g, (struct dead_query){.consumer = "c"}), 1);
+    emit_keys(g, 8);
+    assert_int_equal(claim_by(g, req), 8);
+    assert_false(g->b.ev[6].behind);
+    assert_true(g->b.ev[7].behind);
+}
+
 static void what_is_no_longer_parked_holds_back_nothing(void **state)
 {
     struct store_rig *g = *state;
@@ -469,6 +489,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(claim_expired_behind_a_live_one_causes_no_busy_polling),
     ON_A_STORE(parked_event_waits_for_an_earlier_one_parked_later),
     ON_A_STORE(what_others_have_parked_meanwhile_holds_back_its_key),
+    ON_A_STORE(letter_sent_back_holds_back_its_key_on_the_same_handle),
     ON_A_STORE(what_is_no_longer_parked_holds_back_nothing),
     ON_A_STORE(delayed_event_waits_for_its_time),
     ON_A_STORE(delayed_event_that_is_due_is_not_through),

@@ -91,6 +91,23 @@ static void prepared_statement_stores_what_a_text_would(void **state)
     maria_clean();
 }
 
+/* With sql_safe_updates the server refuses statements that find their rows through a list. */
+static void retries_go_on_where_updates_have_to_be_safe(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    must(g->st->ops->expose_connection(g->st, 1000, &err), &err);
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = failed(g, 0, 1, 10);
+    assert_true(settle(g, "c", &o, 1));
+    assert_true(sneak(g->st, "SET SESSION sql_safe_updates = 1"));
+    pass(10);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+}
+
 /* wants asks outbox_wants. */
 static int wants(void *db, const char *predicate, const char *payload)
 {
@@ -122,6 +139,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(connection_of_the_application_takes_one_statement_at_a_time),
         cmocka_unit_test(prepared_statement_stores_what_a_text_would),
+        ON_A_STORE(retries_go_on_where_updates_have_to_be_safe),
         ON_A_STORE(predicate_says_the_same_in_sql_and_in_c),
     };
     const struct suite_part own[] = {SUITE_PART(tests)};

@@ -137,7 +137,7 @@ int main(void)
         ON_A_STORE(predicate_says_the_same_in_sql_and_in_c),
         cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
     };
-    const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests,
+    const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_wakeup_tests,
                                      pg_turns_tests,    pg_ahead_tests,  pg_lanes_tests,
                                      pg_waiting_tests,  pg_retried_tests};
     return store_suite_run(&postgres, own, COUNT(own));

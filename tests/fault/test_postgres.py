@@ -219,7 +219,7 @@ class Asleep(Faults):
         """An event is committed as soon as the relay holds the lock; the answer that says so and the ringing come in one piece.
         Whoever only waits for the socket then has missed it."""
         with Proxy(self.store) as proxy:
-            rule = proxy.hold(lambda request: "bell_sleep" in request.text and request.params, lambda: self.emit_numbers(1))
+            rule = proxy.hold(lambda request: "wakeup_sleep" in request.text and request.params, lambda: self.emit_numbers(1))
             with self.mail("--store", proxy.url) as relay:
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
@@ -230,7 +230,7 @@ class Asleep(Faults):
             slept = []
 
             def last_look(request):
-                if "bell_sleep" in request.text: slept.append(request)
+                if "wakeup_sleep" in request.text: slept.append(request)
                 return slept and "pg_current_snapshot()::text" in request.text and request.params
             rule = proxy.hold(last_look, lambda: self.emit_numbers(1))
             others = [arg for n in range(4) for arg in ("--consumer", f"c{n}", "--sink", "file:/dev/null")]

@@ -49,7 +49,7 @@ class Planted(World):
 
     def test_a_late_commit_that_is_passed_over_is_noticed(self):
         def bug(*_):
-            for function in ("_window_next", "_window_look", "_window_events"):
+            for function in ("_window_next", "_window_step", "_window_events"):
                 self.rewrite(function, "pg_snapshot_xip(seen)", "pg_snapshot_xip('1:1:')")
         self.seen(bug, ": lost: ")
 

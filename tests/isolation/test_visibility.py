@@ -280,7 +280,7 @@ class Ways(Exact):
         sessions["outbox"].do("SELECT @._lock_consumer('c')")
         sessions["it's"].do("SET lock_timeout = '5s'")
         self.assertEqual(sessions["it's"].take("c"), [])
-        keys = {s.do("SELECT @._bell_key(), @.bell_channel()")[0] for s in sessions.values()}
+        keys = {s.do("SELECT @._wakeup_key(), @.wakeup_channel()")[0] for s in sessions.values()}
         self.assertEqual(len(keys), len(names))
 
     def test_claim_inside_a_transaction_that_wrote_is_refused(self):

@@ -94,7 +94,7 @@ class Server(PgDoctor):
             text = self.outbox("doctor").stdout
         self.assertEqual({f[0] for f in found}, {"ok"})
         self.assertLessEqual({"version", "server", "connections", "transaction", "prepared-transaction", "wraparound",
-                              "durability", "grants", "doorbell", "dead-rows", "claim", "restore", "clock", "consumer",
+                              "durability", "grants", "wakeup", "dead-rows", "claim", "restore", "clock", "consumer",
                               "retention"}, {f[1] for f in found})
         self.assertRegex(text, r"(?s)\A(ok +[a-z-]+ +[^\n]+\n)+all is well: 0 problems, 0 warnings, 0 notes\n\Z")
 
@@ -147,11 +147,11 @@ class Server(PgDoctor):
 
     def test_a_pooler_makes_relays_poll(self):
         with servers.PgBouncer(self.pg) as pooler:
-            self.one("warning", "doorbell", "pooler", "look every few milliseconds", args=("--store", pooler.url(self.dbname)))
+            self.one("warning", "wakeup", "pooler", "look every few milliseconds", args=("--store", pooler.url(self.dbname)))
 
     def test_a_doorbell_that_is_switched_off_is_noted(self):
-        self.sql(f"ALTER DATABASE {self.dbname} SET outbox.doorbell = 'off'")
-        self.assertIn("note", [f[0] for f in self.doctor() if f[1] == "doorbell" and "outbox.doorbell" in f[2]])
+        self.sql(f"ALTER DATABASE {self.dbname} SET outbox.wakeup = 'off'")
+        self.assertIn("note", [f[0] for f in self.doctor() if f[1] == "wakeup" and "outbox.wakeup" in f[2]])
 
     def test_another_clock(self):
         self.sql("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
@@ -276,7 +276,7 @@ class OtherServers(PgDoctor):
 
     def test_prepared_transactions_and_the_doorbell_beside_them(self):
         self.use(server("prepared", max_prepared_transactions=2, max_connections=12))
-        self.assertIn(("note", "doorbell"), [f[:2] for f in self.doctor()])
+        self.assertIn(("note", "wakeup"), [f[:2] for f in self.doctor()])
         db = self.connect()
         db.cursor().execute("SELECT outbox.emit('order.paid', NULL, NULL, '{}')")
         db.cursor().execute("PREPARE TRANSACTION 'left behind'")
@@ -313,7 +313,7 @@ class OtherServers(PgDoctor):
         self.pg.ready = self.standby_ready
         self.pg.start()
         found = self.bad()
-        self.assertEqual([f[:2] for f in found], [("problem", "server"), ("warning", "doorbell")])
+        self.assertEqual([f[:2] for f in found], [("problem", "server"), ("warning", "wakeup")])
         self.assertIn("standby", found[0][2])
         self.pg.stop("fast")
         (self.pg.dir / "data" / "standby.signal").unlink()

@@ -40,7 +40,7 @@ RULES = [
         "id": "01a1e144-ba7a-7541-824e-a17ad541ace3"}]')""", {CONSUMER}),
     ("SELECT outbox.handle_once('mail', 'key')", {CONSUMER}),
     ("UPDATE outbox.handled SET hash = 0", set()),
-    ("SELECT outbox.bell_sleep()", {PRODUCER, CONSUMER, OPERATOR}),  # locks of anybody's: nothing to protect
+    ("SELECT outbox.wakeup_sleep()", {PRODUCER, CONSUMER, OPERATOR}),  # locks of anybody's: nothing to protect
 
     ("SELECT outbox.pause('mail')", {OPERATOR}),
     ("SELECT outbox.redrive('mail')", {OPERATOR}),

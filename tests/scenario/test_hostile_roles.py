@@ -262,11 +262,11 @@ class Matrix:
         return {name: {role: "; ".join(self.of_table(role, name, kind, columns)) for role in self.roles}
                 for name, kind, columns in self.relations()}
 
-    # ---- the doorbell ----
+    # ---- wake-ups ----
 
-    def doorbell(self):
-        """doorbell says who was let do what with its advisory locks and its channel, which are no objects that have rights."""
-        key, channel = self.lair.do("SELECT outbox._bell_key(), outbox.bell_channel()")[0]
+    def wakeup_locks(self):
+        """wakeup_locks says who was let do what with its advisory locks and its channel, which are no objects that have rights."""
+        key, channel = self.lair.do("SELECT outbox._wakeup_key(), outbox.wakeup_channel()")[0]
         acts = {f"{verb} the {nth} lock": f"SELECT 1 / pg_try_advisory_xact_lock{how}({k})::int" for nth, k in (("first", key), ("second", key ^ 1))
                 for verb, how in (("holds", ""), ("shares", "_shared"))}
         acts.update({"listens": f"LISTEN {channel}", "notifies": f"NOTIFY {channel}"})
@@ -339,7 +339,7 @@ def written(matrix):
     """written is tests/rights.md."""
     tables, calls, roles = matrix.tables(), matrix.calls(), list(matrix.roles)
     rung = {}
-    for role, acts in matrix.doorbell().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
+    for role, acts in matrix.wakeup_locks().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
     outside = [name for name, cells in {**tables, **calls}.items() if cells[roles[0]] or cells[roles[1]]]
     return ("# What each role may do\n\n"
             "Written by `tests/scenario/test_hostile_roles.py --write`, which tries everything with a role of\n"

@@ -560,7 +560,7 @@ class OfPostgres(Outside, PgCase):
             self.wait_metric(relay, 1, "outbox_dispatched_total")
             # It sleeps once it holds the bell's lock, has looked once more, and has settled what it delivered.
             wait_until(lambda: self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
-                                        " AND (classid::bigint << 32 | objid::bigint) = outbox._bell_key()"
+                                        " AND (classid::bigint << 32 | objid::bigint) = outbox._wakeup_key()"
                                         " AND NOT EXISTS (SELECT 1 FROM outbox.claim)"),
                        what=lambda: [(link.request.before, link.request.text) for link in proxy.links])
             wait_until(lambda: self.rests(proxy))

@@ -17,7 +17,7 @@ class Strangers(PgCase):
         super().setUp()
         self.outbox("init")
         if self.sql("SHOW max_prepared_transactions") != [("0",)]:
-            self.sql(f"ALTER DATABASE {self.dbname} SET outbox.doorbell = 'on'")
+            self.sql(f"ALTER DATABASE {self.dbname} SET outbox.wakeup = 'on'")
         self.out = self.path("out")
         self.nobody = self.role()
         self.role_name = re.search(r"[?&]user=([^&]*)", self.nobody).group(1)
@@ -30,7 +30,7 @@ class Strangers(PgCase):
         seen = self.sql("SELECT DISTINCT (classid::bigint << 32) | objid::bigint FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
                         "WHERE d.datname = current_database() AND locktype = 'advisory'")
         made = [self.sql("SELECT hashtextextended(%s, 0)", '"outbox" ' + name)[0] for name in
-                ("bell", "consumer mail", "migrate", "epoch")]
+                ("wakeup", "consumer mail", "migrate", "epoch")]
         return {key for key, in [*seen, *made]} | {key ^ 1 for key, in [*seen, *made]}
 
     def squat(self, how, keys=None):
@@ -88,8 +88,8 @@ class Strangers(PgCase):
             while True:  # it has to be awake for that
                 self.squat("_shared", keys)
                 if self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = %s AND mode = 'ShareLock' AND "
-                            "(classid::bigint << 32 | objid::bigint) = outbox._bell_key()", self.stranger.info.backend_pid): break
-                self.sql("SELECT pg_notify(outbox.bell_channel(), n::text) FROM generate_series(1, 20) n")
+                            "(classid::bigint << 32 | objid::bigint) = outbox._wakeup_key()", self.stranger.info.backend_pid): break
+                self.sql("SELECT pg_notify(outbox.wakeup_channel(), n::text) FROM generate_series(1, 20) n")
             wait_until(lambda: "the stranger" in relay.output(), SOON, relay.output)
             # Each statement of the relay begins at another time.
             looks = set()
@@ -102,7 +102,7 @@ class Strangers(PgCase):
         listener = psycopg2.connect(self.store)
         self.addCleanup(listener.close)
         listener.autocommit = True
-        channel, key = self.sql("SELECT outbox.bell_channel(), outbox._bell_key()")[0]
+        channel, key = self.sql("SELECT outbox.wakeup_channel(), outbox._wakeup_key()")[0]
         with listener.cursor() as cursor: cursor.execute(f"LISTEN {channel}")
         self.squat("", [key])
         self.emit("a", "k/1", 1)
@@ -122,10 +122,10 @@ class Strangers(PgCase):
             holder = psycopg2.connect(self.role(part))
             self.addCleanup(holder.close)
             holder.autocommit = True
-            with holder.cursor() as cursor: cursor.execute("SELECT pg_try_advisory_lock(outbox._bell_key())")
-            self.assertEqual(self.sql("SELECT outbox._bell_squatted(), outbox._bell_squatters() IS NOT NULL"), [(strange, strange)], part)
+            with holder.cursor() as cursor: cursor.execute("SELECT pg_try_advisory_lock(outbox._wakeup_key())")
+            self.assertEqual(self.sql("SELECT outbox._wakeup_lock_is_foreign(), outbox._wakeup_foreign_holders() IS NOT NULL"), [(strange, strange)], part)
             holder.close()
-            wait_until(lambda: self.sql("SELECT count(*) FROM outbox._bell_locks()") == [(0,)])
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox._wakeup_locks()") == [(0,)])
 
     def test_the_session_that_locks_a_consumers_row_is_named(self):
         holder = psycopg2.connect(self.store, application_name="the holder")

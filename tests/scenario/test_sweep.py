@@ -46,7 +46,7 @@ class Postgres(Sweep, PgCase):
 
     def holder(self):
         """holder gives who holds the bell's lock: its process, and when it last asked anything."""
-        return self.sql("SELECT a.pid, a.query_start FROM outbox._bell_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
+        return self.sql("SELECT a.pid, a.query_start FROM outbox._wakeup_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
                         "AND NOT b.second AND a.state = 'idle'")
 
     def test_a_sleeping_relay_asks_nothing_while_others_come_and_go(self):
@@ -62,7 +62,7 @@ class Postgres(Sweep, PgCase):
             self.emit_unheard(1)
             with self.relay(*self.sink("other"), "--sweep", "1h") as other:
                 wait_until(lambda: self.got("other") == 2, what=other.output)
-                wait_until(lambda: self.sql("SELECT 1 FROM outbox._bell_locks() WHERE second"), what=other.output)
+                wait_until(lambda: self.sql("SELECT 1 FROM outbox._wakeup_locks() WHERE second"), what=other.output)
                 self.emit_unheard(2)
             self.assertEqual((self.holder(), self.got("asleep")), (asleep, 1))
             self.emit("heard")

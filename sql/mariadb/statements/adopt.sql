@@ -24,8 +24,8 @@ SELECT EXISTS (SELECT 1 FROM information_schema.statistics
                 GROUP BY index_name
                HAVING count(*) = 1 AND min(column_name) = :name AND min(sub_part) IS NULL);
 
--- id_default (schema text): what gives an event its id. A name of ours would get the database's
--- before it here, hence CONCAT.
+-- id_default (schema text): what gives an event its id. In a literal, the outbox's table name would
+-- be prefixed with the database's, hence CONCAT.
 SELECT column_default FROM information_schema.columns
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_event') AND column_name = 'id';
 
@@ -46,12 +46,12 @@ SELECT mapping = :mapping
                                         AND m.consumer = :consumer))
   FROM outbox_adopted WHERE source = :source;
 
--- prepare_adopted (source text, mapping text): its trigger makes nothing of rows yet.
+-- prepare_adopted (source text, mapping text): its trigger ignores rows for now.
 INSERT INTO outbox_adopted (source, mapping) VALUES (:source, :mapping)
     ON DUPLICATE KEY UPDATE mapping = :mapping, active = 0;
 
--- lock_adopted (source text): waits for transactions that inserted into the table, and makes the
--- next ones wait.
+-- lock_adopted (source text): waits for transactions that inserted into the table, and blocks new
+-- ones.
 SELECT 1 FROM outbox_adopted WHERE source = :source FOR UPDATE;
 
 -- set_adopted (source text, active int, now int): from the commit on rows become events, or no

@@ -1,5 +1,5 @@
--- claim.sql: turns, as far as MariaDB has its own text, and giving events their place in the order
--- of commits.
+-- claim.sql: the statements of turns that are specific to MariaDB, and giving events their place in
+-- the order of commits.
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int, blamed int): grants the lease. A fresh claim holds the events of its lane
@@ -18,7 +18,8 @@ UPDATE outbox_claim
        blamed = IF(:absolve, 0, blamed)
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
+-- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
+-- them.
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, 0, 0
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
@@ -45,10 +46,10 @@ UPDATE JSON_TABLE(:seqs, '$[*]' COLUMNS (seq BIGINT PATH '$')) taken
        STRAIGHT_JOIN outbox_parked p ON p.consumer = :consumer AND p.seq = taken.seq
    SET p.claim = :epoch;
 
--- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int,
--- error text, failed_at int, wait int, proven int): an event that waits behind another of its key
--- has no time of its own, whatever the reason for parking it; failed_at 0 means that it did not
--- fail now. Without an error, what is known of the last failure stays.
+-- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int, error
+-- text, failed_at int, wait int, proven int): an event that waits behind another of its key has no
+-- due time, whatever the reason for parking it; failed_at 0 means that it did not fail now. Without
+-- an error, what is known of the last failure stays.
 INSERT INTO outbox_parked (consumer, seq, `key`, attempts, due_at, crashes, `delayed`, error,
                            failed_at, failing_since, wait, proven)
 SELECT :consumer, :seq, :key, :attempts,
@@ -74,25 +75,26 @@ UPDATE outbox_parked p
 -- probe (): what a turn asks first: the state of the sequencer, and whether any marker waits.
 SELECT next, news, EXISTS (SELECT 1 FROM outbox_fresh) FROM outbox_sequencer WHERE one = 1;
 
--- lock_sequencer (): whoever has this row sequences, until it commits.
+-- lock_sequencer (): the session that locks this row assigns numbers until it commits.
 SELECT next, news FROM outbox_sequencer WHERE one = 1 FOR UPDATE;
 
--- give_seq (next int, max int): one statement with a read view of its own, after the lock. Under
--- READ COMMITTED it locks no marker, so it waits for nobody.
+-- give_seq (next int, max int): one statement with its own read view, after the lock. Under READ
+-- COMMITTED it locks no marker, so it waits for no session.
 INSERT INTO outbox_order (seq, nr, marker)
 SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY marker), nr, marker
   FROM (SELECT marker, nr FROM outbox_fresh ORDER BY marker LIMIT :max) fresh;
 
 -- runs (next int, after int): which markers got these seq, as runs without a gap. Within one
--- give_seq both grow, so what has the same difference is one run. Markers that a signed number
--- cannot have are left out: nobody counts so far, but who may write there can choose one.
+-- give_seq both grow, so markers with the same difference form one run. Markers beyond a signed
+-- number are left out: no counter reaches this, but a session with write access can choose any
+-- value.
 SELECT MIN(marker), COUNT(*) FROM outbox_order
  WHERE seq >= :next AND seq < :after AND marker <= 9223372036854775807
  GROUP BY CAST(marker AS SIGNED) - seq;
 
 -- drop_run (first int, last int, n int): the markers of a run: all n of them from first to last are
--- ours, so nobody else's is among them. It stops with the last of them: without LIMIT the server
--- would lock the one behind it, too, and wait if that is not committed.
+-- this session's, and no other. It stops with the last of them: without LIMIT the server would lock
+-- the one behind it, too, and wait if that is not committed.
 DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY marker LIMIT :n;
 
 -- drop_markers (next int, after int): exactly those that got a seq, one by one. A range with gaps
@@ -103,24 +105,25 @@ DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
 -- set_next (next int): the seq that the next event gets.
 UPDATE outbox_sequencer SET next = :next WHERE one = 1;
 
--- forget_reused (): if somebody emptied outbox_event, its numbers began again. What an earlier
+-- forget_reused (): if outbox_event was emptied by hand, its numbers restarted. What an earlier
 -- event had under such a number is gone.
 DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
 
--- doubled (max int): further markers of events that have one, which only a hand can have written.
+-- doubled (max int): further markers of events that have one, which can only have been written by
+-- hand.
 SELECT marker
   FROM (SELECT marker, ROW_NUMBER() OVER (PARTITION BY nr ORDER BY marker) AS n FROM outbox_fresh) m
  WHERE n > 1 LIMIT :max;
 
--- ring (): tells relays that something changed that is no event.
+-- notify (): tells relays that something other than an event changed.
 UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
 
 -- wait (next int, news int, patience int, idle int): see outbox_wait in sql/mariadb/functions.sql.
 CALL outbox_wait(:next, :news, :patience, :idle);
 
 -- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
--- this range. The position may have moved on over events that were only skipped; where order
--- matters, nobody else can have claimed from the lane meanwhile.
+-- this range. The position may have moved on over events that were only skipped; where order is
+-- kept, no other worker can have claimed from the lane meanwhile.
 SELECT position = :to_seq
        OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
                                      WHERE consumer = :consumer AND lane = :lane AND parked = 0
@@ -163,7 +166,7 @@ UPDATE outbox_claim SET locked_until = :until WHERE consumer = :consumer AND epo
 
 -- consumer_state (consumer text): what an operator may have changed since the last turn, the
 -- version, whether rows of a table are marked once this consumer has had them, and the time by the
--- server's clock. Nobody else changes what belongs to the consumer until the commit.
+-- server's clock. No other session changes the consumer's rows until the commit.
 SELECT paused, epoch, ordering, lanes, events, predicate,
        (SELECT CAST(value AS SIGNED) FROM outbox_meta WHERE name = 'schema_version'),
        EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer), parked_stamp,

@@ -1,4 +1,4 @@
--- columns.sql: what shared statements name, and MariaDB says in its own way.
+-- columns.sql: fragments of the shared statements, in MariaDB's dialect.
 
 -- @events@: events with their seq. Both tables are read by their primary keys.
 outbox_order o STRAIGHT_JOIN outbox_event e ON e.nr = o.nr;

@@ -1,16 +1,16 @@
 -- doctor.sql: what can be wrong with an outbox, and with the server it is in.
 
--- settings (): what durability and exactness rest on.
+-- settings (): the settings on which durability and exactness depend.
 SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only,
        @@auto_increment_increment, @@sql_mode LIKE '%STRICT_%', @@max_allowed_packet;
 
--- other_engines (schema text): tables of ours that know no transactions.
+-- other_engines (schema text): tables of the outbox without transactions.
 SELECT table_name, engine FROM information_schema.tables
  WHERE table_schema = :schema AND table_name LIKE 'outbox\\_%' AND table_type = 'BASE TABLE'
    AND engine <> 'InnoDB';
 
--- @our_triggers@: those that every outbox has. A name of ours would get the database's before it
--- here, hence CONCAT.
+-- @our_triggers@: those that every outbox has. In a literal, the outbox's table name would be
+-- prefixed with the database's, hence CONCAT.
 CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_event_numbered'),
 CONCAT('outbox', '_event_deleted'), CONCAT('outbox', '_event_updated'),
 CONCAT('outbox', '_dead_deleted');
@@ -27,7 +27,8 @@ t.trigger_schema = :schema
        SELECT CONCAT(User, IF(is_role = 'Y', '', CONCAT(CHAR(64 USING utf8mb3), Host)))
          FROM mysql.user);
 
--- lost_definers (schema text): such accounts of triggers of ours, those of adopted tables included.
+-- lost_definers (schema text): such accounts among the outbox's triggers, those of adopted tables
+-- included.
 SELECT t.definer, min(t.trigger_name) FROM information_schema.triggers t
  WHERE @runs_as_nobody@
    AND (t.trigger_name IN (@our_triggers@)
@@ -45,7 +46,7 @@ SELECT a.source, JSON_VALUE(a.mapping, '$.id'), JSON_VALUE(a.mapping, '$.type'),
  ORDER BY a.source;
 
 -- unmarked (max int): events that have neither a seq nor a marker: they were written while the
--- trigger was missing, or restored without their markers. Looks at the newest only.
+-- trigger was missing, or restored without their markers. Checks only the newest.
 SELECT count(*)
   FROM (SELECT nr FROM outbox_event ORDER BY nr DESC LIMIT :max) e
   LEFT JOIN outbox_order o ON o.nr = e.nr
@@ -61,11 +62,11 @@ SELECT table_name = CONCAT('outbox', '_event'), auto_increment FROM information_
 -- not_marked (): adopted tables whose rows could not be marked.
 SELECT source, consumer, error FROM outbox_marking WHERE error IS NOT NULL ORDER BY source;
 
--- ahead_of_head (): a position beyond the head was told so, or the sequencer was set back.
+-- ahead_of_head (): a position beyond the head was requested, or the sequencer was set back.
 SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);
 
--- lost_ordered (max int): places of events that nobody has had, without their event: trim deletes
--- both, and only what every consumer has had.
+-- lost_ordered (max int): places of undelivered events, without their event: trim deletes both, and
+-- only what every consumer has had.
 SELECT count(*)
   FROM (SELECT seq, nr FROM outbox_order
          WHERE seq > coalesce((SELECT min(position) FROM outbox_lane), 0) ORDER BY seq LIMIT :max) o
@@ -75,20 +76,20 @@ SELECT count(*)
 SELECT count(*) FROM (SELECT nr FROM outbox_fresh LIMIT :max) f
  WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.nr = f.nr);
 
--- count_guards (schema text): what keeps TRUNCATE from events.
+-- count_guards (schema text): the guard of events against TRUNCATE.
 SELECT count(*) FROM information_schema.tables
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_guard');
 
--- old_transactions (seconds int): whoever keeps a transaction open keeps its events to itself, and
--- the server from forgetting what others deleted. Takes the right PROCESS.
+-- old_transactions (seconds int): an open transaction hides its events, and keeps the server from
+-- purging deleted rows. Requires the privilege PROCESS.
 SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())
   FROM information_schema.innodb_trx
  WHERE trx_started < NOW() - INTERVAL :seconds SECOND ORDER BY trx_started LIMIT 5;
 
 -- parts_of (schema text, user text, host text): whether an account, or a role, which has no host,
--- is a producer, a consumer and an operator. Each part is known by one right that the others lack.
--- Takes the right to read the server's own tables. A name of ours would get the database's before
--- it here, hence CONCAT.
+-- is a producer, a consumer and an operator. Each part is recognized by one right that the others
+-- lack. Requires the privilege to read the server's system tables. In a literal, the outbox's table
+-- name would be prefixed with the database's, hence CONCAT.
 SELECT EXISTS (SELECT 1 FROM mysql.procs_priv
                 WHERE Db = :schema AND User = :user AND Host IN ('', :host)
                   AND Routine_name = CONCAT('outbox', '_emit')),
@@ -103,7 +104,7 @@ SELECT EXISTS (SELECT 1 FROM mysql.procs_priv
 -- has_table (schema text, name text): whether the database has a table of this name.
 SELECT count(*) FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name;
 
--- server (): what has to be right about the server.
+-- server (): settings that the server must have.
 SELECT @@version, @@log_bin, @@binlog_format,
        (SELECT variable_value FROM information_schema.global_variables
          WHERE variable_name = 'WSREP_ON'), @@max_allowed_packet;

@@ -1,8 +1,8 @@
 -- emit.sql: inserting events and inbox rows, on our connection or on the caller's.
 
--- insert_event (type str, aggregate_type str, aggregate_id str, version opt, payload str,
--- headers str, tenant str, not_before opt, idempotency_key str): the event, in whatever transaction
--- is open. The server makes its id, so that ids of all ways in grow together.
+-- insert_event (type str, aggregate_type str, aggregate_id str, version opt, payload str, headers
+-- str, tenant str, not_before opt, idempotency_key str): the event, in the open transaction. The
+-- server makes its id, so that ids of all ways in grow together.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
                           tenant, not_before, idempotency_key)
 VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
@@ -10,7 +10,7 @@ VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
 RETURNING id;
 
 -- insert_plain (type str, aggregate_type str, aggregate_id str, payload str): the same for an event
--- that has nothing else. A column that is not named costs less than one that is NULL.
+-- that has nothing else. Leaving a column out costs less than naming it with NULL.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)
 VALUES (:type, :aggregate_type, :aggregate_id, :payload)
 RETURNING id;
@@ -24,14 +24,14 @@ VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :idempotency_key, :now)
 RETURNING id;
 
--- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str): whose
--- idempotency key it is, and whether that event had the same content. A locking read sees what was
--- committed by now, also in a transaction whose snapshot is older.
+-- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str): the event of an
+-- idempotency key, and whether it had the same content. A locking read sees what was committed by
+-- now, also in a transaction whose snapshot is older.
 SELECT e.id, e.type = :type AND e.aggregate_type <=> :aggregate_type
              AND e.aggregate_id <=> :aggregate_id AND e.payload = :payload
   FROM outbox_event e WHERE e.idempotency_key = :key LOCK IN SHARE MODE;
 
--- handled_hash (handler str, key str): what the handler was given when it handled this key.
+-- handled_hash (handler str, key str): the payload hash of what the handler handled under this key.
 SELECT hash FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
 
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It

@@ -1,7 +1,7 @@
 -- operator.sql: consumers, inspections and retention, as far as MariaDB has its own text.
 
--- lock_to_settle (consumer text): does the same, and says whether rows of a table are marked once
--- this consumer has had them, and which keys are held up.
+-- lock_to_settle (consumer text): does the same, and returns whether rows of a table are marked
+-- once this consumer has had them, and which keys are held up.
 SELECT EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer), parked_stamp
   FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
@@ -64,8 +64,8 @@ NONE;
 -- drop_left_over_keys (cutoff int, max int): likewise.
 NONE;
 
--- drop_going_rows (last int, cutoff int, now int): nobody needs to know any more which rows of
--- adopted tables they came from.
+-- drop_going_rows (last int, cutoff int, now int): their source rows in adopted tables are no
+-- longer needed.
 DELETE r FROM @events@ STRAIGHT_JOIN outbox_adopted_row r ON r.nr = e.nr WHERE @going@;
 
 -- allow_changes (): events may be deleted from here to refuse_changes (), by this session.
@@ -77,7 +77,7 @@ SET @outbox_change_events = NULL;
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE e FROM @events@ WHERE @going@;
 
--- drop_places (last int): the places of events that are gone, also by somebody's hand.
+-- drop_places (last int): the places of events that are gone, even those deleted by hand.
 DELETE o FROM outbox_order o LEFT JOIN outbox_event e ON e.nr = o.nr
  WHERE o.seq <= :last AND e.nr IS NULL;
 

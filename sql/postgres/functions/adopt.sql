@@ -10,9 +10,8 @@
 --     mark      a column that is set in a row once `consumer` has had its event, see _mark_adopted;
 --               NULL: none, or the one there is
 --
--- adopted says whether the table is newly adopted, and copied how many rows were copied. changed
--- says that the table was adopted already, and that its next rows go by other columns or another
--- mark.
+-- adopted: the table is newly adopted. copied: how many rows were copied. changed:  that the table
+-- was adopted already, and that its next rows go by other columns or another mark.
 CREATE OR REPLACE FUNCTION @schema@.adopt(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
@@ -100,8 +99,8 @@ END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
 
--- adopt_dry_run says what adopt would do, without doing it or keeping anybody waiting. It takes the
--- parameters of adopt, and returns
+-- adopt_dry_run returns what adopt would do, without doing it or blocking other sessions. It takes
+-- the parameters of adopt, and returns
 --
 --     what     'adopt', 'nothing', or 'change': the table is adopted, with other columns or another
 --              mark
@@ -116,7 +115,8 @@ DECLARE
     tab regclass := @schema@._adopt_source(source);
     old text;
 BEGIN
-    -- What would change? The first line of a trigger function of ours is its mapping, as a comment.
+    -- What would change? The first line of each of our trigger functions is its mapping, as a
+    -- comment.
     SELECT jsonb_object_agg(x.field, x.col) INTO mapping
     FROM @schema@._adopt_columns(tab, shape, columns) x;
     SELECT substr(split_part(p.prosrc, E'\n', 1), 4) INTO old
@@ -166,7 +166,7 @@ BEGIN
     IF trigger_name IS NULL THEN
         RETURN false;
     END IF;
-    -- The trigger's function is made for this table alone, and goes with it.
+    -- The trigger's function belongs to this table alone, and is dropped with the trigger.
     SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t
     WHERE t.tgrelid = tab AND t.tgname = trigger_name;
     EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);

@@ -9,7 +9,7 @@
 --
 -- Some events must not be delivered now: settle an event that is `held` (its key waits for a retry)
 -- as "behind", and one that is `delayed` (its time has not come) as "delay". inbox_key is the key
--- for handle_once: the event's idempotency key if it has one, else its id. claim does not look at
+-- for handle_once: the event's idempotency key if it has one, else its id. claim does not evaluate
 -- the consumer's payload predicate; the worker applies it.
 CREATE OR REPLACE FUNCTION @schema@.claim(
     consumer text, worker text, max_events int DEFAULT 100, lease_ms bigint DEFAULT 30000,
@@ -49,14 +49,15 @@ BEGIN
 END
 $outbox$;
 
--- _claim_some does the work of claim and claim_batch. If `careful` is true, the row is the only
--- one: its event was in the hands of a worker that vanished. For careful_mode see _claim_parked.
+-- _claim_some does the work of claim and claim_batch. If `suspect` is true, the row is the only
+-- one: its event was in flight when a worker vanished. For suspect_policy see _claim_parked.
 CREATE OR REPLACE FUNCTION @schema@._claim_some(
-    consumer text, worker text, max_events int, lease_ms bigint, max_attempts int, careful_mode int)
+    consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
+    suspect_policy int)
 RETURNS TABLE (
     epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
     version bigint, payload json, headers json, tenant text, created_at timestamptz, attempts int,
-    held boolean, delayed boolean, careful boolean, inbox_key text)
+    held boolean, delayed boolean, suspect boolean, inbox_key text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
@@ -70,7 +71,7 @@ BEGIN
     FOR turn IN 1 .. 10000 LOOP
         SELECT * INTO t
         FROM @schema@._turn(_claim_some.consumer, worker, @version@, ROW(0, 0, '[]', 0, NULL),
-                            ROW(max_events, lease_ms, max_attempts, careful_mode, true,
+                            ROW(max_events, lease_ms, max_attempts, suspect_policy, true,
                                 random() < 0.01, (random() * 63)::int, NULL,
                                 NULL, NULL, NULL, NULL),
                             ROW(-1, NULL, 0, 0, 0, NULL, NULL));
@@ -84,9 +85,9 @@ BEGIN
     SELECT t.epoch, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
            e.headers, e.tenant, e.created_at, e.attempts,
            coalesce(e.seq = ANY (t.held), false),
-           coalesce(e.not_before > @schema@._clock(), false), e.careful,
+           coalesce(e.not_before > @schema@._clock(), false), e.suspect,
            -- Two tenants may use the same key, and the platform's inbox serves both: there an event
-           -- of a tenant goes by its id.
+           -- of a tenant is identified by its id.
            CASE WHEN e.tenant IS NULL OR c.tenant <> '' THEN coalesce(e.idempotency_key, e.id::text)
                 ELSE e.id::text END
     FROM @schema@.consumer c, LATERAL @schema@._claimed(_claim_some.consumer, t.epoch) e
@@ -109,8 +110,8 @@ $outbox$;
 -- epoch; they are settled by settle(consumer, worker, epoch).
 --
 -- Without a target, consumers come in random order, so that a busy one does not starve the others.
--- A consumer that another transaction has locked is skipped, not waited for. An event that was in
--- the hands of a worker that vanished comes alone. A consumer that cannot be claimed for raises an
+-- A consumer that another transaction has locked is skipped, not waited for. A suspect event, in
+-- flight when its worker vanished, comes alone. A consumer that cannot be claimed for raises an
 -- error only if there is nothing else to hand out.
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(
     worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
@@ -150,7 +151,7 @@ BEGIN
         -- What was claimed for one consumer stays claimed if the next one fails: each has a
         -- savepoint.
         BEGIN
-            -- A careful event comes alone, so it is taken only if nothing was claimed yet.
+            -- A suspect event comes alone, so it is taken only if nothing was claimed yet.
             FOR r IN SELECT s.*
                      FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
                                                CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
@@ -170,7 +171,7 @@ BEGIN
                 held := r.held;
                 delayed := r.delayed;
                 inbox_key := r.inbox_key;
-                alone := r.careful;
+                alone := r.suspect;
                 n := n + 1;
                 RETURN NEXT;
             END LOOP;
@@ -201,7 +202,7 @@ DECLARE
     acting text := @schema@._acting_for(current_user);
     given text[];
 BEGIN
-    -- Whoever may write to the tables may work on all consumers of the tenant.
+    -- A role that may write to the tables may work on all consumers of the tenant.
     IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN QUERY
         SELECT * FROM @schema@.consumer c WHERE c.tenant = acting ORDER BY c.name;
@@ -225,21 +226,21 @@ $outbox$;
 -- extend moves the end of a claim to lease_ms from now. Returns false if the claim is no longer the
 -- worker's. A claim that has run out remains the worker's until another worker takes it over.
 -- absolve: if the worker vanishes, that is not counted as an attempt of its event, because the
--- worker is being stopped, or has other such events in hand.
+-- worker is being stopped, or holds other such events.
 CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000,
     absolve boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the workers' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- workers, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms, absolve);
     END IF;
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
         RAISE EXCEPTION 'lease_ms must be 1 to 86400000 (a day)' USING ERRCODE = 'OB004';
     END IF;
-    -- Whoever is about to take the claim over must not miss this.
+    -- A session about to take the claim over must see this.
     PERFORM @schema@._lock_consumer(consumer);
     UPDATE @schema@.claim x
     SET locked_until = @schema@._clock() + extend.lease_ms * interval '1 millisecond',

@@ -20,8 +20,8 @@ DECLARE
     new_lanes boolean;
     made boolean;
 BEGIN
-    -- A caller that may not write to the tables goes through the workers' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- workers, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_register(consumer, events, predicate, ordering, lanes, retry,
                                          start_at, by_whom, how);
@@ -91,8 +91,8 @@ CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT 
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_pause(consumer, paused);
     END IF;
@@ -102,7 +102,7 @@ BEGIN
         report = CASE WHEN pause.paused OR c.report NOT LIKE 'paused%' THEN c.report END
     WHERE c.name = pause.consumer;
     IF FOUND AND NOT pause.paused THEN
-        PERFORM @schema@._bell_ring_all();
+        PERFORM @schema@._wakeup_notify_all();
         RETURN true;
     END IF;
     RETURN FOUND;
@@ -110,7 +110,7 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';
 
--- revert gives a consumer back settings that were replaced. generation says which (see the table
+-- revert gives a consumer back settings that were replaced. generation selects them (see the table
 -- setting); NULL: those that the present ones replaced. Operators may do this, workers may not.
 -- Returns the generation that was brought back.
 CREATE OR REPLACE FUNCTION @schema@.revert(consumer text, generation int DEFAULT NULL) RETURNS int
@@ -146,14 +146,14 @@ COMMENT ON FUNCTION @schema@.revert(text, int) IS
 
 -- remove deletes a consumer with everything that belongs to it. Unless forced, it does nothing
 -- while the consumer has dead letters, parked events or live claims. It counts these in any case.
--- known says whether there is a consumer of that name.
+-- known: there is a consumer of that name.
 CREATE OR REPLACE FUNCTION @schema@.remove(
     consumer text, force boolean DEFAULT false,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         SELECT r.* INTO known, dead, parked, live FROM @schema@._operator_remove(consumer, force) r;
         RETURN;

@@ -16,16 +16,16 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
 
--- _redrive sends back the dead letters with these numbers; NULL: all. It takes them as a set, under
--- one lock and with one ring of the bell, so that many cost little more than one.
+-- _redrive sends back the dead letters with these numbers; NULL: all. It handles them as a set,
+-- under one lock and with one notification, so that many cost little more than one.
 CREATE OR REPLACE FUNCTION @schema@._redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     n bigint;
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_redrive(consumer, seqs);
     END IF;
@@ -36,7 +36,7 @@ BEGIN
     END IF;
 
     PERFORM @schema@._due_since(consumer, now);
-    -- One that is behind another of its key has no time of its own, and is claimed with it.
+    -- One that is behind another of its key has no due time, and is claimed with it.
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
     SELECT w.consumer, w.seq, w.key, 0,
            CASE WHEN w.key = 0 OR w.nth = 1 AND b.there IS NULL THEN now END
@@ -57,7 +57,7 @@ BEGIN
     WHERE d.consumer = _redrive.consumer AND NOT d.retrying
       AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)));
     GET DIAGNOSTICS n = ROW_COUNT;
-    PERFORM @schema@._bell_ring_all();
+    PERFORM @schema@._wakeup_notify_all();
     RETURN n;
 END
 $outbox$;
@@ -70,8 +70,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_retry(consumer, seq);
     END IF;
@@ -83,7 +83,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM @schema@._bell_ring_all();
+    PERFORM @schema@._wakeup_notify_all();
     RETURN true;
 END
 $outbox$;
@@ -95,8 +95,8 @@ COMMENT ON FUNCTION @schema@.retry_now(text, bigint)
 CREATE OR REPLACE FUNCTION @schema@.drop_dead(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the operators' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- operators, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_drop(consumer, seq);
     END IF;

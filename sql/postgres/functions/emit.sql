@@ -66,9 +66,9 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
 END
 $outbox$;
 
--- emit_once is emit with an idempotency key that must be given. duplicate says whether the key was
--- known; then id is that of the first event. As with emit there is a function for each type of
--- payload and headers.
+-- emit_once is emit with an idempotency key that must be given. duplicate: the key was known, and
+-- id is that of the first event. As with emit there is a function for each type of payload and
+-- headers.
 DO $outbox$
 DECLARE
     p text;
@@ -106,7 +106,7 @@ BEGIN
             RAISE EXCEPTION 'permission denied for table event'
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
-        -- It acts for its tenant even if the connection does not say so.
+        -- It acts for its tenant even if the connection does not set one.
         whose := coalesce(tenant, @schema@._acting_for(current_user));
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
                                     not_before, tenant, idempotency_key)

@@ -6,7 +6,7 @@
 --
 -- They begin with what is recorded about single events, and where consumers are, so that they take
 -- no longer where millions are kept. Only find_unprocessed and find_published have to look for
--- events, where few match among many: among `look` numbers, then a notice says how far they came
+-- events, where few match among many: among `look` numbers, then a notice reports how far they came
 -- (see _found).
 
 -- find_unprocessed: what a worker would get: pending, those of an expired claim among them, or
@@ -41,7 +41,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint)
     IS 'what a worker would get: pending, due again, or with an expired claim';
 
--- find_processing: what a worker has in hand: in a live claim.
+-- find_processing: what a worker holds: events in a live claim.
 CREATE OR REPLACE FUNCTION @schema@.find_processing(max_events int DEFAULT 100,
     target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
@@ -66,7 +66,7 @@ LANGUAGE sql STABLE AS $outbox$
                ELSE true END
     ORDER BY e.seq, k.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'what a worker has in hand';
+COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'what a worker holds';
 
 -- find_failed: what failed, and will be tried again at due_at; NULL: once what it waits behind is
 -- through.
@@ -85,7 +85,7 @@ LANGUAGE sql STABLE AS $outbox$
         SELECT d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload, d.created_at
             FROM @schema@.dead d
         WHERE d.consumer = p.consumer AND d.seq = p.seq
-        LIMIT 1) e -- one that was trimmed was a dead letter, which is kept whole
+        LIMIT 1) e -- a trimmed event is a dead letter, which holds a full copy
     WHERE (p.attempts > 0 OR p.failing_since IS NOT NULL) AND p.seq > $3 AND ($2 IS NULL
         OR p.consumer = $2)
       AND NOT EXISTS (SELECT 1 FROM @schema@.claim k WHERE k.consumer = p.consumer

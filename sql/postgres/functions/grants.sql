@@ -1,7 +1,7 @@
 -- parts returns the parts that a role was given. Each part is recognised by one right that the
 -- others do not have. It must be a right that is not granted by hand, with the tables or to read
--- everything: init gives the whole part again to whoever has it (see _give), and a reader must not
--- become an operator.
+-- everything: init gives the whole part again to every role that has it (see _give), and a reader
+-- must not become an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
 LANGUAGE sql STABLE AS $outbox$
     SELECT p.part
@@ -22,7 +22,7 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.parts(text) IS 'which parts a role was given';
 
--- _operates says whether a role has the part of an operator, of its own or by what it inherits.
+-- _operates returns whether a role has the part of an operator, directly or by inheritance.
 CREATE OR REPLACE FUNCTION @schema@._operates(who name) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT has_function_privilege(who, '@schema@._operator_pause(text, boolean)'::regprocedure,

@@ -1,6 +1,6 @@
 -- handle_once is the inbox. It records in the current transaction that a handler takes effect for a
 -- key, which is an event's id or any other text, and returns whether this is the first time. The
--- same key with another payload is an error. Each tenant has an inbox of its own.
+-- same key with another payload is an error. Each tenant has its own inbox.
 --
 -- As with emit, the key may have any type, and there is a function for each type of payload.
 DO $outbox$

@@ -3,9 +3,8 @@
 -- (REPEATABLE READ): then the rows hold everything that the stream has up to this id, and you can
 -- read the stream on from there.
 --
--- Workers report by themselves how far they wrote, and to which stream. So consumers of other
--- tenants do not count. If your workers do not trust each other, name the consumer that writes the
--- stream.
+-- Workers themselves report how far they wrote, and to which stream. So consumers of other tenants
+-- do not count. If your workers do not trust each other, name the consumer that writes the stream.
 CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT m.hi || '-' || m.lo

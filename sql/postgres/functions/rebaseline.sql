@@ -6,12 +6,12 @@
 --
 -- The outbox was moved. The snapshots of a lane are the old cluster's. They still tell what the
 -- lane has handed out up to its window_end: it was shown nothing past that, and numbers only grow.
--- Whatever is past it is new, from either cluster. An event that some consumer still has to get is
--- given a transaction number that has ended here and that no lane has seen. An event that none has
--- to get is given one that all lanes have seen.
+-- Everything past it is new, from either cluster. An event that some consumer still has to get is
+-- given a transaction number that has ended here and that no lane has seen. An event that no
+-- consumer needs is given one that all lanes have seen.
 --
 -- Events are strange, in the same cluster. Their transaction number has not begun yet, or they are
--- past all that a lane was given and still look as if the lane had seen them. They were written
+-- past all that a lane was given and still appear to have been seen by the lane. They were written
 -- with a number from elsewhere. They get the number of this transaction.
 --
 -- Event numbers began again. They go on past everything known, and new events get new numbers in
@@ -28,7 +28,7 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- Only one runs at a time. The lock is on a table of ours, so no stranger can be in the way.
+    -- Only one runs at a time. The lock is on one of our tables, so no unrelated role can take it.
     LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE;
     PERFORM @schema@._lock_consumer(x.name)
     FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
@@ -37,7 +37,7 @@ BEGIN
     found := concat_ws('; ', t.moved, t.numbers, t.sequence);
     PERFORM @schema@._check_whole();
 
-    -- Strange events. This looks at all events, where _trouble takes samples.
+    -- Strange events. This checks all events, where _trouble takes samples.
     IF @schema@._always_here()
        AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
@@ -124,8 +124,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS
     'makes the outbox right after it was moved, or its numbers began again';
 
--- _may_rebaseline says whether the caller may put the outbox right. Anybody may ask, but only the
--- owner may change anything: for others it is an error if there is something to put right.
+-- _may_rebaseline returns whether the caller may repair the outbox. Any role may ask, but only the
+-- owner may change anything: for others it is an error if there is something to repair.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -150,7 +150,7 @@ END
 $outbox$;
 
 -- _lock_events waits until no transaction has uncommitted events, and keeps new ones out. It waits
--- for as long as patience says. Then it raises an error that names who is in the way, and why the
+-- for at most `patience`. Then it raises an error that names the blocking sessions, and why the
 -- lock is needed.
 CREATE OR REPLACE FUNCTION @schema@._lock_events(why text, patience text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
@@ -177,9 +177,8 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END
 $outbox$;
 
--- _handed_out_there says whether a lane that comes from another cluster was past an event. It was
--- past nothing after its window_end, except for events below the floor where its consumer was told
--- to start.
+-- _handed_out_there: whether a lane that comes from another cluster was past an event. It was past
+-- nothing after its window_end, except for events below the floor where its consumer starts.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
@@ -187,8 +186,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
                 ELSE @schema@._handed_out((l).seen, (l).floor, (l).target, (l).pos, xid, seq) END
 $outbox$;
 
--- _began_again says whether an event has a number that a lane is past, though its transaction began
--- after all that the lane has seen.
+-- _began_again returns whether an event has a number that a lane is past, though its transaction
+-- began after all that the lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
@@ -198,9 +197,9 @@ LANGUAGE sql STABLE AS $outbox$
                      AND _began_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 
--- _may_be_again says whether an event may have a number that was given out before. Its number is in
--- the last window of a lane, and its transaction began after that. Either it took the number while
--- the window was being opened, or the number was given out again since.
+-- _may_be_again returns whether an event may have a number that was given out before. Its number is
+-- in the last window of a lane, and its transaction began after that. Either it took the number
+-- while the window was being opened, or the number was given out again since.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1

@@ -4,11 +4,11 @@
 -- were looked at, and their index entries may stay for as long as a session holds a transaction
 -- open. kept: events that were made so long ago, but are still needed, among the next 10,000 (so
 -- many or more, if kept_more); pin: by whom. Both with the last call. When a consumer was done with
--- an event is told by samples, which this takes (see note_passed): an event goes no sooner, and
--- half a minute later at most if trim is called that often. No event goes
--- that is younger than `older_than` by its own created_at, and one that is odd holds up no other.
--- One whose created_at is ahead of the clock is as old as the next after it that is not. An
--- idempotency key is kept for `older_than`, and as long as its event (see key_cutoff).
+-- an event is known from samples, which this takes (see _note_passed): an event goes no sooner, and
+-- half a minute later at most if trim is called that often. No event goes that is younger than
+-- `older_than` by its own created_at, and an event with an odd created_at delays no other. One
+-- whose created_at is ahead of the clock is as old as the next after it that is not. An idempotency
+-- key is kept for `older_than`, and as long as its event (see _key_cutoff).
 CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAULT 1000,
     inbox interval DEFAULT NULL, after bigint DEFAULT 0,
                                          OUT events bigint, OUT keys bigint, OUT inbox_rows bigint,
@@ -96,7 +96,7 @@ BEGIN
                ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE
                    WHEN f.paused THEN ', paused' ELSE '' END) END;
     END IF;
-    IF events > 0 THEN -- what is told of single events goes with them
+    IF events > 0 THEN -- records about single events go with them
         DELETE FROM @schema@.ended x WHERE x.seq <= last AND NOT EXISTS (SELECT 1
             FROM @schema@.event e WHERE e.seq = x.seq);
         DELETE FROM @schema@.adopted_row x WHERE x.seq <= last AND NOT EXISTS (SELECT 1
@@ -126,7 +126,7 @@ BEGIN
     SELECT count(*) INTO receipts FROM gone;
     more := more OR greatest(left_over, inbox_rows, receipts) >= max_rows;
     IF left_over >= max_rows THEN
-        upto := 0; -- the rest of them is the next call's, which has to look at the first events
+        upto := 0; -- the rest is left to the next call, which has to start at the first events
     END IF;
 END
 $outbox$;

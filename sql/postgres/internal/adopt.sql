@@ -1,10 +1,10 @@
 -- Adopting a table of the application: who may, what was adopted, and doing it again after an
 -- upgrade.
 
--- _adopt_source finds a table by its name: as SQL writes it (shop."Outbox"), or just as
--- it is called. Without a schema the name must be that of one table only: which of several a
--- search_path finds first is up to whoever may create tables in it. Raises an error if there is no
--- such table, or none that can be adopted.
+-- _adopt_source finds a table by its name: as SQL writes it (shop."Outbox"), or just as it is
+-- called. Without a schema the name must be that of one table only: which of several a search_path
+-- finds first depends on any role that may create tables in it. Raises an error if there is no such
+-- table, or none that can be adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -75,7 +75,7 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_trusts says why the outbox's owner must not mark rows of a table; NULL if it may.
+-- _adopt_trusts returns why the outbox's owner must not mark rows of a table; NULL if it may.
 --
 -- An UPDATE runs what others put on the table: triggers, constraints, indexes, and the functions
 -- that these call, all with the rights of the role that updates. They could leave a trigger behind
@@ -111,7 +111,7 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- _adopt_decided raises an error where it is unknown which rows of a table became events before,
--- unless `existing` ('copy' or 'skip'; NULL: not given) decides what happens to them. there says
+-- unless `existing` ('copy' or 'skip'; NULL: not given) decides what happens to them. there:
 -- whether the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, there boolean, existing text)
 RETURNS void
@@ -127,7 +127,7 @@ BEGIN
             USING ERRCODE = 'OB001', HINT = 'leave existing out, or undo the adoption first';
     END IF;
     -- It was adopted once, and is not now. Rows from that time have become events, later ones have
-    -- not, and the table does not say which is which.
+    -- not, and the table does not tell them apart.
     IF NOT there AND existing IS NULL
        AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = @schema@._adopted_name(tab)) THEN
         RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '

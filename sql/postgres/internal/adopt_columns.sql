@@ -1,7 +1,7 @@
 -- Which columns of an adopted table make up an event, and the values that come out of them.
 
--- _adopt_values says, as pieces of SQL, how a row of an old table becomes an event. r is NEW, or
--- the table's alias.
+-- _adopt_values returns, as fragments of SQL, how a row of an adopted table becomes an event. r is
+-- NEW, or the table's alias.
 --
 --     texts        the first step: the row's columns as text, by their types' output functions
 --     expressions  the second step: the columns of an event, made from those texts (t.*)
@@ -9,10 +9,10 @@
 --     unprocessed  the condition for rows that are to become events
 --     sort         the order of the rows
 --
--- No cast of the row's own types is ever looked up: the table's owner could bring one along, even
--- after the table was adopted, and have it run with the rights of whoever reads the row.
--- No expression may fail as long as the table stays what it was, because they run inside the old
--- producer's INSERT.
+-- No cast of the row's own types is ever looked up: the table's owner could create one, even after
+-- the table was adopted, and it would run with the rights of the role that reads the row. No
+-- expression may fail as long as the table stays what it was, because they run inside the
+-- application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
     OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text)
@@ -70,8 +70,8 @@ BEGIN
         END IF;
     END LOOP;
 
-    -- The tenant is set in any case: the connection may work for one that the table knows nothing
-    -- of.
+    -- The tenant is set in any case: the connection may act for a tenant that the table does not
+    -- record.
     t := t || 'tenant'::text;
     e := e || format('%s._adopt_tenant(%s)', '@schema@', tenant);
     texts := array_to_string(x, ', ');
@@ -83,7 +83,7 @@ $outbox$;
 
 -- _adopt_text returns an SQL expression for a value v of type typ as text. Some of the server's own
 -- types have a cast to text that differs from their output function (a boolean is true, not t).
--- Their text is read again and cast, which only the server has a say in.
+-- Their text is parsed again and cast, which only the server controls.
 CREATE OR REPLACE FUNCTION @schema@._adopt_text(v text, typ regtype) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -96,7 +96,7 @@ BEGIN
     WHILE (SELECT x.typtype = 'd' FROM pg_catalog.pg_type x WHERE x.oid = base) LOOP
         SELECT x.typbasetype INTO base FROM pg_catalog.pg_type x WHERE x.oid = base;
     END LOOP;
-    -- castmethod f: the cast is a function of its own.
+    -- castmethod f: the cast is a separate function.
     SELECT x.typname
     INTO name
     FROM pg_catalog.pg_cast k
@@ -151,7 +151,7 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_columns says which column of an old table is which field of an event. It returns a row for
+-- _adopt_columns maps which column of an old table is which field of an event. It returns a row for
 -- each field that the table has a column for, in a fixed order. The shape ('processed_at',
 -- 'debezium', 'auto') gives the usual names. columns ({"type": "kind", "created_at": ""}) gives
 -- others; '' means that there is none. In a table without processed_at no row is processed.
@@ -217,8 +217,8 @@ BEGIN
         needed := needed || '{aggregate_type, aggregate_id}';
     END IF;
 
-    -- aggregate_id comes behind aggregate_type: _adopt_values relies on it. named: the caller said
-    -- which column it is, so it has to be there even if the field is optional.
+    -- aggregate_id comes behind aggregate_type: _adopt_values relies on it. named: the caller named
+    -- the column, so it must exist even if the field is optional.
     FOR f IN SELECT k AS field, nullif(columns ->> k, '') AS col,
                     columns ->> k IS DISTINCT FROM usual -> shape ->> k AS named
              FROM unnest('{id, type, aggregate_type, aggregate_id, payload, created_at, '

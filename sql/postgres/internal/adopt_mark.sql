@@ -41,7 +41,7 @@ END
 $outbox$;
 
 -- _marks_kept keeps consumer.marks true: whether rows of any table are marked for that consumer. A
--- turn looks at that flag alone.
+-- turn checks only that flag.
 CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void
 LANGUAGE sql VOLATILE AS $outbox$
     UPDATE @schema@.consumer c
@@ -186,7 +186,7 @@ END
 $outbox$;
 
 -- _mark_table marks the rows of one table, up to 10,000 at a time. Rows that a session has locked
--- are left for the next turn, because no lock is waited for here: most likely that is whoever
+-- are left for the next turn, because no lock is waited for here: most likely that session
 -- delivered them before the table was adopted, and will mark them itself.
 --
 -- Where a predicate decides what a consumer gets, only its receipts tell what it has had. A row
@@ -241,7 +241,8 @@ BEGIN
     END IF;
 
     -- A plain table is marked without those that inherit from it, a partitioned one with its
-    -- partitions. The lock keeps the table as it is now from the moment that _adopt_trusts looks.
+    -- partitions. The lock keeps the table as it is now from the moment that _adopt_trusts checks
+    -- it.
     IF (SELECT x.relkind = 'r' FROM pg_catalog.pg_class x WHERE x.oid = m.tab) THEN
         tab := 'ONLY ' || tab;
     END IF;

@@ -5,8 +5,9 @@
 --
 -- The function runs with the rights of the outbox's owner, because the old producer has no rights
 -- on the outbox. So all it does with a row is to have its columns written out as text (see
--- _adopt_values), whatever they have become since. Its first line says which column is which field,
--- for _adopt_anew. Where rows are to be marked, it also records which row became which event.
+-- _adopt_values), even if the columns have changed since. Its first line records which column is
+-- which field, for _adopt_anew. Where rows are to be marked, it also records which row became which
+-- event.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trigger(tab regclass, shape text, columns jsonb)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -32,7 +33,7 @@ BEGIN
     IF FOUND THEN
         name := old.proname;
     ELSE
-        -- A restored dump brings functions along whose oids are those of other tables here.
+        -- A restored dump contains functions named after oids that belong to other tables here.
         WHILE to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL LOOP
             name := name || '_';
         END LOOP;
@@ -61,7 +62,7 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- ISO dates, whatever the session of the old producer has set: the texts are read again.
+    -- ISO dates, whatever the application's session has set: the texts are read again.
     EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger '
                    'LANGUAGE plpgsql SECURITY DEFINER '
                    'SET search_path = pg_catalog, pg_temp SET datestyle = ISO AS %L', f, body);
@@ -96,8 +97,8 @@ $outbox$;
 --
 -- Even planning a query can run what the table's owner put into an index, a constraint or a policy.
 -- So the rows are read with the owner's rights and no others, as the server does when it refreshes
--- a materialized view of his. That also keeps his functions from leaving anything behind: a
--- setting, a cursor, a trigger for the end of the transaction.
+-- a materialized view of that role. That also keeps the owner's functions from leaving anything
+-- behind: a setting, a cursor, a trigger for the end of the transaction.
 CREATE OR REPLACE FUNCTION @schema@._adopt_rows(
     tab regclass, shape text, columns jsonb, count boolean DEFAULT false) RETURNS regclass
 LANGUAGE plpgsql VOLATILE
@@ -142,8 +143,8 @@ BEGIN
     EXECUTE format('REFRESH MATERIALIZED VIEW %s', rows);
     EXECUTE format('ALTER MATERIALIZED VIEW %s OWNER TO %I', rows, current_user);
 
-    -- While it was his, what he put on the table could have put something on the view, which would
-    -- run with our rights when we read it.
+    -- While the table's owner owned the view, a trigger or function on the table could have
+    -- attached something to the view that would run with our rights when we read it.
     IF EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = rows)
        OR EXISTS (SELECT 1 FROM pg_catalog.pg_statistic_ext x WHERE x.stxrelid = rows)
        OR NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class x

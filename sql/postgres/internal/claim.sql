@@ -1,7 +1,7 @@
 -- Claims: their fence, their events, and the claim of new events.
 
 -- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits
--- are random. A server that lost its last moments, or one that took over from it, may give out the
+-- are random. A server that lost its last commits, or a standby that was promoted, may give out the
 -- same number of the sequence again, but not the same epoch.
 CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -22,8 +22,9 @@ DECLARE
 BEGIN
     LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time; rows stay writable
 
-    -- A sequence that is only a little behind catches up by itself, without setval: others take
-    -- numbers meanwhile. A number past 8796093022207 does not fit into the upper 43 bits.
+    -- A sequence that is only a little behind is advanced by nextval, without setval: other
+    -- sessions take numbers meanwhile. A number past 8796093022207 does not fit into the upper 43
+    -- bits.
     FOR i IN 1 .. 1000 LOOP
         EXIT WHEN e > last AND e < 9223372036854775807 - 1048576;
         at := nextval('@schema@.epoch');
@@ -50,18 +51,18 @@ $outbox$;
 
 -- _claimed returns the events of a claim, each with what the worker has to know of earlier
 -- attempts. A claim of a lane is a range of seq in a window, and its events are read again as they
--- were claimed. They have no attempts, because whatever has failed is parked. A claim of lane -1 is
+-- were claimed. They have no attempts, because events that failed are parked. A claim of lane -1 is
 -- the parked events that carry its epoch.
 --
--- attempts does not count the attempt that is about to be made. failing_ms says for how long the
--- event has been failing. proven says that the event itself was proven to be at fault.
+-- attempts does not count the attempt that is about to be made. failing_ms: for how long the event
+-- has been failing. proven: the event itself was proven to be at fault.
 --
--- It is plpgsql for the plans, which a function in SQL that cannot be inlined would make each time.
+-- It is plpgsql to cache plans: an SQL function that cannot be inlined is planned at every call.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
 RETURNS TABLE (
     seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
     payload json, headers json, tenant text, created_at timestamptz, not_before timestamptz,
-    attempts int, careful boolean, failing_ms bigint, proven boolean, idempotency_key text)
+    attempts int, suspect boolean, failing_ms bigint, proven boolean, idempotency_key text)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
@@ -124,8 +125,8 @@ DECLARE
     l @schema@.lane;
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables goes through the workers' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- workers, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
     END IF;
@@ -156,25 +157,24 @@ BEGIN
 END
 $outbox$;
 
--- _claim_fresh leases the next events of lane l to owner, up to max_events of them. n says how many
--- it claimed; 0: there are none. l comes back as it is then, and changed says whether it has to be
--- written. Under _lock_consumer.
+-- _claim_fresh leases the next events of lane l to owner, up to max_events of them. n is how many
+-- it claimed; 0: there are none. l is updated, and changed tells whether it has to be written.
+-- Under _lock_consumer.
 --
 -- A claim covers a range of seq, (from_seq, l.pos], in a window between two snapshots, so that
--- taking it over reads exactly the same events again. Finding the range looks at no more rows than
--- the range holds, except for those the filter passes over, which it does in steps. skipped: it
--- gave up on those for now, and the caller should come again at once.
+-- taking it over reads exactly the same events again. Finding the range reads no more rows than the
+-- range holds, plus those the filter rejects, which are read in steps. skipped: the limit of such
+-- rows was reached, and the caller should call again at once.
 --
--- head is the last seq given out before this transaction had a number; NULL: unknown.
--- If ahead_to is not 0, the caller has already read the n events in (ahead_from, ahead_to] of the
--- window ahead_target, and wants those.
--- astray says that event numbers began again below what the lane knows, or that events came from
--- elsewhere: then nothing was done (see _trouble).
+-- head is the last seq given out before this transaction had a number; NULL: unknown. If ahead_to
+-- is not 0, the caller has already read the n events in (ahead_from, ahead_to] of the window
+-- ahead_target, and wants those. astray: event numbers restarted below what the lane knows, or
+-- events came from elsewhere, and nothing was done (see _trouble).
 --
 -- l leads a group of lanes (see groups.sql), and the claim covers them all. Groups should meet:
--- upto, if it is not NULL, is where another one stands in the same window, and the claim ends
--- there; other is one that stands further ahead in another window, whose target this one takes when
--- it opens one.
+-- upto, if not NULL, is the position of another group in the same window, and the claim ends there;
+-- other is a group further ahead in another window, whose target this group takes when it opens a
+-- window.
 CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
     lease interval, now timestamptz, head bigint,
@@ -190,9 +190,9 @@ DECLARE
     passed bigint;         -- up to it no event can be new
     again boolean;         -- an unseen event has a number up to passed
     behind boolean;        -- the sequence is behind an event that exists
-    strange boolean;       -- an event past what the lane knows looks as if it had been seen
+    strange boolean;       -- an event past what the lane knows appears to have been seen
     fed boolean;
-    look record;
+    step record;
     opened boolean;
     named pg_snapshot;
     most bigint := 10000;  -- rows looked at in one step
@@ -242,7 +242,7 @@ BEGIN
                 known := l.window_end;
                 passed := @schema@._reached(c, l);
 
-                -- In this order, each with a snapshot of its own: what the target neither shows nor
+                -- In this order, each with its own snapshot: what the target neither shows nor
                 -- names as running has a seq past next_floor; what it shows is not past window_end.
                 l.next_floor := coalesce(head, passed, 0);
                 l.target := pg_current_snapshot();
@@ -270,16 +270,16 @@ BEGIN
                 END IF;
             END IF;
 
-            look := @schema@._window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most,
+            step := @schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, most,
                                           c.tenant);
-            first := look.next;
-            -- An idle consumer is not written at each look, but only if its floor can move on.
-            EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed
+            first := step.next;
+            -- An idle consumer is not written at each poll, only if its floor can advance.
+            EXIT WHEN first IS NULL AND step.upto IS NULL AND opened AND NOT changed
                       AND l.floor >= l.next_floor;
 
             IF opened AND NOT borrowed THEN
-                -- Only now, because it takes a transaction number. If there are too many to name, a
-                -- lower floor is still right, only slower.
+                -- Not earlier, because it assigns a transaction number. If there are too many to
+                -- name, a lower floor is still correct, only slower.
                 named := @schema@._name_running(l.target);
                 l.target := coalesce(named, l.target);
                 l.next_floor := CASE WHEN named IS NULL THEN coalesce(passed, 0)
@@ -287,25 +287,25 @@ BEGIN
             END IF;
             changed := true;
 
-            IF first IS NULL AND look.upto IS NULL THEN
-                -- The window holds nothing more: close it. A lane that was told to start further
-                -- ahead than the head keeps its floor.
+            IF first IS NULL AND step.upto IS NULL THEN
+                -- The window holds nothing more: close it. A lane configured to start beyond the
+                -- head keeps its floor.
                 l.seen := l.target;
                 l.floor := greatest(l.floor, l.next_floor);
                 l.target := NULL;
                 l.pos := 0;
-                EXIT WHEN opened AND NOT borrowed; -- it was a new one: there is nothing to do
+                EXIT WHEN opened AND NOT borrowed; -- the window was new: there is nothing to do
                 skipped := borrowed; -- it may join the other one now
                 EXIT WHEN skipped;
                 CONTINUE;
             END IF;
 
-            IF upto > l.pos AND coalesce(first, look.upto) > upto THEN
+            IF upto > l.pos AND coalesce(first, step.upto) > upto THEN
                 l.pos := upto; -- nothing up to the other one: it may join it now
                 skipped := true;
                 EXIT;
             ELSIF first IS NULL THEN
-                l.pos := look.upto; -- nothing up to there
+                l.pos := step.upto; -- nothing up to there
             ELSIF first <= start THEN
                 l.pos := least(start, l.window_end); -- late, and from before the start
             ELSE
@@ -331,8 +331,8 @@ BEGIN
                 span := least(span * 4, most);
             END IF;
 
-            -- How far it got is committed, and the caller comes again at once: no time limit can
-            -- stop a consumer whose filter matches rarely.
+            -- Progress is committed, and the caller calls again at once: no timeout can stop a
+            -- consumer whose filter rarely matches.
             skipped := clock_timestamp() > until;
             EXIT WHEN skipped;
         END LOOP;

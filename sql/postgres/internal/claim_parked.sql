@@ -1,13 +1,13 @@
--- _claim_parked: leases parked events that are due, each with what waits behind it; returns the
--- epoch, or NULL. careful_mode: 0 skip careful events, 1 claim nothing when the first one due is
--- careful, 2 and 3 take it, alone, 4 take them as all others. With 2 it counts as an attempt if the
--- worker vanishes. since: none has an earlier time. pull_in: if nothing is due from there on, look
--- at all of them, also for those that a clock set back made wait for longer than they were told to.
--- Under lock_consumer.
+-- _claim_parked leases parked events that are due, each with what waits behind it; returns the
+-- epoch, or NULL. suspect_policy: 0 skip suspect events, 1 claim nothing when the first one due is
+-- suspect, 2 and 3 take it, alone, 4 take suspects like all others. With 2 a worker that vanishes
+-- counts as an attempt. since: no parked event has an earlier time. pull_in: if nothing is due from
+-- there on, check all of them, also for those whose wait was extended when the clock was set back.
+-- Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
-    c @schema@.consumer, owner text, max_events int, lease interval, careful_mode int,
+    c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
     pull_in boolean, since timestamptz, now timestamptz,
-    OUT epoch bigint, OUT n int, OUT careful boolean, OUT careful_due boolean, OUT due timestamptz)
+    OUT epoch bigint, OUT n int, OUT suspect boolean, OUT suspect_due boolean, OUT due timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     h record;
@@ -18,19 +18,19 @@ DECLARE
     behind bigint[] := '{}';
     followed boolean := false; -- something waits behind one of them
     odd boolean; -- one of them goes alone, or is not the first of its key
-    apart boolean := careful_mode < 4; -- careful events go alone
+    apart boolean := suspect_policy < 4; -- suspect events go alone
 BEGIN
     n := 0;
-    careful := false;
-    careful_due := false;
-    IF careful_mode = 0 THEN
-        careful_due := EXISTS (SELECT 1 FROM @schema@.parked p
+    suspect := false;
+    suspect_due := false;
+    IF suspect_policy = 0 THEN
+        suspect_due := EXISTS (SELECT 1 FROM @schema@.parked p
                                WHERE p.consumer = c.name AND p.claim IS NULL
                                  AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
     END IF;
     FOR turn IN 1 .. 2 LOOP
-        -- Which are due, in the order of their time, each with what waits behind it? A nested loop,
-        -- as nothing else can be made of it, looks at no more of them than are claimed.
+        -- Which are due, in the order of their time, each with what waits behind it? The nested
+        -- loop (no other plan is possible) reads no more of them than are claimed.
         SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
                coalesce(bool_or(t.odd), false)
         INTO seqs, rows, due, odd
@@ -40,7 +40,7 @@ BEGIN
                     FROM @schema@.parked x
                     WHERE x.consumer = c.name AND x.claim IS NULL
                       AND x.due_at >= since AND x.due_at <= now
-                      AND (careful_mode > 0 OR x.crashes = 0)
+                      AND (suspect_policy > 0 OR x.crashes = 0)
                     ORDER BY x.due_at, x.seq LIMIT max_events) p, LATERAL (
                    SELECT p.seq, p.at, p.alone AS odd WHERE p.key = 0
                    UNION ALL
@@ -70,20 +70,20 @@ BEGIN
                        FROM @schema@.parked x
                        WHERE x.consumer = c.name AND x.claim IS NULL
                          AND x.due_at >= since AND x.due_at <= now
-                         AND (careful_mode > 0 OR x.crashes = 0)
+                         AND (suspect_policy > 0 OR x.crashes = 0)
                        ORDER BY x.due_at, x.seq LIMIT max_events) p
                  WHERE odd LOOP
             IF h.near[1] < h.seq THEN
                 behind := behind || h.seq;
                 CONTINUE;
             END IF;
-            careful_due := careful_due OR (h.alone AND careful_mode = 1 AND seqs = '{}');
-            EXIT WHEN h.alone AND (seqs <> '{}' OR careful_mode = 1);
+            suspect_due := suspect_due OR (h.alone AND suspect_policy = 1 AND seqs = '{}');
+            EXIT WHEN h.alone AND (seqs <> '{}' OR suspect_policy = 1);
             seqs := seqs || h.seq;
             keys := keys || h.key;
             rows := rows || h.at;
             followed := followed OR h.near[2] IS NOT NULL;
-            careful := h.alone;
+            suspect := h.alone;
             EXIT WHEN h.alone;
         END LOOP;
         EXIT WHEN due IS NOT NULL;
@@ -91,7 +91,7 @@ BEGIN
         -- When is the next one?
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
-          AND (careful_mode > 0 OR p.crashes = 0)
+          AND (suspect_policy > 0 OR p.crashes = 0)
         ORDER BY p.due_at, p.seq LIMIT 1;
         IF NOT pull_in OR turn = 2 THEN
             RETURN;
@@ -114,10 +114,9 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Each takes along what waits behind it, up to one that is careful, in a claim or due by
-    -- itself. A nested loop, as nothing else can be made of it, gives them in the order of the
-    -- array.
-    IF followed AND NOT careful THEN
+    -- Each takes along what waits behind it, up to one that is suspect, in a claim, or due on its
+    -- own. The nested loop (no other plan is possible) returns them in the order of the array.
+    IF followed AND NOT suspect THEN
         SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
         FROM (SELECT t.seq, t.at
               FROM unnest(seqs, keys, rows) AS f (seq, key, at), LATERAL (
@@ -143,21 +142,20 @@ BEGIN
         locked_until, lease, seqs, blamed)
     VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease,
         _claim_parked.lease, seqs,
-        careful AND careful_mode = 2);
+        suspect AND suspect_policy = 2);
     epoch := e;
 END
 $outbox$;
 
--- Parked events that are tried again, where there is little to consider: what the short way of
--- _turn does about them. _claim_parked and _settle_claim are for all cases. Under the consumer's
--- lock.
+-- Retries of parked events in simple cases: the part of _turn's fast path. _claim_parked and
+-- _settle_claim handle all cases. Under the consumer's lock.
 
 -- _due_together finds the parked events that are due, each with what waits behind it, and where
--- their rows are. seqs is NULL if one of them has something about it that _claim_parked has to
--- consider: it has been through a crash, or another of its key is in a claim, due by itself, or
--- before it. None has a time before `since`. Events of claim `was` may be parked after this look:
--- they must come behind all of these, so one that does not is something to consider, too. The event
--- numbers must be those that lane l knows.
+-- their rows are. seqs is NULL if one of them needs _claim_parked: it was in flight during a crash,
+-- or another of its key is in a claim, due on its own, or before it. None has a time before
+-- `since`. Events of claim `was` may be parked after this query: they must come behind all of
+-- these, so an event that does not is another such case. The event numbers must be those that lane
+-- l knows.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[])
@@ -174,8 +172,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- A nested loop, as nothing else can be made of it. Both indexes are the ones that are meant:
-    -- see _parked_rows.
+    -- A nested loop: no other plan is possible. Both use the intended index: see _parked_rows.
     SELECT array_agg(f.seq), array_agg(f.at),
            bool_or(f.odd) OR max(f.seq) > was.from_seq
     INTO seqs, rows, odd
@@ -201,9 +198,9 @@ BEGIN
 END
 $outbox$;
 
--- _take_due puts the parked events at `rows` into claim k. It gives their seqs, in order, and what
--- each has been through, as one number: for how many milliseconds it has been failing (from bit
--- 24 on), how many attempts it has used (from bit 1 on), and whether it was proven to be at fault.
+-- _take_due puts the parked events at `rows` into claim k. It returns their seqs, in order, and the
+-- history of each as one number: for how many milliseconds it has been failing (from bit 24 on),
+-- how many attempts it has used (from bit 1 on), and whether it was proven to be at fault.
 CREATE OR REPLACE FUNCTION @schema@._take_due(
     k @schema@.claim, rows tid[], now timestamptz, OUT seqs bigint[], OUT past bigint[])
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -233,7 +230,7 @@ DECLARE
 BEGIN
     failed := @schema@._settle_parked(c, k, s.outcomes, 0, now);
     first_due := @schema@._first_due(k.consumer, since);
-    -- The next look need not step over those that are gone, as in _long_turn.
+    -- The next scan need not step over those that are gone, as in _long_turn.
     UPDATE @schema@.lane x
     SET version = x.version + 1, delivered = x.delivered + greatest(s.tried - failed, 0),
         due_from = least(first_due, now - interval '10 milliseconds')
@@ -244,8 +241,9 @@ BEGIN
 END
 $outbox$;
 
--- _retried_rows gives where the parked events are that claim k holds. They are close together,
--- unless many others were parked between them: then _claimed_rows looks for each of them.
+-- _retried_rows returns the row locations (ctid) of the parked events that claim k holds. They are
+-- close together, unless many others were parked between them: then _claimed_rows looks up each of
+-- them.
 CREATE OR REPLACE FUNCTION @schema@._retried_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

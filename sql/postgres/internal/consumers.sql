@@ -9,8 +9,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
 BEGIN
-    -- window_end must be a number that was really given out, because rebaseline takes whatever is
-    -- past it for new. So a start that was named leaves it open.
+    -- window_end must be a number that was really assigned, because rebaseline treats everything
+    -- past it as new. So an explicit start leaves it NULL.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
         l.floor := CASE start_at WHEN 'beginning' THEN 0
@@ -26,7 +26,7 @@ BEGIN
             EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        -- Another session has made it just now; or it exists, and row-level security hides it.
+        -- Another session has just created it, or it exists and row-level security hides it.
         IF EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = _make_consumer.consumer) THEN
             RETURN false;
         END IF;
@@ -34,8 +34,8 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
     END IF;
 
-    -- If an earlier consumer of this name was deleted by hand, what it left behind would
-    -- become the place of this one.
+    -- If an earlier consumer of this name was deleted by hand, its leftover rows would become the
+    -- position of this one.
     DELETE FROM @schema@.lane x WHERE x.consumer = _make_consumer.consumer;
     DELETE FROM @schema@.claim x WHERE x.consumer = _make_consumer.consumer;
     DELETE FROM @schema@.parked x WHERE x.consumer = _make_consumer.consumer;
@@ -52,12 +52,12 @@ $outbox$;
 -- _lane_at_end returns a lane that stands where the events end now. Only seen, floor, window_end
 -- and home are set:
 --
---     seen        the snapshot: whatever it shows is behind the lane
+--     seen        the snapshot: everything it shows is behind the lane
 --     floor       no transaction that begins after that snapshot takes a seq up to this one
 --     window_end  the last seq given out: nothing that the snapshot shows is past it
 --     home        see _here
 --
--- An outbox that is no longer the one its lanes know is put right first (see _trouble).
+-- An outbox that is no longer the one its lanes know is repaired first (see _trouble).
 CREATE OR REPLACE FUNCTION @schema@._lane_at_end() RETURNS @schema@.lane
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -93,7 +93,7 @@ BEGIN
 END
 $outbox$;
 
--- _check_settings raises an error for arguments that register cannot take.
+-- _check_settings raises an error for invalid arguments of register.
 CREATE OR REPLACE FUNCTION @schema@._check_settings(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text, how text) RETURNS void
@@ -123,9 +123,9 @@ BEGIN
 END
 $outbox$;
 
--- _keep_filter records in former_filter how far consumer c has got with its filter, which is about
--- to be replaced. Whatever was handed out up to there was judged by that filter. If no lane has
--- moved since the last filter was replaced, there is nothing to record. Under _lock_consumer.
+-- _keep_filter records in former_filter how far consumer c has come with its filter, which is about
+-- to be replaced. Everything handed out up to there was judged by that filter. If no lane has moved
+-- since the last filter was replaced, there is nothing to record. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -158,13 +158,12 @@ BEGIN
 END
 $outbox$;
 
--- _replace_settings records that consumer c gets other settings than it has. by_whom is for people
--- to read. The last 100 generations are remembered. Under _lock_consumer.
+-- _replace_settings records new settings of consumer c. by_whom is informational. The last 100
+-- generations are remembered. Under _lock_consumer.
 --
--- Settings that were replaced before are refused unless they are wanted back on purpose
--- (how = 'purpose'). Otherwise a worker that starts with an old configuration would put its old
--- filter in place of a newer one, and events that only the newer one lets through would be skipped
--- for good.
+-- Settings that were replaced before are refused unless they are restored on purpose (how =
+-- 'purpose'). Otherwise a worker that starts with an old configuration would put its old filter in
+-- place of a newer one, and events that only the newer one lets through would be skipped for good.
 CREATE OR REPLACE FUNCTION @schema@._replace_settings(
     c @schema@.consumer, events text, predicate text, ordering text, lanes int,
     by_whom text, how text) RETURNS void
@@ -212,7 +211,7 @@ BEGIN
     VALUES (c.name, last.generation + 1, _replace_settings.events, _replace_settings.predicate,
             _replace_settings.ordering, _replace_settings.lanes, @schema@._clock(),
             _replace_settings.by_whom);
-    PERFORM @schema@._bell_ring_all(); -- for workers that sleep with the old settings
+    PERFORM @schema@._wakeup_notify_all(); -- for workers that sleep with the old settings
 END
 $outbox$;
 
@@ -264,13 +263,13 @@ BEGIN
 END
 $outbox$;
 
--- _report records what a consumer's worker reports, for people to read. While a sink stays down,
+-- _report records what a consumer's worker reports, for operators. While a sink stays down,
 -- report_at stays at the first report, so that it shows since when.
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables goes through the workers' door, and comes back
-    -- here.
+    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
+    -- workers, which calls this again.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         PERFORM @schema@._worker_report(consumer, said);
         RETURN;

@@ -1,7 +1,7 @@
--- These are the doors of workers. A worker that may not write to the tables works on its own
--- consumers through them, with the rights of the tables' owner. Each door asks _admit whether the
--- caller is allowed in, and then calls the function that it is named after. That function comes
--- here if its caller may not write. A consumer of another tenant is treated as if it did not exist.
+-- SECURITY DEFINER wrappers for workers. A worker that may not write to the tables works on its own
+-- consumers through them, with the rights of the tables' owner. Each wrapper checks the caller with
+-- _admit, and then calls the function that it is named after. That function calls its wrapper if
+-- its caller may not write. A consumer of another tenant is treated as if it did not exist.
 
 -- _worker_register is register, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_register(
@@ -11,7 +11,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
     operator boolean := @schema@._operates(@schema@._caller());
 BEGIN
-    -- Only an operator may bring back settings that were replaced.
+    -- Only an operator may restore settings that were replaced.
     IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR operator THEN 'operator'
                                 ELSE 'consumer' END, consumer) THEN
         IF how <> 'start' THEN
@@ -21,7 +21,7 @@ BEGIN
         RAISE EXCEPTION 'the name "%" is taken', consumer
             USING ERRCODE = 'OB004', HINT = 'give the consumer another one';
     END IF;
-    -- The session may have set this to anything: _home must ask the server again.
+    -- The session may have set this to any value: _home must ask the server again.
     PERFORM set_config('outbox.cluster', '', true);
     RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom,
                              how);
@@ -58,7 +58,7 @@ BEGIN
 END
 $outbox$;
 
--- _worker_turn is _turn for a role that may not write to the tables. A door, see _admit.
+-- _worker_turn is _turn for a role that may not write to the tables. A wrapper, see _admit.
 CREATE OR REPLACE FUNCTION @schema@._worker_turn(
     consumer text, owner text, knows int,
     s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
@@ -72,9 +72,8 @@ BEGIN
 END
 $outbox$;
 
--- These are the doors of the inbox; doors.sql describes what a door is. A handler's name is
--- granted as a consumer's name is: a role that could record for another's handler could keep it
--- from ever taking effect.
+-- Wrappers for the inbox, as above. A handler's name is granted as a consumer's name is: a role
+-- that could record for a foreign handler could keep it from ever taking effect.
 
 -- _worker_handle is _handle, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_handle(handler text, key text, content bigint)
@@ -107,10 +106,10 @@ BEGIN
 END
 $outbox$;
 
--- These are the doors of operators. Each runs with the rights of the tables' owner, asks _admit
--- whether the caller is allowed in, and then calls the public function that it is named after. That
--- function comes here if its caller may not write. A consumer of another tenant is treated as if it
--- did not exist.
+-- Wrappers for operators. Each runs with the rights of the tables' owner, checks the caller with
+-- _admit, and then calls the public function that it is named after. That function calls its
+-- wrapper if its caller may not write. A consumer of another tenant is treated as if it did not
+-- exist.
 
 -- _operator_pause is pause, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean

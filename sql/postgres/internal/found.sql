@@ -1,8 +1,8 @@
 -- Looking for events by their state.
 
 -- _states returns what the view delivery says of some events, for `target` (NULL: for every
--- consumer), with their receipts, in order of seq. They are few, so each is looked up: a plan made
--- for many would read whole tables.
+-- consumer), with their receipts, in order of seq. They are few, so each is looked up separately: a
+-- plan for many would read whole tables.
 CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
 RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
                predicate text, received_at timestamptz, sink_id text)
@@ -18,10 +18,10 @@ AS $outbox$
 $outbox$;
 
 -- _seq_of returns the seq of the event with an id, or NULL if there is none. There is no index by
--- id: it would cost every emit. But an id (UUIDv7) begins with the time it was made, and so grows
--- with seq, nearly: it is searched for by halving, then around the place where it should be. An id
--- from elsewhere, or made while a clock was wrong, may be anywhere: for that one the newest `look`
--- events are looked at; NULL: all.
+-- id: it would cost every emit. But an id (UUIDv7) begins with the time it was made, and so roughly
+-- grows with seq: a binary search finds the neighbourhood, which is then scanned. An id from
+-- elsewhere, or made while a clock was wrong, may be anywhere: for such an id the newest `look`
+-- events are searched; NULL: all.
 CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
 DECLARE
@@ -65,7 +65,7 @@ $outbox$;
 -- for any) because something is recorded about them: that they are parked, dead, ended, in a claim,
 -- or late. Some may be in another state, and the events of some dead letters are gone: ask _states.
 --
--- For failed, expired, dropped and in-flight these are all there are. For pending and unprocessed
+-- For failed, expired, dropped and in-flight the list is complete. For pending and unprocessed
 -- (pending, or failed and due again) they are all up to _low. For the others they are the
 -- exceptions to what positions and filters say.
 CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
@@ -92,8 +92,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     FROM @schema@.ended x
     WHERE (whose IS NULL OR x.consumer = whose) AND wanted IN (x.state, 'before-start')
     UNION ALL
-    -- A claim of a lane is a range: what its consumer does not ask for is no part of it, unless it
-    -- asked before, or a worker said how it ended.
+    -- A claim of a lane is a range: events that its consumer does not select are not listed, unless
+    -- it selected them before, or a worker recorded how they ended.
     SELECT e.seq
     FROM @schema@.claim k
     JOIN @schema@.consumer c ON c.name = k.consumer
@@ -122,8 +122,8 @@ $outbox$;
 -- unprocessed; pending, or failed and due again) or what was delivered (published). target: for
 -- this consumer only, NULL: for all; after_seq: only events behind it.
 --
--- Where few events match among many, it ends after `look` numbers in vain, and a notice says how
--- far it came; see _look_end.
+-- Where few events match among many, it ends after `look` numbers without a match, and a notice
+-- reports how far it came; see _look_end.
 CREATE OR REPLACE FUNCTION @schema@._found(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS TABLE (consumer text, seq bigint, attempts int, due_at timestamptz, error text)
@@ -135,8 +135,7 @@ DECLARE
     until bigint := @schema@._look_end(wanted, max_events, target, after_seq, look);
     n bigint;
 BEGIN
-    -- The fences (OFFSET 0) keep the view from being asked about more events than there are to
-    -- show.
+    -- The fences (OFFSET 0) keep the view from being evaluated for more events than are shown.
     RETURN QUERY
     SELECT d.consumer, d.seq, d.attempts, d.due_at, d.error
     FROM @schema@._scopes(wanted, target, after_seq) s
@@ -179,11 +178,11 @@ BEGIN
 END
 $outbox$;
 
--- _look_end returns the last number that _found may look at; NULL: it may look at all that there
--- are. From the first number on that may matter to a consumer these are `look` numbers, divided
--- among the consumers, or fewer, where many events have the right type: to tell a state takes as
--- long as to look at 20 numbers. What is listed is not looked at in vain, so max_events more of
--- both. If look or max_events is NULL, there is no bound.
+-- _look_end returns the last number that _found may scan; NULL: no bound. From the first number on
+-- that may matter to a consumer these are `look` numbers, divided among the consumers, or fewer,
+-- where many events have the right type: determining a state takes as long as scanning 20 numbers.
+-- Listed events are not wasted scans, so both bounds grow by max_events. If look or max_events is
+-- NULL, there is no bound.
 CREATE OR REPLACE FUNCTION @schema@._look_end(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS bigint
@@ -244,9 +243,9 @@ LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
     WHERE wanted = 'published' AND (target IS NULL OR c.name = target)
 $outbox$;
 
--- _candidates returns the events of a scope that its consumer wants; if they are judged, those as
--- well that it may have been given under a former filter, or whose end is on record. It is inlined,
--- so that nothing is read past what a caller wants.
+-- _candidates returns the events of a scope that its consumer wants; if they are judged, also those
+-- that it may have been given under a former filter, or whose end is recorded. It is inlined, so
+-- that nothing is read past what a caller wants.
 CREATE OR REPLACE FUNCTION @schema@._candidates(
     consumer text, of_tenant text, patterns text[], judged boolean, low bigint, high bigint)
 RETURNS TABLE (seq bigint)

@@ -1,19 +1,18 @@
--- Lanes that stand at the same place, and are worked on by the same worker, are a group: one claim
--- covers them all, so that many lanes cost what one does. One of them leads: its row says where
--- they stand, and which they are (lane.members). The rows of the others name it (lane.leader), and
--- what else they say of their place has no meaning. A claim says which lanes it covers
--- (claim.members).
+-- Lanes at the same position that are worked on by the same worker form a group: one claim covers
+-- them all, so that many lanes cost no more than one. One of them is the leader: its row holds
+-- their position and which they are (lane.members). The rows of the others name it (lane.leader);
+-- their own positions have no meaning. A claim records which lanes it covers (claim.members).
 --
 -- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has
--- no leader. (3) Only _join_lanes and _split_lanes make and unmake groups; whoever writes a row
--- that _lanes gave makes it stand alone, and has to write all lanes of the consumer.
+-- no leader. (3) Only _join_lanes and _split_lanes make and unmake groups; a function that writes a
+-- row returned by _lanes makes it stand alone, and has to write all lanes of the consumer.
 
 -- _members returns the lanes of a row of lane or claim.
 CREATE OR REPLACE FUNCTION @schema@._members(members bigint, lane int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(members, 1::bigint << lane);
 
--- _is_member says whether lane n is one of the lanes of such a row.
+-- _is_member returns whether lane n is one of the lanes of such a row.
 CREATE OR REPLACE FUNCTION @schema@._is_member(members bigint, lane int, n int) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (coalesce(members, 1::bigint << lane) >> n) & 1 = 1; -- each is named once, so it is inlined
@@ -23,7 +22,7 @@ CREATE OR REPLACE FUNCTION @schema@._all_lanes(lanes int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN lanes >= 64 THEN -1 ELSE (1::bigint << lanes) - 1 END;
 
--- _same_place says whether two leaders stand at the same place.
+-- _same_place returns whether two leaders stand at the same place.
 CREATE OR REPLACE FUNCTION @schema@._same_place(l @schema@.lane, o @schema@.lane) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (o).pos
@@ -32,17 +31,16 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
        AND (l).window_end IS NOT DISTINCT FROM (o).window_end
        AND (l).home IS NOT DISTINCT FROM (o).home;
 
--- _is_kept says whether a leader is kept for another worker than `owner`. A clock that was ahead
--- must not make it so for long.
+-- _is_kept returns whether a leader is kept for another worker than `owner`. A clock that was ahead
+-- must not prolong this.
 CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
                 AND (l).kept_until <= now + interval '6 seconds', false);
 
--- _join_lanes puts every leader that stands where lane `lead` does into its group, except those
--- with a lane in `busy`, and those that are kept for another worker. ls and dirty are as in
--- _long_turn.
+-- _join_lanes adds every leader at the position of lane `lead` to its group, except those with a
+-- lane in `busy`, and those that are kept for another worker. ls and dirty are as in _long_turn.
 CREATE OR REPLACE FUNCTION @schema@._join_lanes(
     lead int, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[])
@@ -83,8 +81,8 @@ $outbox$;
 -- _split_lanes is for a worker that finds nothing to do because another has the lanes. Half of the
 -- largest group that still has something to claim gets a row of its own, which is kept for the
 -- worker: it can claim there once the claims that cover these lanes are settled. A group that is
--- kept for another worker is shared as well: of several workers that come at once, none gets
--- nothing. promised: some are kept for it, and it should come again soon.
+-- kept for another worker is shared as well: of several workers that start at once, each gets a
+-- share. promised: some are kept for it, and it should ask again soon.
 CREATE OR REPLACE FUNCTION @schema@._split_lanes(
     c @schema@.consumer, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[], OUT promised boolean)
@@ -165,9 +163,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     WHERE x.lane >= 0 AND x.leader IS NULL
 $outbox$;
 
--- _meets returns where lane `lead` may meet other groups: upto is how far the next one is in its
--- window that is free, and other is the one that is furthest ahead, in another window. See
--- _claim_fresh.
+-- _meets returns where lane `lead` may meet other groups: upto is the position of the next free
+-- group in its window, and other is the group furthest ahead, in another window. See _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._meets(
     lead int, busy bigint, owner text, now timestamptz, ls @schema@.lane[],
     OUT upto bigint, OUT other @schema@.lane)

@@ -20,24 +20,23 @@ END
 $outbox$;
 
 -- _here returns the place that a lane remembers (lane.home): cluster/sequence/file, where the
--- sequence is the one that event numbers come from. A lane that finds another place was brought
--- elsewhere, or the sequence was changed under it: ALTER SEQUENCE, whatever it alters, and
--- TRUNCATE ... RESTART IDENTITY give a sequence a new file, and make sessions forget the numbers
--- they had cached.
+-- sequence is the one that event numbers come from. If a lane finds a different place, the outbox
+-- was moved, or the sequence was changed: ALTER SEQUENCE, of any kind, and TRUNCATE ... RESTART
+-- IDENTITY give a sequence a new file, and make sessions forget the numbers they had cached.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
               '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
 
--- _at_home says whether a lane that remembers home is at home in here (see _here). A role that may
--- not know the cluster goes by the sequence and its file.
+-- _at_home returns whether a lane that remembers home is at home in here (see _here). For a role
+-- that may not read the cluster's identity, the sequence and its file decide.
 CREATE OR REPLACE FUNCTION @schema@._at_home(home text, here text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
 
--- _always_here says whether the outbox is known to have been in this cluster always: no lane
+-- _always_here returns whether the outbox is known to have always been in this cluster: no lane
 -- remembers another one, and neither does meta.
 CREATE OR REPLACE FUNCTION @schema@._always_here() RETURNS boolean
 LANGUAGE sql VOLATILE AS $outbox$
@@ -49,28 +48,28 @@ LANGUAGE sql VOLATILE AS $outbox$
                    WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
 $outbox$;
 
--- _moved says whether the outbox came here from another cluster. Then the transaction numbers in it
--- mean nothing here, and have to be replaced (rebaseline) before anybody reads.
+-- _moved returns whether the outbox came here from another cluster. Then the transaction numbers in
+-- it mean nothing here, and have to be replaced (rebaseline) before any session reads.
 CREATE OR REPLACE FUNCTION @schema@._moved() RETURNS boolean
 LANGUAGE sql VOLATILE AS $outbox$
     SELECT t.moved IS NOT NULL FROM @schema@._trouble() t
 $outbox$;
 
--- _trouble says whether this is still the outbox that its lanes know. Each answer is NULL, or says
--- what is wrong.
+-- _trouble returns whether this is still the outbox that its lanes know. Each result is NULL, or
+-- describes what is wrong.
 --
 -- moved: it came from another cluster, so transaction numbers mean nothing here.
 --
--- numbers: event numbers began again below what a consumer knows (TRUNCATE ... RESTART IDENTITY,
+-- numbers: event numbers restarted below what a consumer knows (TRUNCATE ... RESTART IDENTITY,
 -- setval, a cut-over by logical replication, which copies no sequences), so that a position would
--- pass over new events. Or events were brought in with the transaction numbers they had
--- elsewhere, or once had here (a restore of single tables): those would be taken for seen.
+-- pass over new events. Or events were brought in with the transaction numbers they had elsewhere,
+-- or once had here (a restore of single tables): those would count as seen.
 --
 -- sequence: event numbers need not grow in the order they are taken (CACHE), or will end.
 --
--- It probes indexes, and looks at samples: rebaseline, which puts this right, looks at all events.
--- Most consumers stand at the same place, and what is asked of events is asked once for a place: a
--- relay with a thousand consumers asks whenever it registers one of them.
+-- It probes indexes and checks samples; rebaseline, which repairs this, reads all events. Most
+-- consumers stand at the same place, so events are checked once for each position: a relay with a
+-- thousand consumers runs this for each one that it registers.
 CREATE OR REPLACE FUNCTION @schema@._trouble(OUT moved text, OUT numbers text, OUT sequence text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
@@ -107,8 +106,8 @@ BEGIN
               CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.receipt x
                                   WHERE x.consumer = c.name) r) x
         ORDER BY x.seq DESC NULLS LAST LIMIT 1),
-    -- Two events are looked at for each place: the first that is new there, by transaction, and the
-    -- last one up to the number that was reached. Neither may be new and have been reached.
+    -- Two events are checked for each position: the first that is new there, by transaction, and
+    -- the last one up to the number that was reached. Neither may be new and have been reached.
     again AS (
         SELECT f.seq, l.name, l.window_end
         FROM place l
@@ -122,7 +121,7 @@ BEGIN
         WHERE l.reads AND f.seq <= l.reached
           AND f.xid >= pg_snapshot_xmax(l.shown::pg_snapshot)
         LIMIT 1),
-    -- An event that looks as if it had been seen, though it is past all that was given there?
+    -- An event that appears to have been seen, though it is past every number given out there?
     strange AS (
         SELECT f.seq, l.name
         FROM place l
@@ -179,7 +178,7 @@ BEGIN
         numbers := coalesce(k.again, k.strange);
     END IF;
 
-    -- Do both sequences grow, without end? A cache is harmless to epochs: _refence sees to that.
+    -- Do both sequences grow, without end? A cache is harmless to epochs: _refence handles those.
     SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s',
                   q.seqincrement, q.seqmax, CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
     INTO sequence
@@ -194,13 +193,13 @@ BEGIN
 END
 $outbox$;
 
--- _make_right runs rebaseline for a caller that holds the lock of a consumer. why says what is
--- wrong, for the error message if that cannot be put right now.
+-- _make_right runs rebaseline for a caller that holds the lock of a consumer. why describes what is
+-- wrong, for the error message if it cannot be repaired now.
 CREATE OR REPLACE FUNCTION @schema@._make_right(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     -- rebaseline takes this lock first, and then those of all consumers. Waiting for it here could
-    -- be a deadlock: whoever has it may be waiting for the consumer that the caller has locked.
+    -- be a deadlock: its holder may be waiting for the consumer that the caller has locked.
     BEGIN
         LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
@@ -217,9 +216,9 @@ END
 $outbox$;
 
 -- _turn_home asks whether this is still the outbox that the lanes of a consumer know. wrong: it has
--- to be made right first, for this reason. repaired: that was done, and the turn has to begin
--- again. here: the lanes have to note this as their place. moved: they did not know this place, so
--- the head that was read before the lock means nothing to them. Under _lock_consumer.
+-- to be repaired first, for this reason. repaired: that was done, and the turn has to start over.
+-- here: the lanes have to record this as their place. moved: they did not know this place, so the
+-- head that was read before the lock means nothing to them. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_home(ls @schema@.lane[], OUT wrong text,
                                                OUT repaired boolean, OUT here text,
                                                OUT moved boolean)
@@ -231,7 +230,7 @@ BEGIN
     repaired := false;
     moved := false;
     IF current_user <> @schema@._caller() THEN
-        -- What a worker says of the cluster could be anything.
+        -- The cluster that a worker reports could be anything.
         PERFORM set_config('outbox.cluster', '', true);
     END IF;
     place := @schema@._here();
@@ -249,8 +248,8 @@ BEGIN
         here := place;
     ELSIF random() < 0.02 THEN
         -- Numbers need not grow in the order in which they are taken. The floor stays where it is,
-        -- which is slower and just as right. Putting the sequence right makes emits wait, so it is
-        -- tried only now and then.
+        -- which is slower and equally correct. Repairing the sequence blocks emits, so it is tried
+        -- only now and then.
         BEGIN
             PERFORM @schema@._make_right(trouble.sequence);
             repaired := true;
@@ -263,7 +262,7 @@ $outbox$;
 
 -- _check_fed raises an error while an enabled subscription writes to the table event. Events that
 -- logical replication brings in carry transaction numbers of another cluster. The lanes here would
--- take them for seen and pass them over, so nothing is handed out while more of them may come.
+-- consider them seen and skip them, so nothing is handed out while more may arrive.
 CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

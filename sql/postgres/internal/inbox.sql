@@ -8,7 +8,7 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     whose text := coalesce(current_setting('outbox.tenant', true), '');
 BEGIN
-    -- Only the owner may write to the tables; others go through a door.
+    -- Only the owner may write to the tables; others go through a wrapper.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_handle(handler, key, content);
     END IF;
@@ -26,12 +26,11 @@ $outbox$;
 
 -- _handle_all is the inbox for many events at once. It records in the current transaction that each
 -- handler takes effect for its key. Returns whether this was the first time for all of them; if
--- not, nothing is recorded. It does without ON CONFLICT, which costs three times as much as the
--- row.
+-- not, nothing is recorded. It avoids ON CONFLICT, which costs three times as much as the row.
 CREATE OR REPLACE FUNCTION @schema@._handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- Only the owner may write to the tables; others go through a door.
+    -- Only the owner may write to the tables; others go through a wrapper.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_handle_all(handlers, keys);
     END IF;
@@ -54,7 +53,7 @@ LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $outbox$
 BEGIN
-    -- Only the owner may read all of the inbox; others go through a door.
+    -- Only the owner may read all of the inbox; others go through a wrapper.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN QUERY SELECT w FROM @schema@._worker_handled_before(handlers, keys) w;
         RETURN;

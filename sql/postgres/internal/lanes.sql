@@ -27,9 +27,9 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   LIMIT 1) AS l
 $outbox$;
 
--- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per
+-- _lanes returns how far every lane of a consumer has come, as if each stood alone: one row per
 -- lane, as _places does, with the place of its leader where it has one. The columns are named, so
--- that a table to which one was added by hand does no harm.
+-- that a column added to the table by hand does no harm.
 CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABLE (
     consumer text, lane int, version bigint, seen pg_snapshot, floor bigint, target pg_snapshot,
     next_floor bigint, window_end bigint, pos bigint, claims_from bigint, delivered bigint,
@@ -71,7 +71,7 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
-    -- In the middle of a restore the rows may still come.
+    -- During a restore the rows may still arrive.
     PERFORM @schema@._check_whole();
     RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left',
         c.name, (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@'
@@ -99,7 +99,7 @@ END
 $outbox$;
 
 -- _put_lanes does the same for those of a consumer's lanes that have changed. ls and dirty are as
--- in _long_turn. What goes is found by where it is, as in _turns: a probe of the index for each.
+-- in _long_turn. Old rows are deleted by ctid, as in _turns: one index probe for each.
 CREATE OR REPLACE FUNCTION @schema@._put_lanes(ls @schema@.lane[], dirty boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

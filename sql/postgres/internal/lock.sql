@@ -1,12 +1,12 @@
 -- _lock_consumer lets one transaction at a time hand out or settle work of a consumer. The lock
--- lasts until the transaction ends. Returns for how long it had to wait, because _clock stands
--- still during a statement. A consumer that does not exist is not locked, and that is no error.
+-- lasts until the transaction ends. Returns how long it waited, because _clock stands still during
+-- a statement. A consumer that does not exist is ignored.
 --
--- It locks the consumer's row, which takes the right to change the row; anybody who can connect
+-- It locks the consumer's row, which takes the right to change the row; any role that can connect
 -- could take an advisory lock. Afterwards the caller must read in another statement, whose snapshot
 -- is newer than the lock. That takes READ COMMITTED.
 --
--- A row lock is a write, and takes a transaction number. So a turn that only looks does without it
+-- A row lock is a write, and takes a transaction number. So a turn that only polls does without it
 -- (see _idle), and the head is read before it (see _claim_fresh).
 CREATE OR REPLACE FUNCTION @schema@._lock_consumer(consumer text) RETURNS interval
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -76,8 +76,8 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $outbox$;
 
--- _holder returns whose transaction x is and since when, as far as this role may know. It returns
--- no row if the transaction is over.
+-- _holder describes the session of transaction x and when it began, as far as this role may know.
+-- It returns no row if the transaction is over.
 CREATE OR REPLACE FUNCTION @schema@._holder(x xid) RETURNS TABLE (who text, since timestamptz)
 LANGUAGE sql STABLE AS $outbox$
     SELECT @schema@._session(k.pid), a.xact_start
@@ -94,8 +94,8 @@ LANGUAGE sql STABLE AS $outbox$
     LIMIT 1
 $outbox$;
 
--- _session describes a session for people to read. The time is left out if this role may not know
--- it: only the session's own role, and roles that may see statistics, do.
+-- _session describes a session for messages. The time is left out if this role may not know it:
+-- only the session's own role, and roles that may see statistics, do.
 CREATE OR REPLACE FUNCTION @schema@._session(pid int) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT concat(format('pid %s, role "%s", application "%s"',

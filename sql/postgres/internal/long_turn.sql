@@ -1,5 +1,5 @@
--- _long_turn is a turn in which anything may have to be considered. _turn describes the parameters
--- and the answer, and takes a shorter way where it can. head: see _claim_fresh.
+-- _long_turn is the turn for all cases. _turn describes the parameters and the answer, and has a
+-- fast path for simple cases. head: see _claim_fresh.
 --
 -- The steps, each under the consumer's lock: is this still the outbox that the consumer knows
 -- (_turn_home)? Which claims have run out? Settle. Claim (_turn_claim). Write down where the lanes
@@ -39,7 +39,7 @@ BEGIN
     r := ROW(false, NULL, false, false, false, false, false, 0, 0, NULL, NULL,
              NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL);
 
-    -- Usually there is nothing to do, and that can be told without a lock.
+    -- Usually there is nothing to do, which can be determined without a lock.
     IF s.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
         PERFORM @schema@._check_transaction();
         now := @schema@._clock();
@@ -153,7 +153,7 @@ BEGIN
         first_due := @schema@._first_due(c.name, ls[1].due_from);
     END IF;
     IF retried THEN
-        -- Events are gone, and the next look need not step over them. Others that read the clock a
+        -- Events are gone, and the next scan need not step over them. Others that read the clock a
         -- little sooner may come second.
         ls[1].due_from := least(first_due, now - interval '10 milliseconds');
     END IF;
@@ -188,9 +188,9 @@ END
 $outbox$;
 
 -- _repair_turn is the rest of a turn that found an outbox other than the one the consumer knows. It
--- settles, makes the outbox right (wrong says what is the matter; NULL: that was done), and claims
--- nothing. To make it right may dissolve all claims, and events that are still there come again. So
--- a claim that was delivered whole is settled before. Other outcomes name events by their numbers,
+-- settles, repairs the outbox (wrong describes what is wrong; NULL: that was done), and claims
+-- nothing. A repair may dissolve all claims, and events that still exist are delivered again. So a
+-- claim that was delivered whole is settled before. Other outcomes name events by their numbers,
 -- which may be those of other events now: they are settled after, if the claim is still there.
 -- Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._repair_turn(
@@ -214,8 +214,8 @@ BEGIN
 END
 $outbox$;
 
--- _settle_by_itself settles, and does nothing else that belongs to a turn. Returns false if the
--- worker no longer has the claim. Under _lock_consumer.
+-- _settle_by_itself settles, and does nothing else of a turn. Returns false if the worker no longer
+-- has the claim. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_by_itself(
     c @schema@.consumer, owner text, s @schema@._settlement, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -238,21 +238,21 @@ BEGIN
 END
 $outbox$;
 
--- _ms_until gives the milliseconds from now to a time, rounded up; -1: there is no such time.
+-- _ms_until returns the milliseconds from now to a time, rounded up; -1: there is no such time.
 CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN $1 IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
 -- _turn_claim claims for _long_turn: parked events that are due, or the next ones of a lane that is
--- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and says when
--- something that it left alone is due. first_due: of the parked events; NULL: there are none.
--- astray: event numbers began again, and nothing was claimed; the lanes that changed have to be
--- written before that is put right. Under _lock_consumer.
+-- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and returns when
+-- something that it skipped is due. first_due: of the parked events; NULL: there are none. astray:
+-- event numbers began again, and nothing was claimed; the lanes that changed have to be written
+-- before that is put right. Under _lock_consumer.
 --
--- A worker that has something in hand brings lanes together (see groups.sql). One that has nothing
--- takes a lane by itself, and leaves the others to those that come at the same time. But the only
--- worker of its process says so (lane_hint -1), and takes all lanes of a consumer that is new.
+-- A worker that holds a claim joins lanes (see groups.sql). A worker without one takes a single
+-- lane, and leaves the others to workers that start at the same time. But the only worker of its
+-- process passes lane_hint -1, and takes all lanes of a new consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, owner text, q @schema@._request, a @schema@._ahead, head bigint,
     now timestamptz, first_due timestamptz, claims_from bigint, last_epoch bigint,
@@ -280,19 +280,20 @@ BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
             SELECT * INTO p FROM @schema@._claim_parked(c, owner, q.max_events, lease,
-                                                        q.careful_mode, q.pull_in, first_due, now);
-            r.careful_due := p.careful_due;
+                                                        q.suspect_policy, q.pull_in, first_due,
+                                                        now);
+            r.suspect_due := p.suspect_due;
             due := p.due;
             IF p.n > 0 THEN
                 r.epoch := p.epoch;
                 r.lane := -1;
                 r.n := p.n;
-                r.careful := p.careful;
+                r.suspect := p.suspect;
                 r.from_seq := 0;
                 r.to_seq := 0;
                 EXIT;
             END IF;
-            EXIT WHEN r.careful_due AND q.careful_mode = 1;
+            EXIT WHEN r.suspect_due AND q.suspect_policy = 1;
         END IF;
         IF try_fresh AND q.parked_first = (step = 2) THEN
             IF c.ordering <> 'none' THEN
@@ -403,13 +404,13 @@ BEGIN
 END
 $outbox$;
 
--- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have
--- to wait behind a parked one of their key. n is how many events there are. If not many more keys
--- are held up, all of them are read at once, by the first event of each, which has a time, and none
--- before `since`; and a worker who knows what a key is (sample) is given these, and looks up its
--- events itself. Else each event's key is looked up. Where numbers are close together, events of
--- other windows may be among those it gives: whoever asks has none of them, and to tell them apart
--- would take longer.
+-- _held returns the events of the open window of lane l, with a seq in (from_seq, to_seq], that
+-- have to wait behind a parked one of their key. n is how many events there are. If not many more
+-- keys are held up, all of them are read at once, by the first event of each, which has a time, and
+-- none before `since`; and a worker that computes keys (sample) gets these keys, and looks up its
+-- events itself. Otherwise each event's key is looked up. Where numbers are close together, events
+-- of other windows may be among those returned: the caller has none of them, and distinguishing
+-- them would take longer.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
     sample bigint, OUT held bigint[], OUT keys bigint[])
@@ -445,8 +446,8 @@ BEGIN
 END
 $outbox$;
 
--- _held_keys gives the keys of the parked events that have a time, and none before `since`: every
--- key that is held up is among them. It gives max_keys at most.
+-- _held_keys returns the keys of the parked events that have a due time, none before `since`: every
+-- key that is held up is among them. It returns at most max_keys.
 CREATE OR REPLACE FUNCTION @schema@._held_keys(consumer text, since timestamptz, max_keys bigint)
 RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -457,16 +458,16 @@ BEGIN
 END
 $outbox$;
 
--- _knows_keys says whether a worker makes of a key what _key makes of it. It shows that with a
--- sample. It also needs the bytes that are hashed here: texts come to it in UTF-8.
+-- _knows_keys returns whether a worker computes keys as _key does. A sample proves it. It also
+-- needs the bytes that are hashed here: texts come to it in UTF-8.
 CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a few bytes'), false)
        AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII');
 
--- _idle says whether a consumer surely has nothing to do. It takes no lock, and so writes nothing.
--- idle: there is no claim, no parked event that is due, no event the consumer has not seen, nothing
--- it could forget, and the outbox is the one it knows. If that is not so, _long_turn looks at it
+-- _idle returns whether a consumer surely has nothing to do. It takes no lock, and so writes
+-- nothing. idle: there is no claim, no parked event that is due, no event the consumer has not
+-- seen, nothing it could forget, and the outbox is the one it knows. Otherwise _long_turn checks it
 -- under the lock. due and through are what _long_turn would answer. One statement sees everything
 -- at one moment.
 CREATE OR REPLACE FUNCTION @schema@._idle(
@@ -489,7 +490,7 @@ BEGIN
                         AND l.floor >= s.head
                         AND (l.window_end <= s.head) IS NOT FALSE
                         -- No event is new: neither by its transaction, nor by its number, nor one
-                        -- of a transaction that was running when the lane last looked.
+                        -- of a transaction that was running when the lane last polled.
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e
                                         WHERE e.xid >= pg_snapshot_xmax(l.seen))
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e
@@ -505,11 +506,11 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
                            WHERE p.consumer = c.name AND p.claim IS NULL
                              AND p.due_at >= (SELECT d.since FROM d) AND p.due_at <= now)
-           -- With pull_in, whatever waits may have to be pulled in: see _claim_parked.
+           -- With pull_in, any waiting event may have to be pulled in: see _claim_parked.
            AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
-           -- A subscription that writes here is for _check_fed to refuse.
+           -- A subscription that writes here is refused by _check_fed.
            AND NOT @include is_fed()@,
            (SELECT min(p.due_at) FROM @schema@.parked p
             WHERE p.consumer = c.name AND p.claim IS NULL

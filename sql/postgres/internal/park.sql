@@ -1,9 +1,9 @@
 -- Parked events and dead letters.
 
--- _parked_rows gives where the rows of parked events are, for statements that change them. Which
--- index they would be found by is not left to the planner: the table is empty at most times, so
--- that every index looks alike to it, and one that it takes for all of a consumer's events would be
--- read whole for each of them.
+-- _parked_rows returns the row locations (ctid) of parked events, for statements that change them.
+-- The choice of index is not left to the planner: the table is empty most of the time, so all
+-- indexes look equally cheap to the planner, and an index chosen for all of a consumer's events
+-- would be read whole for each of them.
 CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -16,7 +16,7 @@ BEGIN
 END
 $outbox$;
 
--- _claimed_rows gives where the parked events are that claim k still holds.
+-- _claimed_rows returns the row locations (ctid) of the parked events that claim k still holds.
 CREATE OR REPLACE FUNCTION @schema@._claimed_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -30,7 +30,7 @@ BEGIN
 END
 $outbox$;
 
--- _due_since returns the time from which on to look for parked events of a consumer: lane.due_from.
+-- _due_since returns the time from which to search for parked events of a consumer: lane.due_from.
 -- It is called before any of them is given a time, which is never before now. If now is before
 -- due_from, because the clock was set back, due_from is forgotten. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._due_since(consumer text, now timestamptz) RETURNS timestamptz
@@ -50,7 +50,7 @@ END
 $outbox$;
 
 -- _first_due returns the first time that a parked event has, whether it is in a claim or not; NULL:
--- none is parked. It sees to it that the index is the one that is meant: see _parked_rows.
+-- none is parked. It ensures that the intended index is used: see _parked_rows.
 CREATE OR REPLACE FUNCTION @schema@._first_due(consumer text, since timestamptz)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $outbox$
@@ -59,13 +59,13 @@ BEGIN
 END
 $outbox$;
 
--- _park makes events wait, in the order in which their worker had them. What kind of wait it is, is
--- said as in settle: a retry waits for its delay, a delay for the event's own time, and what was
--- behind another event for nothing by itself. An event behind a parked one of its key, or behind
--- one that is parked here before it, has no time of its own.
+-- _park makes events wait, in the order in which their worker had them. The kind of wait is named
+-- as in settle: a retry waits for its delay, a delay for the event's own time, and an event that
+-- was behind another one for nothing of its own. An event behind a parked one of its key, or behind
+-- one that is parked earlier in this call, has no due time.
 --
 -- Events of a fresh claim are usually the first ones parked from there on, and then nothing can be
--- in conflict with them. To find that out for each of them takes longer.
+-- in conflict with them. Checking each of them takes longer.
 CREATE OR REPLACE FUNCTION @schema@._park(
     c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
     errors text[], proven boolean[], now timestamptz) RETURNS void
@@ -92,8 +92,8 @@ BEGIN
 END
 $outbox$;
 
--- _as_parked gives the rows that _park makes of its parameters. It becomes a part of the statement
--- that calls it. The columns are named as in _lanes, for the same reason.
+-- _as_parked returns the rows that _park makes of its parameters. It is inlined into the calling
+-- statement. The columns are named as in _lanes, for the same reason.
 CREATE OR REPLACE FUNCTION @schema@._as_parked(
     c @schema@.consumer, seqs bigint[], kinds text[], all_attempts int[], delays_ms bigint[],
     errors text[], all_proven boolean[], now timestamptz)
@@ -125,7 +125,7 @@ BEGIN ATOMIC
                UNION ALL
                SELECT d.aggregate_type, d.aggregate_id, d.not_before
                FROM @schema@.dead d WHERE d.consumer = c.name AND d.seq = o.seq
-               LIMIT 1) e ON true -- one that was trimmed was a dead letter, which is kept whole
+               LIMIT 1) e ON true -- a trimmed event is a dead letter, which holds a full copy
           CROSS JOIN LATERAL (
                SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y) w
     LEFT JOIN LATERAL ( -- by this index: see _parked_rows
@@ -135,8 +135,8 @@ BEGIN ATOMIC
          ORDER BY x.key, x.seq LIMIT 1) b ON true;
 END;
 
--- _promote makes the first parked event of each of the keys due, if it waited behind one that is
--- gone. One that failed while it was behind that one has not waited for its own time yet.
+-- _promote makes the first parked event of each key due, if it waited behind an event that is gone.
+-- An event that failed while it was behind that one has yet to wait for its own due time.
 CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[], now timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,4 +1,4 @@
--- _wants says whether a payload passes a predicate, exactly as a relay decides it:
+-- _wants returns whether a payload passes a predicate, exactly as a relay decides it:
 -- src/event/filter.h has the grammar, and a test compares the two. NULL: SQL cannot tell, because
 -- the predicate is not one, it asks for a NUL character, which no text in PostgreSQL can have, or
 -- because the database is not in UTF-8 and the payload not in ASCII.
@@ -77,7 +77,7 @@ BEGIN
     IF depth > 1 OR NOT after_factor THEN
         RETURN NULL;
     END IF;
-    -- What is nested too deep is no JSON for a relay.
+    -- A relay rejects JSON that is nested too deep.
     RETURN (any_before[1] OR all_since[1]) AND NOT @schema@._too_deep(payload::text);
 END
 $outbox$;
@@ -103,8 +103,7 @@ END
 $outbox$;
 
 -- _equals compares a value with a literal of a predicate: strings without their escapes, numbers by
--- value, and never across types. A value that is not there equals nothing. NULL: that is no
--- literal.
+-- value, and never across types. A missing value equals nothing. NULL: not a literal.
 CREATE OR REPLACE FUNCTION @schema@._equals(value json, literal text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -159,8 +158,8 @@ BEGIN
 END
 $outbox$;
 
--- _too_deep says whether JSON is nested more than 256 deep, which a relay does not read. Texts with
--- so many brackets are looked at more closely: the strings go, then the inner pairs, level by
+-- _too_deep returns whether JSON is nested more than 256 deep, which a relay does not read. Texts
+-- with that many brackets are checked more closely: the strings go, then the inner pairs, level by
 -- level.
 CREATE OR REPLACE FUNCTION @schema@._too_deep(document text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$

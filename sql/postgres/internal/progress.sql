@@ -1,7 +1,7 @@
--- How far consumers have got, and which events they still need.
+-- How far consumers have come, and which events they still need.
 
 -- _low returns the seq up to which every lane of a consumer, which has `lanes` of them, is past
--- everything but what was late: events of transactions that were running when a lane looked. NULL:
+-- everything but what was late: events of transactions that were running when a lane polled. NULL:
 -- its rows in lane are gone. Past what the target neither shows nor names, nothing is known by its
 -- seq alone.
 CREATE OR REPLACE FUNCTION @schema@._low(consumer text, lanes int) RETURNS bigint
@@ -48,9 +48,9 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
     ORDER BY f.consumer, f.floor, f.rank
 $outbox$;
 
--- _needed says whether anybody may still need an event: a lane that has not handed it out, a claim
--- that may be handed out again, or a consumer that has the event parked. A dead letter holds a copy
--- of its event, so a letter that was sent back does not need the event itself.
+-- _needed returns whether any consumer may still need an event: a lane that has not handed it out,
+-- a claim that may be handed out again, or a consumer that has the event parked. A dead letter
+-- holds a copy of its event, so a letter that was sent back does not need the event itself.
 CREATE OR REPLACE FUNCTION @schema@._needed(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
@@ -84,10 +84,10 @@ LANGUAGE sql STABLE AS $outbox$
           SELECT k.seen FROM @schema@.claim k WHERE k.lane >= 0) s
 $outbox$;
 
--- _progress returns where a consumer with `lanes` lanes is, by the one that is furthest behind, and
--- how many events it has been delivered. Lane -1, of the parked events, has no place. It is not
--- inlined: a statement that goes through all consumers would be expected to go through 1,000 lanes
--- of each, and be compiled for that.
+-- _progress returns where a consumer with `lanes` lanes is, by the lane that is furthest behind,
+-- and how many events it has been delivered. Lane -1, of the parked events, has no place. It is not
+-- inlined: for a statement over all consumers the planner would expect 1,000 lanes of each, and use
+-- JIT.
 CREATE OR REPLACE FUNCTION @schema@._progress(
     consumer text, lanes int, OUT place bigint, OUT delivered bigint)
 LANGUAGE sql STABLE SET jit = off AS $outbox$
@@ -117,7 +117,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
                   LIMIT 1) e
 $outbox$;
 
--- _parked_summary says how many events of a consumer are parked, in or out of a claim, and which
+-- _parked_summary returns how many events of a consumer are parked, in or out of a claim, and which
 -- has waited longest, at a cost that does not grow with their number.
 --
 -- n is exact below 10,000. Beyond that it is extrapolated: the share that those counted have of the
@@ -175,13 +175,14 @@ END
 $outbox$;
 
 -- _waiting returns the first max_rows events past the point up to which the consumer has had
--- everything, in order of seq. waits says whether an event waits to be claimed: its lane is not
--- past it, and the type patterns match. The payload predicate is not evaluated.
+-- everything, in order of seq. waits: the event waits to be claimed: its lane is not past it, and
+-- the type patterns match. The payload predicate is not evaluated.
 --
 -- In addition (fresh = false) it returns events further back: those of transactions that committed
 -- late, and those of claims of lanes. What a claim holds waits again if the claim ran out, and is
 -- in flight (held) while it is live. Parked events are not among them: see _parked_summary. The
--- work is bounded whatever the backlog, except for what claims hold, which workers have in memory.
+-- work is bounded whatever the backlog, except for the events of claims, which workers hold in
+-- memory.
 --
 -- due is when an event could first have been delivered: created_at, or not_before if that is later.
 CREATE OR REPLACE FUNCTION @schema@._waiting(consumer text, max_rows int)
@@ -195,7 +196,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
         SELECT x.* FROM c, LATERAL @schema@._lanes(c.name, c.lanes) x WHERE x.lane >= 0),
     p AS MATERIALIZED (
         SELECT @schema@._low(c.name, c.lanes) AS low FROM c),
-    -- What to look at: the next events, and those of transactions that were late to some lane.
+    -- What to scan: the next events, and those of transactions that were late to some lane.
     s AS (
         (SELECT e.seq, e.xid, e.type, e.created_at, greatest(e.created_at, e.not_before) AS due,
                 e.aggregate_type, e.aggregate_id, e.tenant, true AS fresh
@@ -229,11 +230,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
 $outbox$;
 
 -- _backlog counts the events of a consumer that are neither parked nor over (see _waiting): n wait
--- to be claimed, from a look at no more than max_rows of them, and held are in live claims of
--- lanes. If exact is true, all events were looked at. Otherwise n is extrapolated: the share found
--- among the events scanned stands for the rest, up to the last seq given out. oldest_at and held_at
--- are when the oldest of either was emitted, overdue_at when the first of all could have been
--- delivered.
+-- to be claimed, counted among at most max_rows of them, and held are in live claims of lanes. If
+-- exact is true, all events were counted. Otherwise n is extrapolated: the share found among the
+-- events scanned stands for the rest, up to the last seq given out. oldest_at and held_at are when
+-- the oldest of either was emitted, overdue_at when the first of all could have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz,

@@ -1,5 +1,5 @@
--- What a re-baseline does: an outbox that was restored elsewhere, or whose numbers began again, is
--- made right.
+-- The parts of rebaseline, which repairs an outbox that was restored elsewhere, or whose numbers
+-- restarted.
 
 -- _rebase_lanes is a part of rebaseline. It gives every lane the place where it is now (see _here).
 --
@@ -30,7 +30,7 @@ BEGIN
             l.seen := concat(late, ':', late, ':');
             l.target := NULL;
             l.pos := 0;
-            l.window_end := NULL; -- up to the floor there may be what only others have to get
+            l.window_end := NULL; -- up to the floor there may be events that only others need
         ELSIF renumbered AND l.window_end IS NOT NULL THEN
             -- An event with a new number may be in the window, or have been seen.
             l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
@@ -138,25 +138,25 @@ END
 $outbox$;
 
 -- _renumber_events is a part of rebaseline. It gives new numbers to the events whose numbers were
--- given before, and to those written after them, in their order. What consumers know of an event
--- moves along with it. Returns how many events got a new number.
+-- given before, and to those written after them, in their order. What consumers record about an
+-- event moves with it. Returns how many events got a new number.
 --
--- moved and numbers are what _trouble says. If numbers is not NULL, the events are locked already,
--- and the sequence goes on past everything known.
+-- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
+-- already, and the sequence goes on past everything known.
 CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e record;
     head bigint;              -- the last number given out
-    known bigint;             -- the highest that anybody knows
+    known bigint;             -- the highest known to any lane
     fresh bigint;             -- a new number
     born timestamptz;         -- when this cluster was made
     files boolean;            -- the rows were not rewritten on their way here
     began timestamptz;        -- when the first event with a number given again was written
     renumbered bigint := 0;
 BEGIN
-    -- Up to where do numbers count? next_floor is left out: where a consumer starts was said by
-    -- anybody.
+    -- Up to which number do they count? next_floor is left out: the start of a consumer may have
+    -- been given by any role.
     SELECT greatest(max(x.seq), 0) INTO known
     FROM (SELECT max(y.window_end) AS seq FROM @schema@.lane y
           UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
@@ -220,7 +220,7 @@ BEGIN
 END
 $outbox$;
 
--- _written_here says, in an outbox that was moved, whether an event was written after the move.
+-- _written_here returns, for an outbox that was moved, whether an event was written after the move.
 --
 --     older  the event is from before this cluster was made
 --     given  its number was given out here, below one that is known

@@ -1,14 +1,14 @@
 -- _rights returns what a role needs for its part (producer, consumer, operator), and nothing
 -- beyond. held: the role is held to a tenant.
 --
--- Apart from emitting, only the owner writes to the tables: what workers and operators
--- change, they change through functions that check (see _admit). Reading is a matter of rights on
--- tables, and of row-level security: a worker sees its own consumers, and a role that is held to a
--- tenant those of that tenant.
+-- Apart from emitting, only the owner writes to the tables: workers and operators change rows only
+-- through functions that check them (see _admit). Reading is a matter of rights on tables, and of
+-- row-level security: a worker sees its own consumers, and a role that is held to a tenant those of
+-- that tenant.
 --
 -- The xid, seq and created_at of an event are the outbox's own: reading and trimming rely on them,
--- so no producer sets them. One that is held to a tenant does not choose ids, either: a
--- receiver that drops duplicates by id would drop another tenant's event.
+-- so no producer sets them. A role that is held to a tenant cannot choose ids, either: a receiver
+-- that drops duplicates by id would drop another tenant's event.
 CREATE OR REPLACE FUNCTION @schema@._rights(part text, held boolean DEFAULT false)
 RETURNS TABLE (privilege text, kind text, object text)
 LANGUAGE sql IMMUTABLE AS $outbox$
@@ -93,15 +93,16 @@ LANGUAGE sql IMMUTABLE AS $outbox$
       AND (r.held = _rights.held OR r.held IS NULL)
 $outbox$;
 
--- _open_to_all returns the functions that everyone may call to whom the schema is open. They run
--- with the rights of whoever calls them, and read, compute, or hand on to a function that checks.
--- All others are for the owner, and for those that _rights names.
+-- _open_to_all returns the functions that every role with USAGE on the schema may call. They run
+-- with the rights of the caller, and read, compute, or call a function that checks. All others are
+-- for the owner, and for the roles that _rights names.
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, _uuid7, _clock,
-             bell_works, _bell_key, bell_channel, bell_sleep, bell_wake,
-             _bell_ring_at_emit, _bell_ring_all, _bell_locks, _bell_squatted, _bell_squatters,
-             _bell_is_a_workers, _bell_second, _session, _holder, _adopted_formerly, _adopted_mark,
+             wakeup_works, _wakeup_key, wakeup_channel, wakeup_sleep, wakeup_release,
+             _wakeup_notify, _wakeup_notify_all, _wakeup_locks, _wakeup_lock_is_foreign,
+             _wakeup_foreign_holders, _wakeup_wanted, _wakeup_second,
+             _session, _holder, _adopted_formerly, _adopted_mark,
              _turn, _turns, claim, claim_batch, _claim_some, _check_claim, _workable,
              _idle, settle, extend, _shrink, register, _report, revert,
              pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,

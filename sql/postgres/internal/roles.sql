@@ -1,33 +1,33 @@
 -- Who calls, for which tenant, and what the caller may do.
 
 -- _caller returns the role whose rights count. In a SECURITY DEFINER function current_user is the
--- function's owner, so _caller goes by the role that is logged in, or by the one it has SET ROLE
--- to. No such function can change either.
+-- function's owner, so _caller uses the role that is logged in, or the one it has SET ROLE to. No
+-- such function can change either.
 --
--- The server runs some functions as their owner by itself, such as those of an index. The session
+-- The server itself runs some functions as their owner, such as those of an index. The session
 -- around one of these may be a superuser's, and its role is returned: see _admit.
 CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name
 LANGUAGE sql STABLE
 RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
             ELSE current_setting('role')::name END;
 
--- _inherits says whether the role `who` has what was granted to `role`. A role that no longer
+-- _inherits returns whether the role `who` has what was granted to `role`. A role that no longer
 -- exists passes on nothing.
 CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
 
 -- _name_like returns what a name in a grant stands for, as patterns for LIKE ANY: mail stands for
--- itself and for mail.anything, mail* for all names that begin so. Of the characters that LIKE
+-- itself and for mail.anything, mail* for all names with that prefix. Of the characters that LIKE
 -- treats specially, a name can have only the underscore.
 CREATE OR REPLACE FUNCTION @schema@._name_like(granted text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_'), -1) || '%']
             ELSE ARRAY[replace(granted, '_', E'\\_'), replace(granted, '_', E'\\_') || '.%'] END;
 
--- _sees returns patterns for LIKE of the consumers that a role may look at, or NULL for all. An
--- operator may look at all of them, and so may a role that was granted the tables by hand. A worker
--- may look at its own. The function runs with the rights of its caller: a role can ask about itself
+-- _sees returns patterns for LIKE of the consumers that a role may see, or NULL for all. An
+-- operator sees all of them, and so does a role that was granted the tables by hand. A worker sees
+-- its own. The function runs with the rights of its caller: a role can ask about itself
 -- (works_here), and about no other role.
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -50,8 +50,8 @@ END
 $outbox$;
 
 -- _acting_for returns the tenant that a role acts for on this connection; '' stands for the
--- platform, which has access to every tenant. A role that is bound to one tenant acts for that one,
--- whatever the connection says (outbox.tenant). A role that is bound to several acts for the one
+-- platform, which has access to every tenant. A role that is bound to one tenant acts for it,
+-- whatever the connection sets (outbox.tenant). A role that is bound to several acts for the one
 -- the connection names among them; NULL if it names none of them.
 --
 -- The function runs with the rights of its caller. A role may ask about itself, through the view
@@ -62,8 +62,8 @@ DECLARE -- Every name has its schema.
     said pg_catalog.text := coalesce(pg_catalog.current_setting('outbox.tenant', true), '');
     tenants pg_catalog.text[];
 BEGIN
-    -- A table without a page never had a row. Emits come through here, and most
-    -- installations bind no role at all: they are spared the query.
+    -- A table without a page never had a row. Every emit runs this, and most installations bind no
+    -- role at all, so they save the query.
     IF pg_catalog.pg_relation_size('@schema@.held'::pg_catalog.regclass)
            OPERATOR(pg_catalog.=) 0 THEN
         RETURN said;
@@ -107,7 +107,7 @@ BEGIN
                   HINT = 'give the consumer another name, or put ?tenant=NAME in the store''s URL';
     END IF;
 
-    -- Behind a door current_user is the owner, whom row-level security does not apply to; there
+    -- Inside a wrapper current_user is the owner, to whom row-level security does not apply; there
     -- every read names the tenant itself, and _admit has checked the caller.
     IF tenant <> '' AND NOT row_security_active('@schema@.event')
        AND current_user = @schema@._caller() THEN
@@ -119,8 +119,8 @@ BEGIN
 END
 $outbox$;
 
--- _admit is the check at every door. A door is a SECURITY DEFINER function that does to the tables
--- what its callers may not do themselves. The server decides who may call it at all (EXECUTE, see
+-- _admit is the check of every wrapper: a SECURITY DEFINER function that does what its callers may
+-- not do to the tables themselves. The server decides who may call it at all (EXECUTE, see
 -- _rights); _admit decides for which consumer, and for which tenant.
 --
 -- part is what the caller must have been granted: 'consumer' to work on this consumer, 'operator'
@@ -131,9 +131,9 @@ $outbox$;
 -- setting outbox.tenant names the tenant that the caller acts for, even if the caller did not set
 -- it.
 --
--- The owner and superusers need no door, so their sessions are refused. Such a session may be
--- running the function of a stranger, for example that of an index on the stranger's table. _caller
--- names the session even then, and the stranger must not borrow its rights.
+-- The owner and superusers need no wrapper, so their sessions are refused. Such a session may be
+-- running a function of an unrelated role, for example that of an index on its table. _caller names
+-- the session even then, and the other role must not borrow its rights.
 CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

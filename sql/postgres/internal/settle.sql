@@ -1,6 +1,5 @@
--- _settle_claim records how claim k of lane l ended, and forgets it; l comes back as it is then, to
--- be kept with _put_lane. For the meaning of outcomes and release_from see settle. Under
--- _lock_consumer.
+-- _settle_claim records how claim k of lane l ended, and deletes it; l is updated, to be stored
+-- with _put_lane. For the meaning of outcomes and release_from see settle. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_claim(
     c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, tried bigint, outcomes jsonb,
     release_from bigint, now timestamptz)
@@ -20,8 +19,8 @@ BEGIN
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(tried - failed, 0);
-    -- Of all lanes: one that is never used would hold it back, and every look would step over the
-    -- dead claims of the others.
+    -- Over all lanes: an unused lane would hold it back, and every scan would step over the dead
+    -- claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
 END
@@ -61,15 +60,15 @@ $outbox$;
 -- _settle_outcomes parks, buries and writes receipts: a statement or two for all the outcomes that
 -- ask for the same. Returns how many of the events were not delivered.
 --
--- An outcome that comes second for its event has a round of its own. Of a claim of parked events it
--- is refused if the first one took the event out of the claim.
+-- A second outcome for the same event is handled in a separate round. For a claim of parked events
+-- it is refused if the first one took the event out of the claim.
 --
 -- A relay sends the outcomes of new events as sets, if they failed or wait behind others:
 --     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
 --       "seqs": "{5,7}", "keys": "{48252,-9321}", "delays": "{1000,1000}"}, ...]
--- It has these events and knows what their keys are, if the sample says so (see _knows_keys). So
--- one statement parks them, and looks up nothing but what waits already. That none of them is
--- parked is made sure of before: events of a new claim seldom are.
+-- It lists these events, and their keys if the sample matches (see _knows_keys). So one statement
+-- parks them, and looks up only the events that wait already. The caller has checked that none of
+-- them is parked, which is rare for a new claim.
 CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -122,7 +121,7 @@ BEGIN
         outcomes := @schema@._one_by_one(outcomes);
     END IF;
     FOR g IN
-        -- They come sorted by nth, so that it is done once and not for each array.
+        -- Sorted by nth once, rather than for each array.
         SELECT x.act, count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.kind) AS kinds,
                array_agg(x.attempts) AS attempts, array_agg(x.delay_ms) AS delays_ms,
                array_agg(x.error) AS errors, array_agg(x.proven) AS proven,
@@ -158,7 +157,7 @@ BEGIN
                    ORDER BY y.seq LIMIT 1) p ON true -- by this index: see _parked_rows
               ORDER BY act, o.round, o.nth OFFSET 0) x
         GROUP BY x.act, x.round
-        -- Events that are buried are out of the way of those that are parked.
+        -- Buried events no longer hold up those that are parked.
         ORDER BY x.act IN ('refuse', 'unknown') DESC, x.round, x.act = 'bury' DESC, min(x.nth)
     LOOP
         IF g.act = 'receive' THEN
@@ -193,7 +192,7 @@ BEGIN
 END
 $outbox$;
 
--- _one_by_one makes outcomes as settle takes them of those that come as sets.
+-- _one_by_one expands sets of outcomes into the single ones that settle takes.
 CREATE OR REPLACE FUNCTION @schema@._one_by_one(outcomes jsonb) RETURNS jsonb
 LANGUAGE sql STABLE
 RETURN (SELECT jsonb_agg(g.alike - '{sample,seqs,keys,delays}'::text[]
@@ -251,7 +250,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Parked as "behind": they wait for their turn, with no attempt used.
+    -- Parked as "behind": they wait, with no attempt used.
     SELECT array_agg(w.seq ORDER BY w.seq) INTO seqs
     FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1),
                                  k.to_seq, c.tenant) w

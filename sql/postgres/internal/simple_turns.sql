@@ -1,22 +1,21 @@
--- Simple turns are what a relay with little to consider asks for: of one consumer while one event
--- comes after the other, or of many consumers in one transaction, which share its commit and the
--- look for new events.
+-- Simple turns are the fast path of relays: for one consumer while single events arrive, or for
+-- many consumers in one transaction, which share its commit and the poll for new events.
 --
 -- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
--- nothing parked, and whatever was handed out before is settled or in this worker's hands. Such a
--- turn is made, and answered. Nothing is done about any other: the worker calls _turn for it.
+-- nothing parked, and everything handed out before is settled or held by this worker. Only simple
+-- turns are made and answered; for the others the worker calls _turn.
 --
--- There are two ways, _single_turn and the one for many in _simple_turns. Every statement is set up
--- anew in each transaction. So _single_turn has as few and as plain ones as one consumer needs, and
--- the other way takes as many for a thousand consumers as for two.
+-- There are two ways, _single_turn and the one for many in _simple_turns. Every statement is
+-- prepared again in each transaction. So _single_turn has as few and as simple ones as possible,
+-- and _simple_turns runs as many for a thousand consumers as for two.
 --
 -- The order of steps is that of _claim_fresh, which explains it: head; the locks; the window
 -- (snapshot, last number); the reading, in a statement that sees at least as much. It waits for no
 -- lock: a consumer that another session has locked is not simple.
 
 -- _turns makes the simple ones of the turns that are asked for. Its rows have the answers, see
--- _simple_answer. The events of a claim come along, a row for each, if they are few and were looked
--- at for this consumer alone; of a large one only the seq. Otherwise the worker reads them.
+-- _simple_answer. The events of a claim come along, a row for each, if they are few and were read
+-- for this consumer alone; otherwise only the seq. Otherwise the worker reads them.
 --
 -- The events are read with the rights of the caller, in a statement that begins after the claims
 -- were made, and so sees all that they cover.
@@ -55,12 +54,12 @@ BEGIN
 END
 $outbox$;
 
--- _worker_turns makes them for a role that may not write to the tables. A door, see _admit.
+-- _worker_turns makes them for a role that may not write to the tables. A wrapper, see _admit.
 CREATE OR REPLACE FUNCTION @schema@._worker_turns(asked @schema@._simple[], knows int)
 RETURNS @schema@._simple_answer[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    -- What a worker says of the cluster could be anything: the server is asked, as in _turn_home.
+    -- The cluster that a worker reports could be anything: the server is asked, as in _turn_home.
     PERFORM set_config('outbox.cluster', '', true);
     PERFORM @schema@._home();
     asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
@@ -117,7 +116,7 @@ BEGIN
 
     WITH
     -- Where each consumer stands, if that is simple: in a window that is open, or where the next
-    -- one begins (target NULL). A window that was handed out to its end is as good as closed.
+    -- one begins (target NULL). A window that was handed out to its end counts as closed.
     stand AS MATERIALIZED (
         SELECT w.*, c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
                l.version, l.claims_from, l.delivered, l.home,
@@ -171,9 +170,9 @@ BEGIN
                                           s.shown::pg_snapshot, s.window_end, few) AS new
         WHERE new.plain),
 
-    -- What each of them gets: the first events that it wants, and how far that is. One that gets
-    -- nothing is written only if its place can move on. One that would have to look on is not
-    -- simple, unless it only settles (max_events 0). Nor is one that has to pass over late events
+    -- What each of them gets: the first events that it wants, and how far that is. A lane that gets
+    -- nothing is written only if its position can advance. A turn that would have to scan on is not
+    -- simple, unless it only settles (max_events 0). Nor is a turn that has to skip late events
     -- from before its start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
@@ -195,8 +194,8 @@ BEGIN
               WHERE (p.seqs[1] <= s.start) IS NOT TRUE) x
         WHERE x.n > 0 OR x.max_events = 0 OR NOT (x.more OR x.target IS NOT NULL)),
 
-    -- What goes is found by where it is. To join it by its key may take a comparison of each turn
-    -- with each row, because the planner does not know how many turns there are.
+    -- Old rows are deleted by ctid. A join by key may take a comparison of each turn with each row,
+    -- because the planner does not know how many turns there are.
     settled AS (
         DELETE FROM @schema@.claim k
         WHERE k.ctid = ANY (ARRAY(SELECT t.own_row FROM turn t WHERE t.epoch <> 0))),
@@ -255,10 +254,10 @@ BEGIN
 END
 $outbox$;
 
--- _news returns the first events, at most `most`, that are new to whoever stands at a place: what
--- `showing` shows, with a number in (pos, ending], and `seen` did not. more: there are others. upto
--- is the highest number known there. opens: the window is a new one. plain: this is still the
--- outbox that was known there.
+-- _news returns the first events, at most `most`, that are new at a given position: what `showing`
+-- shows, with a number in (pos, ending], and `seen` did not. more: there are others. upto is the
+-- highest number known there. opens: the window is a new one. plain: this is still the outbox that
+-- was known there.
 CREATE OR REPLACE FUNCTION @schema@._news(
     seen pg_snapshot, floor bigint, upto bigint, pos bigint, opens boolean, showing pg_snapshot,
     ending bigint, most int,
@@ -284,12 +283,12 @@ BEGIN
 END
 $outbox$;
 
--- _single_turn makes the turn of one consumer that has no other claim and has been given all of its
--- last window. None: it is not simple, and nothing was done. `wanted` has the seqs of the
+-- _single_turn makes the turn of one consumer that has no other claim and has been handed all of
+-- its last window. No row: it is not simple, and nothing was done. `wanted` has the seqs of the
 -- events that were claimed.
 --
--- The look at the lane sees what is new with the snapshot that becomes the end of the window: it
--- shows each event that the look sees, and no other.
+-- The query for the lane finds new events with the snapshot that becomes the end of the window: the
+-- snapshot shows exactly the events that the query sees.
 CREATE OR REPLACE FUNCTION @schema@._single_turn(
     q @schema@._simple, knows int)
 RETURNS @schema@._simple_answer[]
@@ -357,7 +356,7 @@ BEGIN
               FROM @schema@.event x
               WHERE x.seq > least(p.floor, l.window_end) ORDER BY x.seq LIMIT 257) e) fresh
     WHERE (l.target IS NULL OR l.pos >= l.window_end)
-      -- as _here says it; to call that takes longer than the rest of this statement
+      -- as _here returns it; calling it takes longer than the rest of this statement
       AND @schema@._at_home(l.home, concat(current_setting('outbox.cluster', true), '/',
                                            '@schema@.event_seq_seq'::regclass::oid, '/',
                                            pg_relation_filenode('@schema@.event_seq_seq')))
@@ -450,19 +449,18 @@ BEGIN
 END
 $outbox$;
 
--- What is handed out must be on disk first, whatever its producer has set (synchronous_commit). A
+-- What is handed out must be on disk first, whatever its producer set synchronous_commit to. A
 -- commit that waits for the disk takes along everything that was committed before it, so usually a
 -- turn waits. It need not if all of that is on disk already, as it is where one event comes after
--- the other: the producer has just waited for it. The turn itself then reaches the disk with
--- whatever is committed next, or within a moment. A server that crashes before that has lost this
--- one turn of the consumer and no earlier one, because those were on disk: the claim it settled is
--- not settled, the one that it made was never made, and the events of both come again.
+-- the other: the producer has just waited for it. The turn itself then reaches the disk with the
+-- next commit, or within a moment. A server that crashes before that has lost this one turn of the
+-- consumer and no earlier one, because those were on disk: the claim it settled is not settled, the
+-- one that it made was never made, and the events of both come again.
 
 -- _on_disk returns the snapshot of this moment, as text, if all that it shows is on disk; NULL if
--- something may not be. The snapshot is taken before the end of the log is read, and that before it
--- is asked how much of the log was flushed. It has to be called before the transaction writes
--- anything, which would be in the log and not be flushed. A standby writes no log: there the turn
--- fails in its own way.
+-- something may not be. The snapshot is taken before the end of the log is read, and the flush
+-- position after that. It has to be called before the transaction writes anything, which would be
+-- in the log and not be flushed. A standby writes no log: there the turn fails anyway.
 CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN CASE WHEN pg_is_in_recovery() THEN NULL

@@ -1,10 +1,10 @@
--- _take_over: dissolves every claim of a consumer whose lease ran out. Its events become parked
--- ones that have been through a crash. A worker that they can kill gets them one at a time, so that
--- the one that does is found: if the claim was blamed, that was an attempt of its event. If it is
--- unknown which event it was, then from the fourth crash on each comes again at a time of its own,
--- within 2 s at first and a minute in the end: sooner or later the one that kills is alone. Where
--- there is an order to keep, a claim waits for the earlier ones of its lane. What is known the
--- caller has in hand, and may still settle or extend, however late. Under lock_consumer.
+-- _take_over dissolves every claim of a consumer whose lease ran out. Its events are parked, marked
+-- with a crash. A worker that an event can kill gets them one at a time, so that the event that
+-- kills is found: if the claim was blamed, that was an attempt of its event. If it is unknown which
+-- event it was, then from the fourth crash on each is retried at a separate time, within 2 s at
+-- first and a minute in the end: sooner or later the event that kills is alone. Where there is an
+-- order to keep, a claim waits for the earlier ones of its lane. Claims the caller is known to hold
+-- it may still settle or extend, however late. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from bigint,
     max_attempts int, now timestamptz,
                                               known bigint[], OUT crashed bigint, OUT buried bigint)
@@ -72,7 +72,7 @@ BEGIN
                  SELECT true AS there FROM @schema@.parked x
                  WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
                  ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0
-            ON CONFLICT DO NOTHING; -- parked by mistake already: it would be in the way for ever
+            ON CONFLICT DO NOTHING; -- parked by mistake already: it would block its key for ever
         END IF;
         GET DIAGNOSTICS n = ROW_COUNT;
         IF k.lane >= 0 THEN

@@ -72,8 +72,8 @@ CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @sc
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
 -- _note_drop records that a dead letter was dropped, and so its event never delivered. The record
--- lasts as long as the event. The trigger calls it for each dead letter that is deleted, whoever
--- does it, unless it had been sent back and is being settled.
+-- lasts as long as the event. The trigger calls it for each dead letter that any session deletes,
+-- unless it had been sent back and is being settled.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN

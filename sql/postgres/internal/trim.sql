@@ -1,19 +1,19 @@
 -- Retention: samples of progress, and what a trim would delete.
 
--- _note_passed takes samples of how far consumers have got: of each, unless its last sample is
+-- _note_passed takes samples of how far consumers have come: of each, unless its last sample is
 -- younger than `every`, and of all of them together, unless that was done in the last half minute.
--- A sample says that at that time a consumer, or '' for all that there were, was done with the
--- events up to seq that `seen` shows. By these samples trim keeps events for some time after
--- all consumers have had them.
+-- A sample records that at that time a consumer, or '' for all existing ones, was done with the
+-- events up to seq that `seen` shows. By these samples trim keeps events for some time after all
+-- consumers have had them.
 --
--- What all are done with is what counts, so those samples are close: an event goes in time. There
--- are no more of them where there are more consumers. What single ones are done with counts once
+-- Trimming depends on the samples of all consumers together, so those are taken often: an event
+-- goes in time. Their number does not grow with the consumers. Those of single consumers count once
 -- another is added or removed.
 --
 -- Samples that are no longer true are deleted: those ahead of where a consumer is now (its place
--- went back), and those of consumers that are gone. Of the samples at or before `cutoff`, the last
--- one of each consumer tells all there is to know, and the others are deleted, too. From one sample
--- to the next neither seq nor the time goes back.
+-- went back), and those of consumers that are gone. Of the samples at or before `cutoff`, only the
+-- last one of each consumer is needed, and the others are deleted, too. From one sample to the next
+-- neither seq nor the time goes back.
 CREATE OR REPLACE FUNCTION @schema@._note_passed(
     now timestamptz, cutoff timestamptz, every interval) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -55,7 +55,7 @@ BEGIN
 END
 $outbox$;
 
--- _sample_due says whether a sample may tell something new: there is none since `since`, and none
+-- _sample_due returns whether a sample may add information: there is none since `since`, and none
 -- with the same seq that was taken while no transaction was late.
 CREATE OR REPLACE FUNCTION @schema@._sample_due(consumer text, floor bigint, since timestamptz)
 RETURNS boolean
@@ -69,7 +69,7 @@ LANGUAGE sql STABLE AS $outbox$
               AND pg_snapshot_xmin(last.seen) = pg_snapshot_xmax(last.seen))
 $outbox$;
 
--- _put_sample keeps a sample, unless it says no more than the last one: with the same seq, and
+-- _put_sample keeps a sample, unless it adds nothing to the last one: with the same seq, and
 -- nothing that was late then has ended since.
 CREATE OR REPLACE FUNCTION @schema@._put_sample(
     consumer text, floor bigint, shown pg_snapshot, now timestamptz) RETURNS void
@@ -86,7 +86,7 @@ $outbox$;
 
 -- _passed_snapshot returns a snapshot: of the events up to a consumer's floor, what it shows is
 -- done with. For a lane between windows that is everything but what was running when the lane
--- looked; for one that is past the floor in its window, everything that the window shows.
+-- polled; for one that is past the floor in its window, everything that the window shows.
 CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint)
 RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $outbox$
@@ -129,8 +129,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
 $outbox$;
 
 -- _passed_by returns what every consumer was done with at time `cutoff`: the events up to seq that
--- `seen` shows. seq 0: nothing. Events before a consumer's start were never any of its business, so
--- they count as passed. A sample of all consumers is one of each that had a sample by then.
+-- `seen` shows. seq 0: nothing. Events before a consumer's start never concerned it, so they count
+-- as passed. A sample of all consumers counts as one of each that had a sample by then.
 CREATE OR REPLACE FUNCTION @schema@._passed_by(
     cutoff timestamptz, OUT seq bigint, OUT seen pg_snapshot)
 LANGUAGE sql STABLE AS $outbox$
@@ -174,10 +174,10 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- _trim_dry_run returns what calling trim until there is no more would delete, and what it would
--- keep. It looks at no more than `most` rows of each kind, so that it takes about a second however
--- many are kept. If more events would go, `events` is the number of their numbers (events_exact is
--- false): some of those may belong to no event. The other counts are at least so many if *_more
--- says so.
+-- keep. It reads at most `most` rows of each kind, so that it takes about a second however many are
+-- kept. If more events would go, `events` is the size of their range of numbers (events_exact is
+-- false), some of which may belong to no event. The other counts are lower bounds if *_more is
+-- true.
 CREATE OR REPLACE FUNCTION @schema@._trim_dry_run(
     older_than interval, inbox interval DEFAULT NULL, most int DEFAULT 100000,
     OUT events bigint, OUT events_exact boolean, OUT keys bigint, OUT keys_more boolean,
@@ -211,7 +211,7 @@ BEGIN
     sure := @schema@._surely_done();
 
     -- The last that may go is among the last that all consumers are done with. If those are all too
-    -- young by their own time, it is among the first of all: trim looks there.
+    -- young by their own time, it is among the first of all: trim checks there.
     first := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
     SELECT count(*), max(x.seq) FILTER (WHERE x.created_at < cutoff AND (shown IS NULL
                OR pg_visible_in_snapshot(x.xid, shown)))
@@ -257,7 +257,7 @@ BEGIN
     keys_more := looked >= most OR keys < looked AND NOT events_exact;
 
     -- Of those up to the floor, only events of transactions that some lane has not seen may be
-    -- needed. To ask costs more than to count: a tenth of them is looked at.
+    -- needed. Checking costs more than counting, so only a tenth of them is checked.
     SELECT count(*), count(*) FILTER (WHERE x.created_at < cutoff) INTO looked, kept
     FROM (SELECT e.created_at FROM @schema@.event e
           WHERE e.seq > coalesce(f.floor, 0) ORDER BY e.seq LIMIT most) x;

@@ -3,12 +3,12 @@
 -- claim held must be parked before anything that waits behind it is handed out. The relay calls
 -- this; claim and settle are its simple faces. 0001_outbox.sql describes s, q, a and the answer.
 --
--- The worker says with which settings it works (q.ordering, lanes, events, predicate). If those are
+-- The worker passes the settings it works with (q.ordering, lanes, events, predicate). If those are
 -- not the registered ones, `changed` is set and nothing is claimed: what another filter passes over
 -- would be lost.
 --
--- The worker also says which claims it has in hand (q.known). A fresh claim of its own that it does
--- not know, because the answer got lost, keeps its lane busy until the lease has run out. NULL: the
+-- The worker also passes the claims it holds (q.known). A fresh claim of its own that it does not
+-- know, because the answer got lost, keeps its lane busy until the lease has run out. NULL: the
 -- caller is no relay, and a claim for it does not wait for a consumer that is locked.
 --
 -- knows is the version of the outbox that the worker was written for. A worker of another version
@@ -143,7 +143,7 @@ BEGIN
         RETURNING k.epoch INTO r.epoch;
         IF FOUND THEN
             IF r.epoch <= s.epoch OR r.epoch <= ANY (q.known) THEN
-                -- q.known is what the worker says: only claims that exist count.
+                -- q.known comes from the worker: only claims that exist count.
                 last := (SELECT max(k.epoch) FROM @schema@.claim k
                          WHERE k.consumer = l.consumer AND k.epoch <> r.epoch);
                 IF r.epoch <= greatest(s.epoch, last) THEN
@@ -197,12 +197,11 @@ BEGIN
 END
 $outbox$;
 
--- _turn_exceptions does for the short way of _turn what is to be done about exceptions. It records
--- how claim `was` ended. Then, if the next claim k is one of parked events, it takes those, which
--- are at `rows`, and gives what they have been through (see _take_due). Otherwise it finds the
--- events of k, a of lane l, that have to wait behind parked ones of their key (see _held).
--- delivered: how many events lane l has delivered. l.due_from: no parked event has an earlier time.
--- Under the consumer's lock.
+-- _turn_exceptions handles exceptions on the fast path of _turn. It records how claim `was` ended.
+-- Then, if the next claim k is one of parked events, it takes those, which are at `rows`, and gives
+-- what they have been through (see _take_due). Otherwise it finds the events of k, a of lane l,
+-- that have to wait behind parked ones of their key (see _held). delivered: how many events lane l
+-- has delivered. l.due_from: no parked event has an earlier time. Under the consumer's lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
     was @schema@.claim, k @schema@.claim, l @schema@.lane, s @schema@._settlement,
     a @schema@._ahead, rows tid[], now timestamptz,

@@ -1,7 +1,7 @@
 -- Snapshots and windows: which events are new to a lane; docs/architecture.md explains the read.
 
--- _handed_out says whether a lane is past an event (xid, seq): it was delivered, or is in a claim,
--- parked or dead. seen, floor, target and pos are the lane's.
+-- _handed_out returns whether a lane is past an event (xid, seq): it was delivered, or is in a
+-- claim, parked or dead. seen, floor, target and pos are the lane's.
 CREATE OR REPLACE FUNCTION @schema@._handed_out(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, xid xid8, seq bigint)
 RETURNS boolean
@@ -12,9 +12,9 @@ RETURN pg_visible_in_snapshot(xid, seen)
        -- In an open window everything up to pos is out.
        OR (target IS NOT NULL AND seq <= pos AND pg_visible_in_snapshot(xid, target));
 
--- _before_start says whether an event (xid, seq) is from before the point where a consumer was told
--- to start, and so was never the consumer's. start_also lists such events that the snapshot can no
--- longer show (see _rebase_shown).
+-- _before_start returns whether an event (xid, seq) is from before the point where a consumer was
+-- told to start, and so was never the consumer's. start_also lists such events that the snapshot
+-- can no longer show (see _rebase_shown).
 CREATE OR REPLACE FUNCTION @schema@._before_start(
     start_seen pg_snapshot, start_floor bigint, start_also bigint[], xid xid8, seq bigint)
 RETURNS boolean
@@ -33,14 +33,14 @@ RETURN coalesce(@include start_of(_starts_after)@, 0);
 -- _name_running returns snapshot s with every transaction named in it that is running now, or NULL
 -- if they are too many to name.
 --
--- By itself a snapshot names only the running transactions below the last one that ended. A
--- transaction that began later looks as if it had not begun, though it may have taken its seq long
--- ago. Once all are named, whatever is at or past xmax begins after this call. The caller's own
--- transaction is among those named, or at xmax, so what it emits after this is not lost.
+-- A snapshot names only the running transactions below the last one that ended. A transaction that
+-- began later appears not to have begun, though it may have taken its seq long ago. Once all are
+-- named, every transaction at or past xmax begins after this call. The caller's own transaction is
+-- among those named, or at xmax, so what it emits after this is not lost.
 CREATE OR REPLACE FUNCTION @schema@._name_running(s pg_snapshot) RETURNS pg_snapshot
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    own bigint := pg_current_xact_id()::text::bigint; -- whoever begins later gets a higher one
+    own bigint := pg_current_xact_id()::text::bigint; -- any later transaction gets a higher one
     xmin bigint := pg_snapshot_xmin(s)::text::bigint;
     xmax bigint := pg_snapshot_xmax(s)::text::bigint;
 BEGIN
@@ -51,7 +51,7 @@ BEGIN
     END IF;
 
     -- Everything from xmax up to our own number is named as running. Some of it may have ended
-    -- since. It is taken for late then, which costs a look and loses nothing.
+    -- since. Those are then treated as late, which costs a probe and loses nothing.
     RETURN concat(least(xmin, own), ':', greatest(xmax, own), ':',
                   (SELECT string_agg(r.x::text, ',' ORDER BY r.x)
                    FROM (SELECT p::text::bigint FROM pg_snapshot_xip(s) AS p
@@ -125,10 +125,10 @@ BEGIN
 END
 $outbox$;
 
--- _window_look is _window_next in a step of at most `most` rows, for a window that may be full of
+-- _window_step is _window_next in a step of at most `most` rows, for a window that may be full of
 -- events of others. next is the seq that was found. upto: nothing was found up to there, and there
 -- is more behind it. Both NULL: there is none.
-CREATE OR REPLACE FUNCTION @schema@._window_look(
+CREATE OR REPLACE FUNCTION @schema@._window_step(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, window_end bigint, most bigint,
     whose text, OUT next bigint, OUT upto bigint)
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -141,7 +141,7 @@ BEGIN
                   WHERE i.xid = x.xid AND i.seq > pos AND (whose = '' OR i.tenant = whose)
                   ORDER BY i.seq LIMIT 1) AS n
     WHERE pg_visible_in_snapshot(x.xid, target);
-    -- The bound is on the rows that are looked at, whoever they belong to.
+    -- The bound is on the rows that are read, of any tenant.
     SELECT f.seq INTO next
     FROM (SELECT e.seq, e.xid, e.tenant FROM @schema@.event e
           WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
@@ -151,7 +151,7 @@ BEGIN
       AND (whose = '' OR f.tenant = whose)
     ORDER BY f.seq LIMIT 1;
 
-    -- Nothing among these rows: was that all, or only as many as one step looks at?
+    -- Nothing among these rows: was that all, or only as many as one step reads?
     IF next IS NULL THEN
         SELECT e.seq INTO upto FROM @schema@.event e
         WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end

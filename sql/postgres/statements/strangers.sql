@@ -1,6 +1,6 @@
--- strangers names who may create something in schema $1, besides the owner of the outbox there, or
--- of the one to be made: what they make could be called in place of ours. No row: there is no such
--- schema. NULL: nobody. Superusers are left out: they need no such way.
+-- strangers lists the roles that may create objects in schema $1, besides the owner of the outbox
+-- there, or of the one to be made: their objects could be called in place of ours. No row: there is
+-- no such schema. NULL: no role. Superusers are left out: they have all rights anyway.
 SELECT CASE
            WHEN EXISTS (
                SELECT 1

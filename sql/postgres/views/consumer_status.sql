@@ -1,9 +1,9 @@
 -- consumer_status shows how every consumer is doing, a row for each; docs/sql.md has the columns.
 --
 -- behind is the number of events that are not delivered yet: those that wait to be claimed, those
--- in flight, and those parked. It is exact if behind_exact says so. A predicate on the payload
+-- in flight, and those parked. It is exact if behind_exact is true. A predicate on the payload
 -- cannot be asked here, so for a consumer with one, behind and inflight include events that the
--- worker will leave out. Counting has bounds (see _backlog and _parked_summary), so that a look
+-- worker will leave out. Counting has bounds (see _backlog and _parked_summary), so that a query
 -- costs the same whatever waits.
 CREATE OR REPLACE VIEW @schema@.consumer_status WITH (security_invoker = true) AS
 SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.created_at,

@@ -74,7 +74,7 @@ CROSS JOIN LATERAL (
                ELSE 'delivered'
            END AS state
     OFFSET 0) s
--- a: the predicate that decides whether the consumer wants it, and what it says
+-- a: the predicate that decides whether the consumer wants it, and its result
 CROSS JOIN LATERAL (
     SELECT x.predicate,
            CASE WHEN x.predicate <> '' THEN @schema@._wants(x.predicate, e.payload) END AS wants

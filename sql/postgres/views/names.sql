@@ -1,6 +1,6 @@
--- These are views under names that people bring along from another outbox, with the columns they
--- know; docs/coming-from.md says which. They cost nothing while they are not read, and show no more
--- than the reader may see of what they stand on (security_invoker).
+-- These are views under names known from other outboxes, with the columns they know;
+-- docs/coming-from.md lists them. They cost nothing while they are not read, and show no more than
+-- the reader may see of what they stand on (security_invoker).
 
 -- outbox_listeners shows how far each consumer is. Everything up to last_processed_id is done with.
 -- The columns about a retry are those of the first event that has failed and waits.

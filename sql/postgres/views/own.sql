@@ -3,8 +3,8 @@
 -- them.
 --
 -- The views read those tables with their owner's rights. current_user is the reader all the same,
--- also in a function that runs as its owner. As security barriers they run no function of the
--- reader's on a row that is not his.
+-- also in a function that runs as its owner. As security barriers they never run a function of the
+-- reader on a row that the reader may not see.
 
 -- held_here has the tenants that the reader is bound to.
 CREATE OR REPLACE VIEW @schema@.held_here WITH (security_barrier = true) AS

@@ -62,8 +62,8 @@ type, payload, created_at, headers, aggregate_type, aggregate_id, tenant;
 INSERT INTO outbox_event (id, @copied_columns@)
 VALUES (:id, :type, :payload, :created_at, :headers, :aggregate_type, :aggregate_id, :tenant);
 
--- copy_row (type str, payload str, created_at int, headers str, aggregate_type str,
--- aggregate_id str, tenant str): an event that gets its id from the table.
+-- copy_row (type str, payload str, created_at int, headers str, aggregate_type str, aggregate_id
+-- str, tenant str): an event with a generated id.
 INSERT INTO outbox_event (@copied_columns@)
 VALUES (:type, :payload, :created_at, :headers, :aggregate_type, :aggregate_id, :tenant);
 

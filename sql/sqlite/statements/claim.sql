@@ -1,10 +1,11 @@
--- claim.sql: turns, as far as SQLite has its own text: leases by the clock of this machine, claims
--- that list their parked events, lanes that stand together, and event numbers that began again.
+-- claim.sql: the statements of turns that are specific to SQLite: leases by the clock of this
+-- machine, claims that list their parked events, lanes at one position, and event numbers that
+-- restarted.
 
 -- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
 -- now int, lease int, blamed int, boot int, ahead int): grants the lease. A fresh claim holds the
 -- events of its lane, or of all lanes (-1), after from_seq, up to and including to_seq; a parked
--- claim holds the parked rows that it lists and that name its epoch. boot and ahead say by which
+-- claim holds the parked rows that it lists and that name its epoch. boot and ahead identify the
 -- clock: see shorten_lease.
 INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
                           lease, blamed, boot, ahead)
@@ -19,14 +20,15 @@ UPDATE outbox_claim
        boot = nullif(:boot, 0), ahead = :ahead
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- all_claims (consumer text): the claims of a consumer, for all that a turn wants to know of them.
+-- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
+-- them.
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
 -- event_id (seq int): whether a number is still that of the event that was read under it.
 SELECT id FROM outbox_event WHERE seq = :seq;
 
--- lanes_together (consumer text, lanes int): where all lanes stand, if that is one place.
+-- lanes_together (consumer text, lanes int): the position of all lanes, if they share one.
 SELECT min(position) FROM outbox_lane WHERE consumer = :consumer
 HAVING min(position) = max(position) AND count(*) = :lanes;
 
@@ -46,14 +48,14 @@ SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :le
                       AND (k.owner = :owner OR k.lane = l.lane))
  ORDER BY lane LIMIT 1;
 
--- drop_aside (consumer text, owner text): the owner has found something else, or nobody is in its
--- way.
+-- drop_aside (consumer text, owner text): the owner has found something else, or no other worker
+-- waits.
 DELETE FROM outbox_claim
  WHERE consumer = :consumer AND owner = :owner AND parked = 0 AND from_seq = to_seq;
 
 -- move_position (consumer text, lane int, position int): records how far events are handed out. The
 -- highest position ever is kept together with the id of its event: they reveal a file whose numbers
--- began again.
+-- restarted.
 UPDATE outbox_lane
    SET position = :position,
        high = max(high, :position),
@@ -92,7 +94,7 @@ SELECT 1
 SELECT 1 FROM outbox_lane l LEFT JOIN outbox_event e ON e.seq = l.high WHERE @began_again@ LIMIT 1;
 
 -- highest_number (): the highest number under which anything knows an event. Positions do not
--- count: a consumer may be told to start beyond the last event.
+-- count: a consumer may be configured to start beyond the last event.
 SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(to_seq) FROM outbox_claim
                     UNION ALL SELECT max(seq) FROM outbox_parked
@@ -102,7 +104,7 @@ SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(seq) FROM outbox_event
                     UNION ALL SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox_event');
 
--- renumber (base int): nobody can tell which of the events are new, so all of them get numbers
+-- renumber (base int): the new events cannot be told from the old, so all of them get numbers
 -- beyond every known one, in the same order.
 UPDATE outbox_event SET seq = seq + :base;
 
@@ -127,16 +129,16 @@ DELETE FROM outbox_parked
 -- promote_all (now int): after unpark_nowhere nothing is left to wait behind.
 UPDATE outbox_parked SET due_at = :now WHERE claim IS NULL AND due_at IS NULL;
 
--- note_renumbered (now int): lets doctor say that it happened.
+-- note_renumbered (now int): lets doctor report that it happened.
 INSERT OR REPLACE INTO outbox_meta (name, value) VALUES ('renumbered_at', :now);
 
 -- renumbered_at (): when events last got new numbers.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'renumbered_at';
 
--- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int,
--- error text, failed_at int, wait int, proven int): an event that waits behind another of its key
--- has no time of its own, whatever the reason for parking it; failed_at 0 means that it did not
--- fail now. Without an error, what is known of the last failure stays.
+-- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int, error
+-- text, failed_at int, wait int, proven int): an event that waits behind another of its key has no
+-- due time, whatever the reason for parking it; failed_at 0 means that it did not fail now. Without
+-- an error, what is known of the last failure stays.
 INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, crashes, delayed, error, failed_at,
                            failing_since, wait, proven)
 VALUES (:consumer, :seq, :key, :attempts,
@@ -158,9 +160,9 @@ UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
    AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = :consumer AND key = :key);
 
 -- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
--- this range. The position may have moved on over events that were only skipped; where order
--- matters, nobody else can have claimed from the lane meanwhile. All lanes (-1) must still stand
--- together.
+-- this range. The position may have moved on over events that were only skipped; where order is
+-- kept, no other worker can have claimed from the lane meanwhile. All lanes (-1) must still be at
+-- one position.
 SELECT min(position) = max(position)
        AND (min(position) = :to_seq
             OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim

@@ -1,4 +1,4 @@
--- columns.sql: what shared statements name, and SQLite says in its own way.
+-- columns.sql: fragments of the shared statements, in SQLite's dialect.
 
 -- @events@: events with their seq.
 outbox_event e;

@@ -10,7 +10,7 @@ SELECT count(*) FROM sqlite_master
  WHERE type = 'trigger' AND tbl_name = 'outbox_event'
    AND name IN ('outbox_event_inserted', 'outbox_event_updated', 'outbox_event_deleted');
 
--- changes_allowed (): somebody has left the permission behind.
+-- changes_allowed (): a session has left the permission behind.
 SELECT count(*) FROM outbox_meta WHERE name = 'change_events';
 
 -- has_table (name text): whether the database has anything of this name.

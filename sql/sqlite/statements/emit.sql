@@ -3,17 +3,17 @@
 -- place. Unqualified, a temporary table of the caller's could shadow ours.
 
 -- insert_event (id text, type str, aggregate_type str, aggregate_id str, version opt, payload str,
--- headers str, tenant str, not_before opt, now int, idempotency_key str): the event, in whatever
--- transaction is open. On the caller's connection this is prepared for every event, and expressions
--- would make that slower.
+-- headers str, tenant str, not_before opt, now int, idempotency_key str): the event, in the open
+-- transaction. On the caller's connection this is prepared for every event, and expressions would
+-- make that slower.
 INSERT INTO main.outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers,
                                tenant, not_before, created_at, idempotency_key)
 VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :now, :idempotency_key);
 
--- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str, hash int): whose
--- idempotency key it is, and whether that event had the same content. If somebody deleted the
--- event, its hash still tells.
+-- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str, hash int): the
+-- event of an idempotency key, and whether it had the same content. If the event was deleted by
+-- hand, its hash still tells.
 SELECT e.id, (e.type, e.aggregate_type, e.aggregate_id, e.payload)
              IS (:type, :aggregate_type, :aggregate_id, :payload)
   FROM main.outbox_event e WHERE e.idempotency_key = :key
@@ -21,11 +21,11 @@ UNION ALL
 SELECT i.event_id, i.hash = :hash FROM main.outbox_idempotency i WHERE i.key = :key
  LIMIT 1;
 
--- put_key (key str, id text, hash int, now int): keeps the key until it is trimmed, even if
--- somebody deletes the event.
+-- put_key (key str, id text, hash int, now int): keeps the key until it is trimmed, even if the
+-- event is deleted by hand.
 INSERT INTO main.outbox_idempotency (key, event_id, hash, at) VALUES (:key, :id, :hash, :now);
 
--- handled_hash (handler str, key str): what the handler was given when it handled this key.
+-- handled_hash (handler str, key str): the payload hash of what the handler handled under this key.
 SELECT hash FROM main.outbox_handled WHERE handler = :handler AND key = :key;
 
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It

@@ -1,4 +1,4 @@
--- operator.sql: consumers, inspections and retention, as far as SQLite has its own text.
+-- operator.sql: statements about consumers, inspections and retention that are specific to SQLite.
 
 -- lock_to_settle (consumer text): whether rows of a table are marked once this consumer has had
 -- them, and which keys are held up.
@@ -47,8 +47,8 @@ SELECT :consumer, :floor, :now
 -- event whose created_at is not.
 seq <= :last AND (created_at < :cutoff OR created_at > :now);
 
--- drop_going_rows (last int, cutoff int, now int): nobody needs to know any more which rows of
--- adopted tables they came from.
+-- drop_going_rows (last int, cutoff int, now int): their source rows in adopted tables are no
+-- longer needed.
 DELETE FROM outbox_adopted_row
  WHERE EXISTS (SELECT 1 FROM outbox_adopted WHERE mark IS NOT NULL)
    AND event_id IN (SELECT id FROM outbox_event WHERE @going@);
@@ -74,8 +74,8 @@ SELECT count(*) @keys_of_going@;
 -- drop_going_keys (last int, cutoff int, now int): deletes them, before their events.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key @keys_of_going@);
 
--- @left_over_keys@: keys of events that somebody deleted by hand. Only keys
--- older than the oldest event are considered: hardly any other can go.
+-- @left_over_keys@: keys of events that were deleted by hand. Only keys older than the oldest event
+-- are considered: hardly any other can go.
 FROM outbox_idempotency
  WHERE at < min(:cutoff,
                 coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))

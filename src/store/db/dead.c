@@ -115,6 +115,7 @@ static int retry_one(struct store *st, const struct dead_pick *k, struct error *
 
     if (k->first && held_keys_change(st, k->consumer, err) != 0)
         return -1;
+    held_keys_forget(st, k->consumer); /* it may be from before another handle's change */
     if (db_run(st, err,
                SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key,
                    .now = now)) != 0)

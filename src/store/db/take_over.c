@@ -150,7 +150,8 @@ static int shorten(struct turn *t, struct db_claim *c, struct error *err)
                         .until = c->until, .ahead = c->ahead));
 }
 
-/* Says whether an earlier claim of the lane of claims[i] is not over. */
+/* Says whether an earlier claim of the lane of claims[i] is not over. One that ran out counts as
+ * well: it is still here because it waits itself, maybe for a lane that claims[i] is not of. */
 static bool must_wait(const struct turn *t, size_t i)
 {
     const struct db_claim *c = &t->claims[i];
@@ -160,8 +161,7 @@ static bool must_wait(const struct turn *t, size_t i)
         const struct db_claim *e = &t->claims[j];
         bool same_lane = e->lane == c->lane || e->lane == STORE_ALL_LANES ||
                          c->lane == STORE_ALL_LANES;
-        bool goes_first = same_lane && !e->over && !e->parked;
-        if (goes_first && (e->until > t->now || e->known))
+        if (same_lane && !e->over && !e->parked)
             return true;
     }
     return false;

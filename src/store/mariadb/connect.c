@@ -19,8 +19,9 @@ static const char settings_sql[] =
     "sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', "
     "time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', tx_read_only = 0, "
     "max_statement_time = 0, foreign_key_checks = 1, unique_checks = 1, timestamp = DEFAULT, "
-    "sql_select_limit = DEFAULT, innodb_lock_wait_timeout = %d, wait_timeout = 2147483, "
-    "idle_transaction_timeout = %d, max_error_count = 64, in_predicate_conversion_threshold = 0";
+    "sql_select_limit = DEFAULT, sql_safe_updates = 0, "
+    "innodb_lock_wait_timeout = %d, wait_timeout = 2147483, idle_transaction_timeout = %d, "
+    "max_error_count = 64, in_predicate_conversion_threshold = 0";
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 

@@ -201,5 +201,5 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
 /* Best effort: without it, a relay notices at its next sweep. */
 void mdb_news(struct store *st)
 {
-    db_run(st, NULL, SQL(ring));
+    db_run(st, NULL, SQL(notify));
 }

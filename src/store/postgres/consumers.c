@@ -183,7 +183,7 @@ static const char waiting_sql[] =
 static const char claimed_sql[] =
     "SELECT e.seq, false, true, " PG_MS("e.created_at") ", "
            PG_MS("greatest(e.created_at, e.not_before)") ", "
-           "CASE WHEN k.lane < 0 AND NOT e.careful THEN NULL ELSE e.payload END "
+           "CASE WHEN k.lane < 0 AND NOT e.suspect THEN NULL ELSE e.payload END "
     "FROM @schema@.claim k, LATERAL @schema@._claimed(k.consumer, k.epoch) e "
     "WHERE k.consumer = $1 AND k.locked_until > @schema@._clock()";
 /* clang-format on */

@@ -132,55 +132,55 @@ static int strangers(const struct look *l, struct error *err)
     return 0;
 }
 
-/* ---- the doorbell ---- */
+/* ---- wake-ups ---- */
 
 /* clang-format off */
-static const char doorbell_sql[] =
-    "SELECT @schema@.bell_works(), "
-           "coalesce(current_setting('outbox.doorbell', true), ''), "
+static const char wakeup_sql[] =
+    "SELECT @schema@.wakeup_works(), "
+           "coalesce(current_setting('outbox.wakeup', true), ''), "
            "current_setting('max_prepared_transactions'), "
            "pg_is_in_recovery(), "
            "(pg_notification_queue_usage() * 100)::int";
 /* clang-format on */
 
-static int say_doorbell(const struct look *l, const PGresult *r)
+static int say_wakeup(const struct look *l, const PGresult *r)
 {
     bool works = pg_true(r, 0, 0);
     bool off = strcmp(PQgetvalue(r, 0, 1), "off") == 0;
     bool standby = pg_true(r, 0, 3);
     int64_t used = pg_int(r, 0, 4);
     if (standby)
-        return pg_say(l, FINDING_WARNING, "doorbell", "connect to the primary",
+        return pg_say(l, FINDING_WARNING, "wakeup", "connect to the primary",
                       "relays cannot be woken on a standby");
     if (!works && off)
-        return pg_say(l, FINDING_NOTE, "doorbell", "reset the setting outbox.doorbell",
-                      "switched off by the setting outbox.doorbell: relays look every few "
+        return pg_say(l, FINDING_NOTE, "wakeup", "reset the setting outbox.wakeup",
+                      "switched off by the setting outbox.wakeup: relays look every few "
                       "milliseconds instead");
     if (!works)
-        return pg_say(l, FINDING_NOTE, "doorbell",
-                      "set max_prepared_transactions to 0, or outbox.doorbell to on if nobody "
+        return pg_say(l, FINDING_NOTE, "wakeup",
+                      "set max_prepared_transactions to 0, or outbox.wakeup to on if nobody "
                       "prepares a transaction that emits",
                       "max_prepared_transactions is %lld, and a transaction that rang could not be "
                       "prepared: relays look every few milliseconds instead",
                       (long long)pg_int(r, 0, 2));
     if (used >= QUEUE_PERCENT)
         return pg_say(
-            l, FINDING_WARNING, "doorbell", "end the oldest transaction of a session that listens",
+            l, FINDING_WARNING, "wakeup", "end the oldest transaction of a session that listens",
             "the queue of notifications is %lld %% full; once it is, emits fail", (long long)used);
-    return pg_say(l, FINDING_OK, "doorbell", NULL, "works: a commit wakes relays that sleep");
+    return pg_say(l, FINDING_OK, "wakeup", NULL, "works: a commit wakes relays that sleep");
 }
 
-static int doorbell(const struct look *l, struct error *err)
+static int wakeup(const struct look *l, struct error *err)
 {
     if (l->st->pooled)
-        return pg_say(l, FINDING_WARNING, "doorbell",
+        return pg_say(l, FINDING_WARNING, "wakeup",
                       "give relays an address that leads to the server itself",
                       "there is a pooler in between: relays cannot be woken through it, and look "
                       "every few milliseconds instead");
-    PGresult *r = pg_query(l->st, err, doorbell_sql, "");
+    PGresult *r = pg_query(l->st, err, wakeup_sql, "");
     if (!r)
         return -1;
-    say_doorbell(l, r);
+    say_wakeup(l, r);
     PQclear(r);
     return 0;
 }
@@ -395,17 +395,17 @@ static int consumer_locks(const struct look *l, bool *fine, struct error *err)
     return 0;
 }
 
-/* Looks for strangers that hold a lock of the doorbell. */
-static int bell_locks(const struct look *l, bool *fine, struct error *err)
+/* Looks for strangers that hold a wake-up lock. */
+static int foreign_lock_holders(const struct look *l, bool *fine, struct error *err)
 {
-    PGresult *r = pg_query(l->st, err, "SELECT @schema@._bell_squatters()", "");
+    PGresult *r = pg_query(l->st, err, "SELECT @schema@._wakeup_foreign_holders()", "");
     if (!r)
         return -1;
     const char *who = pg_str(r, 0, 0);
     if (who) {
         *fine = false;
         pg_say(l, FINDING_WARNING, "lock", "end that session, and ask its role why",
-               "a lock of the doorbell is held by somebody who has no business with it, so relays "
+               "a wake-up lock is held by somebody who has no business with it, so relays "
                "look every second instead of being woken: %s",
                who);
     }
@@ -418,7 +418,7 @@ static int locks(const struct look *l, struct error *err)
     bool fine = true;
     if (consumer_locks(l, &fine, err) != 0)
         return -1;
-    if (bell_locks(l, &fine, err) != 0)
+    if (foreign_lock_holders(l, &fine, err) != 0)
         return -1;
     if (!fine)
         return 0;
@@ -539,7 +539,7 @@ static int adopted(const struct look *l, struct error *err)
 static const struct check checks_outbox[] = {
     {"grants", grants},
     {"schema", strangers},
-    {"doorbell", doorbell},
+    {"wakeup", wakeup},
     {"dead-rows", dead_rows},
     {"claim", claims},
     {"position", positions},

@@ -36,7 +36,7 @@ static const char status_sql[] =
                "SELECT 1 "
                "FROM pg_catalog.pg_proc p "
                "WHERE p.pronamespace = '@schema@'::regnamespace "
-                 "AND p.proname = '_bell_ring_at_emit' "
+                 "AND p.proname = '_wakeup_notify' "
                  "AND pg_catalog.strpos(p.prosrc, $2 || '.') = 0), "
            "coalesce(bool_or(name = 'functions_former' "
                             "AND $1 = ANY (string_to_array(value, ' '))), false) "

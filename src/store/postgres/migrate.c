@@ -238,7 +238,7 @@ static int bring_up(struct migrating *m, struct error *err)
     if (pg_install(st, m->from, err) != 0)
         return -1;
     /* Workers of an older version that sleep must learn of it now. */
-    return pg_script(st, "SELECT @schema@._bell_ring_all()", err);
+    return pg_script(st, "SELECT @schema@._wakeup_notify_all()", err);
 }
 
 /* clang-format off */

@@ -31,7 +31,7 @@
 static const char fresh_sql[] = FRESH ORDERED, both_sql[] = BOTH("");
 static const char fresh_wanted_sql[] = FRESH WANTED ORDERED, both_wanted_sql[] = BOTH(WANTED);
 static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
-                                 ", e.attempts::bigint, e.careful::int::bigint, "
+                                 ", e.attempts::bigint, e.suspect::int::bigint, "
                                  "coalesce(e.failing_ms, 0), e.proven::int::bigint "
                                  "FROM @schema@._claimed($1, $2::bigint) e ORDER BY e.seq";
 

@@ -47,7 +47,7 @@ bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
     COLUMN(busy) \
     COLUMN(through) \
     COLUMN(skipped) \
-    COLUMN(careful_due) \
+    COLUMN(suspect_due) \
     COLUMN(crashed) \
     COLUMN(buried) \
     COLUMN(wait_ms) \
@@ -55,7 +55,7 @@ bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
     COLUMN(epoch) \
     COLUMN(lane) \
     COLUMN(n) \
-    COLUMN(careful) \
+    COLUMN(suspect) \
     COLUMN(held) \
     COLUMN(seen) \
     COLUMN(floor) \
@@ -328,7 +328,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     struct batch *b = t->b;
     int64_t lane = pg_int(r, 0, A_lane);
     bool parked = lane < 0;
-    bool suspect = pg_true(r, 0, A_careful);
+    bool suspect = pg_true(r, 0, A_suspect);
     *b = (struct batch){.parked = parked,
                         .suspect = suspect,
                         .blamed = suspect && t->req->suspect == SUSPECT_TAKE,
@@ -405,7 +405,7 @@ static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool
     h->changed = pg_true(r, 0, A_changed);
     h->busy = pg_true(r, 0, A_busy);
     h->through = pg_true(r, 0, A_through);
-    h->suspect = pg_true(r, 0, A_careful_due);
+    h->suspect = pg_true(r, 0, A_suspect_due);
     h->crashed += (size_t)pg_int(r, 0, A_crashed);
     h->buried += (size_t)pg_int(r, 0, A_buried);
     h->skipped += pg_true(r, 0, A_skipped);

@@ -97,7 +97,8 @@ static int listen_once(struct pg_store *st, struct error *err)
     struct pg_wakeup *w = &st->wakeup;
     if (w->listening || st->pooled)
         return 0;
-    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_works(), @schema@.bell_channel()", "");
+    PGresult *r = pg_query(st, err, "SELECT @schema@.wakeup_works(), @schema@.wakeup_channel()",
+                           "");
     if (!r)
         return -1;
     char text[128];
@@ -119,7 +120,7 @@ static int listen_once(struct pg_store *st, struct error *err)
 
 static int find_foreign_lock_holder(struct pg_store *st, struct error *err)
 {
-    PGresult *r = pg_query(st, err, "SELECT @schema@._bell_squatters()", "");
+    PGresult *r = pg_query(st, err, "SELECT @schema@._wakeup_foreign_holders()", "");
     if (!r)
         return -1;
     struct pg_wakeup *w = &st->wakeup;
@@ -160,14 +161,14 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
     }
 
     bool listener = w->state == WAKEUP_LISTENER;
-    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_sleep($1)", "b", listener);
+    PGresult *r = pg_query(st, err, "SELECT @schema@.wakeup_sleep($1)", "b", listener);
     if (!r)
         return -1;
-    char answer = *PQgetvalue(r, 0, 0); /* holder, listener, busy, squatted */
+    char answer = *PQgetvalue(r, 0, 0); /* holder, listener, busy, foreign */
     PQclear(r);
 
     w->state = WAKEUP_AWAKE;
-    if (answer == 's') {
+    if (answer == 'f') {
         *poll_in_ms = FOREIGN_WAIT;
         return find_foreign_lock_holder(st, err);
     }
@@ -203,7 +204,7 @@ int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, st
         return 0;
 
     bool holder = w->state == WAKEUP_HOLDER;
-    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_wake($1)", "b", holder);
+    PGresult *r = pg_query(st, err, "SELECT @schema@.wakeup_release($1)", "b", holder);
     w->state = WAKEUP_AWAKE;
     if (!r)
         return -1;

@@ -1,5 +1,5 @@
 /* wakeup.h: how a handle learns that events were committed, without polling and without making
- * commits wait. sql/postgres/functions/bell.sql tells how: a session that sleeps holds an advisory
+ * commits wait. See sql/postgres/functions/wakeup.sql: a session that sleeps holds an advisory
  * lock, and producers notify while it is held. Sessions that sleep beside the holder are its
  * listeners. None of this works through a transaction pooler, nor where transactions are prepared
  * for two-phase commit: there the engine polls. */
@@ -15,7 +15,7 @@
 struct pg_store;
 
 /* Notifications that came. for_all: one of them was for every consumer, not for an event (see
- * _bell_ring_all). */
+ * _wakeup_notify_all). */
 struct pg_notices {
     size_t n;
     bool for_all;

@@ -1,4 +1,4 @@
-/* pg_bell.c: the doorbell. Each test attacks one way in which a ring could be missed. */
+/* pg_wakeup.c: wake-ups. Each test attacks one way in which a wake-up could be missed. */
 #include <poll.h>
 #include <pthread.h>
 
@@ -65,14 +65,14 @@ static void sleepers_release(struct sleepers *s)
     PQfinish(s->db);
 }
 
-/* bell_locks counts the other sessions that hold the bell's lock. */
-static int64_t bell_locks(PGconn *db)
+/* wakeup_locks counts the other sessions that hold the wake-up lock. */
+static int64_t wakeup_locks(PGconn *db)
 {
     return pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
                          "AND mode = 'ExclusiveLock' AND pid <> pg_backend_pid() "
                          "AND database = (SELECT oid FROM pg_database WHERE datname = "
                          "current_database()) "
-                         "AND (classid::bigint << 32 | objid::bigint) = _bell_key()");
+                         "AND (classid::bigint << 32 | objid::bigint) = _wakeup_key()");
 }
 
 static void sleeper_is_notified_of_a_commit_and_a_waking_worker_is_not(void **state)
@@ -90,7 +90,7 @@ static void sleeper_is_notified_of_a_commit_and_a_waking_worker_is_not(void **st
     assert_int_equal(look_on(g, g->st, "a", NULL), 9);
     assert_false(g->hint.quiet);
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
-    assert_int_equal(bell_locks(db), 0);
+    assert_int_equal(wakeup_locks(db), 0);
     PQfinish(db);
 }
 
@@ -108,7 +108,7 @@ static void sleeper_that_finds_a_few_events_has_producers_ring_on(void **state)
         assert_true(rings(g->st, 10000));
         assert_int_equal(look_on(g, g->st, "a", NULL), 1);
         assert_true(g->hint.quiet);
-        assert_int_equal(bell_locks(db), 1);
+        assert_int_equal(wakeup_locks(db), 1);
         assert_false(rings(g->st, 0));
     }
     PQfinish(db);
@@ -244,7 +244,7 @@ static void listener_replaces_a_dead_lock_holder_after_its_timeout(void **state)
     assert_in_range(s.listener_nap, 1000, 10000); /* if the holder dies, nobody tells */
     store_close(s.holder);
     s.holder = NULL;
-    while (bell_locks(s.db) > 0) {}
+    while (wakeup_locks(s.db) > 0) {}
     assert_int_equal(look_on(g, s.listener, "b", &nap), 0);
     assert_int_equal(nap, 0);
     pg_do(s.db, "INSERT INTO event (type) VALUES ('y')");
@@ -275,7 +275,7 @@ static void busy_producers_make_polls_rarer_and_delay_the_lock(void **state)
     PGconn *db = pg_connect();
     while (glance(g->st).wait_ms >= 0)
         pass(10);
-    assert_int_equal(bell_locks(db), 1);
+    assert_int_equal(wakeup_locks(db), 1);
 
     static const char nine[] = "INSERT INTO event (type) SELECT 'x' FROM generate_series(1, 9)";
     static const int64_t ms[] = {1000, 2, 6}; /* since there were events before */
@@ -290,11 +290,11 @@ static void busy_producers_make_polls_rarer_and_delay_the_lock(void **state)
 
     pass(9);
     assert_int_equal(glance(g->st).wait_ms, 2);
-    assert_int_equal(bell_locks(db), 0);
+    assert_int_equal(wakeup_locks(db), 0);
     pass(1);
     glance(g->st);
     assert_int_equal(glance(g->st).wait_ms, -1);
-    assert_int_equal(bell_locks(db), 1);
+    assert_int_equal(wakeup_locks(db), 1);
     PQfinish(db);
 }
 
@@ -310,4 +310,4 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(emit_where_no_trigger_fires_rings_as_well),
     ON_A_STORE(listener_replaces_a_dead_lock_holder_after_its_timeout),
 };
-const struct suite_part pg_bell_tests = SUITE_PART(tests);
+const struct suite_part pg_wakeup_tests = SUITE_PART(tests);

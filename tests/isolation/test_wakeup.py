@@ -13,7 +13,7 @@ SOON = 20  # seconds, on a busy machine; a relay that missed the bell would look
 LISTENER = 10
 
 
-class Bell(ExactAlone):
+class Wakeup(ExactAlone):
     """The run's own server may allow prepared transactions, and then nobody rings."""
 
     def sleepers(self, names):
@@ -30,12 +30,12 @@ class Bell(ExactAlone):
     def holder(self):
         """holder is the backend that holds the lock of a sleeper; None if nobody does."""
         found = self.reader.do("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
-                               "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key()")
+                               "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key()")
         return found[0][0] if found else None
 
     def listeners(self):
         return self.reader.do("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
-                              "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key() # 1")[0][0]
+                              "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key() # 1")[0][0]
 
     def test_a_role_that_may_only_emit_rings_for_a_sleeper(self):
         """The trigger runs with the rights of whoever emits, so everything it calls must be open to producers."""
@@ -60,7 +60,7 @@ class Bell(ExactAlone):
         writer.do("BEGIN")
         began = time.monotonic()
         for _ in range(50): writer.emit("a/1")
-        looked = writer.do("SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = '_bell_squatted'")[0][0]
+        looked = writer.do("SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = '_wakeup_lock_is_foreign'")[0][0]
         self.assertLessEqual(looked, 2 + (time.monotonic() - began))
         writer.do("COMMIT")
         self.all_have(["a"], 50, SOON)
@@ -68,7 +68,7 @@ class Bell(ExactAlone):
 
     def test_idle_relay_without_wakeups_reads_only_the_snapshot(self):
         """And as soon as that is another one, it looks for events."""
-        servers.execute(self.store, f'ALTER DATABASE "{self.dbname}" SET outbox.doorbell = off')
+        servers.execute(self.store, f'ALTER DATABASE "{self.dbname}" SET outbox.wakeup = off')
         relays = self.sleepers(["a"])
 
         def asks_little():
@@ -76,7 +76,7 @@ class Bell(ExactAlone):
             return self.reader.do("SELECT query_start FROM pg_stat_activity WHERE datname = current_database() "
                                   "AND query LIKE '%SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text'")
         writer = self.session()
-        writer.do("SET outbox.doorbell = off")
+        writer.do("SET outbox.wakeup = off")
         for n in range(1, 6):
             before = wait_until(asks_little)
             wait_until(lambda: asks_little() not in ([], before))
