@@ -1,5 +1,5 @@
-# shellcheck shell=bash disable=SC2034 packages.sh: the Debian packages we need, and how to get
-# them. Sourced by ./run and ./test.
+# shellcheck shell=bash disable=SC2034
+# packages.sh: the Debian packages we need, and how to get them. Sourced by ./run and ./test.
 
 # To build and to run the demo.
 packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev

@@ -3,8 +3,8 @@
 --     psql -f consumer.sql        $PGHOST, $PGDATABASE and so on say which database
 --
 -- It handles the events due now, and ends. To continue, run it again: from cron, or with
--- consumer.sh, which also survives a lost connection. psql -v backoff_ms=100 makes the first retry
--- come sooner than after a second.
+-- consumer.sh, which also survives a lost connection.
+-- psql -v backoff_ms=100 makes the first retry come sooner than after a second.
 \set ON_ERROR_STOP on
 \if :{?backoff_ms}
 \else

@@ -24,7 +24,8 @@ RECONNECT = 0.5
 
 
 class Database:
-    """A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here may
+    """A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here
+    may
     be done twice: of a claim whose answer got lost the events come again, handle_once says no the second time, and so does
     settle."""
 
@@ -76,7 +77,8 @@ def described(error):
 
 
 def handle(db, ev):
-    """Takes effect for one event, and records that in the same transaction: if the event is redelivered because we died before settling it, handle_once returns false."""
+    """Takes effect for one event, and records that in the same transaction: if the event is redelivered
+    because we died before settling it, handle_once returns false."""
     def work(sql):
         sql.execute("SELECT outbox.handle_once(%s, %s) AS first", (CONSUMER, ev.inbox_key))
         if not sql.fetchone().first: return
@@ -117,7 +119,8 @@ def deliver(db, batch):
 
 
 def idle(db):
-    """Returns whether no event is claimed or waits for a retry. Events that are not due yet do not count, nor those that wait behind one."""
+    """Returns whether no event is claimed or waits for a retry. Events that are not due yet do not count, nor those that
+    wait behind one."""
     left = db.query("SELECT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = %s) OR EXISTS (SELECT 1 FROM outbox.parked"
                     " WHERE consumer = %s AND due_at IS NOT NULL AND (NOT delayed OR due_at <= now())) AS left", CONSUMER, CONSUMER)
     return not left[0].left

@@ -466,15 +466,14 @@ static void man_sinks(void)
 static void print_man(void)
 {
     printf(".TH OUTBOX 1 \"\" \"outbox %s\" \"User Commands\"\n", outbox_version());
-    puts(
-        ".SH NAME\noutbox \\- transactional outbox: store events with your data, deliver them at "
-        "least once\n"
-        ".SH SYNOPSIS\n.B outbox\n[\\fB\\-c\\fR \\fIFILE\\fR] [\\fB\\-\\-store\\fR \\fIURL\\fR] "
-        "\\fICOMMAND\\fR [\\fIoptions\\fR]\n"
-        ".SH DESCRIPTION\nAn application writes its events in the database transaction that "
-        "changes its data. Every committed event is delivered, at least once and in order, to every "
-        "consumer subscribed to it.\n"
-        ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
+    puts(".SH NAME\noutbox \\- transactional outbox: store events with your data, deliver them at "
+         "least once\n"
+         ".SH SYNOPSIS\n.B outbox\n[\\fB\\-c\\fR \\fIFILE\\fR] [\\fB\\-\\-store\\fR \\fIURL\\fR] "
+         "\\fICOMMAND\\fR [\\fIoptions\\fR]\n"
+         ".SH DESCRIPTION\nAn application writes its events in the database transaction that "
+         "changes its data. Every committed event is delivered, at least once and in order, to "
+         "every consumer subscribed to it.\n"
+         ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
     man_table(options_global);
     man_table(config_options);
     puts(".SH CONSUMER OPTIONS\nAfter \\fB\\-\\-consumer\\fR, or in a section [consumer NAME]; "
