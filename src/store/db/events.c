@@ -244,7 +244,8 @@ static int look_at(struct viewer *v, struct listing *l, const struct db_rows *ro
 }
 
 /* Examines the events with low < seq <= high, as far as the budget allows. */
-static int look(struct viewer *v, struct listing *l, int64_t low, int64_t high, struct error *err)
+static int search_events(struct viewer *v, struct listing *l, int64_t low, int64_t high,
+                         struct error *err)
 {
     struct going g = going_from(v, low, high, ANSWER_EVENTS);
     while (!l->done && g.low < g.high && g.more) {
@@ -268,10 +269,10 @@ static int list_events(struct viewer *v, struct listing *l, struct error *err)
     if (!q->newest_first) {
         if (list_exceptional(v, l, q->after, l->low, err) != 0)
             return -1;
-        return look(v, l, max_i64(q->after, l->low), l->high, err);
+        return search_events(v, l, max_i64(q->after, l->low), l->high, err);
     }
     int64_t last = q->after ? q->after - 1 : INT64_MAX;
-    if (look(v, l, l->low, min_i64(last, l->high), err) != 0)
+    if (search_events(v, l, l->low, min_i64(last, l->high), err) != 0)
         return -1;
     return list_exceptional(v, l, 0, min_i64(last, l->low), err);
 }

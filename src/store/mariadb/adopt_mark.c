@@ -269,7 +269,7 @@ static void add_source(struct buf *b, const struct table *t)
 }
 
 /* Runs the query in b. */
-static int ask(const struct table *t, struct buf *b, struct db_rows *ret, struct error *err)
+static int query_rows(const struct table *t, struct buf *b, struct db_rows *ret, struct error *err)
 {
     if (!buf_cstr(b))
         return err_nomem(err);
@@ -277,7 +277,7 @@ static int ask(const struct table *t, struct buf *b, struct db_rows *ret, struct
 }
 
 /* Notes the rows of a result: their keys and, if selected, whether they are open. */
-static void see(struct table *t, struct db_rows *q, bool locked)
+static void note_rows(struct table *t, struct db_rows *q, bool locked)
 {
     while (db_step(q, NULL) == 1) {
         struct row wanted = {.key = db_text(q, 0)};
@@ -304,9 +304,9 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
     add_source(b, t);
     add_keys(b, t, UNSEEN);
     buf_adds(b, " FOR UPDATE SKIP LOCKED");
-    if (ask(t, b, &q, err) != 0)
+    if (query_rows(t, b, &q, err) != 0)
         return -1;
-    see(t, &q, true);
+    note_rows(t, &q, true);
     return 0;
 }
 
@@ -323,7 +323,7 @@ static int set_marks(struct table *t, struct buf *b, struct error *err)
     buf_addf(b, " = %s", stamps[t->stamp].sql);
     if (add_keys(b, t, OURS) == 0)
         return 0;
-    if (ask(t, b, &q, err) != 0)
+    if (query_rows(t, b, &q, err) != 0)
         return -1;
     db_done(&q);
     return 0;
@@ -339,9 +339,9 @@ static int look_for_rest(struct table *t, struct buf *b, struct error *err)
     add_source(b, t);
     if (add_keys(b, t, UNSEEN) == 0)
         return 0;
-    if (ask(t, b, &q, err) != 0)
+    if (query_rows(t, b, &q, err) != 0)
         return -1;
-    see(t, &q, false);
+    note_rows(t, &q, false);
     return 0;
 }
 
@@ -437,7 +437,7 @@ static bool is_over(const struct table *t, const struct error *why)
 }
 
 /* Decides what a failure to mark rows means: the turn fails only if the transaction is over. */
-static int bear(const struct table *t, const struct error *why, struct error *err)
+static int classify_failure(const struct table *t, const struct error *why, struct error *err)
 {
     bool ours = why->code == ERR_NOMEM || is_over(t, why);
     if (ours) {
@@ -495,7 +495,7 @@ static int mark_rows(struct table *t, struct error *err)
     if (t->n == 0)
         return 0;
     if (work_on(t, &why) != 0)
-        return bear(t, &why, err);
+        return classify_failure(t, &why, err);
     if (forget_rows(t, err) != 0)
         return -1;
     return put_trouble(t, NULL, err);

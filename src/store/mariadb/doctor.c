@@ -8,7 +8,7 @@
 #include "store_sql.h"
 
 #define LOOK_EVENTS 10000        /* newest events that are looked at for their markers */
-#define NUMBERS_ENOUGH INT64_MAX /* nobody gets there by counting, nor by insert_id */
+#define NUMBERS_ENOUGH INT64_MAX /* not reachable by counting, nor by insert_id */
 
 /* ---- the server ---- */
 
@@ -242,7 +242,7 @@ static int numbers(struct mdb_store *st, const struct doctor_request *req, struc
                  "18446744073709551615 on every INSERT fails",
                  events ? "outbox_event" : "outbox_fresh", (unsigned long long)next);
         db_doctor_say(req, FINDING_PROBLEM, "numbers", text,
-                      events ? "once every consumer has had the events with such numbers: SET "
+                      events ? "once every consumer has received the events with such numbers: SET "
                                "@outbox_change_events = 'on'; DELETE FROM outbox_event WHERE nr > "
                                "9223372036854775807; ALTER TABLE outbox_event AUTO_INCREMENT = 1"
                              : "once `outbox status` has given the events their seq: ALTER TABLE "

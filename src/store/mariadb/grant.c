@@ -186,11 +186,11 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
                     why.native == ER_NONEXISTING_PROC_GRANT || why.native == ER_NONEXISTING_GRANT;
     if (had_none)
         return 0;
-    bool nobody = why.native == ER_CANT_CREATE_USER_WITH_GRANT ||
-                  why.native == ER_PASSWORD_NO_MATCH || why.native == ER_INVALID_ROLE;
+    bool no_such_role = why.native == ER_CANT_CREATE_USER_WITH_GRANT ||
+                        why.native == ER_PASSWORD_NO_MATCH || why.native == ER_INVALID_ROLE;
     if (err)
         *err = why;
-    if (!nobody)
+    if (!no_such_role)
         return -1;
     return err_set(err, ERR_NOTFOUND,
                    "%s: there is no account or role of that name: write NAME@HOST", st->base.shown);

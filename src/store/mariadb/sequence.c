@@ -69,7 +69,8 @@ static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *
 }
 
 /* Deletes their markers, by runs where that pays off, and the rest one by one. */
-static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
+static int drop_markers(struct mdb_store *st, const struct given *g, int64_t *ret_n,
+                        struct error *err)
 {
     int64_t n = g->after - g->next, dropped = 0;
     if (n >= RUNS_FROM && drop_long_runs(st, g, &dropped, err) != 0)
@@ -86,7 +87,7 @@ static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, str
 
 /* Assigns a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the next seq to be
  * assigned. */
-static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
+static int assign_seqs(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     int64_t next = 0;
     if (db_value(&st->base.store, err, &next, SQL(lock_sequencer)) != 0)
@@ -100,7 +101,7 @@ static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct 
         return 0;
     struct given g = {.next = next, .after = next + n};
     int64_t dropped;
-    if (drop(st, &g, &dropped, err) != 0)
+    if (drop_markers(st, &g, &dropped, err) != 0)
         return -1;
     if (dropped != n)
         return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
@@ -145,7 +146,7 @@ static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_nex
 {
     if (mdb_begin(&st->base.store, err) != 0)
         return -1;
-    if (give(st, ret_more, ret_next, err) != 0) {
+    if (assign_seqs(st, ret_more, ret_next, err) != 0) {
         mdb_rollback(&st->base.store);
         return -1;
     }

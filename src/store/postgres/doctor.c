@@ -109,7 +109,7 @@ static int grants(const struct look *l, struct error *err)
 
 /* Reports other roles that may create functions in the schema. Such functions could be called in
  * place of ours, with the rights of the outbox's owner. */
-static int strangers(const struct look *l, struct error *err)
+static int foreign_creators(const struct look *l, struct error *err)
 {
     PGresult *r = pg_strangers(l->st, err);
     if (!r)
@@ -502,11 +502,12 @@ static int marked(const struct look *l, struct error *err)
     if (!r)
         return -1;
     for (int i = 0; i < PQntuples(r); i++)
-        pg_say(l, FINDING_PROBLEM, "marked",
-               "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered "
-               "these rows before",
-               "rows of table %s are not marked, though consumer %s has had them, since %s: %s",
-               PQgetvalue(r, i, 0), PQgetvalue(r, i, 1), PQgetvalue(r, i, 3), PQgetvalue(r, i, 2));
+        pg_say(
+            l, FINDING_PROBLEM, "marked",
+            "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered "
+            "these rows before",
+            "rows of table %s are not marked, though consumer %s has received them, since %s: %s",
+            PQgetvalue(r, i, 0), PQgetvalue(r, i, 1), PQgetvalue(r, i, 3), PQgetvalue(r, i, 2));
     PQclear(r);
     return 0;
 }
@@ -538,7 +539,7 @@ static int adopted(const struct look *l, struct error *err)
 
 static const struct check checks_outbox[] = {
     {"grants", grants},
-    {"schema", strangers},
+    {"schema", foreign_creators},
     {"wakeup", wakeup},
     {"dead-rows", dead_rows},
     {"claim", claims},

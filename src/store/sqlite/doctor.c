@@ -8,7 +8,7 @@
 #include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
-#define SPACE_MIN (INT64_C(256) << 20) /* free bytes below which somebody should look */
+#define SPACE_MIN (INT64_C(256) << 20) /* free bytes that cause a warning */
 /* bytes of the write-ahead log, which is normally a few MiB */
 #define LOG_MAX (INT64_C(256) << 20)
 

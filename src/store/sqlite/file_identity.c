@@ -56,8 +56,8 @@ static pid_t locker(const char *line, const struct stat *file)
     if (sscanf(line, "%*d: %*s %*s %*s %ld %x:%x:%llu", &pid, &major_of, &minor_of, &ino) != 4)
         return 0;
     bool same = ino == file->st_ino && makedev(major_of, minor_of) == file->st_dev;
-    bool somebody = pid > 0 && pid != getpid();
-    if (!same || !somebody)
+    bool other_process = pid > 0 && pid != getpid();
+    if (!same || !other_process)
         return 0;
     return (pid_t)pid;
 }

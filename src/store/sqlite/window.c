@@ -346,7 +346,7 @@ static int read_on(struct taking *k, struct piece **ret, struct error *err)
 }
 
 /* Adds what the window has for the lane, and reads on until there is enough. */
-static int take(struct taking *k, struct error *err)
+static int take_lane_events(struct taking *k, struct error *err)
 {
     struct piece *p = k->w->first;
     while (p && p->to <= k->c->from)
@@ -388,7 +388,7 @@ static int window_read(struct turn *t, int lane, int64_t from, struct chunk *ret
     if (!ret->ev)
         return err_nomem(err);
     struct taking k = {.t = t, .w = w, .c = ret};
-    if (take(&k, err) != 0) {
+    if (take_lane_events(&k, err) != 0) {
         sqlite_window_forget(sqlite_of(t->st));
         return -1;
     }
