@@ -20,8 +20,7 @@ struct log {
      * NULL. */
     void (*write)(void *ctx, enum log_level level, const char *consumer, const char *text);
     void *ctx;
-    atomic_int
-        least; /* enum log_level; lower levels are not even formatted; any thread may set it */
+    atomic_int least; /* enum log_level; lower levels are not formatted; any thread may set it */
     /* write_about receives lines about one event; if NULL, they go to write as well. */
     void (*write_about)(void *ctx, enum log_level level, const char *consumer, const char *text,
                         const struct log_about *about);

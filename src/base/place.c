@@ -14,7 +14,7 @@
 #define NO_UID ((uid_t)-1)
 
 /* A path walk. (1) dir is the current folder, and st its status. (2) rest is the path still to go.
- * (3) untrusted_uid is the owner of the untrusted link that stopped the walk; NO_UID if none did. */
+ * (3) untrusted_uid is the owner of the link that stopped the walk; NO_UID if none did. */
 struct walk {
     int dir;
     struct stat st;

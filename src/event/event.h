@@ -24,10 +24,9 @@
 /* An event to emit. Everything is borrowed for the call. Absent strings have p == NULL. */
 struct new_event {
     struct str type;
-    struct str aggregate_type,
-        aggregate_id;   /* both or neither; together they form the ordering key */
-    struct str payload; /* JSON text; absent: null */
-    struct str headers; /* a JSON object of strings; absent: none */
+    struct str aggregate_type, aggregate_id; /* both or neither; together the ordering key */
+    struct str payload;                      /* JSON text; absent: null */
+    struct str headers;                      /* a JSON object of strings; absent: none */
     struct str idempotency_key;
     struct str tenant;
     bool has_version;

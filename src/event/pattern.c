@@ -13,8 +13,7 @@ static bool has_at(struct str pattern, size_t i, char c)
 bool pattern_match(struct str pattern, struct str type)
 {
     size_t p = 0, t = 0;
-    size_t star = SIZE_MAX,
-           resume = 0; /* the last star, and the end of what it has consumed so far */
+    size_t star = SIZE_MAX, resume = 0; /* the last star, and the end of what it consumed */
     while (t < type.n) {
         if (has_at(pattern, p, '*')) {
             star = p;
