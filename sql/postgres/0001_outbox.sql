@@ -24,7 +24,7 @@ CREATE TABLE @schema@.meta (
     name  text PRIMARY KEY,
     value text NOT NULL
 );
-COMMENT ON TABLE @schema@.meta IS 'what the outbox knows of itself: schema version, and the cluster it lives in';
+COMMENT ON TABLE @schema@.meta IS 'metadata of the outbox: schema version, and its cluster';
 
 -- ---- functions that a default or a policy is bound to ----
 
@@ -53,7 +53,7 @@ BEGIN -- Every name has its schema.
             FROM pg_catalog.json_each(headers) AS h);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._headers_fit(json) IS 'whether headers are an object of strings, and not too many';
+COMMENT ON FUNCTION @schema@._headers_fit(json) IS 'whether headers are an object of strings within the limits';
 
 CREATE FUNCTION @schema@._payload_fits(payload json) RETURNS boolean
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $outbox$
@@ -80,7 +80,7 @@ BEGIN -- Every name has its schema.
        AND tenant OPERATOR(pg_catalog.~) '^[^\u0001-\u001f\u007f-\u009f]+$';
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._tenant_fits(text) IS 'whether it can be the name of a tenant';
+COMMENT ON FUNCTION @schema@._tenant_fits(text) IS 'whether a text is a valid tenant';
 
 CREATE FUNCTION @schema@._not_before_fits(not_before timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL SAFE AS $outbox$
@@ -165,7 +165,7 @@ CREATE TABLE @schema@.event (
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
 COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by no consumer';
-COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a key that is known stores no second event; NULL: none';
+COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a known key stores no second event; NULL: none';
 
 -- Keys under which events were emitted, so that emitting again gives no second event. Each tenant has its own keys.
 CREATE TABLE @schema@.idempotency (
@@ -201,7 +201,7 @@ CREATE TABLE @schema@.consumer (
     start_also  bigint[],
     marks       boolean NOT NULL DEFAULT false -- rows of an adopted table are marked when it has had them (see marking)
 );
-COMMENT ON TABLE @schema@.consumer IS 'who reads the outbox';
+COMMENT ON TABLE @schema@.consumer IS 'consumers of the outbox';
 
 -- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore
 -- replaced settings: restarted with an old configuration, it would skip events that the newer filter selects. Rows are
@@ -239,7 +239,7 @@ CREATE TABLE @schema@.former_filter (
     head      bigint NOT NULL,
     PRIMARY KEY (consumer, n, lane)
 );
-COMMENT ON TABLE @schema@.former_filter IS 'filters that consumers had, and how far they had got with them';
+COMMENT ON TABLE @schema@.former_filter IS 'former filters of consumers, and how far each was applied';
 
 -- How far a consumer has come. Events that `seen` shows are done with. If a window is open, the other events that `target` shows
 -- are handed out in seq order; up to pos they have been. No event of a transaction begun after `seen` has a seq up to `floor`;
@@ -269,11 +269,11 @@ CREATE TABLE @schema@.lane (
     PRIMARY KEY (consumer, lane, version)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has come; the highest version counts';
-COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
+COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see _here); NULL: not determined yet';
 COMMENT ON COLUMN @schema@.lane.due_from IS
     'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
-COMMENT ON COLUMN @schema@.lane.leader IS 'it stands where that lane stands; NULL: its own row holds the position';
-COMMENT ON COLUMN @schema@.lane.members IS 'the lanes that stand here, bit n for lane n; NULL: only this one';
+COMMENT ON COLUMN @schema@.lane.leader IS 'the lane whose position it shares; NULL: its own row holds the position';
+COMMENT ON COLUMN @schema@.lane.members IS 'the lanes at this position, bit n for lane n; NULL: only this one';
 COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
 
 -- The fence: every claim gets the next value in the upper bits; the random lower bits distinguish values assigned by a
@@ -329,7 +329,7 @@ CREATE TABLE @schema@.parked (
 ) WITH (fillfactor = 45);
 CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at IS NOT NULL;
 CREATE INDEX parked_key ON @schema@.parked (consumer, key, seq);
-COMMENT ON TABLE @schema@.parked IS 'events that failed and wait, or wait behind one that did';
+COMMENT ON TABLE @schema@.parked IS 'events that wait for a retry, for their time, or behind another of their key';
 
 -- Dead letters: a full copy of the event, so that trimming does not affect them. A trigger records those that are
 -- deleted (internal/triggers.sql).
@@ -363,7 +363,7 @@ CREATE TABLE @schema@.ended (
     state    text NOT NULL CHECK (state IN ('dropped', 'skipped', 'delivered')),
     PRIMARY KEY (seq, consumer)
 );
-COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not tell';
+COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not determine it';
 
 -- Samples record when a consumer passed an event: at that time it was done with every event up to seq that `seen` shows, and
 -- with all before it. trim takes one now and then (internal/trim.sql), and deletes those no longer needed, so there are about
@@ -376,7 +376,7 @@ CREATE TABLE @schema@.passed (
     at       timestamptz NOT NULL,
     PRIMARY KEY (consumer, seq, at)
 );
-COMMENT ON TABLE @schema@.passed IS 'samples of when each consumer was done with which events: retention goes by them';
+COMMENT ON TABLE @schema@.passed IS 'samples of when each consumer was done with which events, used by retention';
 
 -- Optional record of deliveries, with the sink's own id.
 CREATE TABLE @schema@.receipt (
@@ -402,7 +402,7 @@ CREATE TABLE @schema@.mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE @schema@.mark IS 'how far each consumer has written each stream';
 
--- The inbox: what a handler has taken effect for. Its key is the event's idempotency key if it has one, else its id. Each
+-- The inbox: the keys that each handler has handled. Its key is the event's idempotency key if it has one, else its id. Each
 -- tenant has its own.
 CREATE TABLE @schema@.handled (
     handler text COLLATE "C" NOT NULL,
@@ -413,7 +413,7 @@ CREATE TABLE @schema@.handled (
     PRIMARY KEY (handler, key, tenant)
 );
 CREATE INDEX handled_at ON @schema@.handled (at);
-COMMENT ON TABLE @schema@.handled IS 'the inbox: what each handler has taken effect for';
+COMMENT ON TABLE @schema@.handled IS 'the inbox: the keys that each handler has handled';
 
 -- ---- adopted tables whose rows are marked (C4.9) ----
 

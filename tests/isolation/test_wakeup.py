@@ -1,5 +1,5 @@
-"""The doorbell with real relays: whoever sleeps hears of every commit at once, also when another sleeper dies. Nobody looks
-by itself here for longer than a test would wait, but where a holder died: then a listener, after ten seconds."""
+"""Wake-ups with real relays: every sleeping relay is woken by every commit, also when another sleeping relay dies. No relay polls
+within the time a test would wait, except after a holder died: then a listener does, after ten seconds."""
 # quick: no
 import random
 import threading
@@ -9,12 +9,12 @@ import servers
 from sessions_postgres import ExactAlone, Session
 from support import SOAK, wait_until
 
-SOON = 20  # seconds, on a busy machine; a relay that missed the bell would look after ten minutes
+SOON = 20  # seconds, on a busy machine; a relay that missed the notification would poll after ten minutes
 LISTENER = 10
 
 
 class Wakeup(ExactAlone):
-    """The run's own server may allow prepared transactions, and then nobody rings."""
+    """The run's own server may allow prepared transactions, and then producers do not notify."""
 
     def sleepers(self, names):
         return {name: self.relay("--consumer", name, "--sink", f"file:{self.path(name)}", "--sweep", "10m") for name in names}
@@ -28,7 +28,7 @@ class Wakeup(ExactAlone):
         return time.monotonic() - start
 
     def holder(self):
-        """holder is the backend that holds the lock of a sleeper; None if nobody does."""
+        """holder is the backend that holds the lock of a sleeper; None if there is none."""
         found = self.reader.do("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
                                "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key()")
         return found[0][0] if found else None
@@ -52,7 +52,7 @@ class Wakeup(ExactAlone):
         self.all_have(["a"], 1, SOON)
 
     def test_producer_checks_for_sleepers_once_a_second(self):
-        """Who holds a lock is dear to know. A session that found a worker there rings for its next events without looking."""
+        """Finding the holder of a lock is expensive. A session that found a worker notifies for its next events without checking."""
         relays = self.sleepers(["a"])
         wait_until(self.holder)
         writer = self.session()

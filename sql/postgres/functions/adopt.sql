@@ -57,7 +57,7 @@ END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
-    'makes events of the rows of an existing table';
+    'turns the rows of an existing table into events';
 
 -- _adopt_copy makes events of the rows that are in the table, in their order, and returns how many.
 -- The caller holds the lock that adopt takes.
@@ -195,4 +195,4 @@ BEGIN
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@.drop_mark(text) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@.drop_mark(text) IS 'rows of an adopted table are marked no longer';
+COMMENT ON FUNCTION @schema@.drop_mark(text) IS 'stops marking the rows of an adopted table';

@@ -142,7 +142,7 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.revert(text, int) IS
-    'gives a consumer settings back that were replaced';
+    'restores replaced settings of a consumer';
 
 -- remove deletes a consumer with everything that belongs to it. Unless forced, it does nothing
 -- while the consumer has dead letters, parked events or live claims. It counts these in any case.

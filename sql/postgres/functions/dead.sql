@@ -105,4 +105,4 @@ BEGIN
     RETURN FOUND;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.drop_dead(text, bigint) IS 'gives a dead letter up';
+COMMENT ON FUNCTION @schema@.drop_dead(text, bigint) IS 'drops a dead letter for good';

@@ -66,7 +66,7 @@ LANGUAGE sql STABLE AS $outbox$
                ELSE true END
     ORDER BY e.seq, k.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'what a worker holds';
+COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'events in live claims';
 
 -- find_failed: what failed, and will be tried again at due_at; NULL: once what it waits behind is
 -- through.
@@ -109,7 +109,8 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE NOT d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
     ORDER BY d.seq, d.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint) IS 'what was given up: dead letters';
+COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint)
+    IS 'dead letters that were not sent back';
 
 -- find_published: what was delivered, as long as the event is kept. Where SQL cannot tell what a
 -- predicate wants, a receipt does.
@@ -126,4 +127,4 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
     FROM @schema@._found('published', $1, $2, $3, $4) d JOIN @schema@.event e ON e.seq = d.seq
     ORDER BY e.seq, d.consumer
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_published(int, text, bigint, bigint) IS 'what was delivered';
+COMMENT ON FUNCTION @schema@.find_published(int, text, bigint, bigint) IS 'delivered events';

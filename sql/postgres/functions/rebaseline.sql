@@ -122,7 +122,7 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS
-    'makes the outbox right after it was moved, or its numbers began again';
+    'repairs the outbox after it was moved, or its numbers restarted';
 
 -- _may_rebaseline returns whether the caller may repair the outbox. Any role may ask, but only the
 -- owner may change anything: for others it is an error if there is something to repair.

@@ -36,4 +36,4 @@ LEFT JOIN LATERAL (SELECT count(*) AS claims,
                    FROM @schema@.claim x
                    WHERE x.consumer = c.name AND x.locked_until > @schema@._clock()) k ON true
 JOIN @schema@._floors() o ON o.consumer = c.name;
-COMMENT ON VIEW @schema@.consumer_status IS 'how every consumer is';
+COMMENT ON VIEW @schema@.consumer_status IS 'the status of every consumer';

@@ -20,5 +20,5 @@ CREATE OR REPLACE VIEW @schema@.works_here WITH (security_barrier = true) AS
 SELECT w.consumer
 FROM @schema@.worker w
 WHERE @schema@._inherits(current_user, w.role);
-COMMENT ON VIEW @schema@.works_here IS 'which consumers the reader was given';
+COMMENT ON VIEW @schema@.works_here IS 'which consumers the reader may work on';
 GRANT SELECT ON @schema@.works_here TO PUBLIC;
