@@ -121,7 +121,7 @@ async function claim(db) {
 async function settle(db, epoch, outcomes) {
   const [{ ours }] = await db.rows('SELECT outbox.settle($1, $2, $3, $4) AS ours',
     [CONSUMER, WORKER, epoch, JSON.stringify(outcomes)]);
-  if (!ours) console.error('settled before, or the lease ran out and somebody else has the batch');
+  if (!ours) console.error('already settled, or another worker took over after the lease expired');
 }
 
 // Returns whether no event is claimed or waits for a retry. Events that are not due yet do not

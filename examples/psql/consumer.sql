@@ -75,7 +75,7 @@ BEGIN
         END LOOP;
         EXIT WHEN claim IS NULL;
         IF NOT outbox.settle('revenue', worker, claim, outcomes) THEN
-            RAISE WARNING 'the lease ran out: somebody else has the batch now';
+            RAISE WARNING 'the lease expired: another worker has the batch now';
         END IF;
         COMMIT;
     END LOOP;

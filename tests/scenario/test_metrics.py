@@ -632,7 +632,7 @@ ALERTS = {
                    "a hundredth of the events of c takes longer than 59s",
                    {'outbox_delivery_seconds_bucket{consumer="c",le="10"}': "0+100x30", 'outbox_delivery_seconds_bucket{consumer="c",le="+Inf"}': "0+100x30"}),
     "OutboxTokenGuessed": ({'outbox_http_refused_total{status="401"}': "0+5x20"}, 10, {"status": "401"},
-                           "somebody asks without the token, or with a wrong one", {'outbox_http_refused_total{status="401"}': "0+1x20"}),
+                           "requests without the token, or with a wrong one", {'outbox_http_refused_total{status="401"}': "0+1x20"}),
     "OutboxReloadFailed": ({'outbox_config_reloads_total{result="error",instance="a"}': "0x5 1x20"}, 10, {"result": "error", "instance": "a"},
                            "the relay at a runs with its earlier settings; its log says why",
                            {'outbox_config_reloads_total{result="error",instance="a"}': "1x20"}),
