@@ -3,7 +3,7 @@
 #include "handlers_rig.h"
 
 /* A message comes in by another way than a handler: from a queue, or as a webhook. */
-static void inbox_of_the_callers_connection_goes_with_its_transaction(void **state)
+static void inbox_record_rolls_back_with_the_callers_transaction(void **state)
 {
     int first = -1;
     OK(db_once(*state, "m1", "a", false, &first, &err));
@@ -90,7 +90,7 @@ static void plain_handler_has_no_transaction(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON(inbox_of_the_callers_connection_goes_with_its_transaction),
+    ON(inbox_record_rolls_back_with_the_callers_transaction),
     ON(external_handler_is_recorded_after_it_acted),
     ON(plain_handler_has_no_transaction),
 };

@@ -2,7 +2,7 @@
  * shared one. */
 #include "handlers_rig.h"
 
-static void each_handler_gets_what_its_pattern_and_the_predicate_say(void **state)
+static void each_handler_gets_events_matching_pattern_and_predicate(void **state)
 {
     static const struct {
         const char *pattern;
@@ -31,7 +31,7 @@ static void each_handler_gets_what_its_pattern_and_the_predicate_say(void **stat
             assert_int_equal(s[f][i].calls, cases[i].calls);
 }
 
-static void both_names_are_recorded_and_redelivery_changes_nothing(void **state)
+static void both_handlers_are_recorded_and_redelivery_is_a_no_op(void **state)
 {
     static const char *const fates[] = {"own", "shared"};
     (void)state;
@@ -62,7 +62,7 @@ static void both_names_are_recorded_and_redelivery_changes_nothing(void **state)
     }
 }
 
-static void broken_handler_blocks_no_other(void **state)
+static void failing_handler_does_not_block_others(void **state)
 {
     struct script good = {.name = "good"}, bad = {.name = "bad", .what = FAIL, .at = -1};
     outbox_consumer *c = consumer(*state, "c");
@@ -77,7 +77,7 @@ static void broken_handler_blocks_no_other(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @dead WHERE consumer = 'c.good'"), 0);
 }
 
-static void redelivery_runs_only_those_that_had_not_committed(void **state)
+static void redelivery_runs_only_uncommitted_handlers(void **state)
 {
     static const char *const fates[] = {"own", "shared"};
     static const char trace[] =
@@ -111,7 +111,7 @@ static void redelivery_runs_only_those_that_had_not_committed(void **state)
     }
 }
 
-static void partial_failure_retries_only_the_handlers_that_failed(void **state)
+static void partial_failure_retries_only_the_failed_handlers(void **state)
 {
     static const char *const fates[] = {"own", "shared"};
     (void)state;
@@ -148,7 +148,7 @@ static void partial_failure_retries_only_the_handlers_that_failed(void **state)
     }
 }
 
-static void with_shared_fate_the_others_are_not_called_again(void **state)
+static void with_shared_fate_the_other_handlers_are_not_called_again(void **state)
 {
     struct script first = {.name = "first"},
                   flaky = {.name = "flaky", .what = FAIL, .at = 4, .times = 2},
@@ -204,7 +204,7 @@ static outbox_verdict go_well(const outbox_event *ev, outbox_tx *tx, void *ctx)
 }
 
 /* Far longer than any preset's attempts, and with a patience for outages that is over at once. */
-static void shared_fate_failing_handler_holds_the_event_for_all(void **state)
+static void with_shared_fate_one_failure_holds_the_event_for_all(void **state)
 {
     struct held h = {.fail_for = 40};
     outbox_consumer *c = consumer(*state, "c");
@@ -231,7 +231,7 @@ static void shared_fate_failing_handler_holds_the_event_for_all(void **state)
         0);
 }
 
-static void with_shared_fate_a_bound_on_attempts_is_a_choice(void **state)
+static void with_shared_fate_limiting_attempts_is_optional(void **state)
 {
     struct script good = {.name = "good"}, bad = {.name = "bad", .what = FAIL, .at = 4};
     outbox_consumer *c = consumer(*state, "c");
@@ -246,14 +246,14 @@ static void with_shared_fate_a_bound_on_attempts_is_a_choice(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON(each_handler_gets_what_its_pattern_and_the_predicate_say),
-    ON(both_names_are_recorded_and_redelivery_changes_nothing),
-    ON(broken_handler_blocks_no_other),
-    ON(redelivery_runs_only_those_that_had_not_committed),
-    ON(partial_failure_retries_only_the_handlers_that_failed),
-    ON(with_shared_fate_the_others_are_not_called_again),
-    ON(shared_fate_failing_handler_holds_the_event_for_all),
-    ON(with_shared_fate_a_bound_on_attempts_is_a_choice),
+    ON(each_handler_gets_events_matching_pattern_and_predicate),
+    ON(both_handlers_are_recorded_and_redelivery_is_a_no_op),
+    ON(failing_handler_does_not_block_others),
+    ON(redelivery_runs_only_uncommitted_handlers),
+    ON(partial_failure_retries_only_the_failed_handlers),
+    ON(with_shared_fate_the_other_handlers_are_not_called_again),
+    ON(with_shared_fate_one_failure_holds_the_event_for_all),
+    ON(with_shared_fate_limiting_attempts_is_optional),
 };
 
 const struct suite_part handlers_several_tests = SUITE_PART(tests);

@@ -20,7 +20,7 @@ static outbox_verdict take_long(const outbox_event *ev, outbox_tx *tx, void *ctx
     return OUTBOX_DONE;
 }
 
-static void long_call_keeps_its_claim(void **state)
+static void long_handler_call_keeps_its_claim(void **state)
 {
     static const struct {
         bool tx;
@@ -85,7 +85,7 @@ static void await_number(const char *sql, long n)
 
 /* There are two workers, as in two processes. The first hangs, the second takes over, and what the
  * first did comes to nothing. */
-static void call_that_hangs_past_its_limit_is_given_up(void **state)
+static void call_hanging_past_its_time_limit_is_abandoned(void **state)
 {
     struct slow s = {.tx = !db_one_writer};
     struct running r[2];
@@ -173,8 +173,8 @@ static void many_workers_share_the_work(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON(long_call_keeps_its_claim),
-    ON(call_that_hangs_past_its_limit_is_given_up),
+    ON(long_handler_call_keeps_its_claim),
+    ON(call_hanging_past_its_time_limit_is_abandoned),
     ON(many_workers_share_the_work),
 };
 

@@ -126,7 +126,7 @@ static outbox_batch *wait_for(outbox *ob, const char *worker, const char *target
 
 /* ---- claims ---- */
 
-static void target_gets_its_own_and_no_target_means_all(void **state)
+static void target_limits_the_claim_and_no_target_claims_for_all(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "mail", "events", "order.*", NULL);
@@ -159,7 +159,7 @@ static void target_gets_its_own_and_no_target_means_all(void **state)
     assert_true(nothing_for(ob, "w2", NULL));
 }
 
-static void limit_holds_over_all_consumers(void **state)
+static void limit_applies_across_all_consumers(void **state)
 {
     outbox *ob = *state;
     size_t n = 0, got;
@@ -176,7 +176,7 @@ static void limit_holds_over_all_consumers(void **state)
     assert_int_equal(n, 12);
 }
 
-static void what_the_predicate_leaves_out_is_not_handed_out(void **state)
+static void events_excluded_by_the_predicate_are_not_handed_out(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "a", "where", "n = 2", NULL);
@@ -194,7 +194,7 @@ static void what_the_predicate_leaves_out_is_not_handed_out(void **state)
 
 /* ---- verdicts ---- */
 
-static void every_verdict_is_kept(void **state)
+static void every_verdict_is_recorded(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "c", "retry", "base=1ms,cap=1ms,attempts=2,jitter=none,outage=0s", NULL);
@@ -230,7 +230,7 @@ static void every_verdict_is_kept(void **state)
 
 /* A delay that no database can add to a time, and a reason that is not text, do not prevent a
  * settlement. */
-static void absurd_verdicts_are_settled_all_the_same(void **state)
+static void invalid_verdicts_are_still_settled(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "c", NULL);
@@ -253,7 +253,7 @@ static void absurd_verdicts_are_settled_all_the_same(void **state)
     outbox_batch_free(b);
 }
 
-static void what_waits_behind_a_failure_is_not_handed_out(void **state)
+static void events_waiting_behind_a_failure_are_not_handed_out(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "c", "retry", "base=1h,cap=1h,attempts=3,jitter=none,outage=0s", NULL);
@@ -277,7 +277,7 @@ static void what_waits_behind_a_failure_is_not_handed_out(void **state)
     outbox_batch_free(b);
 }
 
-static void event_whose_time_has_not_come_is_not_handed_out(void **state)
+static void event_not_yet_due_is_not_handed_out(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "c", NULL);
@@ -293,7 +293,7 @@ static void event_whose_time_has_not_come_is_not_handed_out(void **state)
 
 /* ---- leases ---- */
 
-static void claim_that_ran_out_goes_to_another_and_cannot_settle(void **state)
+static void expired_claim_is_taken_over_and_cannot_settle(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "c", NULL);
@@ -315,7 +315,7 @@ static void claim_that_ran_out_goes_to_another_and_cannot_settle(void **state)
     assert_true(nothing_for(ob, "w1", "c"));
 }
 
-static void extended_claim_stays_ours(void **state)
+static void extended_claim_keeps_its_owner(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "c", NULL);
@@ -411,7 +411,7 @@ static void settlement_is_part_of_the_callers_transaction(void **state)
     outbox_batch_free(b);
 }
 
-static void lost_claim_is_told_inside_a_transaction(void **state)
+static void lost_claim_is_reported_inside_a_transaction(void **state)
 {
     outbox *ob = *state;
     add_consumer(ob, "c", NULL);
@@ -427,7 +427,7 @@ static void lost_claim_is_told_inside_a_transaction(void **state)
     assert_int_equal(deliver(b), 1);
 }
 
-static void bad_claims_are_refused(void **state)
+static void invalid_claims_are_refused(void **state)
 {
     outbox *ob = *state;
     outbox_batch *b = NULL;
@@ -504,7 +504,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void racing_workers_get_each_event_of_each_consumer_once(void **state)
+static void racing_workers_claim_each_event_once_per_consumer(void **state)
 {
     outbox *ob = *state;
     static struct racer racers[WORKERS];
@@ -537,21 +537,21 @@ static void racing_workers_get_each_event_of_each_consumer_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_AN_OUTBOX(target_gets_its_own_and_no_target_means_all),
-        ON_AN_OUTBOX(limit_holds_over_all_consumers),
-        ON_AN_OUTBOX(what_the_predicate_leaves_out_is_not_handed_out),
-        ON_AN_OUTBOX(every_verdict_is_kept),
-        ON_AN_OUTBOX(absurd_verdicts_are_settled_all_the_same),
-        ON_AN_OUTBOX(what_waits_behind_a_failure_is_not_handed_out),
-        ON_AN_OUTBOX(event_whose_time_has_not_come_is_not_handed_out),
-        ON_AN_OUTBOX(claim_that_ran_out_goes_to_another_and_cannot_settle),
-        ON_AN_OUTBOX(extended_claim_stays_ours),
+        ON_AN_OUTBOX(target_limits_the_claim_and_no_target_claims_for_all),
+        ON_AN_OUTBOX(limit_applies_across_all_consumers),
+        ON_AN_OUTBOX(events_excluded_by_the_predicate_are_not_handed_out),
+        ON_AN_OUTBOX(every_verdict_is_recorded),
+        ON_AN_OUTBOX(invalid_verdicts_are_still_settled),
+        ON_AN_OUTBOX(events_waiting_behind_a_failure_are_not_handed_out),
+        ON_AN_OUTBOX(event_not_yet_due_is_not_handed_out),
+        ON_AN_OUTBOX(expired_claim_is_taken_over_and_cannot_settle),
+        ON_AN_OUTBOX(extended_claim_keeps_its_owner),
         ON_AN_OUTBOX(claim_inside_a_transaction_is_refused),
         ON_AN_OUTBOX(claim_inside_a_manual_transaction_is_refused),
         ON_AN_OUTBOX(settlement_is_part_of_the_callers_transaction),
-        ON_AN_OUTBOX(lost_claim_is_told_inside_a_transaction),
-        ON_AN_OUTBOX(bad_claims_are_refused),
-        ON_AN_OUTBOX(racing_workers_get_each_event_of_each_consumer_once),
+        ON_AN_OUTBOX(lost_claim_is_reported_inside_a_transaction),
+        ON_AN_OUTBOX(invalid_claims_are_refused),
+        ON_AN_OUTBOX(racing_workers_claim_each_event_once_per_consumer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Handlers with names: what they do in their transaction takes effect once, whatever they do. */
 #include "handlers_rig.h"
 
-static void effect_record_and_outcome_are_one(void **state)
+static void effect_record_and_outcome_are_atomic(void **state)
 {
     struct script s = {.name = "h"};
     outbox_consumer *c = consumer(*state, "c");
@@ -34,7 +34,7 @@ static outbox_verdict act_outside(const outbox_event *ev, outbox_tx *tx, void *c
     return OUTBOX_DONE;
 }
 
-static void effect_is_recorded_under_the_events_idempotency_key(void **state)
+static void effect_is_recorded_under_the_idempotency_key(void **state)
 {
     int acted = 0;
     struct script s = {.name = "h"};
@@ -65,7 +65,7 @@ static void effect_is_recorded_under_the_events_idempotency_key(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @effect"), 2);
 }
 
-static void failed_call_leaves_nothing_and_takes_nothing_along(void **state)
+static void failed_call_rolls_back_alone(void **state)
 {
     static const struct {
         int what, at, times, left;
@@ -126,7 +126,7 @@ static void handler_that_ends_its_transaction_is_refused(void **state)
     }
 }
 
-static void event_left_to_another_worker_costs_no_attempt(void **state)
+static void event_left_to_another_worker_uses_no_attempt(void **state)
 {
     struct script old = {.name = "h", .what = NOT_MINE, .at = 1}, new = {.name = "h"};
     outbox *ob = db_open(NULL), *newer;
@@ -150,7 +150,7 @@ static void event_left_to_another_worker_costs_no_attempt(void **state)
     outbox_close(newer);
 }
 
-static void sink_that_is_down_costs_no_attempt_and_keeps_what_was_done(void **state)
+static void down_sink_uses_no_attempt_and_keeps_completed_work(void **state)
 {
     struct script s = {.name = "h", .what = IS_DOWN, .at = 4, .times = 5};
     outbox_consumer *c = consumer(*state, "c");
@@ -175,7 +175,7 @@ static outbox_verdict follow(const outbox_event *ev, outbox_tx *tx, void *ctx)
                : OUTBOX_DONE;
 }
 
-static void what_a_handler_emits_exists_if_it_takes_effect(void **state)
+static void events_emitted_by_a_handler_commit_with_its_effect(void **state)
 {
     struct script s = {.name = "h"};
     atomic_int calls = 0;
@@ -199,7 +199,7 @@ static outbox_verdict once_per_day(const outbox_event *ev, outbox_tx *tx, void *
     return !first || effect(tx, "digest", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
-static void inbox_says_first_duplicate_or_conflict(void **state)
+static void inbox_reports_first_duplicate_or_conflict(void **state)
 {
     outbox_consumer *c = consumer(*state, "c");
     OK(outbox_consumer_set(c, "order", "global", &err));
@@ -220,7 +220,7 @@ static outbox_verdict complain(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return outbox_fail(tx, OUTBOX_RETRY, text);
 }
 
-static void only_the_latest_reason_is_kept(void **state)
+static void only_the_latest_failure_reason_is_kept(void **state)
 {
     outbox_consumer *c = consumer(*state, "c");
     OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none,outage=0s",
@@ -248,7 +248,7 @@ static void refused(int r, const char *part)
         fail_msg("\"%s\" does not say \"%s\"", err.text, part);
 }
 
-static void bad_descriptions_are_refused(void **state)
+static void invalid_handler_definitions_are_refused(void **state)
 {
     struct script s = {.name = "h"};
     outbox_consumer *c = consumer(*state, "c"), *d = consumer(*state, "d"), *both;
@@ -270,7 +270,7 @@ static void bad_descriptions_are_refused(void **state)
     refused(outbox_step(*state, NULL, &err), "two consumers with the name \"c.h\"");
 }
 
-static void inbox_that_forgets_too_early_is_warned_of(void **state)
+static void short_inbox_retention_is_warned_about(void **state)
 {
     struct script s = {.name = "h"};
     outbox_consumer *c = consumer(*state, "c");
@@ -320,7 +320,7 @@ static void mark(const char *consumer, const char *stream, int hi, int lo)
     db_do(sql);
 }
 
-static void high_water_mark_is_the_furthest_position_written(void **state)
+static void high_water_mark_is_the_highest_position_written(void **state)
 {
     static const char *const names[] = {"c", "d", "e"};
     char id[OUTBOX_HWM_SIZE] = "as it was";
@@ -346,19 +346,19 @@ static void high_water_mark_is_the_furthest_position_written(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        ON(effect_record_and_outcome_are_one),
-        ON(effect_is_recorded_under_the_events_idempotency_key),
-        ON(failed_call_leaves_nothing_and_takes_nothing_along),
+        ON(effect_record_and_outcome_are_atomic),
+        ON(effect_is_recorded_under_the_idempotency_key),
+        ON(failed_call_rolls_back_alone),
         ON(handler_that_ends_its_transaction_is_refused),
-        ON(event_left_to_another_worker_costs_no_attempt),
-        ON(sink_that_is_down_costs_no_attempt_and_keeps_what_was_done),
-        ON(what_a_handler_emits_exists_if_it_takes_effect),
-        ON(inbox_says_first_duplicate_or_conflict),
-        ON(only_the_latest_reason_is_kept),
-        ON(bad_descriptions_are_refused),
-        ON(inbox_that_forgets_too_early_is_warned_of),
+        ON(event_left_to_another_worker_uses_no_attempt),
+        ON(down_sink_uses_no_attempt_and_keeps_completed_work),
+        ON(events_emitted_by_a_handler_commit_with_its_effect),
+        ON(inbox_reports_first_duplicate_or_conflict),
+        ON(only_the_latest_failure_reason_is_kept),
+        ON(invalid_handler_definitions_are_refused),
+        ON(short_inbox_retention_is_warned_about),
         ON(eager_mode_delivers_before_emit_returns),
-        ON(high_water_mark_is_the_furthest_position_written),
+        ON(high_water_mark_is_the_highest_position_written),
     };
     const struct suite_part parts[] = {SUITE_PART(tests), handlers_several_tests,
                                        handlers_outside_tests, handlers_time_tests};

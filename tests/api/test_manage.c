@@ -136,7 +136,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void consumers_come_and_go_while_others_deliver(void **state)
+static void consumers_are_added_and_removed_during_delivery(void **state)
 {
     struct rig *g = *state;
     pthread_t runner, watcher;
@@ -182,7 +182,7 @@ static void consumers_come_and_go_while_others_deliver(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(consumers_come_and_go_while_others_deliver, setup,
+        cmocka_unit_test_setup_teardown(consumers_are_added_and_removed_during_delivery, setup,
                                         teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

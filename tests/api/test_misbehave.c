@@ -133,7 +133,7 @@ static const char *refusal(void)
     return db_one_writer ? "FOREIGN KEY constraint failed" : "violates foreign key constraint";
 }
 
-static void commit_that_is_refused_fails_its_event_alone(void **state)
+static void refused_commit_fails_only_its_event(void **state)
 {
     (void)state;
     if (!db_defers)
@@ -164,14 +164,14 @@ static outbox_verdict record_itself(const outbox_event *ev, outbox_tx *tx, void 
     return effect(tx, ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
-static void handler_that_makes_its_own_record_is_told(void **state)
+static void handler_writing_its_own_record_gets_an_error(void **state)
 {
     (void)state;
     through(record_itself, false);
     dead("recorded itself in the inbox");
 }
 
-static void handler_with_its_own_record_is_told_beside_an_external_one(void **state)
+static void own_record_is_reported_beside_an_external_handler(void **state)
 {
     (void)state;
     through(record_itself, true);
@@ -192,7 +192,7 @@ static outbox_verdict lose(const outbox_event *ev, outbox_tx *tx, void *ctx)
                          : outbox_fail(tx, OUTBOX_RETRY, "it told me: connection was lost");
 }
 
-static void call_whose_transaction_is_given_up_fails_alone(void **state)
+static void call_with_an_abandoned_transaction_fails_alone(void **state)
 {
     (void)state;
     through(lose, false);
@@ -200,7 +200,7 @@ static void call_whose_transaction_is_given_up_fails_alone(void **state)
     assert_true(calls_bad <= 3 * 3);
 }
 
-static void aborted_transaction_fails_only_its_call_beside_external(void **state)
+static void aborted_transaction_fails_only_its_call_among_external(void **state)
 {
     (void)state;
     through(lose, true);
@@ -223,7 +223,7 @@ static outbox_verdict turn_back(const outbox_event *ev, outbox_tx *tx, void *ctx
     return effect(tx, ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
-static void handler_cannot_step_nor_run_what_it_is_called_by(void **state)
+static void handler_cannot_step_or_run_its_own_handle(void **state)
 {
     (void)state;
     through(turn_back, false);
@@ -240,13 +240,13 @@ static void handler_cannot_step_nor_run_what_it_is_called_by(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON(commit_that_is_refused_fails_its_event_alone),
+        ON(refused_commit_fails_only_its_event),
         ON(refused_commit_fails_only_its_event_beside_an_external_one),
-        ON(handler_that_makes_its_own_record_is_told),
-        ON(handler_with_its_own_record_is_told_beside_an_external_one),
-        ON(call_whose_transaction_is_given_up_fails_alone),
-        ON(aborted_transaction_fails_only_its_call_beside_external),
-        ON(handler_cannot_step_nor_run_what_it_is_called_by),
+        ON(handler_writing_its_own_record_gets_an_error),
+        ON(own_record_is_reported_beside_an_external_handler),
+        ON(call_with_an_abandoned_transaction_fails_alone),
+        ON(aborted_transaction_fails_only_its_call_among_external),
+        ON(handler_cannot_step_or_run_its_own_handle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

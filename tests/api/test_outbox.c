@@ -168,7 +168,7 @@ static void handler_gets_every_part_of_the_event(void **state)
     assert_int_equal(n, 0);
 }
 
-static void consumers_and_patterns_get_what_they_asked_for(void **state)
+static void consumers_get_only_events_matching_their_patterns(void **state)
 {
     struct heard orders = {0}, all = {0}, two = {0};
     listener(ob_of(state), "orders", "order.*", &orders);
@@ -184,7 +184,7 @@ static void consumers_and_patterns_get_what_they_asked_for(void **state)
     assert_string_equal(two.types, "user.created order.paid ");
 }
 
-static void step_tells_a_failure_and_goes_on_with_the_others(void **state)
+static void step_reports_a_failure_and_continues_with_the_others(void **state)
 {
     struct heard bad = {.verdict = OUTBOX_RETRY}, good = {0};
     outbox_consumer *c = listener(ob_of(state), "bad", "*", &bad);
@@ -217,7 +217,7 @@ static void step_delivers_what_handlers_emit(void **state)
     assert_int_equal(last.n, 1);
 }
 
-static void sink_that_is_down_makes_step_say_so_and_keeps_nothing(void **state)
+static void step_reports_a_down_sink_and_releases_its_claims(void **state)
 {
     struct heard h = {.verdict = OUTBOX_DOWN};
     listener(ob_of(state), "c", "*", &h);
@@ -231,7 +231,7 @@ static void sink_that_is_down_makes_step_say_so_and_keeps_nothing(void **state)
     assert_string_equal(h.types, "a b ");
 }
 
-static void step_tells_that_the_store_could_not_be_asked(void **state)
+static void step_reports_an_unreachable_store(void **state)
 {
     struct heard h = {0};
     sqlite3 *db;
@@ -279,7 +279,7 @@ static void begin_and_commit_bracket_events_and_the_applications_rows(void **sta
     assert_string_equal(h.types, "a ");
 }
 
-static void callers_connection_decides_what_exists(void **state)
+static void events_commit_or_roll_back_with_the_callers_connection(void **state)
 {
     struct heard h = {0};
     sqlite3 *db;
@@ -304,7 +304,7 @@ static void callers_connection_decides_what_exists(void **state)
     assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
 
-static void misuse_is_told(void **state)
+static void misuse_is_reported(void **state)
 {
     outbox_message zero;
     memset(&zero, 0, sizeof zero);
@@ -323,7 +323,7 @@ static void misuse_is_told(void **state)
     assert_non_null(strstr(err.text, "no consumer"));
 }
 
-static void bad_consumers_are_told(void **state)
+static void invalid_consumers_are_reported(void **state)
 {
     outbox_consumer *c;
     struct heard h = {0};
@@ -342,7 +342,7 @@ static void bad_consumers_are_told(void **state)
     assert_non_null(strstr(err.text, "sweep"));
 }
 
-static void known_idempotency_key_gives_the_first_id(void **state)
+static void known_idempotency_key_returns_the_first_id(void **state)
 {
     outbox_message m = OUTBOX_MESSAGE_INIT;
     outbox_receipt a, b;
@@ -446,7 +446,7 @@ static void until_through_waits_for_what_handlers_emit(void **state)
     assert_int_equal(last.n, 20);
 }
 
-static void stop_before_run_counts_for_it(void **state)
+static void stop_before_run_ends_the_next_run(void **state)
 {
     struct heard h = {0};
     listener(ob_of(state), "c", "*", &h);
@@ -484,7 +484,7 @@ static void stop_works_from_a_signal_handler(void **state)
     signal(SIGUSR1, SIG_DFL);
 }
 
-static void consumer_that_cannot_start_keeps_all_from_starting(void **state)
+static void consumer_that_cannot_start_prevents_the_run(void **state)
 {
     struct heard good = {0};
     outbox_consumer *c;
@@ -524,7 +524,7 @@ static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *
     return OUTBOX_DONE;
 }
 
-static void consumer_that_cannot_go_on_stops_alone(void **state)
+static void failed_consumer_stops_alone(void **state)
 {
     struct tally a = {.stop = ob_of(state), .stop_at = 3};
     struct heard b = {0};
@@ -552,7 +552,7 @@ static void keep_log(void *ctx, int level, const char *consumer, const char *tex
     snprintf(logged, sizeof logged, "%s: %s", consumer ? consumer : "-", text);
 }
 
-static void log_tells_what_was_decided(void **state)
+static void decisions_are_logged(void **state)
 {
     outbox *ob;
     outbox_options o = OUTBOX_OPTIONS_INIT;
@@ -577,27 +577,27 @@ int main(void)
 {
     const struct CMUnitTest memory[] = {
         IN_MEMORY(handler_gets_every_part_of_the_event),
-        IN_MEMORY(consumers_and_patterns_get_what_they_asked_for),
-        IN_MEMORY(step_tells_a_failure_and_goes_on_with_the_others),
+        IN_MEMORY(consumers_get_only_events_matching_their_patterns),
+        IN_MEMORY(step_reports_a_failure_and_continues_with_the_others),
         IN_MEMORY(step_delivers_what_handlers_emit),
-        IN_MEMORY(sink_that_is_down_makes_step_say_so_and_keeps_nothing),
+        IN_MEMORY(step_reports_a_down_sink_and_releases_its_claims),
         IN_MEMORY(begin_and_commit_bracket_events_and_the_applications_rows),
-        IN_MEMORY(misuse_is_told),
-        IN_MEMORY(bad_consumers_are_told),
-        IN_MEMORY(known_idempotency_key_gives_the_first_id),
+        IN_MEMORY(misuse_is_reported),
+        IN_MEMORY(invalid_consumers_are_reported),
+        IN_MEMORY(known_idempotency_key_returns_the_first_id),
         IN_MEMORY(emitters_and_consumers_run_side_by_side),
         IN_MEMORY(until_through_waits_for_what_handlers_emit),
-        IN_MEMORY(consumer_that_cannot_start_keeps_all_from_starting),
-        cmocka_unit_test(log_tells_what_was_decided),
+        IN_MEMORY(consumer_that_cannot_start_prevents_the_run),
+        cmocka_unit_test(decisions_are_logged),
     };
     const struct CMUnitTest file[] = {
-        IN_A_FILE(step_tells_that_the_store_could_not_be_asked),
-        IN_A_FILE(callers_connection_decides_what_exists),
+        IN_A_FILE(step_reports_an_unreachable_store),
+        IN_A_FILE(events_commit_or_roll_back_with_the_callers_connection),
         IN_A_FILE(emitters_and_consumers_run_side_by_side),
         IN_A_FILE(until_through_waits_for_what_handlers_emit),
-        IN_A_FILE(stop_before_run_counts_for_it),
+        IN_A_FILE(stop_before_run_ends_the_next_run),
         IN_A_FILE(stop_works_from_a_signal_handler),
-        IN_A_FILE(consumer_that_cannot_go_on_stops_alone),
+        IN_A_FILE(failed_consumer_stops_alone),
     };
     int failures = cmocka_run_group_tests_name("memory", memory, NULL, NULL);
     return failures + cmocka_run_group_tests_name("sqlite", file, NULL, NULL);

@@ -58,7 +58,7 @@ static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload,
 
 /* The server assumes that what comes through a connection is in that connection's encoding. UTF-8
  * through LATIN1 would be stored as something else, without a word. */
-static void connection_in_another_encoding_garbles_nothing(void **state)
+static void client_encoding_of_the_connection_garbles_no_text(void **state)
 {
     static const char *const other[] = {"LATIN1", "WIN1252", "EUC_JP", "SJIS", "GB18030"};
     static const char *const same[] = {"UTF8", "SQL_ASCII"};
@@ -87,7 +87,7 @@ static void connection_in_another_encoding_garbles_nothing(void **state)
     PQfinish(db);
 }
 
-static void callers_transaction_decides_what_exists(void **state)
+static void events_commit_or_roll_back_with_the_callers_transaction(void **state)
 {
     outbox_receipt first, second;
     PGconn *db = pg_connect();
@@ -110,7 +110,7 @@ static void callers_transaction_decides_what_exists(void **state)
     PQfinish(db);
 }
 
-static void emit_that_is_part_of_nothing_is_refused(void **state)
+static void emit_outside_a_transaction_is_refused(void **state)
 {
     PGconn *db = pg_connect();
     assert_int_equal(emit_in(*state, db, "1", "{}", NULL, NULL, &err), -1);
@@ -126,7 +126,7 @@ static void emit_that_is_part_of_nothing_is_refused(void **state)
     PQfinish(db);
 }
 
-static void connection_of_another_kind_of_store_is_refused(void **state)
+static void connection_to_another_kind_of_store_is_refused(void **state)
 {
     outbox *memory;
     PGconn *db = pg_connect();
@@ -141,7 +141,7 @@ static void connection_of_another_kind_of_store_is_refused(void **state)
     PQfinish(db);
 }
 
-static void own_connection_changes_the_applications_tables_as_well(void **state)
+static void handler_connection_can_change_application_tables(void **state)
 {
     PGconn *db = pg_connect();
     outbox_message m = OUTBOX_MESSAGE_INIT;
@@ -278,7 +278,7 @@ static outbox_verdict in_latin1(const outbox_event *ev, outbox_tx *tx, void *ctx
 
 /* Settings of a connection outlive a handler's transaction: the reason for a failure was recorded
  * garbled, if at all. */
-static void handler_that_sets_an_encoding_garbles_nothing_of_ours(void **state)
+static void handler_changing_client_encoding_garbles_no_event(void **state)
 {
     struct tally a = {.stop = *state};
     outbox_consumer *c;
@@ -332,16 +332,17 @@ static void uncommitted_claim_is_not_waited_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(connection_in_another_encoding_garbles_nothing, fresh,
+        cmocka_unit_test_setup_teardown(client_encoding_of_the_connection_garbles_no_text, fresh,
                                         done),
-        cmocka_unit_test_setup_teardown(callers_transaction_decides_what_exists, fresh, done),
-        cmocka_unit_test_setup_teardown(emit_that_is_part_of_nothing_is_refused, fresh, done),
-        cmocka_unit_test_setup_teardown(connection_of_another_kind_of_store_is_refused, fresh,
+        cmocka_unit_test_setup_teardown(events_commit_or_roll_back_with_the_callers_transaction,
+                                        fresh, done),
+        cmocka_unit_test_setup_teardown(emit_outside_a_transaction_is_refused, fresh, done),
+        cmocka_unit_test_setup_teardown(connection_to_another_kind_of_store_is_refused, fresh,
                                         done),
-        cmocka_unit_test_setup_teardown(own_connection_changes_the_applications_tables_as_well,
-                                        fresh, done),
-        cmocka_unit_test_setup_teardown(handler_that_sets_an_encoding_garbles_nothing_of_ours,
-                                        fresh, done),
+        cmocka_unit_test_setup_teardown(handler_connection_can_change_application_tables, fresh,
+                                        done),
+        cmocka_unit_test_setup_teardown(handler_changing_client_encoding_garbles_no_event, fresh,
+                                        done),
         cmocka_unit_test_setup_teardown(step_after_the_callers_commit_delivers_what_it_emitted,
                                         fresh, done),
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh,

@@ -126,7 +126,7 @@ static void emit(outbox *ob)
     }
 }
 
-static void fifty_handlers_share_four_connections_without_traces(void **state)
+static void fifty_handlers_share_four_connections_without_leaks(void **state)
 {
     struct party p = {0};
     struct guest g[MANY];
@@ -141,7 +141,7 @@ static void fifty_handlers_share_four_connections_without_traces(void **state)
     PQfinish(db);
 }
 
-static void handler_that_stands_still_holds_up_no_other(void **state)
+static void stalled_handler_does_not_block_others(void **state)
 {
     struct party p = {0};
     struct guest g[6];
@@ -156,9 +156,9 @@ static void handler_that_stands_still_holds_up_no_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(fifty_handlers_share_four_connections_without_traces, fresh,
+        cmocka_unit_test_setup_teardown(fifty_handlers_share_four_connections_without_leaks, fresh,
                                         done),
-        cmocka_unit_test_setup_teardown(handler_that_stands_still_holds_up_no_other, fresh, done),
+        cmocka_unit_test_setup_teardown(stalled_handler_does_not_block_others, fresh, done),
     };
     return cmocka_run_group_tests_name("pool_pg", tests, NULL, NULL);
 }

@@ -67,7 +67,7 @@ static outbox_consumer *consumer(outbox *ob, struct script *s, const char *retry
     return c;
 }
 
-static void what_was_emitted_can_be_counted(void **state)
+static void emitted_events_can_be_counted(void **state)
 {
     emit(*state, "order.created", "42", "{\"total\":99}", 0);
     emit(*state, "order.paid", "42", "{}", 0);
@@ -78,7 +78,7 @@ static void what_was_emitted_can_be_counted(void **state)
     assert_int_equal(outbox_test_count(*state, NULL, "8", NULL, &err), 0);
 }
 
-static void rolled_back_events_were_never_emitted(void **state)
+static void rolled_back_events_do_not_count_as_emitted(void **state)
 {
     OK(outbox_begin(*state, &err));
     emit(*state, "order.created", "42", "{}", 0);
@@ -86,7 +86,7 @@ static void rolled_back_events_were_never_emitted(void **state)
     assert_int_equal(outbox_test_count(*state, NULL, NULL, NULL, &err), 0);
 }
 
-static void hours_of_retries_take_no_time(void **state)
+static void hours_of_retries_run_instantly(void **state)
 {
     struct script s = {.fail = 4};
     size_t n;
@@ -140,7 +140,7 @@ static outbox_verdict write_row(const outbox_event *ev, outbox_tx *tx, void *ctx
     return OUTBOX_DONE;
 }
 
-static void handlers_work_in_the_same_memory(void **state)
+static void handlers_run_in_the_same_address_space(void **state)
 {
     outbox_consumer *c;
     sqlite3_stmt *q;
@@ -163,9 +163,9 @@ static void handlers_work_in_the_same_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON(what_was_emitted_can_be_counted),   ON(rolled_back_events_were_never_emitted),
-        ON(hours_of_retries_take_no_time),     ON(delivery_ends_with_a_dead_letter),
-        ON(delayed_event_waits_for_the_clock), ON(handlers_work_in_the_same_memory),
+        ON(emitted_events_can_be_counted),     ON(rolled_back_events_do_not_count_as_emitted),
+        ON(hours_of_retries_run_instantly),    ON(delivery_ends_with_a_dead_letter),
+        ON(delayed_event_waits_for_the_clock), ON(handlers_run_in_the_same_address_space),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static void assert_starts_with(const char *text, const char *start)
         fail_msg("'%s' does not start with '%s'", text, start);
 }
 
-static void time_limit_ends_the_whole_group(void **state)
+static void time_limit_kills_the_whole_process_group(void **state)
 {
     struct peer *p = *state;
     make_fifo(p);
@@ -62,7 +62,7 @@ static void time_limit_ends_the_whole_group(void **state)
     assert_int_equal(end_of_orphan(grandchild), SIGTERM);
 }
 
-static void command_that_ignores_sigterm_is_killed_two_seconds_later(void **state)
+static void command_ignoring_sigterm_is_killed_after_two_seconds(void **state)
 {
     struct peer *p = *state;
     struct sink *sk;
@@ -88,7 +88,7 @@ static void command_that_ignores_sigterm_is_killed_two_seconds_later(void **stat
 }
 
 /* The shell dies of SIGTERM at once, but its child needs a moment to tidy up. */
-static void group_may_tidy_up_after_the_shell_is_gone(void **state)
+static void process_group_may_clean_up_after_the_shell_exits(void **state)
 {
     struct peer *p = *state;
     make_fifo(p);
@@ -124,7 +124,7 @@ static void exit_0_after_the_time_limit_is_still_a_retry(void **state)
     assert_starts_with(it->text, "timed out after 1s500ms");
 }
 
-static void grandchild_with_our_stderr_does_not_hold_back_the_result(void **state)
+static void grandchild_holding_stderr_does_not_delay_the_result(void **state)
 {
     struct peer *p = *state;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -139,7 +139,7 @@ static void grandchild_with_our_stderr_does_not_hold_back_the_result(void **stat
     end_of_orphan(grandchild);
 }
 
-static void cancel_ends_running_commands_and_ignores_their_results(void **state)
+static void cancel_kills_running_commands_and_ignores_results(void **state)
 {
     struct peer *p = *state;
     make_fifo(p);
@@ -165,12 +165,12 @@ static void cancel_ends_running_commands_and_ignores_their_results(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_COMMAND(commands_run_in_parallel_up_to_the_limit),
-    ON_A_COMMAND(time_limit_ends_the_whole_group),
-    ON_A_COMMAND(command_that_ignores_sigterm_is_killed_two_seconds_later),
-    ON_A_COMMAND(group_may_tidy_up_after_the_shell_is_gone),
+    ON_A_COMMAND(time_limit_kills_the_whole_process_group),
+    ON_A_COMMAND(command_ignoring_sigterm_is_killed_after_two_seconds),
+    ON_A_COMMAND(process_group_may_clean_up_after_the_shell_exits),
     ON_A_COMMAND(exit_0_after_the_time_limit_is_still_a_retry),
-    ON_A_COMMAND(grandchild_with_our_stderr_does_not_hold_back_the_result),
-    ON_A_COMMAND(cancel_ends_running_commands_and_ignores_their_results),
+    ON_A_COMMAND(grandchild_holding_stderr_does_not_delay_the_result),
+    ON_A_COMMAND(cancel_kills_running_commands_and_ignores_results),
 };
 
 const struct suite_part exec_end_tests = SUITE_PART(tests);

@@ -19,7 +19,7 @@ static void assert_env(const char *env, const char *entry)
 }
 
 /* A relay's environment holds passwords, and other things that are meant for it alone. */
-static void command_gets_only_named_variables(void **state)
+static void command_gets_only_the_listed_variables(void **state)
 {
     static const char *const names[] = {
         "OUTBOX_STORE",     "OUTBOX_REDIS_PASSWORD",
@@ -43,7 +43,7 @@ static void command_gets_only_named_variables(void **state)
     free(env);
 }
 
-static void command_gets_variables_that_were_named(void **state)
+static void command_gets_the_variables_listed_in_env(void **state)
 {
     struct peer *p = *state;
     setenv("SHOP_URL", "https://shop.example", 1);
@@ -59,7 +59,7 @@ static void command_gets_variables_that_were_named(void **state)
     free(env);
 }
 
-static void facts_are_in_the_environment(void **state)
+static void event_fields_are_in_the_environment(void **state)
 {
     struct peer *p = *state;
     open_command(p, "{ echo; env; } > $dir/env", 0, 1);
@@ -104,7 +104,7 @@ static void field_cannot_add_a_variable(void **state)
 }
 
 /* The obstacle is in our environment, not in the event. */
-static void environment_that_is_full_already_is_down(void **state)
+static void full_environment_makes_the_sink_down(void **state)
 {
     struct peer *p = *state;
     struct rlimit old;
@@ -134,7 +134,7 @@ static void environment_that_is_full_already_is_down(void **state)
     sink_assert_says(p->rig.items[0], "environment");
 }
 
-static void absent_facts_are_unset_even_if_inherited(void **state)
+static void absent_fields_are_unset_even_if_inherited(void **state)
 {
     static const char *const names[] = {"OUTBOX_AGGREGATE_TYPE", "OUTBOX_AGGREGATE_ID",
                                         "OUTBOX_VERSION", "OUTBOX_TENANT"};
@@ -154,7 +154,7 @@ static void absent_facts_are_unset_even_if_inherited(void **state)
     free(env);
 }
 
-static void command_gets_no_descriptor_of_ours(void **state)
+static void command_inherits_no_descriptor(void **state)
 {
     struct peer *p = *state;
     int leaky = open("/dev/null", O_RDONLY); /* without O_CLOEXEC, as in many a host program */
@@ -191,12 +191,12 @@ static void command_gets_default_signals_and_an_empty_mask(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_COMMAND(field_cannot_add_a_variable),
-    ON_A_COMMAND(environment_that_is_full_already_is_down),
-    ON_A_COMMAND(facts_are_in_the_environment),
-    ON_A_COMMAND(command_gets_only_named_variables),
-    ON_A_COMMAND(command_gets_variables_that_were_named),
-    ON_A_COMMAND(absent_facts_are_unset_even_if_inherited),
-    ON_A_COMMAND(command_gets_no_descriptor_of_ours),
+    ON_A_COMMAND(full_environment_makes_the_sink_down),
+    ON_A_COMMAND(event_fields_are_in_the_environment),
+    ON_A_COMMAND(command_gets_only_the_listed_variables),
+    ON_A_COMMAND(command_gets_the_variables_listed_in_env),
+    ON_A_COMMAND(absent_fields_are_unset_even_if_inherited),
+    ON_A_COMMAND(command_inherits_no_descriptor),
     ON_A_COMMAND(command_gets_default_signals_and_an_empty_mask),
 };
 

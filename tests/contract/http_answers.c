@@ -8,7 +8,7 @@
 
 #include "http_rig.h"
 
-static void every_status_has_its_fate(void **state)
+static void every_status_has_its_outcome(void **state)
 {
     static const struct {
         unsigned code;
@@ -79,7 +79,7 @@ static void retry_after_is_honoured(void **state)
     }
 }
 
-static void nothing_is_sent_before_retry_after_is_over(void **state)
+static void nothing_is_sent_before_retry_after_expires(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -107,7 +107,7 @@ static void redirect_is_not_followed(void **state)
     assert_int_equal(http_peer_requests(f->peer), 1);
 }
 
-static void huge_answer_is_cut_and_never_repeated(void **state)
+static void huge_response_is_truncated_and_never_echoed(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -123,7 +123,7 @@ static void huge_answer_is_cut_and_never_repeated(void **state)
     sink_assert_says(it, "HTTP 500: no   [31mway ??");
 }
 
-static void silence_ends_at_the_time_limit(void **state)
+static void silent_endpoint_times_out(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -143,7 +143,7 @@ static void silence_ends_at_the_time_limit(void **state)
     sink_assert_says(it, "no whole answer within 30s");
 }
 
-static void as_many_at_once_as_set_and_no_more(void **state)
+static void requests_in_flight_stay_within_the_limit(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -159,7 +159,7 @@ static void as_many_at_once_as_set_and_no_more(void **state)
     assert_int_equal(f->rig.answered, 8);
 }
 
-static void connections_are_used_again(void **state)
+static void connections_are_reused(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -181,7 +181,7 @@ static void connection_closed_while_idle_is_harmless(void **state)
     assert_int_equal(http_peer_connections(f->peer), 5);
 }
 
-static void no_descriptors_left_is_down_and_said(void **state)
+static void running_out_of_descriptors_is_reported_as_down(void **state)
 {
     struct fixture *f = *state;
     struct rlimit old, few;
@@ -198,7 +198,7 @@ static void no_descriptors_left_is_down_and_said(void **state)
     sink_rig_passes_again(&f->rig);
 }
 
-static void rate_is_kept(void **state)
+static void rate_limit_is_kept(void **state)
 {
     struct fixture *f = *state;
     f->o.rate = 100;
@@ -211,7 +211,7 @@ static void rate_is_kept(void **state)
     assert_in_range(took, 290, 60000); /* ten at once, then one every 10 ms */
 }
 
-static void event_alone_waits_for_its_turn(void **state)
+static void single_event_waits_for_the_rate_limit(void **state)
 {
     struct fixture *f = *state;
     f->o.rate = 1;
@@ -228,7 +228,7 @@ static void event_alone_waits_for_its_turn(void **state)
     assert_int_equal(it->status, SINK_DELIVERED);
 }
 
-static void answer_is_made_fit_to_print(void **state)
+static void response_text_is_sanitized(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -240,19 +240,19 @@ static void answer_is_made_fit_to_print(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_PEER(every_status_has_its_fate),
+    ON_A_PEER(every_status_has_its_outcome),
     ON_A_PEER(retry_after_is_honoured),
-    ON_A_PEER(nothing_is_sent_before_retry_after_is_over),
+    ON_A_PEER(nothing_is_sent_before_retry_after_expires),
     ON_A_PEER(redirect_is_not_followed),
-    ON_A_PEER(huge_answer_is_cut_and_never_repeated),
-    ON_A_PEER(silence_ends_at_the_time_limit),
-    ON_A_PEER(as_many_at_once_as_set_and_no_more),
-    ON_A_PEER(connections_are_used_again),
+    ON_A_PEER(huge_response_is_truncated_and_never_echoed),
+    ON_A_PEER(silent_endpoint_times_out),
+    ON_A_PEER(requests_in_flight_stay_within_the_limit),
+    ON_A_PEER(connections_are_reused),
     ON_A_PEER(connection_closed_while_idle_is_harmless),
-    ON_A_PEER(no_descriptors_left_is_down_and_said),
-    ON_A_PEER(rate_is_kept),
-    ON_A_PEER(event_alone_waits_for_its_turn),
-    ON_A_PEER(answer_is_made_fit_to_print),
+    ON_A_PEER(running_out_of_descriptors_is_reported_as_down),
+    ON_A_PEER(rate_limit_is_kept),
+    ON_A_PEER(single_event_waits_for_the_rate_limit),
+    ON_A_PEER(response_text_is_sanitized),
 };
 
 const struct suite_part http_answers_tests = SUITE_PART(tests);

@@ -56,7 +56,7 @@ static void every_secret_signs_and_each_verifies(void **state)
     free(signature);
 }
 
-static void secret_headers_are_sent_and_never_repeated(void **state)
+static void secret_headers_are_sent_and_never_echoed(void **state)
 {
     struct fixture *f = *state;
     sink_tmp_write(f->secrets, "Authorization: Bearer s3cr3t-t0k3n\nX-Tenant:  blue \n");
@@ -71,7 +71,7 @@ static void secret_headers_are_sent_and_never_repeated(void **state)
 }
 
 /* The answer repeats path and query of the URL, where endpoints have their tokens. */
-static void what_stands_behind_the_host_is_never_repeated(void **state)
+static void url_path_and_query_are_never_echoed(void **state)
 {
     static const char *const bodies[] = {"no such token: t0ken", "Cannot POST /hook",
                                          "/hook?token=t0ken is not ours"};
@@ -90,7 +90,7 @@ static void what_stands_behind_the_host_is_never_repeated(void **state)
 }
 
 /* An excerpt may end in the middle of a secret. */
-static void half_a_secret_is_not_repeated_either(void **state)
+static void part_of_a_secret_is_not_echoed_either(void **state)
 {
     struct fixture *f = *state;
     char body[400];
@@ -106,7 +106,7 @@ static void half_a_secret_is_not_repeated_either(void **state)
     assert_null(strstr(it->text, "s3cr3t"));
 }
 
-static void changed_secrets_and_headers_count_without_a_restart(void **state)
+static void changed_secrets_and_headers_apply_without_a_restart(void **state)
 {
     struct fixture *f = *state;
     char headers[SINK_PATH_SIZE + 16];
@@ -142,7 +142,7 @@ static void changed_secrets_and_headers_count_without_a_restart(void **state)
     assert_int_equal(http_peer_requests(f->peer), 3);
 }
 
-static void bad_header_files_are_refused_without_their_values(void **state)
+static void invalid_header_files_are_refused_without_showing_values(void **state)
 {
     static const char *const bad[] = {
         "s3cr3t\n",      "a b: s3cr3t\n",        "Host: s3cr3t\n", "ce-id: s3cr3t\n",
@@ -159,11 +159,11 @@ static void bad_header_files_are_refused_without_their_values(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_PEER(every_secret_signs_and_each_verifies),
-    ON_A_PEER(secret_headers_are_sent_and_never_repeated),
-    ON_A_PEER(what_stands_behind_the_host_is_never_repeated),
-    ON_A_PEER(half_a_secret_is_not_repeated_either),
-    ON_A_PEER(changed_secrets_and_headers_count_without_a_restart),
-    ON_A_PEER(bad_header_files_are_refused_without_their_values),
+    ON_A_PEER(secret_headers_are_sent_and_never_echoed),
+    ON_A_PEER(url_path_and_query_are_never_echoed),
+    ON_A_PEER(part_of_a_secret_is_not_echoed_either),
+    ON_A_PEER(changed_secrets_and_headers_apply_without_a_restart),
+    ON_A_PEER(invalid_header_files_are_refused_without_showing_values),
 };
 
 const struct suite_part http_secrets_tests = SUITE_PART(tests);

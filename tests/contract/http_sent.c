@@ -24,7 +24,7 @@ static struct sink_item *odd_event(struct fixture *f)
     return it;
 }
 
-static void attributes_go_as_headers_and_cannot_break_out(void **state)
+static void attributes_become_headers_and_cannot_inject_others(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
@@ -54,7 +54,7 @@ static void attributes_go_as_headers_and_cannot_break_out(void **state)
     free(body);
 }
 
-static void structured_mode_puts_all_into_the_body(void **state)
+static void structured_mode_puts_everything_in_the_body(void **state)
 {
     struct fixture *f = *state;
     f->o.mode = HTTP_STRUCTURED;
@@ -107,7 +107,7 @@ static void event_with_too_many_headers_is_rejected_alone(void **state)
 }
 
 /* What is too long for a header fits into JSON. */
-static void long_key_is_whole_in_structured_mode(void **state)
+static void long_key_is_not_truncated_in_structured_mode(void **state)
 {
     struct fixture *f = *state;
     size_t n;
@@ -126,7 +126,7 @@ static void long_key_is_whole_in_structured_mode(void **state)
     free(body);
 }
 
-static void text_that_is_no_utf_8_is_rejected_in_structured_mode(void **state)
+static void invalid_utf_8_is_rejected_in_structured_mode(void **state)
 {
     struct fixture *f = *state;
     f->o.mode = HTTP_STRUCTURED;
@@ -142,7 +142,7 @@ static void text_that_is_no_utf_8_is_rejected_in_structured_mode(void **state)
 
 /* The event is as large as events may be, and all of it is percent-encoded. The endpoint decides.
  * */
-static void headers_of_an_event_within_its_limits_are_sent(void **state)
+static void headers_within_the_event_limits_are_sent(void **state)
 {
     struct fixture *f = *state;
     char *headers = malloc(EVENT_HEADERS_MAX + 1), key[EVENT_KEY_MAX];
@@ -162,12 +162,12 @@ static void headers_of_an_event_within_its_limits_are_sent(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_PEER(attributes_go_as_headers_and_cannot_break_out),
-    ON_A_PEER(structured_mode_puts_all_into_the_body),
+    ON_A_PEER(attributes_become_headers_and_cannot_inject_others),
+    ON_A_PEER(structured_mode_puts_everything_in_the_body),
     ON_A_PEER(event_with_too_many_headers_is_rejected_alone),
-    ON_A_PEER(long_key_is_whole_in_structured_mode),
-    ON_A_PEER(text_that_is_no_utf_8_is_rejected_in_structured_mode),
-    ON_A_PEER(headers_of_an_event_within_its_limits_are_sent),
+    ON_A_PEER(long_key_is_not_truncated_in_structured_mode),
+    ON_A_PEER(invalid_utf_8_is_rejected_in_structured_mode),
+    ON_A_PEER(headers_within_the_event_limits_are_sent),
 };
 
 const struct suite_part http_sent_tests = SUITE_PART(tests);

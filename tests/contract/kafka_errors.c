@@ -38,7 +38,7 @@ static void ready(struct peer *p)
     assert_int_equal(run_one(p, "\"first\"")->status, SINK_DELIVERED);
 }
 
-static void refusal_of_a_batch_hits_only_the_guilty_event(void **state)
+static void refused_batch_fails_only_the_offending_event(void **state)
 {
     struct peer *p = *state;
     ready(p);
@@ -56,7 +56,7 @@ static void refusal_of_a_batch_hits_only_the_guilty_event(void **state)
     assert_stored_once(p);
 }
 
-static void batch_of_innocents_passes_in_smaller_ones(void **state)
+static void batch_that_is_too_large_is_split(void **state)
 {
     struct peer *p = *state;
     ready(p);
@@ -67,7 +67,7 @@ static void batch_of_innocents_passes_in_smaller_ones(void **state)
     assert_stored_once(p);
 }
 
-static void nothing_behind_a_refused_batch_is_stored_before_it(void **state)
+static void events_behind_a_refused_batch_do_not_overtake_it(void **state)
 {
     struct peer *p = *state;
     ready(p);
@@ -78,7 +78,7 @@ static void nothing_behind_a_refused_batch_is_stored_before_it(void **state)
     assert_stored_once(p);
 }
 
-static void trouble_that_passes_repeats_and_loses_nothing(void **state)
+static void transient_errors_lose_and_repeat_nothing(void **state)
 {
     struct peer *p = *state;
     ready(p);
@@ -91,7 +91,7 @@ static void trouble_that_passes_repeats_and_loses_nothing(void **state)
 }
 
 /* The producer is dead then, for good; another takes its place. */
-static void fatal_error_of_the_producer_is_down_and_heals(void **state)
+static void fatal_producer_error_is_down_until_recreated(void **state)
 {
     struct peer *p = *state;
     ready(p);
@@ -131,7 +131,7 @@ static int64_t step_asleep(struct peer *p)
     return took - (awake_ns() - awake);
 }
 
-static void silent_broker_is_down_in_time_and_nothing_waits_for_it(void **state)
+static void silent_broker_is_down_in_time_and_blocks_no_call(void **state)
 {
     struct peer *p = *state;
     char path[128];
@@ -167,7 +167,7 @@ static void silent_broker_is_down_in_time_and_nothing_waits_for_it(void **state)
 
 /* A request of the library's own, for metadata, was on its way before the events were taken: that
  * it times out, and with it the connection, says nothing about them yet. */
-static void request_that_timed_out_before_ours_is_no_verdict(void **state)
+static void timeout_of_an_earlier_request_fails_no_event(void **state)
 {
     struct peer *p = *state;
     char path[200];
@@ -196,7 +196,7 @@ static void request_that_timed_out_before_ours_is_no_verdict(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void missing_topic_of_a_template_holds_up_no_other(void **state)
+static void missing_topic_of_a_template_blocks_no_other_topic(void **state)
 {
     struct peer *p = *state;
     tell("topic absent-%s 1", p->topic);
@@ -242,7 +242,7 @@ static void missing_topic_cuts_no_chain_that_follows(void **state)
     tell("topic-error %s 0", absent);
 }
 
-static void missing_topic_refuses_all(void **state)
+static void missing_topic_refuses_every_event(void **state)
 {
     struct peer *p = *state;
     tell("topic-error %s %d", p->topic, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
@@ -255,7 +255,7 @@ static void missing_topic_refuses_all(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void chain_stays_in_order_behind_a_refusal(void **state)
+static void chain_keeps_its_order_behind_a_refusal(void **state)
 {
     struct peer *p = *state;
     open_topic(p, "{type}?rdkafka.linger.ms=50");
@@ -278,17 +278,17 @@ static void chain_stays_in_order_behind_a_refusal(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(refusal_of_a_batch_hits_only_the_guilty_event),
-    OWN(batch_of_innocents_passes_in_smaller_ones),
-    OWN(nothing_behind_a_refused_batch_is_stored_before_it),
-    OWN(trouble_that_passes_repeats_and_loses_nothing),
-    OWN(fatal_error_of_the_producer_is_down_and_heals),
-    OWN(silent_broker_is_down_in_time_and_nothing_waits_for_it),
-    OWN(request_that_timed_out_before_ours_is_no_verdict),
-    OWN(missing_topic_of_a_template_holds_up_no_other),
+    OWN(refused_batch_fails_only_the_offending_event),
+    OWN(batch_that_is_too_large_is_split),
+    OWN(events_behind_a_refused_batch_do_not_overtake_it),
+    OWN(transient_errors_lose_and_repeat_nothing),
+    OWN(fatal_producer_error_is_down_until_recreated),
+    OWN(silent_broker_is_down_in_time_and_blocks_no_call),
+    OWN(timeout_of_an_earlier_request_fails_no_event),
+    OWN(missing_topic_of_a_template_blocks_no_other_topic),
     OWN(missing_topic_cuts_no_chain_that_follows),
-    OWN(missing_topic_refuses_all),
-    OWN(chain_stays_in_order_behind_a_refusal),
+    OWN(missing_topic_refuses_every_event),
+    OWN(chain_keeps_its_order_behind_a_refusal),
 };
 
 const struct suite_part kafka_errors_tests = SUITE_PART(tests);

@@ -36,7 +36,7 @@ static enum sink_status status_of(enum kafka_meaning meaning)
     return SINK_DOWN;
 }
 
-static void answers_have_the_fate_of_the_table(void **state)
+static void every_error_code_has_the_documented_outcome(void **state)
 {
     struct peer *p = *state;
     size_t tried = 0;
@@ -60,7 +60,7 @@ static void answers_have_the_fate_of_the_table(void **state)
 }
 
 /* Nothing is buried for a reason that nobody has thought of. */
-static void unknown_answer_is_down(void **state)
+static void unknown_error_code_is_down(void **state)
 {
     struct peer *p = *state;
     open_topic(p, p->topic);
@@ -71,8 +71,8 @@ static void unknown_answer_is_down(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(answers_have_the_fate_of_the_table),
-    OWN(unknown_answer_is_down),
+    OWN(every_error_code_has_the_documented_outcome),
+    OWN(unknown_error_code_is_down),
 };
 
 const struct suite_part kafka_fates_tests = SUITE_PART(tests);

@@ -50,7 +50,7 @@ static void event_without_a_key_has_none(void **state)
     assert_true(seen.partitions > 1); /* an empty key would have put all into one */
 }
 
-static void receipt_and_mark_name_the_place(void **state)
+static void receipt_and_mark_hold_partition_and_offset(void **state)
 {
     struct peer *p = *state;
     char receipt[96];
@@ -68,7 +68,7 @@ static void receipt_and_mark_name_the_place(void **state)
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &marks), 0);
 }
 
-static void message_is_what_the_format_says(void **state)
+static void message_matches_its_format(void **state)
 {
     struct peer *p = *state;
     struct seen seen = {0};
@@ -84,7 +84,7 @@ static void message_is_what_the_format_says(void **state)
     assert_true(str_is(it->ev.type, seen.type));
 }
 
-static void topic_of_a_template_has_only_what_kafka_allows(void **state)
+static void templated_topic_has_only_characters_kafka_allows(void **state)
 {
     struct peer *p = *state;
     char topic[96];
@@ -112,7 +112,7 @@ static void topic_of_a_template_has_only_what_kafka_allows(void **state)
 
 /* The look at the topic may end after the first event: the broker that confirmed it has a number
  * by then, and its name is found by the look. */
-static void sink_is_attended_until_the_look_at_its_topic_is_over(void **state)
+static void sink_is_polled_until_its_topic_check_ends(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
@@ -134,11 +134,9 @@ static void sink_is_attended_until_the_look_at_its_topic_is_over(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(sink_is_attended_until_the_look_at_its_topic_is_over),
-    OWN(event_without_a_key_has_none),
-    OWN(receipt_and_mark_name_the_place),
-    OWN(message_is_what_the_format_says),
-    OWN(topic_of_a_template_has_only_what_kafka_allows),
+    OWN(sink_is_polled_until_its_topic_check_ends),        OWN(event_without_a_key_has_none),
+    OWN(receipt_and_mark_hold_partition_and_offset),       OWN(message_matches_its_format),
+    OWN(templated_topic_has_only_characters_kafka_allows),
 };
 
 const struct suite_part kafka_messages_tests = SUITE_PART(tests);

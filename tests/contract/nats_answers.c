@@ -23,7 +23,7 @@ static void refused_until_stream(struct peer *p, const char *words, const char *
     assert_int_equal(nats_server_count(&server, "S"), 2);
 }
 
-static void stored_event_has_its_place_as_receipt(void **state)
+static void stored_event_has_its_stream_position_as_receipt(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -35,7 +35,7 @@ static void stored_event_has_its_place_as_receipt(void **state)
     assert_int_equal(marks[0].hi, 2);
 }
 
-static void missing_stream_refuses_until_it_is_made(void **state)
+static void missing_stream_refuses_until_created(void **state)
 {
     struct peer *p = *state;
     js_DeleteStream(server.js, "S", NULL, NULL);
@@ -44,7 +44,7 @@ static void missing_stream_refuses_until_it_is_made(void **state)
 }
 
 /* At first it looks like one that has no leader. Then the stream is looked for. */
-static void deleted_stream_refuses_until_it_is_made_again(void **state)
+static void deleted_stream_refuses_until_recreated(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -71,7 +71,7 @@ static void stream_without_our_subject_refuses(void **state)
     refused_until_stream(p, "it takes x.*; the events go to s", "{\"subjects\":[\"s\"]}");
 }
 
-static void stream_that_never_answers_refuses(void **state)
+static void stream_that_never_acknowledges_refuses(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"no_ack\":true}");
@@ -79,7 +79,7 @@ static void stream_that_never_answers_refuses(void **state)
     refused_until_stream(p, "no_ack", "{\"subjects\":[\"s\"]}");
 }
 
-static void stream_is_made_only_if_we_are_told_to(void **state)
+static void stream_is_created_only_if_configured(void **state)
 {
     struct peer *p = *state;
     jsStreamInfo *info = NULL;
@@ -94,7 +94,7 @@ static void stream_is_made_only_if_we_are_told_to(void **state)
     jsStreamInfo_Destroy(info);
 }
 
-static void full_stream_is_down_until_there_is_room(void **state)
+static void full_stream_is_down_until_space_is_freed(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"max_msgs\":2,\"discard\":\"new\"}");
@@ -127,7 +127,7 @@ static void full_subject_refuses_its_own_events(void **state)
     assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
-static void event_larger_than_the_stream_allows_is_rejected_unasked(void **state)
+static void event_over_the_streams_size_limit_is_rejected_unsent(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"max_msg_size\":1000}");
@@ -151,7 +151,7 @@ static void update(const char *json)
     natsMsg_Destroy(reply);
 }
 
-static void event_that_the_server_finds_too_large_is_rejected(void **state)
+static void event_the_server_calls_too_large_is_rejected(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -177,7 +177,7 @@ static void subject_of_another_stream_is_refused(void **state)
     js_DeleteStream(server.js, "T", NULL, NULL);
 }
 
-static void subject_that_no_stream_takes_is_refused_alone(void **state)
+static void subject_without_a_stream_is_refused_alone(void **state)
 {
     struct peer *p = *state;
     open_with(p, "{aggregate_type}", "stream=S");
@@ -190,7 +190,7 @@ static void subject_that_no_stream_takes_is_refused_alone(void **state)
     assert_int_equal(it->status, SINK_DELIVERED);
 }
 
-static void subject_we_may_not_publish_to_is_refused(void **state)
+static void subject_without_publish_permission_is_refused(void **state)
 {
     struct peer *p = *state;
     setenv("OUTBOX_NATS_PASSWORD", "guest", 1);
@@ -222,7 +222,7 @@ static void send_again(struct peer *p, const char *query, useconds_t pause)
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
 }
 
-static void event_sent_again_is_stored_once(void **state)
+static void resent_event_is_stored_once(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -234,7 +234,7 @@ static void event_sent_again_is_stored_once(void **state)
 }
 
 /* The second half shows that the first is due to looking back. */
-static void looking_back_finds_what_the_duplicate_window_forgot(void **state)
+static void lookup_finds_events_older_than_the_duplicate_window(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"duplicate_window\":100000000}");
@@ -248,7 +248,7 @@ static void looking_back_finds_what_the_duplicate_window_forgot(void **state)
     assert_int_equal(nats_server_count(&server, "S"), 10);
 }
 
-static void two_consumers_of_a_stream_do_not_swallow_each_other(void **state)
+static void two_consumers_of_a_stream_do_not_deduplicate_each_other(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -275,7 +275,7 @@ static void cautions_about(struct peer *p, const char *config, const char *query
     sink_rig_init(&p->rig);
 }
 
-static void settings_that_lose_events_are_told(void **state)
+static void stream_settings_that_lose_events_are_reported(void **state)
 {
     struct peer *p = *state;
     static const char *const cases[][2] = {
@@ -297,7 +297,7 @@ static void settings_that_lose_events_are_told(void **state)
     assert_null(strstr(p->rig.sk->ops->caution(p->rig.sk), "duplicate_window"));
 }
 
-static void user_without_read_rights_delivers_with_a_caution(void **state)
+static void user_without_read_rights_delivers_with_a_warning(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -315,23 +315,23 @@ static void user_without_read_rights_delivers_with_a_caution(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(stored_event_has_its_place_as_receipt),
-    OWN(missing_stream_refuses_until_it_is_made),
-    OWN(deleted_stream_refuses_until_it_is_made_again),
+    OWN(stored_event_has_its_stream_position_as_receipt),
+    OWN(missing_stream_refuses_until_created),
+    OWN(deleted_stream_refuses_until_recreated),
     OWN(stream_without_our_subject_refuses),
-    OWN(stream_that_never_answers_refuses),
-    OWN(stream_is_made_only_if_we_are_told_to),
-    OWN(full_stream_is_down_until_there_is_room),
+    OWN(stream_that_never_acknowledges_refuses),
+    OWN(stream_is_created_only_if_configured),
+    OWN(full_stream_is_down_until_space_is_freed),
     OWN(full_subject_refuses_its_own_events),
-    OWN(event_larger_than_the_stream_allows_is_rejected_unasked),
-    OWN(event_that_the_server_finds_too_large_is_rejected),
+    OWN(event_over_the_streams_size_limit_is_rejected_unsent),
+    OWN(event_the_server_calls_too_large_is_rejected),
     OWN(subject_of_another_stream_is_refused),
-    OWN(subject_that_no_stream_takes_is_refused_alone),
-    OWN(subject_we_may_not_publish_to_is_refused),
-    OWN(event_sent_again_is_stored_once),
-    OWN(looking_back_finds_what_the_duplicate_window_forgot),
-    OWN(two_consumers_of_a_stream_do_not_swallow_each_other),
-    OWN(settings_that_lose_events_are_told),
-    OWN(user_without_read_rights_delivers_with_a_caution),
+    OWN(subject_without_a_stream_is_refused_alone),
+    OWN(subject_without_publish_permission_is_refused),
+    OWN(resent_event_is_stored_once),
+    OWN(lookup_finds_events_older_than_the_duplicate_window),
+    OWN(two_consumers_of_a_stream_do_not_deduplicate_each_other),
+    OWN(stream_settings_that_lose_events_are_reported),
+    OWN(user_without_read_rights_delivers_with_a_warning),
 };
 const struct suite_part nats_answers_tests = SUITE_PART(tests);

@@ -127,7 +127,7 @@ static void password_comes_from_a_file_that_may_change(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void withdrawn_user_is_down_until_it_is_back(void **state)
+static void revoked_user_is_down_until_restored(void **state)
 {
     struct peer *p = *state;
     setenv("OUTBOX_NATS_PASSWORD", "guest", 1);
@@ -145,7 +145,7 @@ static void withdrawn_user_is_down_until_it_is_back(void **state)
 #define NKEY "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
 #define SEED "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 
-static void key_logs_in(void **state)
+static void nkey_logs_in(void **state)
 {
     struct peer *p = *state;
     char path[128], query[400];
@@ -186,7 +186,7 @@ static void token_logs_in(void **state)
     nats_server_start(&server, ACCOUNTS);
 }
 
-static void idle_connection_that_was_closed_is_no_failure(void **state)
+static void closed_idle_connection_is_no_failure(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -245,7 +245,7 @@ static void mute_close(struct mute *m)
 /* More attempts than a sink may have threads that are stuck. */
 #define ATTEMPTS 12
 
-static void server_that_stalls_in_the_handshake_is_down_in_time(void **state)
+static void server_stalling_in_the_handshake_is_down_in_time(void **state)
 {
     struct peer *p = *state;
     struct mute m;
@@ -277,15 +277,15 @@ static const struct CMUnitTest tests[] = {
     OWN(unreachable_server_blocks_no_call),
     OWN(other_hosts_are_tried_in_turn),
     OWN(password_comes_from_a_file_that_may_change),
-    OWN(withdrawn_user_is_down_until_it_is_back),
-    OWN(key_logs_in),
+    OWN(revoked_user_is_down_until_restored),
+    OWN(nkey_logs_in),
     OWN(token_logs_in),
-    OWN(idle_connection_that_was_closed_is_no_failure),
+    OWN(closed_idle_connection_is_no_failure),
 };
 const struct suite_part nats_connection_tests = SUITE_PART(tests);
 
 static const struct CMUnitTest tls_tests[] = {
     OWN(stopped_server_blocks_no_call_and_is_down_in_time),
-    OWN(server_that_stalls_in_the_handshake_is_down_in_time),
+    OWN(server_stalling_in_the_handshake_is_down_in_time),
 };
 const struct suite_part nats_tls_tests = SUITE_PART(tls_tests);

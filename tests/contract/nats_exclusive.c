@@ -5,7 +5,7 @@
 
 #include "nats_peer.h"
 
-static void order_is_kept_by_the_sink_only_if_the_stream_is_ours(void **state)
+static void sink_keeps_order_only_on_an_exclusive_stream(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -127,7 +127,7 @@ static void rejected_event_is_left_out_of_the_chain(void **state)
     stored_order(1, 4);
 }
 
-static void killed_server_costs_neither_order_nor_repeats(void **state)
+static void killed_server_causes_no_reordering_or_repeats(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"duplicate_window\":100000000}");
@@ -164,12 +164,12 @@ static void idle_restart_beyond_the_window_begins_a_new_chain(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(order_is_kept_by_the_sink_only_if_the_stream_is_ours),
+    OWN(sink_keeps_order_only_on_an_exclusive_stream),
     OWN(refused_event_stops_everything_behind_it),
     OWN(foreign_message_stops_everything_behind_it),
     OWN(chain_begins_behind_any_message),
     OWN(rejected_event_is_left_out_of_the_chain),
-    OWN(killed_server_costs_neither_order_nor_repeats),
+    OWN(killed_server_causes_no_reordering_or_repeats),
     OWN(idle_restart_beyond_the_window_begins_a_new_chain),
 };
 const struct suite_part nats_exclusive_tests = SUITE_PART(tests);

@@ -51,7 +51,7 @@ static void plain_message_has_payload_and_headers(void **state)
 
 /* An event comes from somebody who may only emit. What it says must not steer the server, nor end
  * a line. */
-static void headers_of_an_event_steer_nothing(void **state)
+static void event_headers_cannot_set_nats_headers(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"allow_rollup_hdrs\":true}");
@@ -73,7 +73,7 @@ static void headers_of_an_event_steer_nothing(void **state)
     header_is(2, "%20f", "%20g%20");
 }
 
-static void other_formats_are_what_their_names_say(void **state)
+static void other_formats_match_their_names(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S&format=cloudevents&source=/shop%20%25");
@@ -99,7 +99,7 @@ static void other_formats_are_what_their_names_say(void **state)
     header_is(1, "type", NULL);
 }
 
-static void subject_has_one_token_for_each_value(void **state)
+static void subject_has_one_token_per_value(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s.{type}.{aggregate_id}.{header.h}", "stream=S");
@@ -114,7 +114,7 @@ static void subject_has_one_token_for_each_value(void **state)
 }
 
 /* No stream takes a subject with an empty token, so it would count as a stream that is away. */
-static void empty_value_costs_its_event_alone(void **state)
+static void empty_subject_value_rejects_only_its_event(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s.{header.h}.x", "stream=S");
@@ -128,8 +128,10 @@ static void empty_value_costs_its_event_alone(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(plain_message_has_payload_and_headers),  OWN(headers_of_an_event_steer_nothing),
-    OWN(other_formats_are_what_their_names_say), OWN(subject_has_one_token_for_each_value),
-    OWN(empty_value_costs_its_event_alone),
+    OWN(plain_message_has_payload_and_headers),
+    OWN(event_headers_cannot_set_nats_headers),
+    OWN(other_formats_match_their_names),
+    OWN(subject_has_one_token_per_value),
+    OWN(empty_subject_value_rejects_only_its_event),
 };
 const struct suite_part nats_messages_tests = SUITE_PART(tests);

@@ -22,7 +22,7 @@ static size_t turn(struct store_rig *g, struct store *st, const struct claim_req
     return g->b.n;
 }
 
-static void filter_that_wants_one_of_many_gets_there_in_few_turns(void **state)
+static void selective_filter_reaches_its_event_in_few_turns(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -109,7 +109,7 @@ static void large_events_are_read_once(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(filter_that_wants_one_of_many_gets_there_in_few_turns),
+    ON_A_STORE(selective_filter_reaches_its_event_in_few_turns),
     ON_A_STORE(large_events_are_read_once),
 };
 const struct suite_part pg_ahead_tests = SUITE_PART(tests);

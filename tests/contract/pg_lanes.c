@@ -32,7 +32,7 @@ static void fill(struct store_rig *g, int lanes)
     insert_events();
 }
 
-static void many_lanes_take_hardly_more_turns_than_one(void **state)
+static void many_lanes_need_hardly_more_turns_than_one(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -62,7 +62,7 @@ static int64_t lanes_of(const struct worker *w)
     return n;
 }
 
-static void sole_worker_of_a_new_consumer_has_all_lanes_at_once(void **state)
+static void sole_worker_of_a_new_consumer_gets_all_lanes_at_once(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -95,7 +95,7 @@ static void sole_worker_of_a_new_consumer_has_all_lanes_at_once(void **state)
 }
 
 /* Two that share the work must not begin with everything in the hands of one. */
-static void workers_that_start_together_take_a_lane_each(void **state)
+static void workers_starting_together_take_one_lane_each(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -128,7 +128,7 @@ static void sole_worker_keeps_the_lanes_of_an_older_consumer(void **state)
     dismiss(&a);
 }
 
-static void idle_worker_gets_some_of_the_lanes_of_a_busy_one(void **state)
+static void idle_worker_takes_lanes_from_a_busy_one(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -162,7 +162,7 @@ static void idle_worker_gets_some_of_the_lanes_of_a_busy_one(void **state)
 }
 
 /* Several relays start while the first has all lanes: none is left without until the next look. */
-static void workers_that_come_at_once_all_get_lanes_of_the_first(void **state)
+static void workers_arriving_together_all_get_lanes_of_the_first(void **state)
 {
     struct store_rig *g = *state;
     static const char *const names[] = {"a", "b", "c", "d"};
@@ -214,12 +214,12 @@ static void events_released_from_split_lanes_are_not_lost(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(many_lanes_take_hardly_more_turns_than_one),
-    ON_A_STORE(sole_worker_of_a_new_consumer_has_all_lanes_at_once),
-    ON_A_STORE(workers_that_start_together_take_a_lane_each),
+    ON_A_STORE(many_lanes_need_hardly_more_turns_than_one),
+    ON_A_STORE(sole_worker_of_a_new_consumer_gets_all_lanes_at_once),
+    ON_A_STORE(workers_starting_together_take_one_lane_each),
     ON_A_STORE(sole_worker_keeps_the_lanes_of_an_older_consumer),
-    ON_A_STORE(idle_worker_gets_some_of_the_lanes_of_a_busy_one),
-    ON_A_STORE(workers_that_come_at_once_all_get_lanes_of_the_first),
+    ON_A_STORE(idle_worker_takes_lanes_from_a_busy_one),
+    ON_A_STORE(workers_arriving_together_all_get_lanes_of_the_first),
     ON_A_STORE(events_released_from_split_lanes_are_not_lost),
 };
 const struct suite_part pg_lanes_tests = SUITE_PART(tests);

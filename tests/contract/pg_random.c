@@ -387,7 +387,7 @@ static void play(struct store_rig *g, uint64_t seed, int steps)
     tear_down(w);
 }
 
-static void random_commits_and_claims_lose_misorder_and_repeat_nothing(void **state)
+static void random_commits_and_claims_keep_every_event_in_order(void **state)
 {
     const char *one = getenv("OUTBOX_SEED"), *soaking = getenv("OUTBOX_SOAK");
     bool soak = soaking && *soaking == '1';
@@ -407,6 +407,6 @@ static void random_commits_and_claims_lose_misorder_and_repeat_nothing(void **st
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(random_commits_and_claims_lose_misorder_and_repeat_nothing),
+    ON_A_STORE(random_commits_and_claims_keep_every_event_in_order),
 };
 const struct suite_part pg_random_tests = SUITE_PART(tests);

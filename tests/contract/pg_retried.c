@@ -115,7 +115,7 @@ static void failed_event_is_parked_with_its_key_and_its_own_delay(void **state)
 
 /* The two have no time of their own: one waits behind an event of its batch, one behind an event
  * that was parked before. */
-static void event_behind_one_of_its_key_is_parked_without_a_time(void **state)
+static void event_behind_its_key_is_parked_without_a_retry_time(void **state)
 {
     struct worker *w = start(*state);
     no_long_turn(w);
@@ -135,7 +135,7 @@ static void event_behind_one_of_its_key_is_parked_without_a_time(void **state)
 }
 
 /* So it is for a server that makes something else of keys: it looks them up. */
-static void keys_that_the_server_does_not_know_are_looked_up(void **state)
+static void keys_unknown_to_the_server_are_looked_up(void **state)
 {
     struct worker *w = start(*state);
     pg_do(w->db, "CREATE OR REPLACE FUNCTION _knows_keys(sample bigint) RETURNS boolean "
@@ -176,7 +176,7 @@ static void outcome_of_an_event_outside_the_claim_is_refused(void **state)
 
 /* ---- trying again ---- */
 
-static void parked_events_are_tried_again_between_new_ones(void **state)
+static void parked_events_are_retried_between_new_ones(void **state)
 {
     struct worker *w = start(*state);
     no_long_turn(w);
@@ -220,7 +220,7 @@ static void parked_events_are_tried_again_between_new_ones(void **state)
     end(w);
 }
 
-static void event_that_fails_again_counts_its_attempts(void **state)
+static void repeated_failure_counts_attempts(void **state)
 {
     struct worker *w = start(*state);
     no_long_turn(w);
@@ -243,7 +243,7 @@ static void event_that_fails_again_counts_its_attempts(void **state)
 
 /* An event of the batch that is settled may come before a parked one of its key, if it committed
  * late. The later one must not go out while the earlier waits. */
-static void parked_event_does_not_overtake_one_that_fails_now(void **state)
+static void parked_event_does_not_overtake_a_failing_one(void **state)
 {
     struct worker *w = start(*state);
     int64_t later = w->g->b.to + 10;
@@ -263,7 +263,7 @@ static void parked_event_does_not_overtake_one_that_fails_now(void **state)
     end(w);
 }
 
-static void careful_event_is_left_to_the_long_way(void **state)
+static void suspect_event_is_left_to_the_full_turn(void **state)
 {
     struct worker *w = start(*state);
     let_fail(w, 0, 1);
@@ -279,7 +279,7 @@ static void careful_event_is_left_to_the_long_way(void **state)
 }
 
 /* A dead letter that was sent back is whole, though its event is gone. */
-static void event_that_was_trimmed_is_read_from_its_dead_letter(void **state)
+static void trimmed_event_is_read_from_its_dead_letter(void **state)
 {
     struct worker *w = start(*state);
     int64_t seq = w->g->b.ev[1].seq;
@@ -305,13 +305,13 @@ static void event_that_was_trimmed_is_read_from_its_dead_letter(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(failed_event_is_parked_with_its_key_and_its_own_delay),
-    ON_A_STORE(event_behind_one_of_its_key_is_parked_without_a_time),
-    ON_A_STORE(keys_that_the_server_does_not_know_are_looked_up),
+    ON_A_STORE(event_behind_its_key_is_parked_without_a_retry_time),
+    ON_A_STORE(keys_unknown_to_the_server_are_looked_up),
     ON_A_STORE(outcome_of_an_event_outside_the_claim_is_refused),
-    ON_A_STORE(parked_events_are_tried_again_between_new_ones),
-    ON_A_STORE(event_that_fails_again_counts_its_attempts),
-    ON_A_STORE(parked_event_does_not_overtake_one_that_fails_now),
-    ON_A_STORE(careful_event_is_left_to_the_long_way),
-    ON_A_STORE(event_that_was_trimmed_is_read_from_its_dead_letter),
+    ON_A_STORE(parked_events_are_retried_between_new_ones),
+    ON_A_STORE(repeated_failure_counts_attempts),
+    ON_A_STORE(parked_event_does_not_overtake_a_failing_one),
+    ON_A_STORE(suspect_event_is_left_to_the_full_turn),
+    ON_A_STORE(trimmed_event_is_read_from_its_dead_letter),
 };
 const struct suite_part pg_retried_tests = SUITE_PART(tests);

@@ -81,7 +81,7 @@ static struct company *warm_up(struct store_rig *g)
     return c;
 }
 
-static void each_gets_what_is_new_and_settles_it_in_one_transaction(void **state)
+static void batch_hands_out_and_settles_in_one_transaction(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -126,7 +126,7 @@ static void events_of_a_batched_claim_go_to_one_worker(void **state)
     dismiss(c);
 }
 
-static void each_filter_gets_its_own(void **state)
+static void each_filter_gets_its_matches(void **state)
 {
     struct company *c = warm_up(*state);
     struct filter *f;
@@ -158,7 +158,7 @@ static void each_filter_gets_its_own(void **state)
     dismiss(c);
 }
 
-static void what_waits_for_its_time_is_told(void **state)
+static void time_of_the_next_delayed_event_is_reported(void **state)
 {
     struct company *c = warm_up(*state);
     emit_with(c->g->st, "t.e", "a", "{}", store_now.wall + 5000);
@@ -169,7 +169,7 @@ static void what_waits_for_its_time_is_told(void **state)
 }
 
 /* Whatever has to be considered is left to a turn of its own, and holds nobody else up. */
-static void turn_that_is_not_simple_is_left_out_of_the_batch(void **state)
+static void complex_turn_is_left_out_of_the_batch(void **state)
 {
     struct company *c = warm_up(*state);
     struct error err;
@@ -193,7 +193,7 @@ static void turn_that_is_not_simple_is_left_out_of_the_batch(void **state)
     dismiss(c);
 }
 
-static void settlement_with_an_exception_is_left_alone(void **state)
+static void settlement_with_failures_is_left_to_a_single_turn(void **state)
 {
     struct company *c = warm_up(*state);
     struct error err;
@@ -244,7 +244,7 @@ static void backlog_is_claimed_in_batched_turns(void **state)
     dismiss(c);
 }
 
-static void backlog_is_left_to_a_turn_of_its_own_alone(void **state)
+static void large_backlog_is_left_to_a_separate_turn(void **state)
 {
     next_apart = true;
     struct company *c = warm_up(*state);
@@ -278,7 +278,7 @@ static void too_large_batch_ends_early_and_the_rest_comes_next(void **state)
     dismiss(c);
 }
 
-static void events_that_cannot_be_kept_are_given_back(void **state)
+static void events_that_do_not_fit_in_memory_are_given_back(void **state)
 {
     struct company *c = warm_up(*state);
     struct arena small;
@@ -296,7 +296,7 @@ static void events_that_cannot_be_kept_are_given_back(void **state)
     dismiss(c);
 }
 
-static void of_two_workers_of_a_consumer_one_is_left_alone(void **state)
+static void second_worker_of_a_consumer_is_left_out_of_the_batch(void **state)
 {
     struct company *c = warm_up(*state);
     struct error err;
@@ -313,7 +313,7 @@ static void of_two_workers_of_a_consumer_one_is_left_alone(void **state)
     dismiss(c);
 }
 
-static void numbers_that_begin_again_are_left_to_a_turn_of_its_own(void **state)
+static void restarted_sequence_is_left_to_a_separate_turn(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -328,7 +328,7 @@ static void numbers_that_begin_again_are_left_to_a_turn_of_its_own(void **state)
     dismiss(c);
 }
 
-static void epochs_that_are_behind_fail_all_and_are_put_right_alone(void **state)
+static void lagging_epochs_fail_the_batch_and_are_repaired_singly(void **state)
 {
     struct company *c = warm_up(*state);
     struct error err;
@@ -377,14 +377,14 @@ static void late_commit_is_handed_out_by_batched_turns(void **state)
         claim(state); \
     }
 ALONE(events_of_a_batched_claim_go_to_one_worker)
-ALONE(each_filter_gets_its_own)
-ALONE(what_waits_for_its_time_is_told)
-ALONE(turn_that_is_not_simple_is_left_out_of_the_batch)
+ALONE(each_filter_gets_its_matches)
+ALONE(time_of_the_next_delayed_event_is_reported)
+ALONE(complex_turn_is_left_out_of_the_batch)
 ALONE(too_large_batch_ends_early_and_the_rest_comes_next)
-ALONE(numbers_that_begin_again_are_left_to_a_turn_of_its_own)
+ALONE(restarted_sequence_is_left_to_a_separate_turn)
 ALONE(late_commit_is_handed_out_by_batched_turns)
 
-static void turn_alone_settles_and_hands_out_in_one_transaction(void **state)
+static void single_turn_settles_and_hands_out_in_one_transaction(void **state)
 {
     next_apart = true;
     struct company *c = warm_up(*state);
@@ -413,7 +413,7 @@ static void turn_alone_settles_and_hands_out_in_one_transaction(void **state)
 }
 
 /* The answer brings few and small events along. */
-static void events_that_are_many_or_large_are_handed_out_alone_as_well(void **state)
+static void single_turn_hands_out_many_or_large_events(void **state)
 {
     next_apart = true;
     struct company *c = warm_up(*state);
@@ -445,7 +445,7 @@ static bool settle_alone(struct company *c, struct claim_request *req)
 
 /* A claim is its owner's, who alone settles it; with something new to claim in the same turn, or
  * nothing. */
-static void claim_of_another_is_not_settled_alone(void **state)
+static void single_turn_does_not_settle_anothers_claim(void **state)
 {
     next_apart = true;
     struct company *c = warm_up(*state);
@@ -465,7 +465,7 @@ static void claim_of_another_is_not_settled_alone(void **state)
 
 /* Nor by the owner itself once the lease has run out: another may have taken the events over by the
  * time that it would say so. */
-static void claim_that_has_run_out_is_not_settled_alone(void **state)
+static void single_turn_does_not_settle_an_expired_claim(void **state)
 {
     next_apart = true;
     struct company *c = warm_up(*state);
@@ -483,7 +483,7 @@ static void claim_that_has_run_out_is_not_settled_alone(void **state)
 }
 
 /* An event with a number that the consumer is past, of a transaction that it has not seen. */
-static void number_from_before_is_left_to_a_turn_of_its_own(void **state)
+static void reused_number_is_left_to_a_separate_turn(void **state)
 {
     next_apart = true;
     struct company *c = warm_up(*state);
@@ -527,7 +527,7 @@ static struct watch_result glance(struct store *st, bool payloads, struct sight 
     return found;
 }
 
-static void look_shows_each_commit_once(void **state)
+static void poll_reports_each_commit_once(void **state)
 {
     struct store_rig *g = *state;
     struct sight s;
@@ -565,7 +565,7 @@ static void many_commits_at_once_wake_every_consumer(void **state)
     PQfinish(db);
 }
 
-static void general_wake_up_differs_from_one_for_an_event(void **state)
+static void general_wake_up_differs_from_a_wake_up_for_an_event(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -589,34 +589,34 @@ static void general_wake_up_differs_from_one_for_an_event(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(each_gets_what_is_new_and_settles_it_in_one_transaction),
+    ON_A_STORE(batch_hands_out_and_settles_in_one_transaction),
     ON_A_STORE(events_of_a_batched_claim_go_to_one_worker),
-    ON_A_STORE(each_filter_gets_its_own),
-    ON_A_STORE(what_waits_for_its_time_is_told),
-    ON_A_STORE(turn_that_is_not_simple_is_left_out_of_the_batch),
-    ON_A_STORE(settlement_with_an_exception_is_left_alone),
+    ON_A_STORE(each_filter_gets_its_matches),
+    ON_A_STORE(time_of_the_next_delayed_event_is_reported),
+    ON_A_STORE(complex_turn_is_left_out_of_the_batch),
+    ON_A_STORE(settlement_with_failures_is_left_to_a_single_turn),
     ON_A_STORE(backlog_is_claimed_in_batched_turns),
     ON_A_STORE(too_large_batch_ends_early_and_the_rest_comes_next),
-    ON_A_STORE(events_that_cannot_be_kept_are_given_back),
-    ON_A_STORE(of_two_workers_of_a_consumer_one_is_left_alone),
-    ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own),
-    ON_A_STORE(epochs_that_are_behind_fail_all_and_are_put_right_alone),
+    ON_A_STORE(events_that_do_not_fit_in_memory_are_given_back),
+    ON_A_STORE(second_worker_of_a_consumer_is_left_out_of_the_batch),
+    ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn),
+    ON_A_STORE(lagging_epochs_fail_the_batch_and_are_repaired_singly),
     ON_A_STORE(late_commit_is_handed_out_by_batched_turns),
     ON_A_STORE(events_of_a_batched_claim_go_to_one_worker_alone),
-    ON_A_STORE(each_filter_gets_its_own_alone),
-    ON_A_STORE(what_waits_for_its_time_is_told_alone),
-    ON_A_STORE(turn_that_is_not_simple_is_left_out_of_the_batch_alone),
-    ON_A_STORE(backlog_is_left_to_a_turn_of_its_own_alone),
+    ON_A_STORE(each_filter_gets_its_matches_alone),
+    ON_A_STORE(time_of_the_next_delayed_event_is_reported_alone),
+    ON_A_STORE(complex_turn_is_left_out_of_the_batch_alone),
+    ON_A_STORE(large_backlog_is_left_to_a_separate_turn),
     ON_A_STORE(too_large_batch_ends_early_and_the_rest_comes_next_alone),
-    ON_A_STORE(numbers_that_begin_again_are_left_to_a_turn_of_its_own_alone),
+    ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn_alone),
     ON_A_STORE(late_commit_is_handed_out_by_batched_turns_alone),
-    ON_A_STORE(turn_alone_settles_and_hands_out_in_one_transaction),
-    ON_A_STORE(events_that_are_many_or_large_are_handed_out_alone_as_well),
-    ON_A_STORE(claim_of_another_is_not_settled_alone),
-    ON_A_STORE(claim_that_has_run_out_is_not_settled_alone),
-    ON_A_STORE(number_from_before_is_left_to_a_turn_of_its_own),
-    ON_A_STORE(look_shows_each_commit_once),
+    ON_A_STORE(single_turn_settles_and_hands_out_in_one_transaction),
+    ON_A_STORE(single_turn_hands_out_many_or_large_events),
+    ON_A_STORE(single_turn_does_not_settle_anothers_claim),
+    ON_A_STORE(single_turn_does_not_settle_an_expired_claim),
+    ON_A_STORE(reused_number_is_left_to_a_separate_turn),
+    ON_A_STORE(poll_reports_each_commit_once),
     ON_A_STORE(many_commits_at_once_wake_every_consumer),
-    ON_A_STORE(general_wake_up_differs_from_one_for_an_event),
+    ON_A_STORE(general_wake_up_differs_from_a_wake_up_for_an_event),
 };
 const struct suite_part pg_turns_tests = SUITE_PART(tests);

@@ -15,7 +15,7 @@ static void assert_key(PGconn *db, const char *type, const char *id)
     assert_int_equal(pg_key(str_of(type), str_of(id)), there);
 }
 
-static void key_is_the_number_that_the_server_makes_of_it(void **state)
+static void key_hash_equals_the_servers(void **state)
 {
     (void)state;
     PGconn *db = pg_connect();
@@ -110,7 +110,7 @@ static void events_behind_a_parked_one_wait(void **state)
 }
 
 /* So it is with a server that hashes otherwise, or has texts in another encoding. */
-static void events_wait_for_a_worker_that_does_not_know_the_keys(void **state)
+static void events_wait_if_the_worker_does_not_know_the_keys(void **state)
 {
     PGconn *db = pg_connect();
     pg_do(db, "CREATE OR REPLACE FUNCTION _knows_keys(sample bigint) RETURNS boolean "
@@ -120,8 +120,8 @@ static void events_wait_for_a_worker_that_does_not_know_the_keys(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(key_is_the_number_that_the_server_makes_of_it),
+    ON_A_STORE(key_hash_equals_the_servers),
     ON_A_STORE(events_behind_a_parked_one_wait),
-    ON_A_STORE(events_wait_for_a_worker_that_does_not_know_the_keys),
+    ON_A_STORE(events_wait_if_the_worker_does_not_know_the_keys),
 };
 const struct suite_part pg_waiting_tests = SUITE_PART(tests);

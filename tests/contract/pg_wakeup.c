@@ -75,7 +75,7 @@ static int64_t wakeup_locks(PGconn *db)
                          "AND (classid::bigint << 32 | objid::bigint) = _wakeup_key()");
 }
 
-static void sleeper_is_notified_of_a_commit_and_a_waking_worker_is_not(void **state)
+static void commit_notifies_sleeping_but_not_waking_workers(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -95,7 +95,7 @@ static void sleeper_is_notified_of_a_commit_and_a_waking_worker_is_not(void **st
 }
 
 /* At a low rate, releasing and retaking the lock for each event would cost more than notifying. */
-static void sleeper_that_finds_a_few_events_has_producers_ring_on(void **state)
+static void sleeper_finding_few_events_keeps_notifications_on(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -142,7 +142,7 @@ static void *turn_in_thread(void *ctx)
 
 /* A commit comes after the look has read its snapshot and before it has answered: the notification
  * comes along with the answer, and the socket has nothing left to tell. */
-static void ring_that_comes_along_with_an_answer_is_heard(void **state)
+static void notification_arriving_with_an_answer_is_noticed(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect(), *gate = pg_connect();
@@ -175,7 +175,7 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
 
 /* The holder wakes and takes its event. Unless the listener takes the lock, the next producer does
  * not notify. */
-static void listener_takes_the_place_of_a_holder_that_got_up(void **state)
+static void listener_replaces_a_lock_holder_that_woke_up(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -212,7 +212,7 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
 
 /* The event comes without a notification, as when a retry falls due: only the worker that wakes can
  * tell the others. An INSERT with an explicit xid notifies no worker. */
-static void lock_holder_that_wakes_unasked_tells_the_listeners(void **state)
+static void lock_holder_waking_early_notifies_the_listeners(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -224,7 +224,7 @@ static void lock_holder_that_wakes_unasked_tells_the_listeners(void **state)
     sleepers_release(&s);
 }
 
-static void emit_where_no_trigger_fires_rings_as_well(void **state)
+static void emit_without_triggers_notifies_too(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -268,7 +268,7 @@ static struct watch_result glance(struct store *st)
     return found;
 }
 
-static void busy_producers_make_polls_rarer_and_delay_the_lock(void **state)
+static void busy_producers_reduce_polling_and_delay_the_lock(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -298,15 +298,15 @@ static void busy_producers_make_polls_rarer_and_delay_the_lock(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(busy_producers_make_polls_rarer_and_delay_the_lock),
-    ON_A_STORE(sleeper_is_notified_of_a_commit_and_a_waking_worker_is_not),
-    ON_A_STORE(sleeper_that_finds_a_few_events_has_producers_ring_on),
+    ON_A_STORE(busy_producers_reduce_polling_and_delay_the_lock),
+    ON_A_STORE(commit_notifies_sleeping_but_not_waking_workers),
+    ON_A_STORE(sleeper_finding_few_events_keeps_notifications_on),
     ON_A_STORE(worker_about_to_sleep_during_a_commit_polls_again_soon),
-    ON_A_STORE(ring_that_comes_along_with_an_answer_is_heard),
-    ON_A_STORE(listener_takes_the_place_of_a_holder_that_got_up),
+    ON_A_STORE(notification_arriving_with_an_answer_is_noticed),
+    ON_A_STORE(listener_replaces_a_lock_holder_that_woke_up),
     ON_A_STORE(notified_listener_without_events_does_not_lose_its_lock),
-    ON_A_STORE(lock_holder_that_wakes_unasked_tells_the_listeners),
-    ON_A_STORE(emit_where_no_trigger_fires_rings_as_well),
+    ON_A_STORE(lock_holder_waking_early_notifies_the_listeners),
+    ON_A_STORE(emit_without_triggers_notifies_too),
     ON_A_STORE(listener_replaces_a_dead_lock_holder_after_its_timeout),
 };
 const struct suite_part pg_wakeup_tests = SUITE_PART(tests);

@@ -6,7 +6,7 @@
 #include "rabbitmq_peer.h"
 #include "sink/rabbitmq_impl.h"
 
-static void unroutable_event_is_tried_again_until_a_queue_is_bound(void **state)
+static void unroutable_event_is_retried_until_a_queue_is_bound(void **state)
 {
     struct peer *p = *state;
     rabbitmq_server_declare(&broker, "lonely", true);
@@ -38,7 +38,7 @@ static void unroutable_events_can_be_rejected_or_ignored(void **state)
 }
 
 /* Among many in flight, a return ends its own event and no other. */
-static void each_of_many_ends_by_its_own_route(void **state)
+static void each_event_of_a_batch_gets_its_own_outcome(void **state)
 {
     struct peer *p = *state;
     char key[256];
@@ -81,7 +81,7 @@ static void missing_exchange_refuses_until_it_is_declared(void **state)
 }
 
 /* The broker tells by closing the channel; the connection stays. */
-static void exchange_deleted_under_way_refuses_until_it_is_back(void **state)
+static void exchange_deleted_while_running_refuses_until_recreated(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
@@ -97,7 +97,7 @@ static void exchange_deleted_under_way_refuses_until_it_is_back(void **state)
     assert_int_equal(messages("q"), 3);
 }
 
-static void create_makes_exchange_queue_and_binding(void **state)
+static void create_declares_exchange_queue_and_binding(void **state)
 {
     struct peer *p = *state;
     open_to(p, "made", "create=on&queue=made-q&binding=order.%23");
@@ -111,7 +111,7 @@ static void create_makes_exchange_queue_and_binding(void **state)
 }
 
 /* What differs shows only by trying to create it, and is used nevertheless. */
-static void exchange_that_is_not_durable_is_a_caution(void **state)
+static void non_durable_exchange_is_warned_about(void **state)
 {
     struct peer *p = *state;
     rabbitmq_server_declare(&broker, "fleeting", false);
@@ -123,7 +123,7 @@ static void exchange_that_is_not_durable_is_a_caution(void **state)
     rabbitmq_server_delete(&broker, "fleeting", NULL);
 }
 
-static void full_queue_is_down_and_its_events_pass_once_it_has_room(void **state)
+static void full_queue_is_down_until_it_has_room(void **state)
 {
     struct peer *p = *state;
     rabbitmq_server_declare(&broker, "narrow", true);
@@ -206,7 +206,7 @@ static void alarm_is_down_with_the_brokers_reason_and_blocks_no_call(void **stat
 
 /* An event that was written before the alarm is given back when its time is up, with the reason,
  * and the connection is kept. */
-static void event_in_flight_at_an_alarm_is_given_back_in_time(void **state)
+static void event_in_flight_at_an_alarm_is_returned_in_time(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
@@ -231,7 +231,7 @@ static void event_in_flight_at_an_alarm_is_given_back_in_time(void **state)
 }
 
 /* The broker closes the channel over a message that is too large, and does not say which one. */
-static void message_that_is_too_large_is_rejected_alone(void **state)
+static void oversized_message_is_rejected_alone(void **state)
 {
     struct peer *p = *state;
     erlang("application:set_env(rabbit, max_message_size, 65536).");
@@ -251,7 +251,7 @@ static void message_that_is_too_large_is_rejected_alone(void **state)
     sink_assert_says(p->rig.items[20], "larger than configured max size");
 }
 
-static void exchange_that_the_user_may_not_write_to_refuses(void **state)
+static void exchange_without_write_permission_refuses(void **state)
 {
     struct peer *p = *state;
     erlang(
@@ -268,7 +268,7 @@ static void exchange_that_the_user_may_not_write_to_refuses(void **state)
 }
 
 /* A right that is missing for one topic concerns the events of that topic. */
-static void topic_that_may_not_be_written_holds_up_no_other(void **state)
+static void topic_without_write_permission_blocks_no_other(void **state)
 {
     struct peer *p = *state;
     erlang("rabbit_auth_backend_internal:set_topic_permissions(<<\"guest\">>, <<\"/\">>, "
@@ -287,7 +287,7 @@ static void topic_that_may_not_be_written_holds_up_no_other(void **state)
 }
 
 /* A queue that is there and whose node is away is no reason to give its events up. */
-static void only_what_does_not_exist_is_refused_at_set_up(void **state)
+static void setup_refuses_only_missing_objects(void **state)
 {
     static const struct {
         int code;
@@ -320,19 +320,19 @@ static int alarm_teardown(void **state)
 #define ALARMED(fn) cmocka_unit_test_setup_teardown(fn, rabbitmq_peer_setup, alarm_teardown)
 
 static const struct CMUnitTest tests[] = {
-    OWN(unroutable_event_is_tried_again_until_a_queue_is_bound),
+    OWN(unroutable_event_is_retried_until_a_queue_is_bound),
     OWN(unroutable_events_can_be_rejected_or_ignored),
-    OWN(each_of_many_ends_by_its_own_route),
+    OWN(each_event_of_a_batch_gets_its_own_outcome),
     OWN(missing_exchange_refuses_until_it_is_declared),
-    OWN(exchange_deleted_under_way_refuses_until_it_is_back),
-    OWN(create_makes_exchange_queue_and_binding),
-    OWN(exchange_that_is_not_durable_is_a_caution),
-    OWN(full_queue_is_down_and_its_events_pass_once_it_has_room),
+    OWN(exchange_deleted_while_running_refuses_until_recreated),
+    OWN(create_declares_exchange_queue_and_binding),
+    OWN(non_durable_exchange_is_warned_about),
+    OWN(full_queue_is_down_until_it_has_room),
     ALARMED(alarm_is_down_with_the_brokers_reason_and_blocks_no_call),
-    ALARMED(event_in_flight_at_an_alarm_is_given_back_in_time),
-    OWN(message_that_is_too_large_is_rejected_alone),
-    OWN(exchange_that_the_user_may_not_write_to_refuses),
-    OWN(topic_that_may_not_be_written_holds_up_no_other),
-    cmocka_unit_test(only_what_does_not_exist_is_refused_at_set_up),
+    ALARMED(event_in_flight_at_an_alarm_is_returned_in_time),
+    OWN(oversized_message_is_rejected_alone),
+    OWN(exchange_without_write_permission_refuses),
+    OWN(topic_without_write_permission_blocks_no_other),
+    cmocka_unit_test(setup_refuses_only_missing_objects),
 };
 const struct suite_part rabbitmq_answers_tests = SUITE_PART(tests);

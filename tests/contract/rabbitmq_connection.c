@@ -81,7 +81,7 @@ static const char close_all[] = "[rabbit_networking:close_connection(C, \"by a t
                                 "C <- rabbit_networking:connections()].";
 
 /* Whatever was sent and not confirmed comes back, and passes on the next connection. */
-static void connection_closed_by_the_broker_is_down_and_heals(void **state)
+static void connection_closed_by_the_broker_is_reopened(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
@@ -100,7 +100,7 @@ static void connection_closed_by_the_broker_is_down_and_heals(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void idle_connection_that_was_closed_costs_no_event_a_failure(void **state)
+static void closed_idle_connection_fails_no_event(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
@@ -112,7 +112,7 @@ static void idle_connection_that_was_closed_costs_no_event_a_failure(void **stat
 }
 
 /* The broker ends a connection that is silent for two heartbeats: ours is not. */
-static void heartbeats_keep_an_idle_connection(void **state)
+static void heartbeats_keep_an_idle_connection_open(void **state)
 {
     struct peer *p = *state;
     open_with(p, "heartbeat=1s");
@@ -163,7 +163,7 @@ static void broker_that_does_not_confirm_is_down_in_time(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void probe_looks_at_everything_and_delivers_nothing(void **state)
+static void probe_checks_everything_and_delivers_nothing(void **state)
 {
     struct peer *p = *state;
     struct error err;
@@ -182,18 +182,18 @@ static const struct CMUnitTest tests[] = {
     OWN(password_file_is_read_again),
     OWN(missing_virtual_host_is_down),
     OWN(next_node_is_tried),
-    OWN(connection_closed_by_the_broker_is_down_and_heals),
-    OWN(idle_connection_that_was_closed_costs_no_event_a_failure),
-    OWN(heartbeats_keep_an_idle_connection),
+    OWN(connection_closed_by_the_broker_is_reopened),
+    OWN(closed_idle_connection_fails_no_event),
+    OWN(heartbeats_keep_an_idle_connection_open),
     OWN(silent_broker_is_given_up_after_two_heartbeats),
     OWN(broker_that_does_not_confirm_is_down_in_time),
-    OWN(probe_looks_at_everything_and_delivers_nothing),
+    OWN(probe_checks_everything_and_delivers_nothing),
 };
 const struct suite_part rabbitmq_connection_tests = SUITE_PART(tests);
 
 /* Over TLS */
 
-static void certificate_must_be_good(void **state)
+static void certificate_must_be_valid(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url, "amqps://127.0.0.1:%d/%%2F/orders", broker.tls_port);
@@ -202,7 +202,7 @@ static void certificate_must_be_good(void **state)
     sink_assert_says(p->rig.items[0], "its certificate is not valid");
 }
 
-static void client_certificate_is_a_login(void **state)
+static void client_certificate_logs_in(void **state)
 {
     struct peer *p = *state;
     char query[600];
@@ -246,7 +246,7 @@ static int secured_teardown(void **state)
 
 static const struct CMUnitTest tls[] = {
     OWN_TLS(events_and_confirms_pass_through_tls),
-    OWN_TLS(certificate_must_be_good),
-    OWN_TLS(client_certificate_is_a_login),
+    OWN_TLS(certificate_must_be_valid),
+    OWN_TLS(client_certificate_logs_in),
 };
 const struct suite_part rabbitmq_tls_tests = SUITE_PART(tls);

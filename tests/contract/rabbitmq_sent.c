@@ -33,7 +33,7 @@ static amqp_message_t only_message(char key[256])
     return m;
 }
 
-static void plain_message_has_everything_in_properties_and_headers(void **state)
+static void plain_message_uses_properties_and_headers(void **state)
 {
     struct peer *p = *state;
     char key[256], value[256];
@@ -77,7 +77,7 @@ static void cloudevents_have_their_attributes_in_headers(void **state)
     amqp_destroy_message(&m);
 }
 
-static void debezium_routes_by_the_kind_of_aggregate(void **state)
+static void debezium_routes_by_aggregate_type(void **state)
 {
     struct peer *p = *state;
     char key[256], value[256];
@@ -166,9 +166,9 @@ static void mark_is_the_last_event_that_was_confirmed(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(plain_message_has_everything_in_properties_and_headers),
+    OWN(plain_message_uses_properties_and_headers),
     OWN(cloudevents_have_their_attributes_in_headers),
-    OWN(debezium_routes_by_the_kind_of_aggregate),
+    OWN(debezium_routes_by_aggregate_type),
     OWN(default_exchange_reaches_a_queue_by_its_name),
     OWN(body_is_split_into_frames_of_the_brokers_size),
     OWN(routing_key_that_is_too_long_is_rejected),

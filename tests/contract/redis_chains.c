@@ -183,7 +183,7 @@ static void wrong_type_of_one_stream_stops_only_its_chain(void **state)
     assert_int_equal(p->rig.items[10]->status, SINK_REFUSED);
 }
 
-static void chain_is_cut_where_its_stream_changes(void **state)
+static void chain_is_split_where_its_stream_changes(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream={aggregate_type}");
@@ -199,7 +199,7 @@ static void chain_is_cut_where_its_stream_changes(void **state)
 }
 
 /* An event that its format cannot express is rejected alone, also out of the middle of a script. */
-static void what_a_format_cannot_express_is_rejected_alone(void **state)
+static void event_a_format_cannot_express_is_rejected_alone(void **state)
 {
     struct peer *p = *state;
     static char headers[4096];
@@ -235,7 +235,7 @@ static void chain_keeps_its_order_when_the_server_dies(void **state)
     first_arrivals_are_in_order(p);
 }
 
-static void forgotten_scripts_do_not_matter(void **state)
+static void flushed_scripts_are_loaded_again(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -246,7 +246,7 @@ static void forgotten_scripts_do_not_matter(void **state)
     assert_int_equal(run_chain(p), 40);
 }
 
-static void server_without_scripts_gets_events_one_by_one_and_says_so(void **state)
+static void server_without_scripts_gets_single_events_and_a_warning(void **state)
 {
     struct peer *p = *state;
     setenv(REDIS_PASSWORD_ENV, "pw", 1);
@@ -274,7 +274,7 @@ static void server_without_scripts_gets_events_one_by_one_and_says_so(void **sta
     redis_set(&server, "ACL DELUSER relay");
 }
 
-static void limits_and_marks_hold_for_chains(void **state)
+static void limits_and_marks_apply_to_chains(void **state)
 {
     struct peer *p = *state;
     const struct hwm *m;
@@ -300,17 +300,17 @@ static void chain_waits_for_replicas(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(what_a_format_cannot_express_is_rejected_alone),
+    OWN(event_a_format_cannot_express_is_rejected_alone),
     OWN(chain_is_appended_in_order_by_few_scripts),
     OWN(short_chain_and_single_events_need_no_script),
     OWN(chain_stops_at_the_event_that_fails),
     OWN(refused_chain_is_retried_by_commands_then_by_scripts),
     OWN(wrong_type_of_one_stream_stops_only_its_chain),
-    OWN(chain_is_cut_where_its_stream_changes),
+    OWN(chain_is_split_where_its_stream_changes),
     OWN(chain_keeps_its_order_when_the_server_dies),
-    OWN(forgotten_scripts_do_not_matter),
-    OWN(server_without_scripts_gets_events_one_by_one_and_says_so),
-    OWN(limits_and_marks_hold_for_chains),
+    OWN(flushed_scripts_are_loaded_again),
+    OWN(server_without_scripts_gets_single_events_and_a_warning),
+    OWN(limits_and_marks_apply_to_chains),
     OWN(chain_waits_for_replicas),
 };
 

@@ -24,7 +24,7 @@ static void paused_server_is_down_after_the_time_limit(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void idle_connection_closed_by_the_server_costs_nothing(void **state)
+static void idle_connection_closed_by_the_server_fails_no_event(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -52,7 +52,7 @@ static void assert_held_against_it(struct peer *p, const char *query)
     redis_set(&server, "CONFIG SET client-query-buffer-limit 1gb");
 }
 
-static void event_that_keeps_breaking_the_connection_is_blamed(void **state)
+static void event_that_keeps_breaking_the_connection_is_failed(void **state)
 {
     struct peer *p = *state;
     assert_held_against_it(p, "stream=s");
@@ -61,13 +61,13 @@ static void event_that_keeps_breaking_the_connection_is_blamed(void **state)
 }
 
 /* The commands that go with an event do not hide that it is alone. */
-static void event_that_costs_the_connection_is_found_with_replicas_too(void **state)
+static void event_breaking_the_connection_is_found_with_replicas(void **state)
 {
     assert_held_against_it(*state, "stream=s&replicas=1&replicas-wait=10ms");
 }
 
 /* The server greets us, and falls silent at one event. */
-static void event_that_silences_the_server_is_held_against_it(void **state)
+static void event_that_hangs_the_server_fails(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -121,10 +121,10 @@ static void replicas_are_waited_for(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(paused_server_is_down_after_the_time_limit),
-    OWN(idle_connection_closed_by_the_server_costs_nothing),
-    OWN(event_that_keeps_breaking_the_connection_is_blamed),
-    OWN(event_that_costs_the_connection_is_found_with_replicas_too),
-    OWN(event_that_silences_the_server_is_held_against_it),
+    OWN(idle_connection_closed_by_the_server_fails_no_event),
+    OWN(event_that_keeps_breaking_the_connection_is_failed),
+    OWN(event_breaking_the_connection_is_found_with_replicas),
+    OWN(event_that_hangs_the_server_fails),
     OWN(replicas_are_waited_for),
 };
 

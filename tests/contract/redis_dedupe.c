@@ -42,7 +42,7 @@ static long long remembered(void)
 }
 
 /* A crash between delivery and settlement. */
-static void what_is_there_and_not_settled_is_not_appended_again(void **state)
+static void unsettled_event_already_stored_is_not_appended_again(void **state)
 {
     struct peer *p = *state;
     static const char *const queries[] = {"stream=s&dedupe=on", "stream=s&dedupe=on&maxlen=5000",
@@ -61,7 +61,7 @@ static void what_is_there_and_not_settled_is_not_appended_again(void **state)
     }
 }
 
-static void what_is_settled_is_forgotten(void **state)
+static void ids_of_settled_events_are_forgotten(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&dedupe=on");
@@ -76,7 +76,7 @@ static void what_is_settled_is_forgotten(void **state)
     assert_int_equal(entries("s"), 600);
 }
 
-static void connection_is_as_good_as_before_when_ids_were_forgotten(void **state)
+static void connection_stays_usable_after_ids_are_forgotten(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&dedupe=on");
@@ -88,7 +88,7 @@ static void connection_is_as_good_as_before_when_ids_were_forgotten(void **state
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-static void ids_are_remembered_for_each_stream(void **state)
+static void ids_are_remembered_per_stream(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream={aggregate_type}.{{x}}&dedupe=on");
@@ -105,7 +105,7 @@ static void ids_are_remembered_for_each_stream(void **state)
 }
 
 /* Whoever has crashed cannot say what is settled. */
-static void unsettled_ids_are_forgotten_in_time(void **state)
+static void unsettled_ids_expire(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&dedupe=on&dedupe-keep=1h");
@@ -122,7 +122,7 @@ static void unsettled_ids_are_forgotten_in_time(void **state)
     freeReplyObject(r);
 }
 
-static void without_scripts_it_is_down(void **state)
+static void dedupe_without_scripts_is_down(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&dedupe=on");
@@ -131,12 +131,12 @@ static void without_scripts_it_is_down(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(what_is_there_and_not_settled_is_not_appended_again),
-    OWN(what_is_settled_is_forgotten),
-    OWN(connection_is_as_good_as_before_when_ids_were_forgotten),
-    OWN(ids_are_remembered_for_each_stream),
-    OWN(unsettled_ids_are_forgotten_in_time),
-    OWN(without_scripts_it_is_down),
+    OWN(unsettled_event_already_stored_is_not_appended_again),
+    OWN(ids_of_settled_events_are_forgotten),
+    OWN(connection_stays_usable_after_ids_are_forgotten),
+    OWN(ids_are_remembered_per_stream),
+    OWN(unsettled_ids_expire),
+    OWN(dedupe_without_scripts_is_down),
 };
 
 const struct suite_part redis_dedupe_tests = SUITE_PART(tests);

@@ -8,7 +8,7 @@
 #include "redis_peer.h"
 #include "redis_scripted.h"
 
-static void every_error_has_its_fate(void **state)
+static void every_error_has_its_outcome(void **state)
 {
     static const struct {
         const char *text;
@@ -93,7 +93,7 @@ static enum sink_status status_of(enum redis_fault fault)
     return SINK_DOWN;
 }
 
-static void every_row_of_the_table_has_its_fate(void **state)
+static void every_documented_error_has_its_outcome(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], said[200];
@@ -120,7 +120,7 @@ static void every_row_of_the_table_has_its_fate(void **state)
     sink_tmp_remove(dir);
 }
 
-static void what_redis_says_is_made_fit_to_print(void **state)
+static void redis_error_text_is_sanitized(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], *endless = malloc(4000);
@@ -188,7 +188,7 @@ static void replica_is_down_until_it_is_master(void **state)
 
 /* What the server says to all is no sign that this event ends connections, however often it says
  * so: also if it refuses the last thing it is told before it is ready. */
-static void refused_greeting_is_never_held_against_an_event(void **state)
+static void refused_handshake_fails_no_event(void **state)
 {
     struct peer *p = *state;
     redis_set(&server, "ACL SETUSER default >s3cret resetpass >s3cret");
@@ -229,7 +229,7 @@ static void missing_and_wrong_passwords_are_down(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-static void acl_on_keys_is_about_a_stream_and_on_commands_about_all(void **state)
+static void key_acl_fails_one_stream_and_command_acl_all(void **state)
 {
     struct peer *p = *state;
     setenv(REDIS_PASSWORD_ENV, "pw", 1);
@@ -251,15 +251,15 @@ static void acl_on_keys_is_about_a_stream_and_on_commands_about_all(void **state
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(every_error_has_its_fate),
-    OWN(every_row_of_the_table_has_its_fate),
-    OWN(what_redis_says_is_made_fit_to_print),
+    OWN(every_error_has_its_outcome),
+    OWN(every_documented_error_has_its_outcome),
+    OWN(redis_error_text_is_sanitized),
     OWN(wrong_type_of_the_only_stream_is_refused),
     OWN(out_of_memory_is_down),
     OWN(replica_is_down_until_it_is_master),
     OWN(missing_and_wrong_passwords_are_down),
-    OWN(refused_greeting_is_never_held_against_an_event),
-    OWN(acl_on_keys_is_about_a_stream_and_on_commands_about_all),
+    OWN(refused_handshake_fails_no_event),
+    OWN(key_acl_fails_one_stream_and_command_acl_all),
 };
 
 const struct suite_part redis_errors_tests = SUITE_PART(tests);

@@ -72,7 +72,7 @@ static void lost_lease_stops_new_work_and_stays_with_its_new_holder(void **state
 }
 
 /* A lease ends when its time is over, whether or not Redis can be asked. */
-static void lease_ends_by_itself_while_the_server_hangs(void **state)
+static void lease_expires_while_the_server_hangs(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&lease=lock:outbox&lease-ttl=30s");
@@ -90,7 +90,7 @@ static void lease_ends_by_itself_while_the_server_hangs(void **state)
 static const struct CMUnitTest tests[] = {
     OWN(lease_is_taken_renewed_at_half_and_released_by_its_holder),
     OWN(lost_lease_stops_new_work_and_stays_with_its_new_holder),
-    OWN(lease_ends_by_itself_while_the_server_hangs),
+    OWN(lease_expires_while_the_server_hangs),
 };
 
 const struct suite_part redis_lease_tests = SUITE_PART(tests);

@@ -63,7 +63,7 @@ static redisReply *sends_as(struct peer *p, const char *query, size_t chain)
 
 /* Every format but the contract's has the value and the headers as fields, whether entries come one
  * by one or by script. */
-static void formats_have_value_and_headers_as_fields(void **state)
+static void formats_use_value_and_headers_as_fields(void **state)
 {
     struct peer *p = *state;
     redisReply *r = sends_as(p, "stream=s&format=plain", 5);
@@ -133,13 +133,13 @@ static void stream_of_another_type_refuses_only_its_own_events(void **state)
     assert_one_stream_refuses(*state, "rename one of them");
 }
 
-static void stream_without_ids_refuses_only_its_own_events(void **state)
+static void stream_with_exhausted_ids_refuses_only_its_own_events(void **state)
 {
     redis_set(&server, "XADD bad 18446744073709551615-18446744073709551615 event {}");
     assert_one_stream_refuses(*state, "XSETID");
 }
 
-static void only_stream_without_ids_refuses(void **state)
+static void only_stream_with_exhausted_ids_refuses(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -151,7 +151,7 @@ static void only_stream_without_ids_refuses(void **state)
 }
 
 /* An event that is in the stream is delivered, however odd its id. */
-static void id_beyond_all_clocks_is_a_receipt(void **state)
+static void id_far_in_the_future_is_a_valid_receipt(void **state)
 {
     struct peer *p = *state;
     const struct hwm *m;
@@ -164,7 +164,7 @@ static void id_beyond_all_clocks_is_a_receipt(void **state)
     assert_int_equal(entries("s"), 2);
 }
 
-static void stream_with_too_long_a_name_rejects_its_event_alone(void **state)
+static void overlong_stream_name_rejects_only_its_event(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream={aggregate_id}");
@@ -181,7 +181,7 @@ static void stream_with_too_long_a_name_rejects_its_event_alone(void **state)
 
 /* An event over the limit of the server is rejected by itself, with hundreds before and behind it.
  * */
-static void event_larger_than_the_server_takes_is_rejected_alone(void **state)
+static void event_over_the_servers_limit_is_rejected_alone(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -196,7 +196,7 @@ static void event_larger_than_the_server_takes_is_rejected_alone(void **state)
     assert_int_equal(entries("s"), 400);
 }
 
-static void event_that_lacks_a_part_of_the_name_is_rejected(void **state)
+static void event_missing_a_part_of_the_stream_name_is_rejected(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream={tenant}");
@@ -204,7 +204,7 @@ static void event_that_lacks_a_part_of_the_name_is_rejected(void **state)
     sink_assert_says(p->rig.items[0], "it has no tenant");
 }
 
-static void maxlen_and_maxage_trim_and_warn(void **state)
+static void maxlen_and_maxage_trim_with_a_warning(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -228,7 +228,7 @@ static void maxlen_and_maxage_trim_and_warn(void **state)
     assert_in_range(entries("s"), 1, 150);
 }
 
-static void marks_say_how_far_each_stream_has_come(void **state)
+static void marks_hold_the_position_of_each_stream(void **state)
 {
     struct peer *p = *state;
     const struct hwm *m;
@@ -253,18 +253,18 @@ static void marks_say_how_far_each_stream_has_come(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(entry_has_one_field_with_the_envelope),
-    OWN(formats_have_value_and_headers_as_fields),
+    OWN(formats_use_value_and_headers_as_fields),
     OWN(cloudevents_in_an_entry),
     OWN(debezium_and_json_in_an_entry),
     OWN(stream_of_another_type_refuses_only_its_own_events),
-    OWN(stream_without_ids_refuses_only_its_own_events),
-    OWN(only_stream_without_ids_refuses),
-    OWN(id_beyond_all_clocks_is_a_receipt),
-    OWN(stream_with_too_long_a_name_rejects_its_event_alone),
-    OWN(event_larger_than_the_server_takes_is_rejected_alone),
-    OWN(event_that_lacks_a_part_of_the_name_is_rejected),
-    OWN(maxlen_and_maxage_trim_and_warn),
-    OWN(marks_say_how_far_each_stream_has_come),
+    OWN(stream_with_exhausted_ids_refuses_only_its_own_events),
+    OWN(only_stream_with_exhausted_ids_refuses),
+    OWN(id_far_in_the_future_is_a_valid_receipt),
+    OWN(overlong_stream_name_rejects_only_its_event),
+    OWN(event_over_the_servers_limit_is_rejected_alone),
+    OWN(event_missing_a_part_of_the_stream_name_is_rejected),
+    OWN(maxlen_and_maxage_trim_with_a_warning),
+    OWN(marks_hold_the_position_of_each_stream),
 };
 
 const struct suite_part redis_streams_tests = SUITE_PART(tests);

@@ -64,7 +64,7 @@ static void idle_sink_takes_at_least_one(void **state)
     sink_rig_assert_all(&f->rig, SINK_DELIVERED);
 }
 
-static void answers_exactly_once(void **state)
+static void each_event_is_answered_exactly_once(void **state)
 {
     struct fixture *f = *state;
     sink_rig_add_many(&f->rig, f->c->many, 64);
@@ -120,7 +120,7 @@ static void payload_of_1_mib_arrives_whole(void **state)
 
 /* sink_rig_submit checks the prefix each time. These are enough bytes to make any sink refuse some.
  * */
-static void what_was_refused_can_be_offered_again(void **state)
+static void refused_events_can_be_offered_again(void **state)
 {
     struct fixture *f = *state;
     sink_rig_add_many(&f->rig, f->c->many, 4096);
@@ -130,7 +130,7 @@ static void what_was_refused_can_be_offered_again(void **state)
     assert_arrived(f);
 }
 
-static void broken_peer_is_down_and_heals(void **state)
+static void broken_peer_is_down_until_it_recovers(void **state)
 {
     struct fixture *f = *state;
     sink_rig_add_many(&f->rig, 10, 64);
@@ -192,7 +192,7 @@ static void event_the_sink_cannot_express_is_rejected_alone(void **state)
     sink_arrivals_release(&got);
 }
 
-static void cancel_answers_for_everything(void **state)
+static void cancel_answers_every_event(void **state)
 {
     struct fixture *f = *state;
     struct sink_arrivals got = {0};
@@ -210,7 +210,7 @@ static void cancel_answers_for_everything(void **state)
     sink_arrivals_release(&got);
 }
 
-static void cancelled_events_pass_when_sent_again(void **state)
+static void cancelled_events_can_be_sent_again(void **state)
 {
     struct fixture *f = *state;
     sink_rig_add_many(&f->rig, 3, 64);
@@ -225,7 +225,7 @@ static void cancelled_events_pass_when_sent_again(void **state)
     sink_rig_assert_all(&f->rig, SINK_DELIVERED);
 }
 
-static void idle_sink_does_not_want_to_be_driven(void **state)
+static void idle_sink_needs_no_polling(void **state)
 {
     struct fixture *f = *state;
     assert_int_not_equal(f->rig.sk->ops->deadline(f->rig.sk), 0);
@@ -240,20 +240,20 @@ int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size
 {
     struct CMUnitTest suite[] = {
         CLAIM(idle_sink_takes_at_least_one),
-        CLAIM(answers_exactly_once),
+        CLAIM(each_event_is_answered_exactly_once),
         CLAIM(delivered_events_arrive_in_order_with_their_ids),
         CLAIM(odd_payloads_arrive_byte_for_byte),
         CLAIM(payload_of_1_mib_arrives_whole),
-        CLAIM(what_was_refused_can_be_offered_again),
-        CLAIM(cancel_answers_for_everything),
-        CLAIM(cancelled_events_pass_when_sent_again),
-        CLAIM(idle_sink_does_not_want_to_be_driven),
-        CLAIM(broken_peer_is_down_and_heals),
+        CLAIM(refused_events_can_be_offered_again),
+        CLAIM(cancel_answers_every_event),
+        CLAIM(cancelled_events_can_be_sent_again),
+        CLAIM(idle_sink_needs_no_polling),
+        CLAIM(broken_peer_is_down_until_it_recovers),
         CLAIM(event_the_sink_cannot_express_is_rejected_alone),
     };
     struct suite_part parts[1 + 8] = {{suite, 0}};
     for (size_t i = 0; i < COUNT(suite); i++) {
-        bool cannot = suite[i].test_func == broken_peer_is_down_and_heals && !c->break_peer;
+        bool cannot = suite[i].test_func == broken_peer_is_down_until_it_recovers && !c->break_peer;
         bool nothing = suite[i].test_func == event_the_sink_cannot_express_is_rejected_alone &&
                        !c->spoil;
         if (cannot || nothing)

@@ -44,7 +44,7 @@ static bool was_synced(const char *name)
     return false;
 }
 
-static void claimed_events_are_on_disk_whatever_the_producer_set(void **state)
+static void claimed_events_are_on_disk_whatever_synchronous_says(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -79,7 +79,7 @@ static void claimed_events_are_on_disk_whatever_the_producer_set(void **state)
     sqlite3_close(db);
 }
 
-static void without_a_log_what_is_claimed_is_on_the_disk_as_well(void **state)
+static void claimed_events_are_on_disk_without_wal_too(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -111,8 +111,8 @@ static void without_a_log_what_is_claimed_is_on_the_disk_as_well(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(claimed_events_are_on_disk_whatever_the_producer_set),
-    ON_A_STORE(without_a_log_what_is_claimed_is_on_the_disk_as_well),
+    ON_A_STORE(claimed_events_are_on_disk_whatever_synchronous_says),
+    ON_A_STORE(claimed_events_are_on_disk_without_wal_too),
 };
 
 const struct suite_part sqlite_disk_tests = SUITE_PART(tests);

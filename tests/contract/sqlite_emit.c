@@ -19,7 +19,30 @@ static void emit_is_part_of_the_callers_transaction(void **state)
     assert_int_equal(sqlite3_close(db), SQLITE_OK); /* nothing was left behind on it */
 }
 
-static void savepoint_rolled_back_takes_its_event_with_it(void **state)
+/* Another program writes all the while. */
+static void handled_key_is_known_without_the_write_lock(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool first;
+    sqlite3 *db = lite_connect(), *writer = lite_connect();
+    lite_do(db, "BEGIN");
+    must(g->st->ops->handle_once(g->st, db, STR("h"), STR("k"), STR("p"), &first, &err), &err);
+    assert_true(first);
+    lite_do(db, "COMMIT");
+    sqlite3_busy_timeout(db, 0);
+    lite_do(writer, "BEGIN IMMEDIATE");
+    lite_do(db, "BEGIN");
+    must(g->st->ops->handle_once(g->st, db, STR("h"), STR("k"), STR("p"), &first, &err), &err);
+    assert_false(first);
+    assert_int_equal(
+        g->st->ops->handle_once(g->st, db, STR("h"), STR("k"), STR("other"), &first, &err), -1);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    sqlite3_close(writer);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+static void rolling_back_a_savepoint_removes_its_event(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -44,7 +67,7 @@ static void emit_on_a_callers_connection_needs_a_transaction(void **state)
     sqlite3_close(db);
 }
 
-static void emit_into_a_database_without_outbox_says_so(void **state)
+static void emit_into_a_database_without_an_outbox_is_reported(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -107,7 +130,7 @@ static void plain_and_emitted(struct store *st, sqlite3 *db, sqlite3 *foreign)
     }
 }
 
-static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **state)
+static void ids_ascend_within_a_millisecond_however_emitted(void **state)
 {
     (void)state;
     static const char disorder[] =
@@ -138,7 +161,7 @@ static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **st
     lite_clean();
 }
 
-static void emit_after_the_database_rolled_back_by_itself_is_refused(void **state)
+static void emit_after_an_implicit_rollback_is_refused(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -222,7 +245,7 @@ static void settings_of_the_callers_connection_change_nothing(void **state)
                      (int64_t)(COUNT(settings) + 1) * 2);
 }
 
-static void connection_without_trusted_schema_works_or_is_advised(void **state)
+static void untrusted_schema_works_or_gets_advice(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -239,7 +262,7 @@ static void connection_without_trusted_schema_works_or_is_advised(void **state)
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), stored);
 }
 
-static void outbox_that_the_caller_has_attached_is_found(void **state)
+static void attached_outbox_is_found(void **state)
 {
     struct store_rig *g = *state;
     char path[LITE_PATH], attach[LITE_PATH + 32];
@@ -257,7 +280,7 @@ static void outbox_that_the_caller_has_attached_is_found(void **state)
     sqlite3_close(db);
 }
 
-static void event_that_a_trigger_swallows_is_an_error(void **state)
+static void event_suppressed_by_a_trigger_is_an_error(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -275,7 +298,7 @@ static void event_that_a_trigger_swallows_is_an_error(void **state)
     sqlite3_close(db);
 }
 
-static void callers_connection_to_a_file_that_is_gone_is_refused(void **state)
+static void callers_connection_to_a_deleted_file_is_refused(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -302,17 +325,18 @@ static void callers_connection_to_a_file_that_is_gone_is_refused(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(emit_is_part_of_the_callers_transaction),
-    ON_A_STORE(savepoint_rolled_back_takes_its_event_with_it),
+    ON_A_STORE(handled_key_is_known_without_the_write_lock),
+    ON_A_STORE(rolling_back_a_savepoint_removes_its_event),
     ON_A_STORE(emit_on_a_callers_connection_needs_a_transaction),
-    ON_A_STORE(emit_into_a_database_without_outbox_says_so),
+    ON_A_STORE(emit_into_a_database_without_an_outbox_is_reported),
     ON_A_STORE(plain_insert_works_and_gets_a_uuid7),
-    cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
-    ON_A_STORE(emit_after_the_database_rolled_back_by_itself_is_refused),
+    cmocka_unit_test(ids_ascend_within_a_millisecond_however_emitted),
+    ON_A_STORE(emit_after_an_implicit_rollback_is_refused),
     ON_A_STORE(settings_of_the_callers_connection_change_nothing),
-    ON_A_STORE(connection_without_trusted_schema_works_or_is_advised),
-    ON_A_STORE(outbox_that_the_caller_has_attached_is_found),
-    ON_A_STORE(event_that_a_trigger_swallows_is_an_error),
-    ON_A_STORE(callers_connection_to_a_file_that_is_gone_is_refused),
+    ON_A_STORE(untrusted_schema_works_or_gets_advice),
+    ON_A_STORE(attached_outbox_is_found),
+    ON_A_STORE(event_suppressed_by_a_trigger_is_an_error),
+    ON_A_STORE(callers_connection_to_a_deleted_file_is_refused),
 };
 
 const struct suite_part sqlite_emit_tests = SUITE_PART(tests);

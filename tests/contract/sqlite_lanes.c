@@ -92,7 +92,7 @@ static void worker_without_a_lane_gets_one_at_the_next_turn(void **state)
 }
 
 /* Whoever has everything there is need not be asked to share it. */
-static void worker_asks_for_no_lane_if_there_is_nothing_more_to_do(void **state)
+static void worker_without_work_requests_no_lane(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -135,7 +135,7 @@ static void unclaimed_lane_is_freed_and_lanes_are_joined_again(void **state)
     dismiss(&b);
 }
 
-static void what_is_given_back_of_all_lanes_comes_again_in_all_of_them(void **state)
+static void events_released_from_all_lanes_return_to_all_lanes(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 16);
@@ -152,7 +152,7 @@ static void what_is_given_back_of_all_lanes_comes_again_in_all_of_them(void **st
 }
 
 /* Once lanes went on by themselves, the place of all of them is not one that all go back to. */
-static void what_is_given_back_of_lanes_that_went_on_is_parked(void **state)
+static void events_released_from_advanced_lanes_are_parked(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -175,7 +175,7 @@ static void what_is_given_back_of_lanes_that_went_on_is_parked(void **state)
     dismiss(&b);
 }
 
-static void claim_of_all_lanes_that_expires_is_taken_over(void **state)
+static void expired_claim_of_all_lanes_is_taken_over(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -209,6 +209,7 @@ static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
     pass(1001);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 0);
+    assert_in_range(b.hint.wait_ms, 1000, LEASE); /* not for what may not be taken over yet */
     pass(LEASE);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 110);
@@ -299,11 +300,11 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(sole_worker_claims_from_many_lanes_as_from_one),
     ON_A_STORE(one_of_several_workers_takes_a_single_lane),
     ON_A_STORE(worker_without_a_lane_gets_one_at_the_next_turn),
-    ON_A_STORE(worker_asks_for_no_lane_if_there_is_nothing_more_to_do),
+    ON_A_STORE(worker_without_work_requests_no_lane),
     ON_A_STORE(unclaimed_lane_is_freed_and_lanes_are_joined_again),
-    ON_A_STORE(what_is_given_back_of_all_lanes_comes_again_in_all_of_them),
-    ON_A_STORE(what_is_given_back_of_lanes_that_went_on_is_parked),
-    ON_A_STORE(claim_of_all_lanes_that_expires_is_taken_over),
+    ON_A_STORE(events_released_from_all_lanes_return_to_all_lanes),
+    ON_A_STORE(events_released_from_advanced_lanes_are_parked),
+    ON_A_STORE(expired_claim_of_all_lanes_is_taken_over),
     ON_A_STORE(expired_lane_claim_waits_for_an_earlier_whole_claim),
     ON_A_STORE(expired_lane_claim_waits_for_a_whole_claim_that_waits),
     ON_A_STORE(event_in_a_claim_of_all_lanes_is_in_flight),

@@ -28,7 +28,7 @@ static sqlite3 *copy_of_now(void)
     return copy;
 }
 
-static void claim_from_before_a_restore_can_change_nothing_after_it(void **state)
+static void claim_from_before_a_restore_has_no_effect_after_it(void **state)
 {
     struct store_rig *g = *state;
     sqlite3 *db = lite_connect();
@@ -69,7 +69,7 @@ static void claim_from_before_a_restore_can_change_nothing_after_it(void **state
     sqlite3_close(copy);
 }
 
-static void another_outbox_in_the_file_is_told_and_gets_the_consumer(void **state)
+static void replaced_outbox_is_reported_and_gets_the_consumer(void **state)
 {
     struct store_rig *g = *state;
     sqlite3 *empty = copy_of_now(), *db = lite_connect();
@@ -86,7 +86,7 @@ static void another_outbox_in_the_file_is_told_and_gets_the_consumer(void **stat
 
 /* Numbers begin again in every way there is. What is emitted then is delivered, in order, and is
  * not mistaken for earlier events. */
-static void numbers_that_begin_again_lose_nothing(void **state)
+static void restarted_sequence_loses_nothing(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -144,7 +144,7 @@ static void numbers_that_begin_again_lose_nothing(void **state)
     sqlite3_close(db);
 }
 
-static void numbers_that_go_on_are_left_alone(void **state)
+static void continuing_sequence_is_left_alone(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -193,10 +193,10 @@ static void trimming_deletes_no_event_with_a_reused_number(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(claim_from_before_a_restore_can_change_nothing_after_it),
-    ON_A_STORE(another_outbox_in_the_file_is_told_and_gets_the_consumer),
-    ON_A_STORE(numbers_that_begin_again_lose_nothing),
-    ON_A_STORE(numbers_that_go_on_are_left_alone),
+    ON_A_STORE(claim_from_before_a_restore_has_no_effect_after_it),
+    ON_A_STORE(replaced_outbox_is_reported_and_gets_the_consumer),
+    ON_A_STORE(restarted_sequence_loses_nothing),
+    ON_A_STORE(continuing_sequence_is_left_alone),
     ON_A_STORE(trimming_deletes_no_event_with_a_reused_number),
 };
 

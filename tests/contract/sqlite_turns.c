@@ -79,7 +79,7 @@ static void batched_turns_equal_single_turns_in_one_commit(void **state)
     pair_free(p);
 }
 
-static void where_one_turn_fails_none_is_made(void **state)
+static void one_failing_turn_rolls_back_the_batch(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -95,7 +95,7 @@ static void where_one_turn_fails_none_is_made(void **state)
     pair_free(p);
 }
 
-static void batch_is_quiet_only_if_nothing_else_is_to_be_had(void **state)
+static void batch_suppresses_wake_ups_only_with_nothing_left(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -136,7 +136,7 @@ static int look_at(struct store *st, bool *ret_all)
     return shown;
 }
 
-static void watcher_shows_new_events_once_and_else_wakes_all(void **state)
+static void watcher_reports_new_events_once_or_wakes_all(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -170,7 +170,7 @@ static void watcher_shows_new_events_once_and_else_wakes_all(void **state)
 
 /* Two commits with an event each, or one with both and one with anything? All are told, but not
  * at every look. */
-static void doubt_wakes_every_consumer_no_more_often_than_needed(void **state)
+static void unexplained_commits_wake_all_consumers_at_a_bounded_rate(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -201,7 +201,7 @@ static void doubt_wakes_every_consumer_no_more_often_than_needed(void **state)
 }
 
 /* With many consumers to tell, it is told less often. */
-static void doubt_is_told_the_less_often_the_more_there_are_to_tell(void **state)
+static void wake_ups_of_all_get_rarer_with_more_consumers(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -241,7 +241,7 @@ static void doubt_is_told_the_less_often_the_more_there_are_to_tell(void **state
     store_close(lookout);
 }
 
-static void handle_forgets_a_consumer_that_it_is_no_longer_used_for(void **state)
+static void handle_forgets_a_consumer_no_longer_used(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -263,11 +263,11 @@ static void handle_forgets_a_consumer_that_it_is_no_longer_used_for(void **state
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(batched_turns_equal_single_turns_in_one_commit),
-    ON_A_STORE(where_one_turn_fails_none_is_made),
-    ON_A_STORE(batch_is_quiet_only_if_nothing_else_is_to_be_had),
-    ON_A_STORE(watcher_shows_new_events_once_and_else_wakes_all),
-    ON_A_STORE(doubt_wakes_every_consumer_no_more_often_than_needed),
-    ON_A_STORE(doubt_is_told_the_less_often_the_more_there_are_to_tell),
-    ON_A_STORE(handle_forgets_a_consumer_that_it_is_no_longer_used_for),
+    ON_A_STORE(one_failing_turn_rolls_back_the_batch),
+    ON_A_STORE(batch_suppresses_wake_ups_only_with_nothing_left),
+    ON_A_STORE(watcher_reports_new_events_once_or_wakes_all),
+    ON_A_STORE(unexplained_commits_wake_all_consumers_at_a_bounded_rate),
+    ON_A_STORE(wake_ups_of_all_get_rarer_with_more_consumers),
+    ON_A_STORE(handle_forgets_a_consumer_no_longer_used),
 };
 const struct suite_part sqlite_turns_tests = SUITE_PART(tests);

@@ -45,7 +45,7 @@ static int64_t redelivered(struct store_rig *g, int n)
     return steps;
 }
 
-static void cost_of_retried_letters_does_not_grow_with_their_number(void **state)
+static void cost_per_retried_letter_is_constant(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -109,7 +109,7 @@ static int64_t claimed_beside(struct store_rig *g, const char *consumer, int n)
     return steps;
 }
 
-static void claims_cost_the_same_however_many_events_are_parked(void **state)
+static void claim_cost_does_not_depend_on_parked_events(void **state)
 {
     struct store_rig *g = *state;
     int64_t few = claimed_beside(g, "a", 3);
@@ -165,7 +165,7 @@ static int64_t drained(struct store_rig *g, const char *consumer, int lanes, int
     return steps;
 }
 
-static void lanes_of_one_worker_read_their_events_once(void **state)
+static void lanes_of_one_worker_read_each_event_once(void **state)
 {
     struct store_rig *g = *state;
     emit_many(g, EVENTS);
@@ -175,7 +175,7 @@ static void lanes_of_one_worker_read_their_events_once(void **state)
 }
 
 /* What was read for other lanes belongs to numbers that were given again. */
-static void events_with_reused_numbers_are_not_taken_for_earlier_ones(void **state)
+static void events_with_reused_numbers_are_told_apart(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -223,10 +223,10 @@ static void events_with_reused_numbers_are_not_taken_for_earlier_ones(void **sta
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(lanes_of_one_worker_read_their_events_once),
-    ON_A_STORE(events_with_reused_numbers_are_not_taken_for_earlier_ones),
+    ON_A_STORE(lanes_of_one_worker_read_each_event_once),
+    ON_A_STORE(events_with_reused_numbers_are_told_apart),
     ON_A_STORE(claim_of_a_parked_event_reads_no_new_ones),
-    ON_A_STORE(claims_cost_the_same_however_many_events_are_parked),
-    ON_A_STORE(cost_of_retried_letters_does_not_grow_with_their_number),
+    ON_A_STORE(claim_cost_does_not_depend_on_parked_events),
+    ON_A_STORE(cost_per_retried_letter_is_constant),
 };
 const struct suite_part sqlite_work_tests = SUITE_PART(tests);

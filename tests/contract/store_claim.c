@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-static void claimed_events_are_out_of_everyone_elses_reach(void **state)
+static void claimed_events_are_invisible_to_other_workers(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -125,7 +125,7 @@ static void without_order_owners_share_a_lane(void **state)
     assert_int_equal(g->b.ev[0].seq, last + 1);
 }
 
-static void one_owner_may_hold_several_claims_of_a_lane(void **state)
+static void one_owner_may_hold_several_claims_on_a_lane(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -158,7 +158,7 @@ static void claim_inside_a_transaction_is_refused(void **state)
 
 /* Nobody has tried these events. If they stayed claimed, the lease that runs out would count as an
  * attempt. */
-static void events_there_is_no_memory_for_are_not_claimed(void **state)
+static void events_that_do_not_fit_in_memory_are_not_claimed(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -177,7 +177,7 @@ static void events_there_is_no_memory_for_are_not_claimed(void **state)
     }
 }
 
-static void consumers_dont_see_each_other(void **state)
+static void consumers_are_independent(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "a");
@@ -271,7 +271,7 @@ static void two_owners_work_on_different_lanes(void **state)
     assert_int_equal(claim_by(g, request_as("c", "her", ORDER_KEY, 2)), 0);
 }
 
-static void filter_passes_over_what_does_not_match(void **state)
+static void filter_skips_events_that_do_not_match(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -291,7 +291,7 @@ static void filter_passes_over_what_does_not_match(void **state)
     filter_free(f);
 }
 
-static void a_filter_that_never_matches_still_gets_to_the_end(void **state)
+static void filter_that_never_matches_still_reaches_the_end(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -312,18 +312,18 @@ static void a_filter_that_never_matches_still_gets_to_the_end(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(claimed_events_are_out_of_everyone_elses_reach),
+    ON_A_STORE(claimed_events_are_invisible_to_other_workers),
     ON_A_STORE(racing_claimers_never_get_the_same_event),
     ON_A_STORE(without_order_owners_share_a_lane),
-    ON_A_STORE(one_owner_may_hold_several_claims_of_a_lane),
+    ON_A_STORE(one_owner_may_hold_several_claims_on_a_lane),
     ON_A_STORE(claim_inside_a_transaction_is_refused),
-    ON_A_STORE(events_there_is_no_memory_for_are_not_claimed),
-    ON_A_STORE(consumers_dont_see_each_other),
+    ON_A_STORE(events_that_do_not_fit_in_memory_are_not_claimed),
+    ON_A_STORE(consumers_are_independent),
     ON_A_STORE(batch_ends_at_max_bytes),
     ON_A_STORE(lanes_split_the_keys_and_lose_none),
     ON_A_STORE(two_owners_work_on_different_lanes),
-    ON_A_STORE(filter_passes_over_what_does_not_match),
-    ON_A_STORE(a_filter_that_never_matches_still_gets_to_the_end),
+    ON_A_STORE(filter_skips_events_that_do_not_match),
+    ON_A_STORE(filter_that_never_matches_still_reaches_the_end),
 };
 
 const struct suite_part store_claim_tests = SUITE_PART(tests);

@@ -56,7 +56,7 @@ static void paused_consumer_gets_nothing_until_resumed(void **state)
     assert_int_equal(err.code, ERR_NOTFOUND);
 }
 
-static void consumer_with_something_to_lose_is_removed_only_by_force(void **state)
+static void consumer_with_unfinished_work_needs_force_to_be_removed(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -74,7 +74,7 @@ static void consumer_with_something_to_lose_is_removed_only_by_force(void **stat
     assert_int_equal(claim(g, "c"), 1);
 }
 
-static void claim_of_a_removed_consumer_is_none_of_the_one_made_anew(void **state)
+static void claim_of_a_removed_consumer_is_void_once_recreated(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -96,7 +96,7 @@ static void claim_of_a_removed_consumer_is_none_of_the_one_made_anew(void **stat
     arena_release(&before);
 }
 
-static void bad_consumer_names_are_refused(void **state)
+static void invalid_consumer_names_are_refused(void **state)
 {
     struct store_rig *g = *state;
     static const char *const bad[] = {
@@ -127,7 +127,7 @@ static void report_is_shown_until_cleared(void **state)
     assert_null(look(g, "c").last_error);
 }
 
-static void why_it_was_paused_is_over_with_the_pause(void **state)
+static void resuming_clears_the_reason_for_the_pause(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -147,11 +147,11 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(new_consumer_starts_where_it_is_told),
     ON_A_STORE(registering_again_keeps_the_position),
     ON_A_STORE(paused_consumer_gets_nothing_until_resumed),
-    ON_A_STORE(consumer_with_something_to_lose_is_removed_only_by_force),
-    ON_A_STORE(claim_of_a_removed_consumer_is_none_of_the_one_made_anew),
-    ON_A_STORE(bad_consumer_names_are_refused),
+    ON_A_STORE(consumer_with_unfinished_work_needs_force_to_be_removed),
+    ON_A_STORE(claim_of_a_removed_consumer_is_void_once_recreated),
+    ON_A_STORE(invalid_consumer_names_are_refused),
     ON_A_STORE(report_is_shown_until_cleared),
-    ON_A_STORE(why_it_was_paused_is_over_with_the_pause),
+    ON_A_STORE(resuming_clears_the_reason_for_the_pause),
 };
 
 const struct suite_part store_consumer_tests = SUITE_PART(tests);

@@ -31,7 +31,7 @@ static bool retry_now(struct store_rig *g, int64_t seq)
     return waited;
 }
 
-static void event_that_waits_for_its_next_attempt_gets_it_when_told(void **state)
+static void waiting_event_is_retried_on_request(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -59,7 +59,7 @@ static void event_that_waits_for_its_next_attempt_gets_it_when_told(void **state
     assert_false(retry_now(g, first));
 }
 
-static void retried_letter_goes_when_delivered_and_returns_when_dead(void **state)
+static void retried_letter_is_removed_if_delivered_and_kept_if_not(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -91,8 +91,8 @@ static void dropped_letter_is_gone(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(dead_letter_is_kept_whole_and_survives_trimming),
-    ON_A_STORE(event_that_waits_for_its_next_attempt_gets_it_when_told),
-    ON_A_STORE(retried_letter_goes_when_delivered_and_returns_when_dead),
+    ON_A_STORE(waiting_event_is_retried_on_request),
+    ON_A_STORE(retried_letter_is_removed_if_delivered_and_kept_if_not),
     ON_A_STORE(dropped_letter_is_gone),
 };
 

@@ -74,7 +74,7 @@ static void effect_record_and_settlement_commit_together(void **state)
     store_close(w);
 }
 
-static void settling_outside_of_a_transaction_is_refused(void **state)
+static void settling_effects_outside_a_transaction_is_refused(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -87,7 +87,7 @@ static void settling_outside_of_a_transaction_is_refused(void **state)
     store_close(w);
 }
 
-static void claim_that_ran_out_is_settled_late_in_a_transaction(void **state)
+static void expired_claim_is_settled_late_in_a_transaction(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -101,7 +101,7 @@ static void claim_that_ran_out_is_settled_late_in_a_transaction(void **state)
     store_close(w);
 }
 
-static void claim_expiring_in_a_transaction_settles_if_not_taken(void **state)
+static void claim_expiring_mid_transaction_settles_unless_taken(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -114,7 +114,7 @@ static void claim_expiring_in_a_transaction_settles_if_not_taken(void **state)
     store_close(w);
 }
 
-static void inbox_knows_what_was_handled(void **state)
+static void inbox_remembers_handled_events(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -166,7 +166,7 @@ static void inbox_has_a_retention_of_its_own(void **state)
     assert_false(is_handled(g->st, "h", "k"));
 }
 
-static void savepoint_takes_back_what_came_after_it(void **state)
+static void savepoint_rolls_back_later_changes(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -191,7 +191,7 @@ static void savepoint_takes_back_what_came_after_it(void **state)
     store_close(w);
 }
 
-static void failed_statement_can_be_taken_back(void **state)
+static void failed_statement_can_be_rolled_back(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -208,7 +208,7 @@ static void failed_statement_can_be_taken_back(void **state)
     store_close(w);
 }
 
-static void ending_the_transaction_behind_our_back_is_seen(void **state)
+static void transaction_ended_by_the_handler_is_detected(void **state)
 {
     static const char *const ends[] = {"ROLLBACK", "COMMIT"};
     struct store_rig *g = *state;
@@ -230,7 +230,7 @@ static void ending_the_transaction_behind_our_back_is_seen(void **state)
     store_close(w);
 }
 
-static void handle_survives_what_handlers_do_to_its_session(void **state)
+static void handle_survives_session_changes_by_handlers(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -254,7 +254,7 @@ static void check_key(const struct store_rig *g, const char *want)
 
 /* The key is there when the event is fresh, waits for a retry, is taken over, is a dead letter, and
  * when it is sent back after event and key were trimmed. */
-static void event_keeps_its_idempotency_key_on_every_way(void **state)
+static void every_kind_of_claim_returns_the_idempotency_key(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -289,17 +289,17 @@ static void event_keeps_its_idempotency_key_on_every_way(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(event_keeps_its_idempotency_key_on_every_way),
+    ON_A_STORE(every_kind_of_claim_returns_the_idempotency_key),
     ON_A_STORE(effect_record_and_settlement_commit_together),
-    ON_A_STORE(settling_outside_of_a_transaction_is_refused),
-    ON_A_STORE(claim_that_ran_out_is_settled_late_in_a_transaction),
-    ON_A_STORE(claim_expiring_in_a_transaction_settles_if_not_taken),
-    ON_A_STORE(inbox_knows_what_was_handled),
+    ON_A_STORE(settling_effects_outside_a_transaction_is_refused),
+    ON_A_STORE(expired_claim_is_settled_late_in_a_transaction),
+    ON_A_STORE(claim_expiring_mid_transaction_settles_unless_taken),
+    ON_A_STORE(inbox_remembers_handled_events),
     ON_A_STORE(inbox_has_a_retention_of_its_own),
-    ON_A_STORE(savepoint_takes_back_what_came_after_it),
-    ON_A_STORE(failed_statement_can_be_taken_back),
-    ON_A_STORE(ending_the_transaction_behind_our_back_is_seen),
-    ON_A_STORE(handle_survives_what_handlers_do_to_its_session),
+    ON_A_STORE(savepoint_rolls_back_later_changes),
+    ON_A_STORE(failed_statement_can_be_rolled_back),
+    ON_A_STORE(transaction_ended_by_the_handler_is_detected),
+    ON_A_STORE(handle_survives_session_changes_by_handlers),
 };
 
 const struct suite_part store_effects_tests = SUITE_PART(tests);

@@ -3,7 +3,7 @@
 
 /* ---- emitting (G1, G13) ---- */
 
-static void event_comes_out_as_it_went_in(void **state)
+static void event_is_returned_as_emitted(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -36,7 +36,7 @@ static void event_comes_out_as_it_went_in(void **state)
     assert_int_equal(got->key, event_key(ev.aggregate_type, ev.aggregate_id));
 }
 
-static void absent_parts_come_out_absent(void **state)
+static void absent_fields_stay_absent(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -67,7 +67,7 @@ static void rolled_back_event_never_existed(void **state)
     assert_int_equal(claim(g, "c"), 2);
 }
 
-static void bad_event_is_refused_and_leaves_nothing(void **state)
+static void invalid_event_is_refused_and_leaves_nothing(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -80,7 +80,7 @@ static void bad_event_is_refused_and_leaves_nothing(void **state)
     assert_int_equal(claim(g, "c"), 0);
 }
 
-static void same_idempotency_key_gives_one_event_and_says_so(void **state)
+static void duplicate_idempotency_key_stores_one_event_and_is_reported(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -112,7 +112,7 @@ static void idempotency_key_of_a_rolled_back_event_is_free(void **state)
 
 /* ---- inbox ---- */
 
-static void handle_once_says_first_duplicate_or_conflict(void **state)
+static void handle_once_reports_first_duplicate_or_conflict(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -148,13 +148,13 @@ static void another_handle_sees_the_same_outbox(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(event_comes_out_as_it_went_in),
-    ON_A_STORE(absent_parts_come_out_absent),
+    ON_A_STORE(event_is_returned_as_emitted),
+    ON_A_STORE(absent_fields_stay_absent),
     ON_A_STORE(rolled_back_event_never_existed),
-    ON_A_STORE(bad_event_is_refused_and_leaves_nothing),
-    ON_A_STORE(same_idempotency_key_gives_one_event_and_says_so),
+    ON_A_STORE(invalid_event_is_refused_and_leaves_nothing),
+    ON_A_STORE(duplicate_idempotency_key_stores_one_event_and_is_reported),
     ON_A_STORE(idempotency_key_of_a_rolled_back_event_is_free),
-    ON_A_STORE(handle_once_says_first_duplicate_or_conflict),
+    ON_A_STORE(handle_once_reports_first_duplicate_or_conflict),
     ON_A_STORE(another_handle_sees_the_same_outbox),
 };
 

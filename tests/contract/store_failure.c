@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 
-static void failed_event_comes_back_when_due_and_holds_its_key_only(void **state)
+static void failed_event_returns_when_due_and_holds_only_its_key(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -55,7 +55,7 @@ static void only_the_latest_error_is_kept(void **state)
     assert_int_equal(look(g, "c").parked, 1);
 }
 
-static void error_that_no_database_could_store_makes_no_settlement_fail(void **state)
+static void unstorable_error_text_does_not_fail_the_settlement(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -140,7 +140,7 @@ static void follower_failing_in_the_same_claim_waits_for_its_time(void **state)
     }
 }
 
-static void what_waits_behind_steps_forward_when_the_first_is_buried(void **state)
+static void events_waiting_behind_a_buried_one_move_up(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -160,7 +160,7 @@ static void what_waits_behind_steps_forward_when_the_first_is_buried(void **stat
     assert_int_equal(g->b.ev[0].attempts, 0);
 }
 
-static void lost_claim_of_parked_events_is_waited_for_till_expiry(void **state)
+static void lost_claim_of_parked_events_blocks_until_it_expires(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -184,7 +184,7 @@ static void lost_claim_of_parked_events_is_waited_for_till_expiry(void **state)
     assert_int_equal(g->hint.crashed, 1); /* taken over */
 }
 
-static void without_order_a_failure_holds_no_event_back(void **state)
+static void without_order_a_failure_holds_back_no_event(void **state)
 {
     struct store_rig *g = *state;
     put_as(g->st, "c", ORDER_NONE, 1);
@@ -316,7 +316,7 @@ static void held_keys_are(struct store_rig *g, const char *held)
 }
 
 /* A worker may remember which keys are held back, but others park events as well. */
-static void what_others_have_parked_meanwhile_holds_back_its_key(void **state)
+static void key_parked_by_another_worker_is_held_back(void **state)
 {
     struct store_rig *g = *state;
     struct store *mine = g->st, *others;
@@ -369,7 +369,7 @@ static void letter_sent_back_holds_back_its_key_on_the_same_handle(void **state)
     assert_true(g->b.ev[7].behind);
 }
 
-static void what_is_no_longer_parked_holds_back_nothing(void **state)
+static void unparked_event_no_longer_holds_back_its_key(void **state)
 {
     struct store_rig *g = *state;
     struct claim_request req = request("c", "me");
@@ -403,7 +403,7 @@ static void delayed_event_waits_for_its_time(void **state)
     assert_false(g->b.ev[0].delayed);
 }
 
-static void delayed_event_that_is_due_is_not_through(void **state)
+static void due_delayed_event_counts_as_outstanding(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -439,7 +439,7 @@ static bool is_even(const struct event *ev)
 }
 
 /* Many failures in a batch, and many events behind them, are recorded at once. */
-static void each_of_many_failures_holds_its_own_key_and_no_other(void **state)
+static void each_of_many_failures_holds_only_its_own_key(void **state)
 {
     struct store_rig *g = *state;
     struct outcome out[40];
@@ -476,23 +476,23 @@ static void each_of_many_failures_holds_its_own_key_and_no_other(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(each_of_many_failures_holds_its_own_key_and_no_other),
-    ON_A_STORE(failed_event_comes_back_when_due_and_holds_its_key_only),
+    ON_A_STORE(each_of_many_failures_holds_only_its_own_key),
+    ON_A_STORE(failed_event_returns_when_due_and_holds_only_its_key),
     ON_A_STORE(only_the_latest_error_is_kept),
-    ON_A_STORE(error_that_no_database_could_store_makes_no_settlement_fail),
+    ON_A_STORE(unstorable_error_text_does_not_fail_the_settlement),
     ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
     ON_A_STORE(follower_failing_in_the_same_claim_waits_for_its_time),
-    ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
-    ON_A_STORE(lost_claim_of_parked_events_is_waited_for_till_expiry),
-    ON_A_STORE(without_order_a_failure_holds_no_event_back),
+    ON_A_STORE(events_waiting_behind_a_buried_one_move_up),
+    ON_A_STORE(lost_claim_of_parked_events_blocks_until_it_expires),
+    ON_A_STORE(without_order_a_failure_holds_back_no_event),
     ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
     ON_A_STORE(claim_expired_behind_a_live_one_causes_no_busy_polling),
     ON_A_STORE(parked_event_waits_for_an_earlier_one_parked_later),
-    ON_A_STORE(what_others_have_parked_meanwhile_holds_back_its_key),
+    ON_A_STORE(key_parked_by_another_worker_is_held_back),
     ON_A_STORE(letter_sent_back_holds_back_its_key_on_the_same_handle),
-    ON_A_STORE(what_is_no_longer_parked_holds_back_nothing),
+    ON_A_STORE(unparked_event_no_longer_holds_back_its_key),
     ON_A_STORE(delayed_event_waits_for_its_time),
-    ON_A_STORE(delayed_event_that_is_due_is_not_through),
+    ON_A_STORE(due_delayed_event_counts_as_outstanding),
 };
 
 const struct suite_part store_failure_tests = SUITE_PART(tests);

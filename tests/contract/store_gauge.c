@@ -27,7 +27,7 @@ static struct gauge_type of_type(const struct consumer_gauge *c, const char *typ
     return (struct gauge_type){.type = type};
 }
 
-static void gauge_tells_what_is_behind_by_type(void **state)
+static void gauge_counts_the_backlog_by_type(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -64,7 +64,7 @@ static void gauge_tells_what_is_behind_by_type(void **state)
     assert_int_equal(err.code, ERR_NOTFOUND);
 }
 
-static void gauge_looks_at_no_more_than_so_many_events(void **state)
+static void gauge_reads_a_bounded_number_of_events(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -82,7 +82,7 @@ static void gauge_looks_at_no_more_than_so_many_events(void **state)
 
 /* ---- everything that is not delivered ---- */
 
-static void claimed_events_of_every_type_count(void **state)
+static void claimed_events_are_counted_by_type(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -117,7 +117,7 @@ static void claimed_events_of_every_type_count(void **state)
     assert_int_equal(depth(&c), 1);
 }
 
-static void parked_events_count_and_age(void **state)
+static void parked_events_are_counted_with_their_age(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -171,7 +171,7 @@ static void parked_events_count_and_age(void **state)
     assert_true(settle(g, "c", NULL, 0));
 }
 
-static void delayed_event_counts_but_is_not_overdue(void **state)
+static void delayed_event_is_counted_but_not_overdue(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -211,7 +211,7 @@ static void delayed_event_counts_but_is_not_overdue(void **state)
     assert_int_equal(i.first_parked.since, now + 3600000);
 }
 
-static void event_sent_back_counts_again(void **state)
+static void retried_dead_letter_is_counted_again(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -228,7 +228,7 @@ static void event_sent_back_counts_again(void **state)
 }
 
 /* Payloads of a predicate's consumer are looked at; what it skips is not behind, wherever it is. */
-static void predicate_leaves_out_what_is_claimed(void **state)
+static void events_the_predicate_skips_are_not_behind(void **state)
 {
     struct store_rig *g = *state;
     struct filter *f;
@@ -256,7 +256,7 @@ static void predicate_leaves_out_what_is_claimed(void **state)
     filter_free(f);
 }
 
-static void many_parked_are_counted_about(void **state)
+static void many_parked_events_are_counted_approximately(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -286,7 +286,7 @@ static void many_parked_are_counted_about(void **state)
     assert_in_range(of_type(&c, "b").n, ALL / 4 - 2, ALL / 4 + 2);
 }
 
-static void behind_counts_what_filter_and_lanes_leave(void **state)
+static void backlog_counts_events_passing_filter_and_lanes(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -323,7 +323,7 @@ static void behind_counts_what_filter_and_lanes_leave(void **state)
     filter_free(f);
 }
 
-static void behind_asks_the_predicate(void **state)
+static void backlog_count_applies_the_predicate(void **state)
 {
     struct store_rig *g = *state;
     struct filter *f;
@@ -367,7 +367,7 @@ static void expired_claim_is_not_in_flight(void **state)
     assert_int_equal(i.behind, 3);
 }
 
-static void large_backlog_is_counted_about(void **state)
+static void large_backlog_is_counted_approximately(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -381,7 +381,7 @@ static void large_backlog_is_counted_about(void **state)
     assert_int_equal(i.behind, STORE_COUNT_EVENTS + 500);
 }
 
-static void sink_is_down_since_it_was_first(void **state)
+static void sink_is_down_since_its_first_failure(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -402,7 +402,7 @@ static void sink_is_down_since_it_was_first(void **state)
     assert_int_equal(gauge(g, "c").down_since, 0);
 }
 
-static void info_tells_head_tail_and_dead(void **state)
+static void info_reports_head_tail_and_dead_letters(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -422,20 +422,20 @@ static void info_tells_head_tail_and_dead(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(gauge_tells_what_is_behind_by_type),
-    ON_A_STORE(gauge_looks_at_no_more_than_so_many_events),
-    ON_A_STORE(claimed_events_of_every_type_count),
-    ON_A_STORE(parked_events_count_and_age),
-    ON_A_STORE(delayed_event_counts_but_is_not_overdue),
-    ON_A_STORE(event_sent_back_counts_again),
-    ON_A_STORE(predicate_leaves_out_what_is_claimed),
-    ON_A_STORE(many_parked_are_counted_about),
-    ON_A_STORE(behind_counts_what_filter_and_lanes_leave),
-    ON_A_STORE(behind_asks_the_predicate),
+    ON_A_STORE(gauge_counts_the_backlog_by_type),
+    ON_A_STORE(gauge_reads_a_bounded_number_of_events),
+    ON_A_STORE(claimed_events_are_counted_by_type),
+    ON_A_STORE(parked_events_are_counted_with_their_age),
+    ON_A_STORE(delayed_event_is_counted_but_not_overdue),
+    ON_A_STORE(retried_dead_letter_is_counted_again),
+    ON_A_STORE(events_the_predicate_skips_are_not_behind),
+    ON_A_STORE(many_parked_events_are_counted_approximately),
+    ON_A_STORE(backlog_counts_events_passing_filter_and_lanes),
+    ON_A_STORE(backlog_count_applies_the_predicate),
     ON_A_STORE(expired_claim_is_not_in_flight),
-    ON_A_STORE(large_backlog_is_counted_about),
-    ON_A_STORE(sink_is_down_since_it_was_first),
-    ON_A_STORE(info_tells_head_tail_and_dead),
+    ON_A_STORE(large_backlog_is_counted_approximately),
+    ON_A_STORE(sink_is_down_since_its_first_failure),
+    ON_A_STORE(info_reports_head_tail_and_dead_letters),
 };
 
 const struct suite_part store_gauge_tests = SUITE_PART(tests);

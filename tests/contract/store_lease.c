@@ -18,7 +18,7 @@ static void expired_claim_is_settled_late_if_it_was_not_taken_over(void **state)
 
 /* A worker's own turn does not take over what it has in hand, even if that has run out; another
  * worker's does. */
-static void own_claims_that_ran_out_are_not_taken_over_by_their_owner(void **state)
+static void owner_does_not_take_over_its_own_expired_claims(void **state)
 {
     struct store_rig *g = *state;
     struct claim_request req = request("c", "me");
@@ -55,7 +55,7 @@ static void live_claim_is_never_stolen(void **state)
     assert_true(settle(g, "c", NULL, 0));
 }
 
-static void lease_taken_under_a_fast_clock_gets_no_longer(void **state)
+static void lease_taken_under_a_fast_clock_is_no_longer(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -68,7 +68,7 @@ static void lease_taken_under_a_fast_clock_gets_no_longer(void **state)
     assert_int_equal(claim_by(g, request("c", "you")), 1);
 }
 
-static void retry_parked_under_a_fast_clock_waits_no_longer(void **state)
+static void retry_parked_under_a_fast_clock_is_not_delayed(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -109,7 +109,7 @@ static void clock_jumping_back_twice_delays_no_event_for_long(void **state)
     assert_int_equal(claim(g, "c"), 1);
 }
 
-static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **state)
+static void live_claim_can_be_extended_and_a_lost_one_cannot(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -134,7 +134,7 @@ static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **sta
     assert_true(lost);
 }
 
-static void taken_over_claim_is_fenced_and_yields_events_one_by_one(void **state)
+static void taken_over_claim_is_fenced_and_redelivered_one_by_one(void **state)
 {
     struct store_rig *g = *state;
     int64_t seqs[3];
@@ -167,7 +167,7 @@ static void taken_over_claim_is_fenced_and_yields_events_one_by_one(void **state
     assert_string_equal(g->b.ev[0].aggregate_id.p, "9");
 }
 
-static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
+static void expired_claim_waits_for_earlier_ones_in_its_lane(void **state)
 {
     struct store_rig *g = *state;
     struct claim_request req = request("c", "me");
@@ -198,7 +198,7 @@ static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
     }
 }
 
-static void careful_event_is_not_handed_out_beside_others(void **state)
+static void suspect_event_is_handed_out_alone(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -276,7 +276,7 @@ static size_t crash_again(struct store_rig *g, enum suspect_policy mode)
     return g->b.n;
 }
 
-static void crashes_bury_nothing_where_no_event_can_kill_its_worker(void **state)
+static void crashes_bury_nothing_if_events_cannot_kill_workers(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -305,7 +305,7 @@ static void crashes_bury_nothing_where_no_event_can_kill_its_worker(void **state
     assert_int_equal(look(g, "c").dead, 0);
 }
 
-static void event_that_was_not_alone_is_not_blamed(void **state)
+static void crash_with_several_events_in_flight_blames_none(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -321,7 +321,7 @@ static void event_that_was_not_alone_is_not_blamed(void **state)
     assert_int_equal(look(g, "c").dead, 0);
 }
 
-static void absolved_claim_is_not_blamed(void **state)
+static void cleared_claim_is_not_blamed(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -378,7 +378,7 @@ static void claims_are_listed_with_their_owners_and_can_be_ended(void **state)
     assert_int_equal(g->hint.crashed, 1);
 }
 
-static void take_over_keeps_the_order_of_a_key(void **state)
+static void takeover_keeps_the_order_of_a_key(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -409,21 +409,21 @@ static void take_over_keeps_the_order_of_a_key(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(expired_claim_is_settled_late_if_it_was_not_taken_over),
-    ON_A_STORE(own_claims_that_ran_out_are_not_taken_over_by_their_owner),
+    ON_A_STORE(owner_does_not_take_over_its_own_expired_claims),
     ON_A_STORE(live_claim_is_never_stolen),
-    ON_A_STORE(lease_taken_under_a_fast_clock_gets_no_longer),
-    ON_A_STORE(retry_parked_under_a_fast_clock_waits_no_longer),
+    ON_A_STORE(lease_taken_under_a_fast_clock_is_no_longer),
+    ON_A_STORE(retry_parked_under_a_fast_clock_is_not_delayed),
     ON_A_STORE(clock_jumping_back_twice_delays_no_event_for_long),
-    ON_A_STORE(extended_claim_lives_on_and_a_lost_one_cannot_be_extended),
-    ON_A_STORE(taken_over_claim_is_fenced_and_yields_events_one_by_one),
-    ON_A_STORE(expired_claim_waits_for_the_earlier_ones_of_its_lane),
-    ON_A_STORE(careful_event_is_not_handed_out_beside_others),
+    ON_A_STORE(live_claim_can_be_extended_and_a_lost_one_cannot),
+    ON_A_STORE(taken_over_claim_is_fenced_and_redelivered_one_by_one),
+    ON_A_STORE(expired_claim_waits_for_earlier_ones_in_its_lane),
+    ON_A_STORE(suspect_event_is_handed_out_alone),
     ON_A_STORE(poison_event_is_buried_alone),
-    ON_A_STORE(crashes_bury_nothing_where_no_event_can_kill_its_worker),
-    ON_A_STORE(event_that_was_not_alone_is_not_blamed),
-    ON_A_STORE(absolved_claim_is_not_blamed),
+    ON_A_STORE(crashes_bury_nothing_if_events_cannot_kill_workers),
+    ON_A_STORE(crash_with_several_events_in_flight_blames_none),
+    ON_A_STORE(cleared_claim_is_not_blamed),
     ON_A_STORE(claims_are_listed_with_their_owners_and_can_be_ended),
-    ON_A_STORE(take_over_keeps_the_order_of_a_key),
+    ON_A_STORE(takeover_keeps_the_order_of_a_key),
 };
 
 const struct suite_part store_lease_tests = SUITE_PART(tests);

@@ -18,7 +18,7 @@ static void deliver(struct store_rig *g, const char *consumer, size_t n)
     assert_true(settle(g, consumer, NULL, 0));
 }
 
-static void trim_takes_old_events_that_everyone_is_past(void **state)
+static void trim_deletes_old_events_all_consumers_have_passed(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -94,7 +94,7 @@ static void retention_counts_from_the_end_of_a_retry(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void first_trim_deletes_nothing_until_the_retention_time(void **state)
+static void first_trim_deletes_nothing_before_the_retention_time(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -138,7 +138,7 @@ static void consumer_starting_at_the_end_holds_no_earlier_event(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void removed_consumer_frees_what_the_others_had_long_ago(void **state)
+static void removing_a_consumer_frees_events_the_others_had(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -153,7 +153,7 @@ static void removed_consumer_frees_what_the_others_had_long_ago(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void fast_clock_keeps_nothing_longer_than_retention_from_now(void **state)
+static void fast_clock_extends_no_retention(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -171,7 +171,7 @@ static void fast_clock_keeps_nothing_longer_than_retention_from_now(void **state
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void trim_leaves_what_a_position_a_claim_or_a_parked_event_needs(void **state)
+static void trim_keeps_events_still_needed(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -232,7 +232,7 @@ static void trim_works_in_small_batches(void **state)
     }
 }
 
-static void old_idempotency_keys_are_trimmed_and_free_again(void **state)
+static void trimmed_idempotency_keys_can_be_reused(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -277,7 +277,7 @@ static struct trim_result dry_run(struct store_rig *g, size_t most)
     return t;
 }
 
-static void dry_run_counts_no_more_than_it_is_told_and_says_so(void **state)
+static void dry_run_counts_up_to_its_limit_and_reports_it(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -316,7 +316,7 @@ static int64_t trim_week(struct store_rig *g)
     return t.events;
 }
 
-static void events_kept_for_a_week_go_within_a_minute_of_their_time(void **state)
+static void week_old_events_are_trimmed_within_a_minute(void **state)
 {
     struct store_rig *g = *state;
     enum { N = 6 };
@@ -339,7 +339,7 @@ static void events_kept_for_a_week_go_within_a_minute_of_their_time(void **state
 }
 
 /* What all were done with before a consumer was there says nothing about that one. */
-static void recreated_consumer_holds_events_others_had_long_ago(void **state)
+static void recreated_consumer_holds_events_others_already_had(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -359,7 +359,7 @@ static void recreated_consumer_holds_events_others_had_long_ago(void **state)
     assert_int_equal(trim_week(g), 3);
 }
 
-static void redelivered_events_are_kept_for_a_week_from_then_on(void **state)
+static void redelivered_events_are_kept_for_another_week(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -383,7 +383,7 @@ static void redelivered_events_are_kept_for_a_week_from_then_on(void **state)
     assert_int_equal(trim_week(g), 3);
 }
 
-static void trim_that_goes_on_does_not_look_at_what_it_left_behind(void **state)
+static void continued_trim_does_not_rescan_kept_events(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -416,25 +416,25 @@ static void trim_that_goes_on_does_not_look_at_what_it_left_behind(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(events_kept_for_a_week_go_within_a_minute_of_their_time),
-    ON_A_STORE(recreated_consumer_holds_events_others_had_long_ago),
-    ON_A_STORE(redelivered_events_are_kept_for_a_week_from_then_on),
-    ON_A_STORE(trim_that_goes_on_does_not_look_at_what_it_left_behind),
-    ON_A_STORE(dry_run_counts_no_more_than_it_is_told_and_says_so),
-    ON_A_STORE(trim_takes_old_events_that_everyone_is_past),
+    ON_A_STORE(week_old_events_are_trimmed_within_a_minute),
+    ON_A_STORE(recreated_consumer_holds_events_others_already_had),
+    ON_A_STORE(redelivered_events_are_kept_for_another_week),
+    ON_A_STORE(continued_trim_does_not_rescan_kept_events),
+    ON_A_STORE(dry_run_counts_up_to_its_limit_and_reports_it),
+    ON_A_STORE(trim_deletes_old_events_all_consumers_have_passed),
     ON_A_STORE(late_delivered_event_is_kept_for_the_retention_time),
     ON_A_STORE(retention_counts_from_the_delivery_to_the_last_consumer),
     ON_A_STORE(retention_counts_from_the_end_of_a_retry),
-    ON_A_STORE(first_trim_deletes_nothing_until_the_retention_time),
+    ON_A_STORE(first_trim_deletes_nothing_before_the_retention_time),
     ON_A_STORE(recreated_consumer_holds_events_until_retention_is_over),
     ON_A_STORE(consumer_starting_at_the_end_holds_no_earlier_event),
-    ON_A_STORE(removed_consumer_frees_what_the_others_had_long_ago),
-    ON_A_STORE(fast_clock_keeps_nothing_longer_than_retention_from_now),
+    ON_A_STORE(removing_a_consumer_frees_events_the_others_had),
+    ON_A_STORE(fast_clock_extends_no_retention),
     ON_A_STORE(idempotency_key_lives_as_long_as_its_event),
-    ON_A_STORE(trim_leaves_what_a_position_a_claim_or_a_parked_event_needs),
+    ON_A_STORE(trim_keeps_events_still_needed),
     ON_A_STORE(trim_without_consumers_keeps_everything),
     ON_A_STORE(trim_works_in_small_batches),
-    ON_A_STORE(old_idempotency_keys_are_trimmed_and_free_again),
+    ON_A_STORE(trimmed_idempotency_keys_can_be_reused),
 };
 
 const struct suite_part store_retention_tests = SUITE_PART(tests);

@@ -1,7 +1,7 @@
 /* store_settings.c: a consumer's settings, and those that were replaced. */
 #include "store_impl.h"
 
-static void order_and_lanes_change_only_when_through(void **state)
+static void order_and_lanes_change_only_once_caught_up(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -20,7 +20,7 @@ static void order_and_lanes_change_only_when_through(void **state)
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_KEY, 4)), 1);
 }
 
-static void only_a_worker_with_the_registered_filter_gets_anything(void **state)
+static void only_workers_with_the_registered_filter_get_events(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -67,7 +67,7 @@ static void refused(struct store_rig *g, const struct consumer_spec *c, const ch
         fail_msg("it says: %s", err.text);
 }
 
-static void settings_that_were_replaced_do_not_come_back_by_themselves(void **state)
+static void replaced_settings_do_not_come_back_on_their_own(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec old = with_events("a.*"), new = with_events("a.*, b.*"),
@@ -105,7 +105,7 @@ static void replaced_predicate_order_and_lanes_do_not_come_back(void **state)
     assert_int_equal(look(g, "c").spec.lanes, 4);
 }
 
-static void retry_policy_changes_freely(void **state)
+static void retry_policy_can_change_at_any_time(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -122,7 +122,7 @@ static void retry_policy_changes_freely(void **state)
     assert_int_equal(n, 0);
 }
 
-static void operator_brings_settings_back_on_purpose(void **state)
+static void operator_can_restore_replaced_settings(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -164,7 +164,7 @@ static void refused_settings_change_nothing(void **state)
     assert_int_equal(n, 0);
 }
 
-static void only_one_that_starts_makes_a_consumer(void **state)
+static void only_a_starting_worker_creates_a_consumer(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -180,7 +180,7 @@ static void only_one_that_starts_makes_a_consumer(void **state)
     assert_int_equal(err.code, ERR_NOTFOUND);
 }
 
-static void consumer_made_anew_has_no_past(void **state)
+static void recreated_consumer_has_no_history(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -192,7 +192,7 @@ static void consumer_made_anew_has_no_past(void **state)
     put_spec(g->st, &a);
 }
 
-static void as_many_settings_are_remembered_as_it_says(void **state)
+static void settings_history_has_its_documented_length(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -209,7 +209,7 @@ static void as_many_settings_are_remembered_as_it_says(void **state)
     assert_string_equal(list[0].events, events);
 }
 
-static void start_ahead_of_the_head_survives_a_change_of_lanes(void **state)
+static void start_beyond_the_head_survives_a_change_of_lanes(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec c = spec_of("c");
@@ -230,17 +230,17 @@ static void start_ahead_of_the_head_survives_a_change_of_lanes(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(order_and_lanes_change_only_when_through),
-    ON_A_STORE(only_a_worker_with_the_registered_filter_gets_anything),
-    ON_A_STORE(settings_that_were_replaced_do_not_come_back_by_themselves),
+    ON_A_STORE(order_and_lanes_change_only_once_caught_up),
+    ON_A_STORE(only_workers_with_the_registered_filter_get_events),
+    ON_A_STORE(replaced_settings_do_not_come_back_on_their_own),
     ON_A_STORE(replaced_predicate_order_and_lanes_do_not_come_back),
-    ON_A_STORE(retry_policy_changes_freely),
-    ON_A_STORE(operator_brings_settings_back_on_purpose),
+    ON_A_STORE(retry_policy_can_change_at_any_time),
+    ON_A_STORE(operator_can_restore_replaced_settings),
     ON_A_STORE(refused_settings_change_nothing),
-    ON_A_STORE(only_one_that_starts_makes_a_consumer),
-    ON_A_STORE(consumer_made_anew_has_no_past),
-    ON_A_STORE(as_many_settings_are_remembered_as_it_says),
-    ON_A_STORE(start_ahead_of_the_head_survives_a_change_of_lanes),
+    ON_A_STORE(only_a_starting_worker_creates_a_consumer),
+    ON_A_STORE(recreated_consumer_has_no_history),
+    ON_A_STORE(settings_history_has_its_documented_length),
+    ON_A_STORE(start_beyond_the_head_survives_a_change_of_lanes),
 };
 
 const struct suite_part store_settings_tests = SUITE_PART(tests);

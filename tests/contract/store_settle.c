@@ -32,7 +32,7 @@ static void settle_and_claim_share_one_call(void **state)
     assert_string_equal(next.ev[0].aggregate_id.p, "2");
 }
 
-static void released_tail_is_handed_out_again_as_if_never_claimed(void **state)
+static void released_tail_is_handed_out_as_if_never_claimed(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -50,7 +50,7 @@ static void released_tail_is_handed_out_again_as_if_never_claimed(void **state)
     assert_int_equal(g->b.ev[0].attempts, 0);
 }
 
-static void what_the_predicate_excludes_is_not_counted_as_given_back(void **state)
+static void events_excluded_by_the_predicate_are_not_released(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -204,7 +204,7 @@ static void released_tail_before_another_claim_is_parked(void **state)
     assert_true(two.n == 2);
 }
 
-static void receipts_can_be_kept(void **state)
+static void receipts_can_be_stored(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -249,7 +249,7 @@ static bool settle_with(struct store_rig *g, const char *consumer, const char *o
     return settle_as(g, &s);
 }
 
-static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
+static void marks_commit_with_the_settlement_and_never_go_back(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -280,7 +280,7 @@ static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
 }
 
 /* A worker that wants no more work gives no place to put it. Others may be at work meanwhile. */
-static void turn_that_only_settles_needs_no_memory_of_the_callers(void **state)
+static void settle_only_turn_needs_no_caller_memory(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -321,7 +321,7 @@ static void turn_of(struct store_rig *g, struct settlement s, size_t max, struct
     assert_false(lost);
 }
 
-static void turn_parking_an_event_claims_the_next_of_its_key_behind(void **state)
+static void turn_parking_an_event_claims_its_follower_as_behind(void **state)
 {
     struct store_rig *g = *state;
     struct arena a;
@@ -343,7 +343,7 @@ static void turn_parking_an_event_claims_the_next_of_its_key_behind(void **state
     arena_release(&a);
 }
 
-static void turn_that_gives_events_back_claims_them_again(void **state)
+static void turn_releasing_events_claims_them_again(void **state)
 {
     struct store_rig *g = *state;
     struct arena a;
@@ -362,18 +362,18 @@ static void turn_that_gives_events_back_claims_them_again(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(turn_parking_an_event_claims_the_next_of_its_key_behind),
-    ON_A_STORE(turn_that_gives_events_back_claims_them_again),
-    ON_A_STORE(turn_that_only_settles_needs_no_memory_of_the_callers),
+    ON_A_STORE(turn_parking_an_event_claims_its_follower_as_behind),
+    ON_A_STORE(turn_releasing_events_claims_them_again),
+    ON_A_STORE(settle_only_turn_needs_no_caller_memory),
     ON_A_STORE(settled_events_are_never_claimed_again),
     ON_A_STORE(settle_and_claim_share_one_call),
-    ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
-    ON_A_STORE(what_the_predicate_excludes_is_not_counted_as_given_back),
+    ON_A_STORE(released_tail_is_handed_out_as_if_never_claimed),
+    ON_A_STORE(events_excluded_by_the_predicate_are_not_released),
     ON_A_STORE(released_event_is_still_excluded_by_the_predicate),
     ON_A_STORE(released_tail_goes_back_behind_skipped_events_too),
     ON_A_STORE(released_tail_before_another_claim_is_parked),
-    ON_A_STORE(receipts_can_be_kept),
-    ON_A_STORE(marks_are_kept_with_the_settlement_and_never_go_back),
+    ON_A_STORE(receipts_can_be_stored),
+    ON_A_STORE(marks_commit_with_the_settlement_and_never_go_back),
 };
 
 const struct suite_part store_settle_tests = SUITE_PART(tests);

@@ -25,7 +25,7 @@ static struct seen events(struct store_rig *g, struct event_query q)
     return s;
 }
 
-static void every_state_of_the_contract_is_shown(void **state)
+static void every_documented_state_is_shown(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -85,7 +85,7 @@ static void dropped_dead_letter_is_shown_as_dropped(void **state)
     assert_int_equal(state_of_nth(g, 2), STATE_DROPPED);
 }
 
-static void consumer_made_anew_knows_nothing_of_what_was_dropped(void **state)
+static void recreated_consumer_shows_no_earlier_dropped_letters(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -164,7 +164,7 @@ static void expired_claim_reads_as_pending(void **state)
     assert_int_equal(state_of_nth(g, 1), STATE_FAILED);
 }
 
-static void event_is_shown_by_the_filter_it_was_handed_out_under(void **state)
+static void state_follows_the_filter_at_hand_out(void **state)
 {
     struct store_rig *g = *state;
     struct filter *f[3];
@@ -218,7 +218,7 @@ static void failed_event_is_delivered_despite_a_changed_filter(void **state)
         filter_free(f[i]);
 }
 
-static void claim_taken_over_under_another_filter_is_shown_as_it_ends(void **state)
+static void claim_taken_over_under_another_filter_shows_its_outcome(void **state)
 {
     struct store_rig *g = *state;
     struct filter *f[2];
@@ -266,14 +266,14 @@ static void events_can_be_found_by_type_key_state_and_id(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(every_state_of_the_contract_is_shown),
+    ON_A_STORE(every_documented_state_is_shown),
     ON_A_STORE(dropped_dead_letter_is_shown_as_dropped),
-    ON_A_STORE(consumer_made_anew_knows_nothing_of_what_was_dropped),
+    ON_A_STORE(recreated_consumer_shows_no_earlier_dropped_letters),
     ON_A_STORE(events_from_before_the_start_are_shown_as_such),
     ON_A_STORE(expired_claim_reads_as_pending),
-    ON_A_STORE(event_is_shown_by_the_filter_it_was_handed_out_under),
+    ON_A_STORE(state_follows_the_filter_at_hand_out),
     ON_A_STORE(failed_event_is_delivered_despite_a_changed_filter),
-    ON_A_STORE(claim_taken_over_under_another_filter_is_shown_as_it_ends),
+    ON_A_STORE(claim_taken_over_under_another_filter_shows_its_outcome),
     ON_A_STORE(events_can_be_found_by_type_key_state_and_id),
 };
 

@@ -40,7 +40,7 @@ static void expect(const struct rig *g, outbox_row_claim c, const char *ids)
 
 /* ---- what is claimed, and what comes back ---- */
 
-static void rows_come_in_order_and_as_the_claim_left_them(void **state)
+static void rows_come_in_order_and_as_updated_by_the_claim(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
@@ -73,7 +73,7 @@ static void rows_come_in_order_and_as_the_claim_left_them(void **state)
         rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'open' AND owner IS NULL"), 5);
 }
 
-static void order_is_that_before_the_claim(void **state)
+static void order_uses_values_from_before_the_claim(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
@@ -85,7 +85,7 @@ static void order_is_that_before_the_claim(void **state)
     expect(g, c, "9 6 3 7 4");
 }
 
-static void nothing_left_is_an_empty_success(void **state)
+static void no_rows_left_is_an_empty_success(void **state)
 {
     struct rig *g = rig_of(state);
     expect(g, open_jobs(7), "1 2 3 4 5 6 7");
@@ -94,7 +94,7 @@ static void nothing_left_is_an_empty_success(void **state)
 }
 
 /* Row 1 has ratio NULL, row 9 status 'done'; the other columns are as rig_jobs made them. */
-static void every_operator_matches_what_it_says(void **state)
+static void every_operator_matches_as_named(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_value some[] = {outbox_value_int(2), outbox_value_int(9), outbox_value_int(77)};
@@ -205,7 +205,7 @@ static void expired_lease_is_claimed_again_and_a_live_one_is_not(void **state)
     assert_in_range(left, 20000, 60000);
 }
 
-static void lease_in_milliseconds_goes_by_the_databases_clock(void **state)
+static void lease_in_milliseconds_uses_the_database_clock(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
@@ -258,7 +258,7 @@ static void claim_is_visible_to_others_when_it_returns(void **state)
     rig_close(&other);
 }
 
-static void claim_outlives_a_process_killed_right_after_it(void **state)
+static void claim_survives_a_process_killed_right_after_it(void **state)
 {
     struct rig *g = rig_of(state);
     int status;
@@ -280,7 +280,7 @@ static void claim_outlives_a_process_killed_right_after_it(void **state)
     expect(g, open_jobs(1), "4");
 }
 
-static void senseless_claims_are_refused_before_anything_is_sent(void **state)
+static void invalid_claims_are_refused_before_anything_is_sent(void **state)
 {
     struct rig *g = rig_of(state);
     char longest[66];
@@ -330,7 +330,7 @@ static void senseless_claims_are_refused_before_anything_is_sent(void **state)
     expect(g, c, "1");
 }
 
-static void unknown_table_and_columns_are_errors_everywhere(void **state)
+static void unknown_tables_and_columns_are_always_errors(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_criterion criterion = {"nope", OUTBOX_NE, outbox_value_text("x"), NULL, 0, 0};
@@ -355,7 +355,7 @@ static void unknown_table_and_columns_are_errors_everywhere(void **state)
 }
 
 /* The table refuses a lease on job 4. */
-static void failure_claims_nothing_that_is_not_returned(void **state)
+static void failed_claim_claims_no_row(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
@@ -389,7 +389,7 @@ static int meddling_run(void *conn, struct rows_sql *sql, struct outbox_rows *re
     return meddler.real->run(conn, sql, ret, ret_changed, err);
 }
 
-static void lost_race_is_skipped(void **state)
+static void row_lost_to_a_race_is_skipped(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g);
     struct rows_dialect d = *rig_dialect(g);
@@ -433,7 +433,7 @@ static void unlisted_dialect_takes_the_portable_path(void **state)
 
 /* ---- SQLite alone ---- */
 
-static void any_kind_of_key_will_do(void **state)
+static void any_key_type_works(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_order order[] = {{"n", 0}};
@@ -509,7 +509,7 @@ static void one_claim_is_one_round_trip(void **state)
     assert_int_equal(parses, 1);
 }
 
-static void rows_that_others_have_locked_are_stepped_over(void **state)
+static void rows_locked_by_others_are_skipped(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g);
     rig_exec(&other, "BEGIN; SELECT * FROM jobs WHERE id IN (1, 3) FOR UPDATE");
@@ -521,7 +521,7 @@ static void rows_that_others_have_locked_are_stepped_over(void **state)
 
 /* A row that a foreign key is being checked against is locked, but an update need not wait for that
  * lock. */
-static void rows_that_others_refer_to_are_claimed(void **state)
+static void rows_referenced_by_foreign_keys_are_claimed(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g);
     rig_exec(&other, "BEGIN; SELECT * FROM jobs WHERE id = 1 FOR KEY SHARE");
@@ -538,7 +538,7 @@ static void *claim_three(void *rig)
 }
 
 /* The portable path waits for a locked row, and its guard then sees what became of it. */
-static void guard_looks_again_after_waiting_for_a_lock(void **state)
+static void guard_is_rechecked_after_waiting_for_a_lock(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g), claimer = rig_again(g);
     char waits[96];
@@ -574,43 +574,43 @@ static void broken_connection_is_unavailable(void **state)
 
 #define ON_JOBS(name) cmocka_unit_test_setup(name, rig_jobs)
 #define EVERYWHERE \
-    ON_JOBS(rows_come_in_order_and_as_the_claim_left_them), \
-        ON_JOBS(order_is_that_before_the_claim), ON_JOBS(nothing_left_is_an_empty_success), \
-        ON_JOBS(every_operator_matches_what_it_says), \
+    ON_JOBS(rows_come_in_order_and_as_updated_by_the_claim), \
+        ON_JOBS(order_uses_values_from_before_the_claim), \
+        ON_JOBS(no_rows_left_is_an_empty_success), ON_JOBS(every_operator_matches_as_named), \
         ON_JOBS(criteria_must_all_hold_and_one_alternative_is_enough), \
         ON_JOBS(names_are_taken_literally_and_values_never_as_sql), \
         ON_JOBS(expired_lease_is_claimed_again_and_a_live_one_is_not), \
-        ON_JOBS(lease_in_milliseconds_goes_by_the_databases_clock), \
+        ON_JOBS(lease_in_milliseconds_uses_the_database_clock), \
         ON_JOBS(claim_inside_a_transaction_is_refused), \
         ON_JOBS(claim_is_visible_to_others_when_it_returns), \
-        ON_JOBS(senseless_claims_are_refused_before_anything_is_sent), \
-        ON_JOBS(unknown_table_and_columns_are_errors_everywhere), \
-        ON_JOBS(failure_claims_nothing_that_is_not_returned), ON_JOBS(lost_race_is_skipped), \
+        ON_JOBS(invalid_claims_are_refused_before_anything_is_sent), \
+        ON_JOBS(unknown_tables_and_columns_are_always_errors), \
+        ON_JOBS(failed_claim_claims_no_row), ON_JOBS(row_lost_to_a_race_is_skipped), \
         ON_JOBS(racing_claimers_get_each_row_exactly_once)
 
 int main(void)
 {
     const struct CMUnitTest sqlite[] = {
-        EVERYWHERE, ON_JOBS(claim_outlives_a_process_killed_right_after_it),
-        ON_JOBS(any_kind_of_key_will_do), ON_JOBS(locked_database_is_busy),
+        EVERYWHERE, ON_JOBS(claim_survives_a_process_killed_right_after_it),
+        ON_JOBS(any_key_type_works), ON_JOBS(locked_database_is_busy),
         ON_JOBS(unlisted_dialect_takes_the_portable_path)};
-    const struct CMUnitTest memory[] = {EVERYWHERE, ON_JOBS(any_kind_of_key_will_do)};
+    const struct CMUnitTest memory[] = {EVERYWHERE, ON_JOBS(any_key_type_works)};
     const struct CMUnitTest mariadb[] = {EVERYWHERE};
     const struct CMUnitTest postgres[] = {EVERYWHERE,
-                                          ON_JOBS(claim_outlives_a_process_killed_right_after_it),
+                                          ON_JOBS(claim_survives_a_process_killed_right_after_it),
                                           ON_JOBS(limit_holds_under_a_stale_plan),
                                           ON_JOBS(one_claim_is_one_round_trip),
-                                          ON_JOBS(rows_that_others_have_locked_are_stepped_over),
-                                          ON_JOBS(rows_that_others_refer_to_are_claimed),
+                                          ON_JOBS(rows_locked_by_others_are_skipped),
+                                          ON_JOBS(rows_referenced_by_foreign_keys_are_claimed),
                                           ON_JOBS(broken_connection_is_unavailable)};
     const struct CMUnitTest portable[] = {EVERYWHERE,
-                                          ON_JOBS(claim_outlives_a_process_killed_right_after_it),
+                                          ON_JOBS(claim_survives_a_process_killed_right_after_it),
                                           ON_JOBS(limit_holds_under_a_stale_plan),
-                                          ON_JOBS(guard_looks_again_after_waiting_for_a_lock),
+                                          ON_JOBS(guard_is_rechecked_after_waiting_for_a_lock),
                                           ON_JOBS(broken_connection_is_unavailable)};
     const struct CMUnitTest portable_sqlite[] = {
-        EVERYWHERE, ON_JOBS(claim_outlives_a_process_killed_right_after_it),
-        ON_JOBS(any_kind_of_key_will_do)};
+        EVERYWHERE, ON_JOBS(claim_survives_a_process_killed_right_after_it),
+        ON_JOBS(any_key_type_works)};
     int failures = cmocka_run_group_tests_name("sqlite", sqlite, rig_sqlite, rig_end);
     failures += cmocka_run_group_tests_name("memory", memory, rig_memory, rig_end);
     failures += cmocka_run_group_tests_name("sqlite, portable", portable_sqlite,

@@ -8,7 +8,7 @@
 
 #include "exec_peer.h"
 
-static void exit_status_decides(void **state)
+static void exit_status_is_the_outcome(void **state)
 {
     static const struct {
         const char *command, *text;
@@ -48,14 +48,14 @@ static void exit_status_decides(void **state)
     }
 }
 
-static void a_command_that_is_there_may_leave_with_127_of_its_own(void **state)
+static void existing_command_may_exit_with_127(void **state)
 {
     struct sink_item *it = run_one(*state, "sh -c 'exit 127'");
     /* This is one event's fault, and no reason to think that the sink is down. */
     assert_int_equal(it->status, SINK_RETRY);
 }
 
-static void is_refused_where_exit_statuses_are_lost(void **state)
+static void refused_where_exit_statuses_are_lost(void **state)
 {
     (void)state;
     signal(SIGCHLD, SIG_IGN);
@@ -71,7 +71,7 @@ static void is_refused_where_exit_statuses_are_lost(void **state)
 }
 
 /* The shell may miss a command that only some events need. That is their fault, not the sink's. */
-static void command_that_only_some_events_need_is_a_retry(void **state)
+static void missing_command_needed_by_some_events_is_a_retry(void **state)
 {
     struct sink_item *it = run_one(*state, "case $OUTBOX_SEQ in 1) no-such-command;; esac");
     assert_int_equal(it->status, SINK_RETRY);
@@ -94,7 +94,7 @@ static void only_the_end_of_a_long_stderr_is_kept(void **state)
     assert_string_equal(it->text + strlen(it->text) - 4, "xend");
 }
 
-static void stdin_is_the_line_and_need_not_be_read(void **state)
+static void stdin_has_the_line_and_may_stay_unread(void **state)
 {
     struct peer *p = *state;
     open_command(p, "test $OUTBOX_SEQ = 1 || cat > $dir/line", 0, 1);
@@ -112,7 +112,7 @@ static void stdin_is_the_line_and_need_not_be_read(void **state)
     free(line);
 }
 
-static void line_over_the_size_limit_of_files_is_rejected_alone(void **state)
+static void line_over_the_file_size_limit_is_rejected_alone(void **state)
 {
     struct peer *p = *state;
     open_command(p, "exit 0", 0, 1);
@@ -128,7 +128,7 @@ static void line_over_the_size_limit_of_files_is_rejected_alone(void **state)
     assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
-static void no_descriptors_left_is_down_and_leaks_nothing(void **state)
+static void running_out_of_descriptors_is_down_and_leaks_nothing(void **state)
 {
     struct peer *p = *state;
     struct rlimit old, tight;
@@ -163,15 +163,15 @@ static void refuses_an_empty_command(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_status_decides),
+        cmocka_unit_test(exit_status_is_the_outcome),
         ON_A_COMMAND(command_not_found_is_down),
-        ON_A_COMMAND(command_that_only_some_events_need_is_a_retry),
-        ON_A_COMMAND(line_over_the_size_limit_of_files_is_rejected_alone),
-        ON_A_COMMAND(a_command_that_is_there_may_leave_with_127_of_its_own),
-        cmocka_unit_test(is_refused_where_exit_statuses_are_lost),
+        ON_A_COMMAND(missing_command_needed_by_some_events_is_a_retry),
+        ON_A_COMMAND(line_over_the_file_size_limit_is_rejected_alone),
+        ON_A_COMMAND(existing_command_may_exit_with_127),
+        cmocka_unit_test(refused_where_exit_statuses_are_lost),
         ON_A_COMMAND(only_the_end_of_a_long_stderr_is_kept),
-        ON_A_COMMAND(stdin_is_the_line_and_need_not_be_read),
-        ON_A_COMMAND(no_descriptors_left_is_down_and_leaks_nothing),
+        ON_A_COMMAND(stdin_has_the_line_and_may_stay_unread),
+        ON_A_COMMAND(running_out_of_descriptors_is_down_and_leaks_nothing),
         cmocka_unit_test(refuses_an_empty_command),
     };
     const struct suite_part own[] = {SUITE_PART(tests), exec_environment_tests, exec_end_tests};

@@ -164,7 +164,7 @@ static void torn_line_longer_than_a_block_is_cut_off(void **state)
     free(text);
 }
 
-static void torn_line_of_another_relay_is_cut_off_while_open(void **state)
+static void torn_line_of_another_relay_is_removed_while_open(void **state)
 {
     struct peer *p = *state;
     deliver(p, 3, 64);
@@ -174,7 +174,7 @@ static void torn_line_of_another_relay_is_cut_off_while_open(void **state)
     assert_file(p, p->path, "");
 }
 
-static void foreign_last_line_is_ended_and_kept(void **state)
+static void unterminated_foreign_line_is_terminated_and_kept(void **state)
 {
     struct peer *p = *state;
     sink_tmp_write(p->path, "dear diary");
@@ -182,7 +182,7 @@ static void foreign_last_line_is_ended_and_kept(void **state)
     assert_file(p, p->path, "dear diary\n");
 }
 
-static void failed_write_leaves_no_trace_and_passes_later(void **state)
+static void failed_write_leaves_no_trace_and_succeeds_later(void **state)
 {
     struct peer *p = *state;
     struct stat before, after;
@@ -246,7 +246,7 @@ static int lock_file(struct peer *p)
 }
 
 /* drive would hang here, and the test with it, if it waited for the lock. */
-static void lock_of_another_process_is_down_and_never_a_hang(void **state)
+static void lock_held_by_another_process_is_down_and_never_hangs(void **state)
 {
     struct peer *p = *state;
     struct sink *sk = p->rig.sk;
@@ -270,7 +270,7 @@ static void lock_of_another_process_is_down_and_never_a_hang(void **state)
     assert_file(p, p->path, "");
 }
 
-static void lock_that_is_given_back_in_time_costs_nothing(void **state)
+static void lock_released_in_time_has_no_effect(void **state)
 {
     struct peer *p = *state;
     int fd = lock_file(p);
@@ -302,7 +302,7 @@ static void cancel_does_not_wait_for_a_lock(void **state)
 
 /* While something else is in the file's place, the sink is down and names it. It heals when that
  * goes. */
-static void what_is_no_file_any_more_is_down(void **state)
+static void path_that_is_no_longer_a_file_is_down(void **state)
 {
     struct peer *p = *state;
     for (int way = 0; way < 3; way++) {
@@ -324,7 +324,7 @@ static void what_is_no_file_any_more_is_down(void **state)
     }
 }
 
-static void rotated_file_is_opened_anew(void **state)
+static void rotated_file_is_reopened(void **state)
 {
     struct peer *p = *state;
     char moved[SINK_PATH_SIZE + 32];
@@ -345,7 +345,7 @@ static void rotated_file_is_opened_anew(void **state)
     free(text);
 }
 
-static void deleted_file_is_made_anew(void **state)
+static void deleted_file_is_recreated(void **state)
 {
     struct peer *p = *state;
     deliver(p, 3, 64);
@@ -376,7 +376,7 @@ static pid_t append_in_child(struct peer *p, int rounds)
     _exit(0);
 }
 
-static void relays_that_share_a_file_never_mix_their_lines(void **state)
+static void relays_sharing_a_file_never_mix_lines(void **state)
 {
     struct peer *p = *state;
     enum { CHILDREN = 3, ROUNDS = 50 };
@@ -419,7 +419,7 @@ static void killed_relay_tears_no_line_of_another(void **state)
     sink_arrivals_release(&got);
 }
 
-static void missing_directory_is_no_reason_not_to_open(void **state)
+static void missing_directory_does_not_prevent_opening(void **state)
 {
     struct peer *p = *state;
     struct sink_rig rig;
@@ -433,7 +433,7 @@ static void missing_directory_is_no_reason_not_to_open(void **state)
     sink_rig_release(&rig);
 }
 
-static void refuses_what_can_never_be_a_file(void **state)
+static void refuses_paths_that_can_never_be_files(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE + 16], slash[SINK_PATH_SIZE + 16], fifo[SINK_PATH_SIZE + 16];
@@ -446,7 +446,7 @@ static void refuses_what_can_never_be_a_file(void **state)
         sink_assert_refused((struct sink_config){.url = urls[i]}, NULL, NULL);
 }
 
-static void unknown_kind_of_sink_is_explained(void **state)
+static void unknown_sink_kind_is_explained(void **state)
 {
     static const struct {
         const char *url, *says;
@@ -485,23 +485,23 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(torn_last_line_is_cut_off),
         ON_A_FILE(torn_line_longer_than_a_block_is_cut_off),
-        ON_A_FILE(torn_line_of_another_relay_is_cut_off_while_open),
-        ON_A_FILE(foreign_last_line_is_ended_and_kept),
-        ON_A_FILE(failed_write_leaves_no_trace_and_passes_later),
+        ON_A_FILE(torn_line_of_another_relay_is_removed_while_open),
+        ON_A_FILE(unterminated_foreign_line_is_terminated_and_kept),
+        ON_A_FILE(failed_write_leaves_no_trace_and_succeeds_later),
         ON_A_FILE(full_device_is_down),
         ON_A_FILE(failed_fsync_is_an_outage_and_retires_its_descriptor),
         ON_A_FILE(one_fsync_covers_a_whole_drive),
-        ON_A_FILE(lock_of_another_process_is_down_and_never_a_hang),
-        ON_A_FILE(lock_that_is_given_back_in_time_costs_nothing),
+        ON_A_FILE(lock_held_by_another_process_is_down_and_never_hangs),
+        ON_A_FILE(lock_released_in_time_has_no_effect),
         ON_A_FILE(cancel_does_not_wait_for_a_lock),
-        ON_A_FILE(what_is_no_file_any_more_is_down),
-        ON_A_FILE(rotated_file_is_opened_anew),
-        ON_A_FILE(deleted_file_is_made_anew),
-        ON_A_FILE(relays_that_share_a_file_never_mix_their_lines),
+        ON_A_FILE(path_that_is_no_longer_a_file_is_down),
+        ON_A_FILE(rotated_file_is_reopened),
+        ON_A_FILE(deleted_file_is_recreated),
+        ON_A_FILE(relays_sharing_a_file_never_mix_lines),
         ON_A_FILE(killed_relay_tears_no_line_of_another),
-        ON_A_FILE(missing_directory_is_no_reason_not_to_open),
-        ON_A_FILE(refuses_what_can_never_be_a_file),
-        cmocka_unit_test(unknown_kind_of_sink_is_explained),
+        ON_A_FILE(missing_directory_does_not_prevent_opening),
+        ON_A_FILE(refuses_paths_that_can_never_be_files),
+        cmocka_unit_test(unknown_sink_kind_is_explained),
     };
     return sink_suite_run(&file, &(struct suite_part)SUITE_PART(tests), 1);
 }

@@ -5,7 +5,7 @@
 
 #include "http_rig.h"
 
-static void name_that_leads_here_is_not_connected_to(void **state)
+static void name_resolving_to_loopback_is_not_connected_to(void **state)
 {
     struct fixture *f = *state;
     open_at(f, "inside.localhost"); /* which curl resolves to 127.0.0.1 by itself */
@@ -24,14 +24,14 @@ static void allow_list_permits_it(void **state)
     assert_int_equal(deliver(f, "{}")->status, SINK_DELIVERED);
 }
 
-static void loopback_named_as_such_is_meant(void **state)
+static void explicit_loopback_address_is_allowed(void **state)
 {
     struct fixture *f = *state;
     open_at(f, "localhost");
     assert_int_equal(deliver(f, "{}")->status, SINK_DELIVERED);
 }
 
-static void addresses_inside_are_refused_at_once(void **state)
+static void internal_addresses_are_refused_at_once(void **state)
 {
     static const char *const urls[] = {"http://10.0.0.1/",
                                        "https://192.168.1.1/t0ken",
@@ -50,7 +50,7 @@ static void addresses_inside_are_refused_at_once(void **state)
 
 /* Every way to write an address inside: the check of the settings refuses it, and so does the check
  * at each connection, where the settings had let it pass. */
-static void address_inside_is_refused_however_it_is_written(void **state)
+static void internal_address_is_refused_in_any_notation(void **state)
 {
     static const char *const hosts[] = {
         "10.0.0.1",
@@ -87,7 +87,7 @@ static void address_inside_is_refused_however_it_is_written(void **state)
     open_here(f);
 }
 
-static void host_that_no_resolver_takes_is_refused_at_once(void **state)
+static void invalid_host_name_is_refused_at_once(void **state)
 {
     static const char *const inside[] = {"10.0.0.1.",
                                          "0x0a.1.",
@@ -121,7 +121,7 @@ static void bad_urls_are_refused_without_their_secrets(void **state)
     refuses(&f->o, "https://exa mple.com/s3cr3t", "this is not a URL", "s3cr3t");
 }
 
-static void environment_names_no_proxy_unless_asked(void **state)
+static void proxy_variables_are_ignored_unless_enabled(void **state)
 {
     struct fixture *f = *state;
     setenv("http_proxy", "http://127.0.0.1:1/", 1);
@@ -143,14 +143,14 @@ int main(void)
 {
     setlocale(LC_CTYPE, "C.UTF-8"); /* international names are in it, as for the relay */
     static const struct CMUnitTest tests[] = {
-        ON_A_PEER(name_that_leads_here_is_not_connected_to),
+        ON_A_PEER(name_resolving_to_loopback_is_not_connected_to),
         ON_A_PEER(allow_list_permits_it),
-        ON_A_PEER(loopback_named_as_such_is_meant),
-        ON_A_PEER(addresses_inside_are_refused_at_once),
-        ON_A_PEER(address_inside_is_refused_however_it_is_written),
-        ON_A_PEER(host_that_no_resolver_takes_is_refused_at_once),
+        ON_A_PEER(explicit_loopback_address_is_allowed),
+        ON_A_PEER(internal_addresses_are_refused_at_once),
+        ON_A_PEER(internal_address_is_refused_in_any_notation),
+        ON_A_PEER(invalid_host_name_is_refused_at_once),
         ON_A_PEER(bad_urls_are_refused_without_their_secrets),
-        ON_A_PEER(environment_names_no_proxy_unless_asked),
+        ON_A_PEER(proxy_variables_are_ignored_unless_enabled),
     };
     const struct suite_part own[] = {http_answers_tests, http_sent_tests, http_secrets_tests,
                                      SUITE_PART(tests)};

@@ -33,7 +33,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("nats://localhost/s?stream=S&window=5000", "window");
 }
 
-static void stream_of_our_own_takes_one_lane(void **state)
+static void exclusive_stream_needs_a_single_lane(void **state)
 {
     (void)state;
     struct sink_config cfg = {.url = "nats://localhost/s?stream=S&exclusive=on", .consumer = "c"};
@@ -67,7 +67,7 @@ static void covers(const char *pattern, const char *other, bool want)
         fail_msg("%s and %s", pattern, other);
 }
 
-static void patterns_cover_as_the_server_has_it(void **state)
+static void subject_patterns_match_as_on_the_server(void **state)
 {
     (void)state;
     covers("a.b", "a.b", true);
@@ -81,7 +81,7 @@ static void patterns_cover_as_the_server_has_it(void **state)
     covers("*.b", "a.b", true);
 }
 
-static void certificate_must_be_good(void **state)
+static void certificate_must_be_valid(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url, "nats+tls://127.0.0.1:%d/s?stream=S", server.port);
@@ -112,12 +112,12 @@ int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_settings_are_refused_with_advice),
-        cmocka_unit_test(stream_of_our_own_takes_one_lane),
+        cmocka_unit_test(exclusive_stream_needs_a_single_lane),
         cmocka_unit_test(pattern_covers_all_subjects_of_a_template),
-        cmocka_unit_test(patterns_cover_as_the_server_has_it),
+        cmocka_unit_test(subject_patterns_match_as_on_the_server),
     };
     static const struct CMUnitTest tls[] = {
-        OWN(certificate_must_be_good),
+        OWN(certificate_must_be_valid),
     };
     const struct suite_part own[] = {nats_answers_tests, nats_connection_tests, nats_messages_tests,
                                      SUITE_PART(tests)};

@@ -130,7 +130,7 @@ static void closed_standard_output_is_fatal(void **state)
 }
 
 /* drive would hang here, and the test with it, if it waited for the reader. */
-static void reader_that_stands_still_does_not_hold_up_drive(void **state)
+static void stalled_reader_does_not_block_drive(void **state)
 {
     struct piped *p = *state;
     struct sink *sk = p->rig.sk;
@@ -185,7 +185,7 @@ static void cancel_counts_whole_lines_as_delivered(void **state)
 static void nonblocking_standard_output_works(void **state)
 {
     assert_int_equal(fcntl(STDOUT_FILENO, F_SETFL, O_NONBLOCK), 0);
-    reader_that_stands_still_does_not_hold_up_drive(state);
+    stalled_reader_does_not_block_drive(state);
 }
 
 static void full_device_is_down_while_no_line_is_torn(void **state)
@@ -207,7 +207,7 @@ static void full_device_is_down_while_no_line_is_torn(void **state)
 
 /* A disk that is full in the middle of a line is a sink that is down, not a fatal error. The torn
  * line is ended before the next one. */
-static void line_that_stopped_half_way_is_ended_before_the_next(void **state)
+static void partial_line_is_completed_before_the_next(void **state)
 {
     struct peer *peer = peer_setup();
     struct sink_rig rig;
@@ -287,7 +287,7 @@ static void reader_stalled_past_the_time_limit_is_an_outage(void **state)
     free(second);
 }
 
-static void refuses_anything_behind_the_colon(void **state)
+static void refuses_anything_after_the_colon(void **state)
 {
     (void)state;
     sink_assert_refused((struct sink_config){.url = "stdout:x"}, NULL, NULL);
@@ -307,13 +307,13 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         ON_A_PIPE(closed_reader_is_fatal),
         ON_A_PIPE(closed_standard_output_is_fatal),
-        ON_A_PIPE(reader_that_stands_still_does_not_hold_up_drive),
+        ON_A_PIPE(stalled_reader_does_not_block_drive),
         ON_A_PIPE(cancel_counts_whole_lines_as_delivered),
         ON_A_PIPE(nonblocking_standard_output_works),
         cmocka_unit_test(full_device_is_down_while_no_line_is_torn),
-        cmocka_unit_test(line_that_stopped_half_way_is_ended_before_the_next),
+        cmocka_unit_test(partial_line_is_completed_before_the_next),
         ON_A_PIPE(reader_stalled_past_the_time_limit_is_an_outage),
-        cmocka_unit_test(refuses_anything_behind_the_colon),
+        cmocka_unit_test(refuses_anything_after_the_colon),
     };
     return sink_suite_run(&standard_output, &(struct suite_part)SUITE_PART(tests), 1);
 }

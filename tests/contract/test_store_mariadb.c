@@ -7,7 +7,7 @@
 #include "store_impl.h"
 
 /* A statement that an application puts together from what strangers sent it must not become two. */
-static void connection_of_the_application_takes_one_statement_at_a_time(void **state)
+static void application_connection_runs_one_statement_at_a_time(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -44,7 +44,7 @@ static bool stored_as(MYSQL *db, const char *id, const struct new_event *ev)
 
 /* What a program emits is prepared on the server. Whatever becomes of that, events are stored as
  * they are: plain, whole and large ones; also after the connection was reset, or has ended. */
-static void prepared_statement_stores_what_a_text_would(void **state)
+static void prepared_statement_stores_what_a_literal_would(void **state)
 {
     (void)state;
     struct store *st = maria_fresh(
@@ -117,7 +117,7 @@ static int wants(void *db, const char *predicate, const char *payload)
     return (int)maria_number(db, "SELECT IFNULL(outbox_wants('%s', '%s'), 2)", one, other);
 }
 
-static void predicate_says_the_same_in_sql_and_in_c(void **state)
+static void predicate_gives_the_same_result_in_sql_and_c(void **state)
 {
     (void)state;
     MYSQL *db = maria_connect();
@@ -137,10 +137,10 @@ int main(void)
     static const struct store_case mariadb = {"store_mariadb", maria_fresh, maria_clean,
                                               maria_sneak, unsettling};
     static const struct CMUnitTest tests[] = {
-        ON_A_STORE(connection_of_the_application_takes_one_statement_at_a_time),
-        cmocka_unit_test(prepared_statement_stores_what_a_text_would),
+        ON_A_STORE(application_connection_runs_one_statement_at_a_time),
+        cmocka_unit_test(prepared_statement_stores_what_a_literal_would),
         ON_A_STORE(retries_go_on_where_updates_have_to_be_safe),
-        ON_A_STORE(predicate_says_the_same_in_sql_and_in_c),
+        ON_A_STORE(predicate_gives_the_same_result_in_sql_and_c),
     };
     const struct suite_part own[] = {SUITE_PART(tests)};
     return store_suite_run(&mariadb, own, COUNT(own));

@@ -8,7 +8,7 @@
 
 /* Memory may be short for a moment. But an event for which there is never enough must not hold up
  * all the others. */
-static void event_there_is_never_memory_for_is_left_to_run_out(void **state)
+static void event_that_never_fits_in_memory_is_left_to_expire(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -40,7 +40,7 @@ static void emit_through(struct store *st, PGconn *db, const char *key)
 
 /* Ids are made from the clock in microseconds, so they grow from one session to the next as well.
  * */
-static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **state)
+static void ids_ascend_within_a_millisecond_however_emitted(void **state)
 {
     (void)state;
     char key[16];
@@ -114,7 +114,7 @@ static bool has_no_text(const char *predicate)
            strstr(predicate, "\357\267\220");
 }
 
-static void predicate_says_the_same_in_sql_and_in_c(void **state)
+static void predicate_gives_the_same_result_in_sql_and_c(void **state)
 {
     (void)state;
     PGconn *db = pg_connect();
@@ -133,9 +133,9 @@ int main(void)
     static const struct store_case postgres = {"store_postgres", fresh, pg_clean, sneak_in,
                                                unsettling};
     static const struct CMUnitTest tests[] = {
-        ON_A_STORE(event_there_is_never_memory_for_is_left_to_run_out),
-        ON_A_STORE(predicate_says_the_same_in_sql_and_in_c),
-        cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
+        ON_A_STORE(event_that_never_fits_in_memory_is_left_to_expire),
+        ON_A_STORE(predicate_gives_the_same_result_in_sql_and_c),
+        cmocka_unit_test(ids_ascend_within_a_millisecond_however_emitted),
     };
     const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_wakeup_tests,
                                      pg_turns_tests,    pg_ahead_tests,  pg_lanes_tests,

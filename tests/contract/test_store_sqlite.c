@@ -61,7 +61,7 @@ static void delivery_view_shows_the_states(void **state)
     sqlite3_close(db);
 }
 
-static void bell_rings_for_a_commit_of_another_process_and_not_without(void **state)
+static void only_a_commit_of_another_process_wakes(void **state)
 {
     struct store_rig *g = *state;
     struct pollfd fd = {.fd = g->st->ops->wake_fd(g->st), .events = POLLIN};
@@ -85,7 +85,7 @@ static void bell_rings_for_a_commit_of_another_process_and_not_without(void **st
     assert_int_equal(poll(&fd, 1, 0), 0);
 }
 
-static void locked_database_is_busy_and_nothing_is_half_done(void **state)
+static void locked_database_is_busy_and_changes_nothing(void **state)
 {
     struct store_rig *g = *state;
     struct store *other;
@@ -104,7 +104,7 @@ static void locked_database_is_busy_and_nothing_is_half_done(void **state)
     sqlite3_close(db);
 }
 
-static void database_of_utf16_is_refused(void **state)
+static void utf16_database_is_refused(void **state)
 {
     struct store_rig *g = *state;
     struct store *st;
@@ -158,9 +158,9 @@ int main(int argc, char **argv)
                                              unsettling};
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(delivery_view_shows_the_states),
-        ON_A_STORE(bell_rings_for_a_commit_of_another_process_and_not_without),
-        ON_A_STORE(locked_database_is_busy_and_nothing_is_half_done),
-        ON_A_STORE(database_of_utf16_is_refused),
+        ON_A_STORE(only_a_commit_of_another_process_wakes),
+        ON_A_STORE(locked_database_is_busy_and_changes_nothing),
+        ON_A_STORE(utf16_database_is_refused),
         ON_A_STORE(statements_fit_the_schema_with_parameters_in_order),
     };
     const struct suite_part own[] = {SUITE_PART(tests), sqlite_emit_tests,  sqlite_moved_tests,

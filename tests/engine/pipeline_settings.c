@@ -3,7 +3,7 @@
 
 #include "pipeline_tests.h"
 
-static void sink_that_declines_events_pauses_without_losing_any(void **state)
+static void sink_declining_events_is_paused_and_loses_none(void **state)
 {
     static const int64_t want[] = {2, 1, 3, 4, 5};
     struct rig *g = *state;
@@ -61,7 +61,7 @@ static void give_another_filter(struct rig *g)
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
 }
 
-static void consumer_with_a_new_filter_ends_its_deliveries_and_stops(void **state)
+static void consumer_with_a_new_filter_drains_and_stops(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -128,7 +128,7 @@ static void worker_with_replaced_settings_stands_by_until_restored(void **state)
     assert_int_equal(rig_look(g).delivered, 2);
 }
 
-static void worker_that_starts_with_replaced_settings_stands_by(void **state)
+static void worker_starting_with_replaced_settings_stands_by(void **state)
 {
     struct rig *g = *state;
     rig_worker(g, 1, NULL);
@@ -167,11 +167,11 @@ static void draining_is_not_cut_short_by_another_filter(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_RIG(sink_that_declines_events_pauses_without_losing_any),
+    ON_A_RIG(sink_declining_events_is_paused_and_loses_none),
     ON_A_RIG(removed_consumer_fails_its_pipeline),
-    ON_A_RIG(consumer_with_a_new_filter_ends_its_deliveries_and_stops),
+    ON_A_RIG(consumer_with_a_new_filter_drains_and_stops),
     ON_A_RIG(worker_with_replaced_settings_stands_by_until_restored),
-    ON_A_RIG(worker_that_starts_with_replaced_settings_stands_by),
+    ON_A_RIG(worker_starting_with_replaced_settings_stands_by),
     ON_A_RIG(draining_is_not_cut_short_by_another_filter),
 };
 

@@ -53,7 +53,7 @@ static void break_bell(struct worker *w)
     assert_int_equal(pipe(broken_bell), 0);
 }
 
-static void sweep_finds_what_the_bell_missed(void **state)
+static void sweep_finds_events_without_a_wake_up(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -75,7 +75,7 @@ static void sweep_finds_what_the_bell_missed(void **state)
 }
 
 /* The numbers are checked by what the pipeline does, on the rig's clock. */
-static void dispatcher_has_the_numbers_of_its_document(void **state)
+static void dispatcher_preset_has_the_documented_values(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "preset=dispatcher", NULL);
@@ -148,7 +148,7 @@ static void claim_granted_after_its_lease_is_kept_if_still_valid(void **state)
     assert_int_equal(pipeline_stats(w->p)->lost, 0);
 }
 
-static void store_that_is_away_is_asked_again_and_nothing_is_lost(void **state)
+static void unreachable_store_is_retried_and_loses_nothing(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -189,7 +189,7 @@ static void answer_lost_after_a_settle_repeats_nothing(void **state)
     assert_int_equal(rig_look(g).delivered, 1);
 }
 
-static void answer_lost_after_a_claim_delays_the_events_but_loses_none(void **state)
+static void lost_claim_answer_delays_events_but_loses_none(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=1s", NULL);
@@ -215,7 +215,7 @@ static void lost_claim_answer_lets_no_later_event_overtake(void **state)
 
 /* The consumer is removed while a relay that stops has a delivery in flight. The simulator found
  * this. */
-static void consumer_removed_while_draining_waits_for_what_flies(void **state)
+static void consumer_removed_while_draining_awaits_deliveries(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -235,7 +235,7 @@ static void consumer_removed_while_draining_waits_for_what_flies(void **state)
 
 /* Of two lost claims the later one is forgotten at once, and with it the last that knew of the key.
  * The simulator found this. */
-static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
+static void key_waits_for_deliveries_of_a_lost_claim(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -258,7 +258,7 @@ static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
     SAW(1, 2, 1, 3);
 }
 
-static void followers_of_a_lost_event_go_on_if_it_returns_untried(void **state)
+static void followers_proceed_if_a_lost_event_returns_untried(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -307,7 +307,7 @@ static void lost_claim_answer_lets_no_released_event_overtake(void **state)
     SAW(1, 2, 3);
 }
 
-static void bell_is_not_listened_to_while_the_store_is_away(void **state)
+static void wake_ups_are_ignored_while_the_store_is_unreachable(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -323,7 +323,7 @@ static void bell_is_not_listened_to_while_the_store_is_away(void **state)
     close(broken_bell[1]);
 }
 
-static void settling_again_and_again_takes_no_more_memory(void **state)
+static void repeated_settlements_do_not_grow_memory(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "retry=attempts=9", NULL);
@@ -392,7 +392,7 @@ static void three_in_turn(struct rig *g, size_t marks, int ret[3])
     }
 }
 
-static void marks_of_few_streams_go_with_each_settlement(void **state)
+static void marks_of_few_streams_are_written_with_each_settlement(void **state)
 {
     int recorded[3];
     three_in_turn(*state, 16, recorded);
@@ -401,7 +401,7 @@ static void marks_of_few_streams_go_with_each_settlement(void **state)
     assert_int_equal(recorded[2], 3);
 }
 
-static void marks_of_many_streams_wait_for_the_last_settlement_at_hand(void **state)
+static void marks_of_many_streams_are_written_with_the_last_batch(void **state)
 {
     int recorded[3];
     three_in_turn(*state, 17, recorded);
@@ -411,21 +411,21 @@ static void marks_of_many_streams_wait_for_the_last_settlement_at_hand(void **st
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_RIG(marks_of_few_streams_go_with_each_settlement),
-    ON_A_RIG(marks_of_many_streams_wait_for_the_last_settlement_at_hand),
-    ON_A_RIG(sweep_finds_what_the_bell_missed),
-    ON_A_RIG(dispatcher_has_the_numbers_of_its_document),
+    ON_A_RIG(marks_of_few_streams_are_written_with_each_settlement),
+    ON_A_RIG(marks_of_many_streams_are_written_with_the_last_batch),
+    ON_A_RIG(sweep_finds_events_without_a_wake_up),
+    ON_A_RIG(dispatcher_preset_has_the_documented_values),
     ON_A_RIG(claim_granted_after_its_lease_is_kept_if_still_valid),
-    ON_A_RIG(store_that_is_away_is_asked_again_and_nothing_is_lost),
+    ON_A_RIG(unreachable_store_is_retried_and_loses_nothing),
     ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
-    ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),
+    ON_A_RIG(lost_claim_answer_delays_events_but_loses_none),
     ON_A_RIG(lost_claim_answer_lets_no_later_event_overtake),
-    ON_A_RIG(consumer_removed_while_draining_waits_for_what_flies),
-    ON_A_RIG(what_flies_of_a_lost_claim_is_waited_for_by_its_key),
-    ON_A_RIG(followers_of_a_lost_event_go_on_if_it_returns_untried),
+    ON_A_RIG(consumer_removed_while_draining_awaits_deliveries),
+    ON_A_RIG(key_waits_for_deliveries_of_a_lost_claim),
+    ON_A_RIG(followers_proceed_if_a_lost_event_returns_untried),
     ON_A_RIG(lost_claim_answer_lets_no_released_event_overtake),
-    ON_A_RIG(bell_is_not_listened_to_while_the_store_is_away),
-    ON_A_RIG(settling_again_and_again_takes_no_more_memory),
+    ON_A_RIG(wake_ups_are_ignored_while_the_store_is_unreachable),
+    ON_A_RIG(repeated_settlements_do_not_grow_memory),
 };
 
 const struct suite_part pipeline_store_tests = SUITE_PART(tests);

@@ -56,7 +56,7 @@ static void nothing_is_delivered_beside_a_suspect(void **state)
     assert_int_equal(w->sk->n, 1);
 }
 
-static void crash_with_two_suspects_in_flight_is_held_against_neither(void **state)
+static void crash_with_two_suspects_in_flight_blames_neither(void **state)
 {
     struct rig *g = *state;
     g->caps = SINK_IN_PROCESS;
@@ -83,7 +83,7 @@ static void crash_with_two_suspects_in_flight_is_held_against_neither(void **sta
     assert_int_equal(g->n_seen, 3);
 }
 
-static void no_crash_counts_without_handlers_in_the_process(void **state)
+static void crashes_do_not_count_without_in_process_handlers(void **state)
 {
     struct rig *g = *state;
     for (int i = 0; i < 3; i++)
@@ -107,7 +107,7 @@ static void no_crash_counts_without_handlers_in_the_process(void **state)
     assert_int_equal(g->n_seen, 3);
 }
 
-static void suspect_with_a_down_sink_blocks_none_and_is_not_buried(void **state)
+static void suspect_of_a_down_sink_blocks_none_and_is_not_buried(void **state)
 {
     struct rig *g = *state;
     g->caps = SINK_IN_PROCESS;
@@ -134,7 +134,7 @@ static bool gone(const char *owner)
     return owner[0] == 'w' && owner[1] == '0';
 }
 
-static void worker_that_starts_takes_over_at_once_what_a_dead_one_left(void **state)
+static void starting_worker_takes_over_claims_of_a_dead_one(void **state)
 {
     struct rig *g = *state;
     for (int i = 0; i < 3; i++)
@@ -198,10 +198,10 @@ static void poison_is_found_one_event_at_a_time(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_RIG(consumers_do_not_wait_for_each_others_suspects),
     ON_A_RIG(nothing_is_delivered_beside_a_suspect),
-    ON_A_RIG(crash_with_two_suspects_in_flight_is_held_against_neither),
-    ON_A_RIG(no_crash_counts_without_handlers_in_the_process),
-    ON_A_RIG(suspect_with_a_down_sink_blocks_none_and_is_not_buried),
-    ON_A_RIG(worker_that_starts_takes_over_at_once_what_a_dead_one_left),
+    ON_A_RIG(crash_with_two_suspects_in_flight_blames_neither),
+    ON_A_RIG(crashes_do_not_count_without_in_process_handlers),
+    ON_A_RIG(suspect_of_a_down_sink_blocks_none_and_is_not_buried),
+    ON_A_RIG(starting_worker_takes_over_claims_of_a_dead_one),
     ON_A_RIG(poison_is_found_one_event_at_a_time),
 };
 

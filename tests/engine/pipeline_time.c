@@ -44,7 +44,7 @@ static void step_returns_often_enough_to_be_stopped(void **state)
     assert_in_range(g->mono - before, 20 * MS_NS, 100 * MS_NS);
 }
 
-static void zombie_delivers_nothing_more_and_changes_nothing(void **state)
+static void worker_past_its_lease_delivers_and_changes_nothing(void **state)
 {
     struct rig *g = *state;
     struct worker *a = rig_worker(g, 0, "lease=2s", NULL), *b = rig_worker(g, 1, "lease=2s", NULL);
@@ -92,7 +92,7 @@ static void drain_releases_unstarted_events_and_awaits_the_rest(void **state)
     SAW(1, 2, 3, 4, 5, 6, 7, 8, 9);
 }
 
-static void drain_cancels_what_does_not_end_and_it_is_delivered_again(void **state)
+static void drain_cancels_hanging_deliveries_for_redelivery(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -118,7 +118,7 @@ static void drain_cancels_what_does_not_end_and_it_is_delivered_again(void **sta
     assert_int_equal(rig_look(g).delivered, 3);
 }
 
-static void crash_repeats_only_what_was_not_settled(void **state)
+static void crash_repeats_only_unsettled_events(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=1s", "batch=2", NULL);
@@ -136,7 +136,7 @@ static void crash_repeats_only_what_was_not_settled(void **state)
     SAW(1, 2, 3, 4, 5);
 }
 
-static void without_a_bell_it_looks_every_20_ms(void **state)
+static void without_wake_ups_it_polls_every_20_ms(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -148,7 +148,7 @@ static void without_a_bell_it_looks_every_20_ms(void **state)
     assert_int_equal((deadline - g->mono) / MS_NS, 20);
 }
 
-static void settling_claims_as_well_so_no_event_waits_for_the_sweep(void **state)
+static void settling_also_claims_so_no_event_waits_for_the_sweep(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -163,7 +163,7 @@ static void settling_claims_as_well_so_no_event_waits_for_the_sweep(void **state
 }
 
 /* Whether it is set before the preset or after it. */
-static void what_is_set_wins_over_a_preset(void **state)
+static void explicit_setting_overrides_a_preset(void **state)
 {
     struct consumer c;
     struct error err;
@@ -186,7 +186,7 @@ static void what_is_set_wins_over_a_preset(void **state)
     consumer_release(&c);
 }
 
-static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
+static void batch_covers_the_in_flight_limit(void **state)
 {
     struct rig *g = *state;
     for (int i = 0; i < 600; i++)
@@ -335,7 +335,7 @@ static void crash_before_the_settlement_repeats_what_waited(void **state)
 
 /* What a sink has asked for may come when everything is delivered. It is heard and told then, not
  * with the next event; and nobody listens any longer. */
-static void sink_that_has_asked_is_attended_until_it_has_told(void **state)
+static void sink_requesting_polls_is_polled_until_done(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -360,7 +360,7 @@ static void sink_that_has_asked_is_attended_until_it_has_told(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_RIG(sink_that_has_asked_is_attended_until_it_has_told),
+    ON_A_RIG(sink_requesting_polls_is_polled_until_done),
     ON_A_RIG(settlement_waits_a_little_for_the_next_claim),
     ON_A_RIG(pipeline_that_delays_a_settlement_says_until_when),
     ON_A_RIG(event_due_between_step_and_wait_ends_the_wait),
@@ -371,14 +371,14 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(slow_sink_keeps_its_lease),
     ON_A_RIG(slow_handlers_keep_their_lease),
     ON_A_RIG(step_returns_often_enough_to_be_stopped),
-    cmocka_unit_test(what_is_set_wins_over_a_preset),
-    ON_A_RIG(zombie_delivers_nothing_more_and_changes_nothing),
+    cmocka_unit_test(explicit_setting_overrides_a_preset),
+    ON_A_RIG(worker_past_its_lease_delivers_and_changes_nothing),
     ON_A_RIG(drain_releases_unstarted_events_and_awaits_the_rest),
-    ON_A_RIG(drain_cancels_what_does_not_end_and_it_is_delivered_again),
-    ON_A_RIG(crash_repeats_only_what_was_not_settled),
-    ON_A_RIG(without_a_bell_it_looks_every_20_ms),
-    ON_A_RIG(settling_claims_as_well_so_no_event_waits_for_the_sweep),
-    ON_A_RIG(batch_is_large_enough_for_what_may_be_in_flight),
+    ON_A_RIG(drain_cancels_hanging_deliveries_for_redelivery),
+    ON_A_RIG(crash_repeats_only_unsettled_events),
+    ON_A_RIG(without_wake_ups_it_polls_every_20_ms),
+    ON_A_RIG(settling_also_claims_so_no_event_waits_for_the_sweep),
+    ON_A_RIG(batch_covers_the_in_flight_limit),
 };
 
 const struct suite_part pipeline_time_tests = SUITE_PART(tests);

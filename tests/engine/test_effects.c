@@ -540,37 +540,37 @@ static void seeds(const char *order, const char *lanes, const char *batch, size_
     }
 }
 
-static void one_handler_is_exact(void **state)
+static void one_handler_acts_exactly_once(void **state)
 {
     (void)state;
     seeds("key", "1", "5", 1);
 }
 
-static void one_handler_in_large_batches_on_three_lanes_is_exact(void **state)
+static void large_batches_on_three_lanes_act_exactly_once(void **state)
 {
     (void)state;
     seeds("key", "3", "40", 1);
 }
 
-static void handlers_that_share_their_fate_are_exact(void **state)
+static void handlers_with_shared_fate_act_exactly_once(void **state)
 {
     (void)state;
     seeds("key", "1", "8", 2);
 }
 
-static void handlers_beside_an_external_one_are_exact(void **state)
+static void handlers_beside_an_external_one_act_exactly_once(void **state)
 {
     (void)state;
     seeds("key", "1", "6", 3);
 }
 
-static void handlers_without_order_are_exact(void **state)
+static void handlers_without_order_act_exactly_once(void **state)
 {
     (void)state;
     seeds("none", "1", "8", 2);
 }
 
-static void handlers_in_global_order_are_exact(void **state)
+static void handlers_in_global_order_act_exactly_once(void **state)
 {
     (void)state;
     seeds("global", "1", "8", 2);
@@ -579,12 +579,12 @@ static void handlers_in_global_order_are_exact(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_handler_is_exact),
-        cmocka_unit_test(one_handler_in_large_batches_on_three_lanes_is_exact),
-        cmocka_unit_test(handlers_that_share_their_fate_are_exact),
-        cmocka_unit_test(handlers_beside_an_external_one_are_exact),
-        cmocka_unit_test(handlers_without_order_are_exact),
-        cmocka_unit_test(handlers_in_global_order_are_exact),
+        cmocka_unit_test(one_handler_acts_exactly_once),
+        cmocka_unit_test(large_batches_on_three_lanes_act_exactly_once),
+        cmocka_unit_test(handlers_with_shared_fate_act_exactly_once),
+        cmocka_unit_test(handlers_beside_an_external_one_act_exactly_once),
+        cmocka_unit_test(handlers_without_order_act_exactly_once),
+        cmocka_unit_test(handlers_in_global_order_act_exactly_once),
     };
     return cmocka_run_group_tests_name("effects", tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static int64_t effects(struct rig *g)
 
 /* A commit failed, and a little more time passed before the store was asked again than the wait
  * until the retry: the batch was settled as delivered, without its effects. */
-static void effects_that_were_not_committed_are_never_settled(void **state)
+static void uncommitted_effects_are_never_settled(void **state)
 {
     struct rig *g = *state;
     struct worker *w = &g->w[0];
@@ -94,6 +94,6 @@ static void effects_that_were_not_committed_are_never_settled(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {ON_A_RIG(effects_that_were_not_committed_are_never_settled)};
+    const struct CMUnitTest tests[] = {ON_A_RIG(uncommitted_effects_are_never_settled)};
     return cmocka_run_group_tests_name("found", tests, NULL, NULL);
 }

@@ -118,7 +118,7 @@ static enum sink_status some_are_inexpressible(struct model *m, const struct del
     return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
 }
 
-static void what_a_sink_rejects_without_asking_is_no_evidence(void **state)
+static void local_rejection_says_nothing_about_the_peer(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
@@ -143,7 +143,7 @@ static enum sink_status some_have_to_wait(struct model *m, const struct delivery
     return d->ev->seq % 5 == 0 ? SINK_LATER : SINK_RETRY;
 }
 
-static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state)
+static void deferred_event_is_no_evidence_against_others(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
@@ -202,7 +202,7 @@ static struct worker *refusing(struct rig *g, const char *order)
     return w;
 }
 
-static void refused_events_use_up_attempts_if_all_are_refused(void **state)
+static void refusals_use_up_attempts_if_every_event_is_refused(void **state)
 {
     struct rig *g = *state;
     struct worker *w = refusing(g, "order=none");
@@ -216,7 +216,7 @@ static void refused_events_use_up_attempts_if_all_are_refused(void **state)
     assert_int_equal(pipeline_stats(w->p)->meter.openings, 0);
 }
 
-static void others_are_delivered_at_once_beside_refused_events(void **state)
+static void refused_events_do_not_delay_others(void **state)
 {
     struct rig *g = *state;
     refusing(g, "order=key");
@@ -274,7 +274,7 @@ static void failstop_sink_keeps_order_around_a_refused_event(void **state)
     }
 }
 
-static void failstop_sink_refuses_all_and_all_are_buried(void **state)
+static void failstop_sink_refusing_everything_buries_everything(void **state)
 {
     struct rig *g = *state;
     g->caps = SINK_FAILSTOP;
@@ -317,7 +317,7 @@ static void outage_in_the_middle_of_a_single_key_buries_nothing(void **state)
     assert_all_delivered_once(g, 200);
 }
 
-static void outages_one_after_the_other_bury_nothing(void **state)
+static void consecutive_outages_bury_nothing(void **state)
 {
     struct rig *g = *state;
     worker(g, "base=1s,cap=2s,attempts=3", "order=key");
@@ -332,7 +332,7 @@ static void outages_one_after_the_other_bury_nothing(void **state)
 
 /* The event failed once by its own fault, which is remembered. Its failures in an outage are the
  * sink's fault all the same. */
-static void outage_counts_nothing_against_one_that_failed_before(void **state)
+static void outage_adds_no_attempt_to_an_earlier_failure(void **state)
 {
     struct rig *g = *state;
     worker(g, "base=1s,cap=2s,attempts=3,jitter=none", "order=key");
@@ -366,7 +366,7 @@ static void sink_failing_every_event_is_paused_and_reported_down(void **state)
     assert_all_delivered_once(g, 200);
 }
 
-static void event_failing_alone_is_reported_and_not_waited_for(void **state)
+static void single_failing_event_is_reported_and_blocks_no_other(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast", "order=key");
@@ -382,7 +382,7 @@ static void event_failing_alone_is_reported_and_not_waited_for(void **state)
     assert_false(pipeline_stats(w->p)->down);
 }
 
-static void event_that_fails_among_others_has_its_attempts_and_no_more(void **state)
+static void event_failing_among_others_gets_only_its_attempts(void **state)
 {
     struct rig *g = *state;
     /* The first of its batch, one in the middle, the last. */
@@ -403,7 +403,7 @@ static void event_that_fails_among_others_has_its_attempts_and_no_more(void **st
     }
 }
 
-static void many_that_fail_among_others_are_buried(void **state)
+static void many_events_failing_among_others_are_buried(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "base=100ms,cap=1s,attempts=3,jitter=none", "order=key");
@@ -433,7 +433,7 @@ static enum sink_status by_kind(struct model *m, const struct delivery *d)
     return is_bad(d->ev->seq) ? SINK_RETRY : SINK_DELIVERED;
 }
 
-static void healthy_go_on_beside_a_kind_that_always_fails(void **state)
+static void healthy_events_proceed_beside_a_failing_type(void **state)
 {
     static const int64_t shares[] = {1, 4, 10};
     struct rig *g = *state;
@@ -464,7 +464,7 @@ static void healthy_go_on_beside_a_kind_that_always_fails(void **state)
 }
 
 /* Nobody can know whose fault it is. But it is not tried for ever. */
-static void event_that_fails_alone_is_given_up_in_the_end(void **state)
+static void event_failing_alone_is_finally_buried(void **state)
 {
     struct rig *g = *state;
     worker(g, "fast,cap=1m,outage=10m", "order=global");
@@ -481,7 +481,7 @@ static void event_that_fails_alone_is_given_up_in_the_end(void **state)
 
 /* Others get through, but never close to its failures. That proves nothing each time, but enough in
  * the end. */
-static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **state)
+static void event_failing_among_rare_others_is_finally_buried(void **state)
 {
     struct rig *g = *state;
     /* tried after 16 s, then every 10 s */
@@ -531,7 +531,7 @@ static void answer_to(struct rig *g, size_t k, enum sink_status status)
 /* Others that were sent after it have got through before it fails, so that says nothing about the
  * sink. If it did, those that fail later would be taken for a part of an outage: the simulator's
  * seed 101320. */
-static void failure_that_is_known_late_begins_no_outage(void **state)
+static void late_failure_starts_no_outage(void **state)
 {
     struct rig *g = *state;
     answers_by_hand(g, "1");
@@ -555,7 +555,7 @@ static void failure_that_is_known_late_begins_no_outage(void **state)
 
 /* Two deliveries find the sink back, and the second of them is answered first. What failed between
  * the two has itself to blame. */
-static void outage_ends_with_the_first_that_was_sent_and_got_through(void **state)
+static void outage_ends_with_the_first_delivery(void **state)
 {
     struct rig *g = *state;
     answers_by_hand(g, "1");
@@ -578,7 +578,7 @@ static void outage_ends_with_the_first_that_was_sent_and_got_through(void **stat
 
 /* The proof comes when the failure is settled, and after something else got through that was sent
  * too late to be one. */
-static void proof_that_comes_last_counts(void **state)
+static void late_evidence_counts(void **state)
 {
     struct rig *g = *state;
     struct worker *w = answers_by_hand(g, "2");
@@ -623,7 +623,7 @@ static void slowly_failing_event_among_rare_others_is_buried(void **state)
 
 /* An endpoint is restarted within half a second. What gets through then is its return, and proves
  * nothing. */
-static void short_outage_that_fails_many_counts_against_none(void **state)
+static void short_outage_failing_many_events_counts_against_none(void **state)
 {
     struct rig *g = *state;
     worker(g, "base=100ms,cap=500ms,attempts=3", "order=key");
@@ -637,7 +637,7 @@ static void short_outage_that_fails_many_counts_against_none(void **state)
         assert_int_equal(g->seen[i].attempt, 1);
 }
 
-static void relays_that_come_and_go_do_not_begin_anew(void **state)
+static void restarted_relays_keep_the_outage_history(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast,cap=10s,outage=5m", "order=key");
@@ -666,7 +666,7 @@ static void without_patience_every_failure_counts(void **state)
 }
 
 /* What is retried while the sink is out waits longer each time, though no attempt is counted. */
-static void failures_that_do_not_count_are_not_repeated_in_a_hurry(void **state)
+static void uncounted_failures_still_back_off(void **state)
 {
     struct rig *g = *state;
     worker(g, "fast", "order=key");
@@ -704,7 +704,7 @@ static void relay_that_is_cut_off_hands_over(struct rig *g, const char *order, b
     assert_true(pipeline_stats(g->w[0].p)->down);
 }
 
-static void relay_that_is_refused_hands_over(void **state)
+static void cut_off_relay_hands_over(void **state)
 {
     relay_that_is_cut_off_hands_over(*state, "order=key", true);
 }
@@ -714,14 +714,14 @@ static void relay_whose_deliveries_all_fail_hands_over(void **state)
     relay_that_is_cut_off_hands_over(*state, "order=key", false);
 }
 
-static void relay_that_is_refused_hands_over_in_global_order(void **state)
+static void cut_off_relay_hands_over_in_global_order(void **state)
 {
     relay_that_is_cut_off_hands_over(*state, "order=global", true);
 }
 
 /* It gives back one claim after the other. If it claimed the last of them again in between, it
  * would know of nothing before that: the simulator's seed 19032. */
-static void what_is_handed_over_is_not_overtaken(void **state)
+static void events_handed_over_are_not_overtaken(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=60s", "order=key", "batch=1", NULL);
@@ -748,7 +748,7 @@ static void what_is_handed_over_is_not_overtaken(void **state)
 }
 
 /* Another worker has the event by then, or the consumer was made anew. The simulator found this. */
-static void failure_of_a_lost_claim_counts_for_nothing(void **state)
+static void failure_of_a_lost_claim_does_not_count(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast", "order=none");
@@ -769,7 +769,7 @@ static void failure_of_a_lost_claim_counts_for_nothing(void **state)
 }
 
 /* Between its attempts it has nothing in hand. It has work all the same, and gets none done. */
-static void outage_in_global_order_is_no_progress(void **state)
+static void outage_in_global_order_makes_no_progress(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast", "order=global");
@@ -790,40 +790,40 @@ int main(void)
         ON_A_RIG(outage_longer_than_patience_buries_nothing),
         ON_A_RIG(outage_of_hours_buries_nothing),
         ON_A_RIG(end_of_a_long_outage_buries_nothing),
-        ON_A_RIG(what_a_sink_rejects_without_asking_is_no_evidence),
-        ON_A_RIG(an_event_that_has_to_wait_is_no_evidence_against_others),
+        ON_A_RIG(local_rejection_says_nothing_about_the_peer),
+        ON_A_RIG(deferred_event_is_no_evidence_against_others),
         ON_A_RIG(refused_event_is_no_evidence_against_others),
-        ON_A_RIG(refused_events_use_up_attempts_if_all_are_refused),
-        ON_A_RIG(others_are_delivered_at_once_beside_refused_events),
+        ON_A_RIG(refusals_use_up_attempts_if_every_event_is_refused),
+        ON_A_RIG(refused_events_do_not_delay_others),
         ON_A_RIG(failstop_sink_keeps_order_around_a_refused_event),
-        ON_A_RIG(failstop_sink_refuses_all_and_all_are_buried),
+        ON_A_RIG(failstop_sink_refusing_everything_buries_everything),
         ON_A_RIG(outage_buries_nothing_without_order),
         ON_A_RIG(outage_buries_nothing_of_a_single_key),
         ON_A_RIG(outage_buries_nothing_in_global_order),
         ON_A_RIG(outage_in_the_middle_of_a_single_key_buries_nothing),
-        ON_A_RIG(outages_one_after_the_other_bury_nothing),
-        ON_A_RIG(outage_counts_nothing_against_one_that_failed_before),
+        ON_A_RIG(consecutive_outages_bury_nothing),
+        ON_A_RIG(outage_adds_no_attempt_to_an_earlier_failure),
         ON_A_RIG(sink_failing_every_event_is_paused_and_reported_down),
-        ON_A_RIG(event_failing_alone_is_reported_and_not_waited_for),
-        ON_A_RIG(event_that_fails_among_others_has_its_attempts_and_no_more),
-        ON_A_RIG(many_that_fail_among_others_are_buried),
-        ON_A_RIG(healthy_go_on_beside_a_kind_that_always_fails),
-        ON_A_RIG(event_that_fails_alone_is_given_up_in_the_end),
-        ON_A_RIG(event_that_fails_among_rare_others_is_given_up_in_the_end),
-        ON_A_RIG(failure_that_is_known_late_begins_no_outage),
-        ON_A_RIG(outage_ends_with_the_first_that_was_sent_and_got_through),
-        ON_A_RIG(proof_that_comes_last_counts),
-        ON_A_RIG(failure_of_a_lost_claim_counts_for_nothing),
+        ON_A_RIG(single_failing_event_is_reported_and_blocks_no_other),
+        ON_A_RIG(event_failing_among_others_gets_only_its_attempts),
+        ON_A_RIG(many_events_failing_among_others_are_buried),
+        ON_A_RIG(healthy_events_proceed_beside_a_failing_type),
+        ON_A_RIG(event_failing_alone_is_finally_buried),
+        ON_A_RIG(event_failing_among_rare_others_is_finally_buried),
+        ON_A_RIG(late_failure_starts_no_outage),
+        ON_A_RIG(outage_ends_with_the_first_delivery),
+        ON_A_RIG(late_evidence_counts),
+        ON_A_RIG(failure_of_a_lost_claim_does_not_count),
         ON_A_RIG(slowly_failing_event_among_rare_others_is_buried),
-        ON_A_RIG(short_outage_that_fails_many_counts_against_none),
-        ON_A_RIG(relays_that_come_and_go_do_not_begin_anew),
+        ON_A_RIG(short_outage_failing_many_events_counts_against_none),
+        ON_A_RIG(restarted_relays_keep_the_outage_history),
         ON_A_RIG(without_patience_every_failure_counts),
-        ON_A_RIG(failures_that_do_not_count_are_not_repeated_in_a_hurry),
-        ON_A_RIG(relay_that_is_refused_hands_over),
+        ON_A_RIG(uncounted_failures_still_back_off),
+        ON_A_RIG(cut_off_relay_hands_over),
         ON_A_RIG(relay_whose_deliveries_all_fail_hands_over),
-        ON_A_RIG(relay_that_is_refused_hands_over_in_global_order),
-        ON_A_RIG(what_is_handed_over_is_not_overtaken),
-        ON_A_RIG(outage_in_global_order_is_no_progress),
+        ON_A_RIG(cut_off_relay_hands_over_in_global_order),
+        ON_A_RIG(events_handed_over_are_not_overtaken),
+        ON_A_RIG(outage_in_global_order_makes_no_progress),
     };
     return cmocka_run_group_tests_name("outage", tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static void delivers_everything_in_order_and_settles(void **state)
     assert_int_equal(rig_look(g).inflight, 0);
 }
 
-static void one_key_is_never_in_flight_twice_but_keys_fly_together(void **state)
+static void key_is_in_flight_once_and_keys_run_in_parallel(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -78,7 +78,7 @@ static void global_order_has_one_in_flight(void **state)
     assert_int_equal(w->sk->d[0]->ev->seq, 2);
 }
 
-static void without_order_everything_flies(void **state)
+static void without_order_everything_is_in_flight(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "order=none", NULL);
@@ -129,7 +129,7 @@ static void deferred_event_uses_no_attempt_and_holds_only_its_key(void **state)
     assert_int_equal(w->sk->answer_ctx, 9);
 }
 
-static void attempts_used_up_make_a_dead_letter_and_let_the_key_go(void **state)
+static void exhausted_attempts_make_a_dead_letter_and_free_the_key(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "retry=base=10ms,attempts=3,jitter=none", NULL);
@@ -159,7 +159,7 @@ static void rejected_event_is_buried_at_once_and_frees_its_key(void **state)
     assert_int_equal(rig_look(g).dead, 1);
 }
 
-static void sink_that_is_down_burns_no_attempt_and_changes_no_order(void **state)
+static void down_sink_uses_no_attempt_and_keeps_the_order(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=5s", NULL);
@@ -212,7 +212,7 @@ static void back_pressure_is_not_a_failure(void **state)
     assert_int_equal(pipeline_stats(w->p)->retried, 0);
 }
 
-static void fatal_sink_stops_the_consumer_and_gives_everything_back(void **state)
+static void fatal_sink_error_stops_the_consumer_and_releases_all(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -272,7 +272,7 @@ static void delayed_event_holds_its_key_until_its_time(void **state)
     assert_int_equal(g->seen[1].attempt, 1);
 }
 
-static void a_long_chain_of_one_key_is_held_back_without_recursion(void **state)
+static void long_chain_of_one_key_is_held_back_without_recursion(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=5000",
@@ -315,7 +315,7 @@ static enum sink_status fail_every_tenth_once(struct model *m, const struct deli
 
 /* A claim of two retries costs as much as one of a whole batch. But until it is made, whatever else
  * comes of their keys has to be parked as well. */
-static void a_few_retries_gather_for_20_ms_while_there_are_new_events(void **state)
+static void few_retries_wait_20_ms_to_be_batched(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=20", "concurrency=20",
@@ -336,21 +336,21 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         ON_A_RIG(delivers_everything_in_order_and_settles),
-        ON_A_RIG(one_key_is_never_in_flight_twice_but_keys_fly_together),
+        ON_A_RIG(key_is_in_flight_once_and_keys_run_in_parallel),
         ON_A_RIG(global_order_has_one_in_flight),
-        ON_A_RIG(without_order_everything_flies),
+        ON_A_RIG(without_order_everything_is_in_flight),
         ON_A_RIG(failed_event_holds_back_its_key_and_no_other),
         ON_A_RIG(deferred_event_uses_no_attempt_and_holds_only_its_key),
-        ON_A_RIG(attempts_used_up_make_a_dead_letter_and_let_the_key_go),
+        ON_A_RIG(exhausted_attempts_make_a_dead_letter_and_free_the_key),
         ON_A_RIG(rejected_event_is_buried_at_once_and_frees_its_key),
-        ON_A_RIG(sink_that_is_down_burns_no_attempt_and_changes_no_order),
+        ON_A_RIG(down_sink_uses_no_attempt_and_keeps_the_order),
         ON_A_RIG(failstop_sink_gets_whole_batches_and_keeps_order_when_down),
         ON_A_RIG(back_pressure_is_not_a_failure),
-        ON_A_RIG(fatal_sink_stops_the_consumer_and_gives_everything_back),
+        ON_A_RIG(fatal_sink_error_stops_the_consumer_and_releases_all),
         ON_A_RIG(failure_holds_its_key_in_all_batches_in_flight),
         ON_A_RIG(delayed_event_holds_its_key_until_its_time),
-        ON_A_RIG(a_long_chain_of_one_key_is_held_back_without_recursion),
-        ON_A_RIG(a_few_retries_gather_for_20_ms_while_there_are_new_events),
+        ON_A_RIG(long_chain_of_one_key_is_held_back_without_recursion),
+        ON_A_RIG(few_retries_wait_20_ms_to_be_batched),
     };
     const struct suite_part parts[] = {
         SUITE_PART(tests),       pipeline_time_tests,     pipeline_store_tests,

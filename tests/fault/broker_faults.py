@@ -82,7 +82,7 @@ class BrokerCase(Numbers):
 class Killed:
     ROUNDS = 1
 
-    def test_killed_and_started_again(self):
+    def test_broker_killed_and_restarted(self):
         """A broker that is killed and comes back with its data gets everything, in order."""
         with self.start() as relay:
             for _ in range(self.ROUNDS):
@@ -115,7 +115,7 @@ class LostAnswers:
 
 
 class Stopped:
-    def test_stopped_by_a_signal_and_continued(self):
+    def test_broker_stopped_and_resumed_by_signals(self):
         """A broker that stands still for longer than the time limit gets everything, in order, once it goes on."""
         with self.start("--timeout", self.broker.TIMEOUT) as relay:
             self.send(100)
@@ -182,7 +182,7 @@ class RelaysKilled:
 
 
 class Zombies:
-    def test_zombie_past_its_lease(self):
+    def test_relay_past_its_lease_changes_nothing(self):
         """A relay that goes on after its lease loses nothing and brings nothing out of order; what it held comes again, at most."""
         start = lambda: self.start("--lease", "500ms", "--batch", "50")
         self.send(1000)
@@ -203,7 +203,7 @@ class Zombies:
 class Outages:
     """Whatever the broker does: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_connection_cut_at_any_byte(self):
+    def test_connection_cut_after_any_byte(self):
         """Wherever the answers of the broker break off, everything arrives, in order."""
         cuts = 0
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:
@@ -245,7 +245,7 @@ class Outages:
                 self.arrived(relay)
         self.reckon(relay.output().count(words))
 
-    def test_login_withdrawn_and_given_back(self):
+    def test_login_revoked_and_restored(self):
         """A broker that refuses the login gets everything, in order, once it accepts it again."""
         secret = self.path("password")
         secret.touch(0o600)
@@ -264,7 +264,7 @@ class Outages:
             for word in (password, OLD, NEW): self.assertNotIn(word, relay.output())
         self.reckon(self.broker.LOGIN)
 
-    def test_destination_deleted_and_made_again(self):
+    def test_destination_deleted_and_recreated(self):
         """What is deleted and made again gets everything from then on. What was in it is gone with it, which is what deleting means."""
         with self.start() as relay:
             self.send(100)
@@ -283,7 +283,7 @@ class Outages:
                 self.arrived(relay)
         self.reckon(self.broker.DELETED)
 
-    def test_event_that_is_too_large_is_buried_alone(self):
+    def test_oversized_event_is_buried_alone(self):
         """An event over the broker's limit becomes a dead letter; the others arrive, and the sink counts as up."""
         self.broker.limit_size(self.name)
         self.addCleanup(self.broker.restore)
@@ -298,7 +298,7 @@ class Outages:
             for error, in dead(): self.assertIn(self.broker.TOO_LARGE, error)
             self.assertNotIn("sink is down", relay.output())
 
-    def test_memory_is_bounded_while_the_broker_stands_still(self):
+    def test_memory_is_bounded_while_the_broker_hangs(self):
         """A broker that takes nothing costs no more memory the more there is for it: less than 48 MiB in all."""
         with self.start("--batch", "1000", "--timeout", "2s", url=self.url(self.broker.LARGE_WINDOW)) as relay:
             self.send(10)

@@ -4,7 +4,7 @@ look, and prints one line of figures to the TAP output:
     # figures: {"scenario": "...", "invariant": "...", "events": 812, "faults": {"relay killed": 9}, "lost": 0, ...}
 
     class Storm(Scenario, Case):
-        def test_a_storm_of_kills_loses_nothing(self):
+        def test_repeated_kills_lose_nothing(self):
             '''Whoever is killed whenever: what was committed is delivered, in order.'''
             self.rounds(self.storm)
 

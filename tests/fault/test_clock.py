@@ -122,7 +122,7 @@ class OnSqlite(Clocks, Case):
         path = self.path("calls")
         return path.read_text().split("\n").count(type) if path.exists() else 0
 
-    def test_a_process_with_a_wrong_clock_takes_no_live_claim(self):
+    def test_process_with_a_wrong_clock_steals_no_live_claim(self):
         """Neither by one that is ahead nor by one that is behind, nor after the clock of all was set; but once its owner is dead."""
         machine = self.clock("machine")
         owner = self.hold(machine)
@@ -139,7 +139,7 @@ class OnSqlite(Clocks, Case):
         wait_until(lambda: self.calls("hang") > 1, timeout=SOON, what=lambda: [relay.output() for relay in others])
         for relay in others: relay.kill()
 
-    def test_a_claim_from_before_a_reboot_uses_the_wall_clock(self):
+    def test_claim_from_before_a_reboot_uses_the_wall_clock(self):
         owner = self.hold(self.clock("right"))
         self.emit("hang")
         wait_until(lambda: self.calls("hang") == 1, what=owner.output)
@@ -155,13 +155,13 @@ class OnSqlite(Clocks, Case):
         wait_until(lambda: self.calls("hang") == 2, timeout=SOON, what=late.output)
         late.kill()
 
-    def test_a_jumping_clock_makes_no_event_wait(self):
+    def test_jumping_clock_delays_no_event(self):
         """A machine's clock that jumps by hours, to and fro: leases and retries last as long as they were meant to, nothing is
         lost or out of order."""
         clock = self.clock("machine")
         self.jump(clock, clock, lambda n: self.emit_at(clock, n))
 
-    def test_a_delay_goes_by_the_emitters_clock_and_holds_its_key(self):
+    def test_delay_uses_the_emitters_clock_and_holds_its_key(self):
         """A delayed event of an emitter whose clock is wrong comes later or sooner by that much, and in the order of its key."""
         self.delayed()
 
@@ -169,7 +169,7 @@ class OnSqlite(Clocks, Case):
 class ByServer(Clocks):
     """The store's clock is that of its server."""
 
-    def test_relays_an_hour_apart_work_as_if_they_were_not(self):
+    def test_relay_clocks_an_hour_apart_have_no_effect(self):
         """Programs whose clocks are an hour apart work on while they are: the server's clock counts. Nothing is lost or out of
         order, and no claim is taken away that has not run out."""
         _, relays = self.apart()
@@ -177,7 +177,7 @@ class ByServer(Clocks):
         for relay in relays: relay.stop()
         self.reckon(self.bound(0))
 
-    def test_a_jumping_clock_of_a_relay_changes_nothing(self):
+    def test_jumping_relay_clock_has_no_effect(self):
         """A relay's clock that jumps by hours changes nothing."""
         clock = self.clock("machine")
         with self.start(clock) as relay:
@@ -189,7 +189,7 @@ class ByServer(Clocks):
             self.heal(relay, timeout=SOON)
         self.reckon(self.bound(0))
 
-    def test_a_delay_goes_by_the_emitters_clock_and_holds_its_key(self):
+    def test_delay_uses_the_emitters_clock_and_holds_its_key(self):
         """A delayed event of an emitter whose clock is wrong comes later or sooner by that much, and in the order of its key."""
         self.delayed()
 
@@ -237,7 +237,7 @@ class OfTheServer(Clocks):
         self.out, self.sent, self.rng = self.path("out"), 0, random.Random(SEED)
         self.init()
 
-    def test_a_jumping_server_clock_makes_no_event_wait(self):
+    def test_jumping_server_clock_delays_no_event(self):
         """The server's clock jumps by hours, to and fro, under load: leases and retries last as long as they were meant to,
         nothing is lost or out of order."""
         self.assertLess(abs(self.server.now(self.store) - time.time()), 5)

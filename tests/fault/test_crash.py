@@ -95,7 +95,7 @@ class Storm(Storms, Crew, Scenario, Case):
 
 @on_each_store
 class Emitters(Scenario):
-    def test_a_killed_and_repeated_import_has_each_line_once(self):
+    def test_killed_and_repeated_import_stores_each_line_once(self):
         """Idempotency keys make it safe to run the same import again until it gets through."""
         count, rng = 20000, random.Random(SEED)
         lines = self.path("import.ndjson")
@@ -194,7 +194,7 @@ class Directed:
         for table in ("outbox_claim", "outbox_parked", "outbox_dead"):
             self.assertEqual(self.sql(f"SELECT * FROM {table}"), [], f"left in {table}")
 
-    def test_a_later_claim_expiring_first_does_not_overtake(self):
+    def test_later_claim_expiring_first_does_not_overtake(self):
         relay = self.two_claims()
         relay.kill()
         self.expire(self.claims()[1][0])
@@ -203,7 +203,7 @@ class Directed:
         self.assertEqual(self.first(), [1, 2, 3, 4])
         self.assert_clean(4)
 
-    def test_a_relay_that_lost_a_claim_keeps_the_others_in_order(self):
+    def test_relay_that_lost_a_claim_keeps_the_others_in_order(self):
         relay = self.two_claims()
         self.freeze(relay)
         (first, _), (second, _) = self.claims()
@@ -221,7 +221,7 @@ class Directed:
         relay.stop()
         self.assert_clean(4)
 
-    def test_a_relay_whose_later_claim_ran_out_goes_on_in_order(self):
+    def test_relay_with_an_expired_later_claim_keeps_the_order(self):
         relay = self.two_claims()
         self.expire(self.claims()[1][0])
         wait_until(lambda: self.claims()[1][1] > 1, what=relay.output)  # nobody else wanted it
@@ -232,7 +232,7 @@ class Directed:
         relay.stop()
         self.assert_clean(4)
 
-    def test_a_claim_slower_than_its_lease_does_not_misorder(self):
+    def test_claim_slower_than_its_lease_keeps_the_order(self):
         """The lock is held for so long that the claim is older than its lease when the relay gets it."""
         args = ("--consumer", "mail", "--sink", f"file:{self.out}", "--batch", 2, "--lease", "200ms", "--sweep", "20ms")
         relay = self.relay(*args)
@@ -249,7 +249,7 @@ class Directed:
         relay.stop()
         self.assert_clean(24)
 
-    def test_a_delayed_event_does_not_overtake_a_failing_one(self):
+    def test_delayed_event_does_not_overtake_a_failing_one(self):
         broken = self.path("broken")
         broken.touch()
         self.emit_numbers(1, 1)
@@ -270,7 +270,7 @@ class Directed:
         self.assertEqual(self.got(), [1, 2])
         self.assert_clean(2)
 
-    def test_a_relay_stopped_past_its_lease_changes_nothing(self):
+    def test_relay_stopped_past_its_lease_changes_nothing(self):
         """G5: the zombie's claim is lost, it says so, and what the other did stays as it is."""
         zombie = self.two_claims()
         self.freeze(zombie)
@@ -327,7 +327,7 @@ class Poison(Scenario):
         self.emit_many([{"type": "poison" if n in poison else "food", "aggregate_type": "k",
                          "aggregate_id": str(n % self.KEYS)} for n in range(1, total + 1)])
 
-    def test_a_poison_event_ends_as_a_dead_letter_alone(self):
+    def test_poison_event_becomes_a_dead_letter_alone(self):
         """An event that kills whoever handles it ends as a dead letter, and takes nobody along."""
         self.emit_with({20}, 40)
         deaths = self.run_until_through()
@@ -343,7 +343,7 @@ class Poison(Scenario):
         self.check([7, 12, 18], 40, bound=3 * 40)
         self.assertLessEqual(deaths, 9 * 3)
 
-    def test_events_emitted_during_its_attempts_are_delivered(self):
+    def test_events_emitted_during_poison_attempts_are_delivered(self):
         """What is emitted while a poison event is being tried arrives all the same."""
         self.emit_with({3}, 5)
         first = self.spawn(PROGRAMS / "fault_poison", self.store, self.path("out"))

@@ -81,7 +81,7 @@ class ManyDead(PgCase):
         self.did("status", "status")
         self.did("trim of all", "trim", "--older-than", "0s", "--yes")
 
-    def test_the_oldest_needed_event_is_found_without_a_scan(self):
+    def test_oldest_needed_event_is_found_without_a_scan(self):
         """status, metrics and each step of a trim ask for the first event that waits."""
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) SELECT 't', 'order', i, '1' FROM "
                  "generate_series(1, %s) i", WAITING)

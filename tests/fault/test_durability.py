@@ -29,7 +29,7 @@ class Durable(PgCase):
         relay.stop()
         self.assertEqual({e["id"] for e in self.ndjson(out)} - ids, set(), "delivered, and gone")
 
-    def test_worker_in_plain_sql_is_durable_too(self):
+    def test_plain_sql_worker_is_durable_too(self):
         self.sql("ALTER DATABASE shop SET synchronous_commit = off")
         self.sql("SELECT outbox.register('c')")
         self.sql("SELECT outbox.emit('t', NULL, NULL, '{}')")
@@ -49,7 +49,7 @@ class Durable(PgCase):
         """How a turn commits that found on_disk on disk at its beginning; None: as its session does."""
         return self.sql("SELECT outbox._commit_mode(%s, pg_current_snapshot())", on_disk)[0][0]
 
-    def test_a_commit_skips_the_wait_only_for_events_on_disk(self):
+    def test_commit_skips_the_flush_only_for_events_on_disk(self):
         on_disk = self.on_disk()
         self.assertEqual(self.mode(on_disk), "off")
         self.sql("SELECT outbox.emit('t', 'k', '2', '{}')")
@@ -110,7 +110,7 @@ class Durable(PgCase):
             self.go_on()
         self.fail("every turn has waited for the disk")
 
-    def test_a_turn_lost_in_a_crash_is_lost_whole_and_repeated(self):
+    def test_turn_lost_in_a_crash_is_lost_whole_and_repeated(self):
         relay = self.relay_that_stands_still()
         self.warm_up(8)
         n = self.lose_a_turn(8)
@@ -122,7 +122,7 @@ class Durable(PgCase):
         self.assertEqual(sorted(self.got()[n + 1:]), sorted([str(n), str(n + 1)]), "of two keys, in either order")
         relay.stop()
 
-    def test_a_turn_waits_for_the_disk_for_events_not_on_it(self):
+    def test_turn_flushes_events_not_yet_on_disk(self):
         relay = self.relay_that_stands_still()
         self.warm_up(8)
         self.sql("SET synchronous_commit = off")
@@ -132,7 +132,7 @@ class Durable(PgCase):
         self.go.touch()
         relay.stop()
 
-    def test_doctor_does_not_call_durable_what_is_not(self):
+    def test_doctor_reports_missing_durability(self):
         self.assertIn("fsync is off", self.outbox("doctor", status=None).stdout)
 
 
@@ -143,7 +143,7 @@ class Settings(PgCase):
            "TimeZone = 'Asia/Kathmandu'", "bytea_output = escape", "client_encoding = LATIN1", "enable_indexscan = off",
            "work_mem = '64kB'", "extra_float_digits = -15", "transform_null_equals = on", "backslash_quote = off")
 
-    def test_relay_works_whatever_is_set_for_the_database(self):
+    def test_relay_works_under_any_database_setting(self):
         self.init()
         self.sql("; ".join(f"ALTER DATABASE {self.dbname} SET {setting}" for setting in self.ODD))
         out = self.path("out.ndjson")
@@ -154,7 +154,7 @@ class Settings(PgCase):
         self.assertEqual(sorted(str(e["payload"]) for e in self.ndjson(out)), ["1", "{'n': 'ß€'}"])
         self.outbox("status")
 
-    def test_limits_of_time_for_the_database_end_no_turn_that_waits(self):
+    def test_database_timeouts_do_not_end_a_waiting_turn(self):
         self.outbox("init")
         out = self.path("out.ndjson")
         self.sql(f"ALTER DATABASE {self.dbname} SET statement_timeout = '150ms'; ALTER DATABASE {self.dbname} SET lock_timeout = '10ms'")
@@ -191,7 +191,7 @@ class Settings(PgCase):
                 kind, self.TEXTS.get(name))
             if values: yield name, values[nth % len(values)]
 
-    def test_session_settings_change_no_emit_and_no_claim(self):
+    def test_session_settings_do_not_affect_emits_or_claims(self):
         """All of PostgreSQL's settings at once, with another odd value each time."""
         self.outbox("init")
         self.sql("SELECT outbox.register('c', 'a.*', lanes => 2)")
@@ -221,7 +221,7 @@ class Settings(PgCase):
                 self.assertEqual(cursor.fetchone(), (2 * nth + 2,))
                 db.close()
 
-    def test_no_setting_of_a_database_changes_what_a_relay_delivers(self):
+    def test_database_settings_do_not_change_deliveries(self):
         self.outbox("init")
         out = self.path("out")
         db = psycopg2.connect(servers_of(self.store, self.dbname) + "&dbname=postgres")
@@ -239,7 +239,7 @@ class Settings(PgCase):
                 self.assertEqual((len(self.ndjson(out)), last["id"], last["payload"]), (nth + 1, id, {"n": "ß€"}))
         self.outbox("status")
 
-    def test_worker_in_plain_sql_is_told_what_is_in_its_way(self):
+    def test_plain_sql_worker_is_told_what_blocks_it(self):
         self.init()
         self.sql("SELECT outbox.register('c', 'a.*')")
         self.sql("SELECT outbox.emit('a.b', NULL, NULL, '{}')")
@@ -261,7 +261,7 @@ class Settings(PgCase):
                     self.assertIsNotNone(said, e)
                     self.assertIn(said, str(e))
 
-    def test_database_that_is_not_utf_8_is_refused(self):
+    def test_non_utf_8_database_is_refused(self):
         server, name = servers_of(self.store, self.dbname), f"{self.dbname}_l"
         servers.execute(server + "&dbname=postgres", f"CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' "
                         "TEMPLATE template0")

@@ -61,7 +61,7 @@ class Certificates(Delivered):
         self.assertRegex(relay.output().rpartition("sink is down")[2], words)
         self.assertTrue(self.missing())
 
-    def test_a_renewed_certificate_goes_unnoticed(self):
+    def test_renewed_certificate_goes_unnoticed(self):
         """A certificate that is renewed by the same authority under load changes nothing."""
         with self.relay_to() as relay:
             for n in range(20 if SOAK else 4):
@@ -74,7 +74,7 @@ class Certificates(Delivered):
         self.reckon(bound=self.CONCURRENCY * self.faults["certificate renewed"])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_an_untrusted_certificate_stops_the_sink(self):
+    def test_untrusted_certificate_stops_the_sink(self):
         """A certificate of another authority, or one that has run out, is a sink that is down: no event is sent, none is blamed,
         and all are delivered, in order, once there is a good one."""
         good = self.path("first") / "end.pem", self.path("first") / "end.key"
@@ -130,7 +130,7 @@ class Goodbyes(Delivered):
         c.consumer("out", self.got())
         c.verdict()
 
-    def test_events_go_over_http_2_without_tls(self):
+    def test_events_are_sent_over_http_2_without_tls(self):
         """An endpoint that speaks HTTP/2 in the clear gets everything, in order."""
         with Http2() as self.receiver, self.start(self.receiver.url, "--webhook-http", "2") as relay:
             self.send(self.COUNT)
@@ -142,6 +142,6 @@ class Goodbyes(Delivered):
         """GOAWAY names the last request that was taken; those after it go out again, over another connection."""
         self.goodbye(limit=30)
 
-    def test_refused_streams_are_sent_again_and_not_counted(self):
+    def test_refused_streams_are_resent_uncounted(self):
         """The same where each request after it is refused as well."""
         self.goodbye(limit=30, refuse=True)

@@ -38,29 +38,29 @@ class Dying:
     def handled(self, handler):
         return self.sql(f"SELECT count(*) FROM {self.PREFIX}handled WHERE handler = 'c.{handler}'")[0][0]
 
-    def test_death_before_the_effect_leaves_it_to_be_done_once(self):
+    def test_crash_before_the_effect_still_applies_it_once(self):
         self.run_until_through("before", 1)
         self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
 
-    def test_death_before_the_commit_leaves_the_effect_once(self):
+    def test_crash_before_the_commit_still_applies_the_effect_once(self):
         self.run_until_through("after", 1)
         self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
 
-    def test_a_handler_that_always_dies_ends_as_a_dead_letter_alone(self):
+    def test_always_crashing_handler_dead_letters_only_its_event(self):
         self.run_until_through("always", 4, signal.SIGABRT)  # one with its neighbours, then its three attempts
         self.assertEqual(self.effects("h"), [n for n in range(EVENTS) if n != 5])
         self.assertEqual(self.handled("h"), EVENTS - 1)
         self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @dead"), [("5",)])
 
-    def test_death_before_acting_outside_repeats_nothing(self):
+    def test_crash_before_an_external_effect_repeats_nothing(self):
         self.run_until_through("out-before", 1)
         self.assertEqual((self.letters(), self.handled("mail")), (list(range(EVENTS)), EVENTS))
 
-    def test_death_before_the_record_repeats_an_external_effect(self):
+    def test_crash_before_the_record_repeats_an_external_effect(self):
         self.run_until_through("out-after", 1)
         self.assertEqual((self.letters(), self.handled("mail")), (sorted([*range(EVENTS), 5]), EVENTS))
 
-    def test_death_before_the_settlement_repeats_no_effect(self):
+    def test_crash_before_the_settlement_repeats_no_effect(self):
         self.run_until_through("between", 1)
         self.assertEqual(self.letters(), list(range(EVENTS)))
         for name in "stock", "last":
@@ -108,11 +108,11 @@ class Cut(PgCase):
         for when in UNSENT, SENT, ANSWERED, TORN:
             with self.subTest(when): self.cut(match, when)
 
-    def test_a_handlers_statement_cut_anywhere_takes_effect_once(self):
+    def test_handlers_statement_cut_anywhere_takes_effect_once(self):
         self.cut_everywhere(effect)
 
-    def test_the_record_cut_off_at_any_point_takes_effect_once(self):
+    def test_record_cut_off_at_any_point_takes_effect_once(self):
         self.cut_everywhere(recording)
 
-    def test_a_commit_whose_answer_is_lost_takes_effect_once(self):
+    def test_commit_whose_answer_is_lost_takes_effect_once(self):
         self.cut_everywhere(lambda request: request.text == "COMMIT" and "turn(" in request.before)

@@ -40,7 +40,7 @@ class FaultsOnce(broker_faults.RelayKilled, KafkaCase, Case):
 
 
 class Outages(KafkaCase, Case):
-    def test_right_to_write_withdrawn_and_given_back(self):
+    def test_write_permission_revoked_and_restored(self):
         """A user who may not write to the topic any more: attempts are counted, and everything arrives once the right is back."""
         with self.start(url=self.broker.let_in(self.name, self.path("password"))) as relay:
             self.send(100)
@@ -54,7 +54,7 @@ class Outages(KafkaCase, Case):
         self.assertEqual(self.ask("SELECT count(*) FROM @dead"), [(0,)])
         self.reckon()
 
-    def test_quota(self):
+    def test_quota_slows_but_loses_nothing(self):
         """A broker that holds a client to some bytes a second gets everything at that pace, in order, and once."""
         client, rate = ("clients", "outbox:out"), 20000
         self.kafka.set_for(*client, add=f"producer_byte_rate={rate}")
@@ -79,7 +79,7 @@ class Outages(KafkaCase, Case):
             self.send(300)
             self.arrived(relay)
 
-    def test_zombie_that_still_had_to_send(self):
+    def test_relay_past_its_lease_with_unsent_messages(self):
         """Nothing fences a relay that goes on after its lease with messages in its hands: they come again, behind newer ones of their
         keys, at most all that it held. What comes first is in order."""
         self.send(10)
@@ -118,7 +118,7 @@ class Disk(KafkaCase, Case):
         self.addCleanup(self._end_children)
         return own
 
-    def test_disk_is_full(self):
+    def test_full_disk_of_the_broker(self):
         """A broker that ends because its disk is full, in the middle of a batch, gets everything once it is started with room."""
         with self.start() as relay:
             self.send(100)

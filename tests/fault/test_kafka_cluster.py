@@ -82,7 +82,7 @@ class Brokers(Numbers, Case):
         # Idempotence covers a new leader; only a producer that gave up repeats what was on its way.
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_all_killed_and_started_again_with_their_data(self):
+    def test_all_killed_and_restarted_with_their_data(self):
         """All brokers killed at once, and started again with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(1000)
@@ -145,13 +145,13 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_topic_with_one_replica_is_warned_of(self):
+    def test_topic_with_one_replica_is_warned_about(self):
         topic = kafka.create(next(names), 1, 1)
         self.send(1)
         with self.relay("--consumer", "out", "--sink", f"kafka://{kafka.hosts}/{topic}") as relay:
             wait_until(lambda: "has one replica" in relay.output() or self.send(1), what=relay.output)
 
-    def test_leader_killed_and_relays_come_and_go(self):
+    def test_leader_killed_while_relays_come_and_go(self):
         """Four relays with 16 lanes, brokers and relays killed in turn: all keys in order, nothing lost."""
         start = lambda: self.start("--lanes", "16", "--lease", "2s")
         relays = [start() for _ in range(4)]

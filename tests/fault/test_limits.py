@@ -70,7 +70,7 @@ class Space(Numbers, Case):
     def bound(self):
         return (CLAIMS * self.faults.get("disk full", 0) + self.lost_claims("out")) * BATCH
 
-    def test_a_full_disk_refuses_emits_and_loses_nothing(self):
+    def test_full_disk_refuses_emits_and_loses_nothing(self):
         """An SQLite database without room refuses emits and says why; what was committed is delivered, in order, when there is
         room again, by the same relay."""
         self.db = self.small / "shop.db"
@@ -98,7 +98,7 @@ class Space(Numbers, Case):
         self.reckon(self.bound())
         self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
-    def test_a_full_disk_under_the_file_sink_is_a_sink_that_is_down(self):
+    def test_full_disk_makes_the_file_sink_down(self):
         """A file sink without room is down, and says why; every line is whole, none is lost, in order, when there is room again,
         and no attempt is counted."""
         self.out = self.small / "out"
@@ -165,7 +165,7 @@ class Memory(Scenario):
         self.assertNotIn("out of memory", relay.output())
         self.check(bound=0)
 
-    def test_a_relay_out_of_memory_says_so_and_recovers(self):
+    def test_relay_out_of_memory_says_so_and_recovers(self):
         """A relay that has too little memory says so and tries again, or ends; nothing is lost, and with more memory all is
         delivered, in order."""
         relay = self.limited(self.TOO_LITTLE)

@@ -95,7 +95,7 @@ class Maintenance(Load):
 class Altered(PgCase):
     """A column of somebody else's, in every table."""
 
-    def test_a_column_added_to_every_table_changes_nothing(self):
+    def test_column_added_to_every_table_changes_nothing(self):
         self.init()
         self.outbox("relay", "--drain", "--consumer", "early", "--sink", f"file:{self.path('early')}", "--lanes", 4)
         tables = [table for table, in self.sql("SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'outbox'::regnamespace "

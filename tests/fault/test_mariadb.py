@@ -31,7 +31,7 @@ class Traps(MariaCase):
 
     # ---- what is stored is what was given ----
 
-    def test_keys_differing_in_spaces_accents_or_case_differ(self):
+    def test_keys_differing_in_case_accents_or_spaces_are_distinct(self):
         keys = ["a", "a ", "A", "\u00e4", "a\u0308", "\u00df", "ss", " a"]
         for key in keys:
             self.sql("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, idempotency_key) VALUES (%s, 't', %s, %s)", "x", key, key)
@@ -40,7 +40,7 @@ class Traps(MariaCase):
         for consumer in ("mail", "Mail"): self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")
         self.assertEqual([len(self.ndjson(self.path(name))) for name in ("mail", "Mail")], [len(keys)] * 2)
 
-    def test_a_session_without_strict_mode_changes_no_value(self):
+    def test_session_without_strict_mode_changes_no_value(self):
         db = self.connect()
         db.cursor().execute("SET SESSION sql_mode = ''")
         self.refused(db, "type: 1 to 255 bytes", "INSERT INTO outbox_event (type) VALUES (%s)", "x" * 300)
@@ -83,7 +83,7 @@ class Traps(MariaCase):
                 with self.assertRaises(pymysql.err.MySQLError, msg=(session, call)): cursor.execute(f"CALL {call}")
                 self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)], (session, call))
 
-    def test_what_cannot_be_checked_is_refused_with_the_way_out(self):
+    def test_uncheckable_values_are_refused_with_advice(self):
         db = self.connect()
         many = "INSERT IGNORE INTO outbox_event (type, idempotency_key, version) VALUES ('a', '1', 1), ('a', '1', 1), ('a', '2', {})"
         for setting, statement, why in (
@@ -107,7 +107,7 @@ class Traps(MariaCase):
         self.assertEqual(set(self.sql("SELECT type, aggregate_type, aggregate_id, payload FROM outbox_event")),
                          {("t.\u2603", "\U0001F600", "\u2603", '"\u2603"')})
 
-    def test_a_producer_that_speaks_latin1_is_understood(self):
+    def test_latin1_producer_is_understood(self):
         user, name, path = mariadb_server.ADDRESS.match(self.store).groups()
         db = pymysql.connect(unix_socket=path, user=user, database=name, charset="latin1", autocommit=True)
         with contextlib.closing(db), db.cursor() as cursor:
@@ -115,7 +115,7 @@ class Traps(MariaCase):
         self.drain(*self.consumer)
         self.assertEqual([(e["type"], e["payload"]) for e in self.ndjson(self.out)], [("gr\u00fc\u00dfe", "\u00e4")])
 
-    def test_an_event_larger_than_a_packet_is_refused_with_advice(self):
+    def test_event_larger_than_a_packet_is_refused_with_advice(self):
         with mariadb_server.MariaDB({"max-allowed-packet": "1M"}) as server:
             self.store = server.create_database("small")
             self.init()
@@ -150,7 +150,7 @@ class Traps(MariaCase):
         self.assertEqual([line["type"] for line in self.ndjson(self.out)], ["two"])
         self.assertEqual(self.sql("SELECT id FROM account"), [(2,)])
 
-    def test_a_key_committed_after_the_snapshot_is_found(self):
+    def test_key_committed_after_the_snapshot_is_found(self):
         db = self.connect()
         with db.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -164,7 +164,7 @@ class Traps(MariaCase):
             cursor.execute("COMMIT")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)])
 
-    def test_a_locked_consumer_row_is_awaited_and_all_is_whole(self):
+    def test_locked_consumer_row_is_awaited_and_nothing_breaks(self):
         # 1205 undoes the statement only: what the turn did before has to be rolled back by hand.
         self.emit("a")
         holder = self.connect()
@@ -178,7 +178,7 @@ class Traps(MariaCase):
             holder.rollback()
             wait_until(lambda: len(self.ids()) == 2, what=relay.output)
 
-    def test_deadlocks_are_tried_again_and_lose_nothing(self):
+    def test_deadlocks_are_retried_and_lose_nothing(self):
         """Somebody locks what turns lock, in another order."""
         stop = threading.Event()
 
@@ -206,7 +206,7 @@ class Traps(MariaCase):
 
     # ---- servers that are not as they should be ----
 
-    def test_an_engine_without_transactions_is_never_used(self):
+    def test_non_transactional_engine_is_never_used(self):
         with mariadb_server.MariaDB({"default-storage-engine": "MyISAM", "sql-mode": "", "init-connect": "SET autocommit = 0"}) as server:
             self.store = server.create_database("old")
             self.init()
@@ -223,7 +223,7 @@ class Traps(MariaCase):
             mariadb_server.forget_connections()
         self.store = None
 
-    def test_a_log_of_statements_is_refused_with_the_way_out(self):
+    def test_statement_based_binlog_is_refused_with_advice(self):
         with mariadb_server.MariaDB({"log-bin": "b", "server-id": 1, "binlog-format": "STATEMENT"}) as server:
             self.store = server.create_database("logged")
             said = self.outbox("init", status=None)
@@ -237,7 +237,7 @@ class Traps(MariaCase):
             mariadb_server.forget_connections()
         self.store = None
 
-    def test_steps_between_numbers_change_nothing(self):
+    def test_auto_increment_step_changes_nothing(self):
         db = self.connect()
         with db.cursor() as cursor:
             cursor.execute("SET SESSION auto_increment_increment = 7, auto_increment_offset = 3")
@@ -247,7 +247,7 @@ class Traps(MariaCase):
         self.assertEqual([line["type"] for line in self.ndjson(self.out)], ["t0", "t1", "t2", "t3", "t4", "last"])
         self.assertEqual([line["seq"] for line in self.ndjson(self.out)], [1, 2, 3, 4, 5, 6])
 
-    def test_a_read_only_server_is_readable_and_waited_for(self):
+    def test_read_only_server_is_readable_and_waited_for(self):
         with mariadb_server.MariaDB() as server:
             self.store = server.create_database("replica")
             mariadb_server.execute(server.url(""), "CREATE USER worker@localhost")
@@ -302,7 +302,7 @@ class Traps(MariaCase):
             mariadb_server.forget_connections()
         self.store = None
 
-    def test_a_clock_that_is_changed_here_changes_nothing_there(self):
+    def test_changing_a_relays_clock_has_no_effect(self):
         """Leases and retries go by the server's clock: a relay whose own is a day ahead takes nothing from anybody."""
         self.emit("a", "k/1")
         slow = self.relay("--consumer", "c", "--sink", f"exec:sleep 3; cat >> {self.out}; echo >> {self.path('times')}", "--lease", "10s")
@@ -314,7 +314,7 @@ class Traps(MariaCase):
         slow.stop()
         self.assertEqual(len(self.ids()), 1)
 
-    def test_passwords_are_read_safely_and_never_printed(self):
+    def test_passwords_are_read_safely_and_never_shown(self):
         self.sql("CREATE OR REPLACE USER keeper@localhost IDENTIFIED BY 'open sesame'")
         self.addCleanup(mariadb_server.execute, self.server_url, "DROP USER keeper@localhost")
         self.sql(f"GRANT ALL ON {self.dbname}.* TO keeper@localhost")
@@ -332,7 +332,7 @@ class Traps(MariaCase):
         wrong = self.outbox("status", "--store", store.replace("keeper@", "keeper:open%20barley@"), status=None)
         self.assertNotIn("barley", wrong.stderr + wrong.stdout)
 
-    def test_a_certificate_is_checked_unless_the_url_says_otherwise(self):
+    def test_certificate_is_verified_unless_the_url_disables_it(self):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
                         "subjectAltName=DNS:localhost", "-keyout", self.path("key.pem"), "-out", self.path("cert.pem")], check=True,
                        capture_output=True)

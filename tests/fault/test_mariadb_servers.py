@@ -106,7 +106,7 @@ class Failover(Load):
         self.heal()
         self.check()
 
-    def test_relays_follow_to_the_replica_that_takes_over(self):
+    def test_relays_follow_to_the_promoted_replica(self):
         """A primary that dies and a replica that takes over: what was committed on both is delivered, in order, by the same
         relays."""
         self.rounds(self.failover, 0)
@@ -145,7 +145,7 @@ class RolledBack(FlagTable, ServerCase, MariaCase):
         cls.server = mariadb_server.MariaDB({"innodb-rollback-on-timeout": "ON"}).start()
         cls.addClassCleanup(cls.server.close)
 
-    def test_a_row_that_cannot_be_marked_leaves_nothing_half_done(self):
+    def test_unmarkable_row_leaves_nothing_half_done(self):
         self.sql(self.flagged)
         self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
         self.put(0, processed="2024-05-02 03:04:05")
@@ -216,7 +216,7 @@ class DiskFull(Numbers, Case):
         # A delivery that could not be recorded comes again.
         self.reckon(CLAIMS * (relay.output().count("trying again") + self.lost_claims("out")))
 
-    def test_a_full_disk_refuses_emits_clearly_and_loses_nothing(self):
+    def test_full_disk_refuses_emits_clearly_and_loses_nothing(self):
         """A database without room refuses emits and says why; what was committed is delivered, in order, at the latest when there is room
         again."""
         self.begin()
@@ -227,7 +227,7 @@ class DiskFull(Numbers, Case):
             self.fault("database full")
             self.end(relay)
 
-    def test_a_relay_recovers_after_a_full_disk(self):
+    def test_relay_recovers_after_a_full_disk(self):
         """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
         without anybody's help but for the room."""
         self.begin()
@@ -243,7 +243,7 @@ class DiskFull(Numbers, Case):
                 self.fault("database full")
             self.end(relay)
 
-    def test_a_server_that_ends_itself_on_a_full_disk_loses_nothing(self):
+    def test_server_aborting_on_a_full_disk_loses_nothing(self):
         """A value that is stored on pages of its own takes room also to be rolled back: without any the server ends itself. Started
         again, with room, it has all that was committed, and relays go on by themselves."""
         self.begin()

@@ -49,19 +49,19 @@ class Steps(Numbers, MariaCase):
         relay.stop()
         return self.reckon((CLAIMS * self.faults[f"cut off, {when}"] + self.lost_claims("out")) * BATCH)
 
-    def test_a_connection_cut_before_any_statement_is_harmless(self):
+    def test_connection_cut_before_any_statement_is_harmless(self):
         """A connection that ends before any statement of a turn: nothing is lost, and the relay goes on by itself."""
         self.cut_at(UNSENT)
 
-    def test_a_connection_cut_within_any_statement_is_harmless(self):
+    def test_connection_cut_within_any_statement_is_harmless(self):
         """A connection that ends when the server has a statement of a turn, whichever: nothing is lost."""
         self.cut_at(SENT)
 
-    def test_a_connection_cut_off_after_any_statement_loses_nothing(self):
+    def test_connection_cut_off_after_any_statement_loses_nothing(self):
         """A connection that ends when the server has answered a statement of a turn, also COMMIT: nothing is lost."""
         self.cut_at(ANSWERED)
 
-    def test_a_relay_killed_at_any_statement_loses_nothing(self):
+    def test_relay_killed_at_any_statement_loses_nothing(self):
         """A relay that is killed before any statement of a turn: the next one goes on, nothing is lost."""
         for n in self.some():
             relay = self.start()
@@ -73,7 +73,7 @@ class Steps(Numbers, MariaCase):
                 self.wait_let_go()  # all may have been delivered before this one began
         self.reckon((CLAIMS * self.faults["relay killed"] + self.lost_claims("out")) * BATCH)
 
-    def test_a_relay_stalled_at_any_statement_blocks_no_other(self):
+    def test_relay_stalled_at_any_statement_blocks_no_other(self):
         """A relay that stands still between two statements of a turn, with what it has locked: another one goes on within seconds,
         nothing is lost, and the first one goes on when it is back."""
         for n in self.some() if SOAK else (12 + SEED % 5,):

@@ -61,24 +61,24 @@ class Moved(Case):
             self.whole()
         self.assertEqual(self.got().count("after"), 1)
 
-    def test_a_relay_follows_a_backup_moved_onto_its_path(self):
+    def test_relay_follows_a_backup_moved_onto_its_path(self):
         """The write-ahead log of the former file is still beside the path: it must not be taken for the new one's."""
         self.replaced_by(lambda copy: os.rename(copy, self.db))
 
-    def test_a_relay_follows_a_backup_copied_and_renamed(self):
+    def test_relay_follows_a_backup_copied_and_renamed(self):
         def replace(copy):
             shutil.copy(copy, self.home / "shop.db.new")
             os.rename(self.home / "shop.db.new", self.db)
         self.replaced_by(replace)
 
-    def test_a_relay_follows_a_file_deleted_and_copied_again(self):
+    def test_relay_follows_a_file_deleted_and_copied_again(self):
         def replace(copy):
             for name in ("shop.db", "shop.db-wal", "shop.db-shm"): (self.home / name).unlink()
             shutil.copy(copy, self.path("new"))
             os.rename(self.path("new"), self.db)
         self.replaced_by(replace)
 
-    def test_a_folder_that_is_swapped_is_noticed(self):
+    def test_swapped_directory_is_noticed(self):
         def replace(copy):
             new = self.dir / "new"
             new.mkdir()
@@ -87,7 +87,7 @@ class Moved(Case):
             os.rename(new, self.home)
         self.replaced_by(replace)
 
-    def test_a_link_that_leads_elsewhere_is_followed(self):
+    def test_retargeted_symlink_is_followed(self):
         real = self.home / "real.db"
         os.rename(self.db, real)
         os.symlink(real, self.db)
@@ -100,7 +100,7 @@ class Moved(Case):
         with contextlib.closing(sqlite3.connect(real)) as db:
             self.assertEqual([t for t, in db.execute("SELECT type FROM outbox_event ORDER BY seq")], ["before", "forgotten"])
 
-    def test_a_file_moved_aside_keeps_all_that_was_committed_to_it(self):
+    def test_file_moved_aside_keeps_all_committed_events(self):
         """Its log is no longer beside it, so what was in there must get into the file first."""
         aside = self.home / "aside.db"
 
@@ -166,7 +166,7 @@ class Moved(Case):
             self.delivered_to_all("anew", relay)
             self.assertIn("began again", relay.output())
 
-    def test_a_file_that_is_gone_is_waited_for_and_never_made_anew(self):
+    def test_missing_file_is_awaited_and_never_recreated(self):
         with self.start() as relay:
             self.emit("before")
             self.delivered("before", relay)
@@ -180,7 +180,7 @@ class Moved(Case):
             self.assertFalse((self.got()).count("before") > 1)
             self.whole()
 
-    def test_a_file_without_an_outbox_is_named_and_waited_out(self):
+    def test_file_without_an_outbox_is_reported_and_waited_out(self):
         with self.start() as relay:
             self.emit("before")
             self.delivered("before", relay)
@@ -218,7 +218,7 @@ class Moved(Case):
             self.assertGreaterEqual(lines().count("two"), 1)
             self.whole()
 
-    def test_a_long_emit_does_not_go_on_in_a_file_that_is_gone(self):
+    def test_long_emit_does_not_continue_in_a_deleted_file(self):
         child = subprocess.Popen([BIN, "emit", "--ndjson", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=self.env())
         self.addCleanup(child.kill)
@@ -238,7 +238,7 @@ class Moved(Case):
         if child.returncode == 0: self.assertEqual(stored, 5001)
         else: self.assertIn(b"was replaced", err)
 
-    def test_a_reader_of_the_old_file_causes_no_mixed_files(self):
+    def test_reader_of_the_old_file_causes_no_mixed_files(self):
         """A process that knows nothing of us has the former file open. Whoever opened the new one now would get the log of
         the former: we refuse, name the process, and work as soon as it has ended."""
         with contextlib.closing(sqlite3.connect(self.db)) as db, db:
@@ -262,7 +262,7 @@ class Moved(Case):
         self.assertEqual(self.sql("SELECT type FROM outbox_event ORDER BY seq"), [("former",), ("after",)])
         self.whole()
 
-    def test_every_relay_and_its_metrics_go_over(self):
+    def test_every_relay_and_its_metrics_follow_the_new_file(self):
         """Two relays with two consumers each; all go over, and deliver everything that is emitted afterwards once."""
         args = []
         for name in ("a", "b"): args += ["--consumer", name, "--sink", f"file:{self.path(name)}"]
@@ -279,7 +279,7 @@ class Moved(Case):
         self.whole()
         for relay in relays: relay.stop()
 
-    def test_a_restore_into_the_same_file_is_told_and_gone_on_from(self):
+    def test_restore_into_the_same_file_is_reported_and_continued(self):
         """`.restore` writes the copy into the file that all have open: nobody has to open it anew."""
         with self.start() as relay:
             self.emit("before")
@@ -294,7 +294,7 @@ class Moved(Case):
             self.assertIn("an older copy of this outbox was restored into the file", relay.output())
             self.whole()
 
-    def test_numbers_that_begin_again_are_told_and_nothing_is_lost(self):
+    def test_restarted_sequence_is_reported_and_loses_nothing(self):
         """Fixtures of tests and some ORMs empty the table and its sequence: what comes then has numbers that were passed."""
         empty = "DELETE FROM outbox_event", "DELETE FROM sqlite_sequence"
         with self.start() as relay:
@@ -335,17 +335,17 @@ class Moved(Case):
         self.assertIn("after", self.got())
         self.whole()
 
-    def test_a_log_deleted_under_a_relay_ends_it_with_a_word(self):
+    def test_deleted_wal_ends_a_relay_with_a_message(self):
         self.log_deleted("-wal", "-shm")
 
-    def test_a_deleted_log_index_ends_a_relay_with_a_message(self):
+    def test_deleted_log_index_ends_a_relay_with_a_message(self):
         self.log_deleted("-shm")
 
-    def test_a_log_deleted_while_idle_ends_a_relay_with_a_message(self):
+    def test_log_deleted_while_idle_ends_a_relay_with_a_message(self):
         """A folder that does not change is looked at in place of its files, once its time of change lies back far enough."""
         self.log_deleted("-wal", "-shm", quiet=True)
 
-    def test_a_consumer_without_rows_is_told_of_and_recreated(self):
+    def test_consumer_with_missing_rows_is_reported_and_recreated(self):
         self.emit("one")
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.sql("DELETE FROM outbox_lane")
@@ -358,11 +358,11 @@ class Moved(Case):
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.assertEqual(self.got(), ["one", "one"])
 
-    def test_a_file_with_two_names_is_told_of(self):
+    def test_file_with_two_names_is_reported(self):
         os.link(self.db, self.home / "other.db")
         self.assertIn("more than one name", self.outbox("doctor", status=None).stdout)
 
-    def test_a_transaction_across_a_file_change_does_not_count(self):
+    def test_transaction_across_a_file_change_is_discarded(self):
         child = subprocess.Popen([BIN, "emit", "--ndjson", "-", "--atomic"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=self.env())
         self.addCleanup(child.kill)
@@ -377,7 +377,7 @@ class Moved(Case):
         for name in ("shop.db-wal", "shop.db-shm"): (self.home / name).unlink(missing_ok=True)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
 
-    def test_another_outbox_restored_in_place_is_told_and_used(self):
+    def test_other_outbox_restored_in_place_is_reported_and_used(self):
         """Its consumer of the same name has claimed more often: by its epochs it is not older."""
         other = self.path("other.db")
         store = {"OUTBOX_STORE": f"sqlite:{other}"}

@@ -23,7 +23,7 @@ class NatsCase(broker_faults.BrokerCase):
 class Faults(broker_faults.Crashes, broker_faults.Faults, broker_faults.Full, NatsCase, Case):
     ROUNDS = 3
 
-    def test_answer_that_never_comes_is_asked_for_again(self):
+    def test_missing_acknowledgement_is_requested_again(self):
         """An answer that is lost while the connection lives on costs two seconds, and the event is neither lost nor stored twice."""
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:
             self.send(50)
@@ -49,7 +49,7 @@ class Faults(broker_faults.Crashes, broker_faults.Faults, broker_faults.Full, Na
                 self.assertEqual(net.made, made)
         self.reckon()
 
-    def test_no_disk_left(self):
+    def test_full_disk_of_the_server(self):
         """An account without storage is an outage."""
         self.nats.kill()
         self.nats.config = "accounts { A { jetstream: { max_file: 60KB }, users: [ { user: a, password: a } ] } }\nno_auth_user: a\n"

@@ -57,7 +57,7 @@ class Killed(OnCluster, Case):
     def replicas(self):
         return self.cluster.api("STREAM.INFO.S")["cluster"].get("replicas", [])
 
-    def test_all_killed_and_started_with_their_data(self):
+    def test_all_servers_killed_and_restarted_with_their_data(self):
         """A cluster that is killed whole and comes back has everything, in order, and once."""
         with self.start() as relay:
             self.send(800)
@@ -71,7 +71,7 @@ class Killed(OnCluster, Case):
         self.assertEqual(self.dead(), [(0,)])
         self.reckon(0)
 
-    def test_leader_stands_still(self):
+    def test_stalled_leader(self):
         """A leader that stands still is replaced, and what it still has when it goes on is stored once."""
         with self.start() as relay:
             self.send(300)
@@ -94,7 +94,7 @@ class Killed(OnCluster, Case):
         """heal_slowly waits for all of it, while one of the servers does not answer."""
         self.wait_all(relay, timeout=90)
 
-    def test_without_a_majority_nothing_is_stored_and_nothing_lost(self):
+    def test_without_a_majority_nothing_is_stored_or_lost(self):
         """Two of three servers down is an outage: everything arrives, in order and once, when there is a majority again."""
         with self.start() as relay:
             self.send(300)

@@ -87,7 +87,7 @@ class ToStore(Network):
         with self.start() as relay: self.cut_often(relay)
         self.reckon(self.bound(self.faults["connections reset"]))
 
-    def test_an_answer_cut_off_at_any_byte_loses_nothing(self):
+    def test_answer_cut_off_at_any_byte_loses_nothing(self):
         """A relay whose connection ends at any byte of its store's answer goes on by itself; nothing is lost."""
         with self.start() as relay: self.blow_fuses(relay, 6000)
         self.reckon(self.bound(self.faults["answer cut off"]))
@@ -112,14 +112,14 @@ class ToStore(Network):
             self.heal(far)
         self.reckon(self.bound(1))
 
-    def test_a_relay_recovers_from_a_half_open_connection(self):
+    def test_relay_recovers_from_a_half_open_connection(self):
         """A connection to a store that stays open while its bytes vanish: another relay takes over after the lease, and
         the one that was cut off gets on by itself, within its limit for an answer."""
         for kind in self.some():
             with self.subTest(kind): self.half_open(kind, DIRECTIONS[kind])
             self.anew()
 
-    def test_an_emitter_reports_a_half_open_connection(self):
+    def test_emitter_reports_a_half_open_connection(self):
         """An emitter whose answer vanishes ends with a clear error; whether it was stored is told by its idempotency key."""
         self.send(1)
         for _ in range(6 if SOAK else 1):
@@ -146,7 +146,7 @@ class ToPostgres(ToStore, PgCase):
         self.far = (f"postgres://{servers.USER}@127.0.0.1:{self.net.port}/{self.dbname}?connect_timeout=2&sslmode=disable"
                     f"&answer_timeout={self.LIMIT}ms")
 
-    def test_an_answer_timeout_that_is_none_is_refused(self):
+    def test_invalid_answer_timeout_is_refused(self):
         for value, words in (("soon", "answer_timeout"), ("5", "answer_timeout"), ("", "answer_timeout")):
             said = self.outbox("status", "--store", f"{self.store}&answer_timeout={value}", status=CONFIG).stderr
             self.assertIn(words, said)
@@ -189,12 +189,12 @@ class ToRedis(Network, Case):
         with self.start() as relay: self.cut_often(relay)
         self.reckon(self.faults["connections reset"])
 
-    def test_an_answer_cut_off_at_any_byte_loses_nothing(self):
+    def test_answer_cut_off_at_any_byte_loses_nothing(self):
         """A relay whose connection ends at any byte of Redis's answer goes on by itself; nothing is lost."""
         with self.start() as relay: self.blow_fuses(relay, 300)
         self.reckon(self.faults["answer cut off"])
 
-    def test_a_half_open_connection_is_given_up_after_the_timeout(self):
+    def test_half_open_connection_is_dropped_after_the_timeout(self):
         """A connection to Redis that stays open while its bytes vanish is given up after the timeout, and so are those made
         meanwhile; when the network is back the relay gets on by itself."""
         with self.start() as relay:
@@ -211,7 +211,7 @@ class ToRedis(Network, Case):
                 self.heal(relay)
         self.reckon(3)
 
-    def test_a_reader_recovers_from_a_half_open_connection(self):
+    def test_reader_recovers_from_a_half_open_connection(self):
         """A reader of a stream whose connection stays open while its bytes vanish gets on by itself; each event takes effect
         once, in order."""
         b = self.path("b.db")
@@ -265,12 +265,12 @@ class ToWebhook(Network, Case):
         with self.start() as relay: self.cut_often(relay)
         self.reckon(relay)
 
-    def test_an_answer_cut_off_at_any_byte_loses_nothing(self):
+    def test_answer_cut_off_at_any_byte_loses_nothing(self):
         """A relay whose connection ends at any byte of an endpoint's answer goes on by itself; nothing is lost."""
         with self.start() as relay: self.blow_fuses(relay, 100)
         self.reckon(relay)
 
-    def test_a_half_open_connection_is_given_up_after_the_timeout(self):
+    def test_half_open_connection_is_dropped_after_the_timeout(self):
         """A connection to an endpoint that stays open while its bytes vanish is given up after the timeout; when the network
         is back the relay gets on by itself."""
         with self.start() as relay:

@@ -112,7 +112,7 @@ class Pooled(Load):
         self.heal()
         self.check()
 
-    def test_kills_around_a_transaction_pooler_lose_nothing(self):
+    def test_kills_behind_a_transaction_pooler_lose_nothing(self):
         """A PgBouncer in transaction mode, relays, producers and backends that are killed, a pool that is paused, dropped and
         reconnected: what was committed is delivered, in order, within 30 s of each."""
         self.rounds(self.pooled, STORM, 60)

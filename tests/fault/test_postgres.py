@@ -141,19 +141,19 @@ class Cut(Numbers, PgCase):
             self.anew()
         return twice
 
-    def test_a_claim_cut_off_at_any_point_loses_nothing(self):
+    def test_claim_cut_off_at_any_point_loses_nothing(self):
         """A claim whose connection breaks at any point: nothing is lost, and nothing comes twice, since nobody got it."""
         self.assertEqual(self.cut(claiming, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED), 0)
 
-    def test_a_settlement_cut_off_at_any_point_loses_nothing(self):
+    def test_settlement_cut_off_at_any_point_loses_nothing(self):
         """A settlement whose connection breaks at any point: nothing is lost, at most the claims of one relay come twice."""
         self.cut(settling, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED)
 
-    def test_a_claim_whose_events_are_cut_off_loses_nothing(self):
+    def test_claim_whose_events_are_cut_off_loses_nothing(self):
         """A claim whose events get lost on the way: nothing is lost."""
         self.cut(fetching, UNSENT, TORN, UNREADY)
 
-    def test_a_backend_ended_in_claim_or_settle_loses_nothing(self):
+    def test_backend_terminated_in_claim_or_settle_loses_nothing(self):
         """A backend that is ended while it claims or settles: nothing is lost, at most the claims of one relay come twice."""
         for name, match in (("claim", claiming), ("settle", settling)):
             with self.subTest(name): self.cut_and_recover(lambda proxy: proxy.add(match, self.ended_at_work))
@@ -182,7 +182,7 @@ class Asleep(Faults):
         self.wait_for_all(*relays, timeout=SOON)
         return time.monotonic() - start
 
-    def test_a_sleeping_relay_with_ended_backends_still_wakes(self):
+    def test_sleeping_relay_with_terminated_backends_still_wakes(self):
         with self.mail() as relay:
             for _ in range(3):
                 self.emit_and_time(relay)
@@ -215,7 +215,7 @@ class Asleep(Faults):
         return self.sql("SELECT l.pid FROM pg_locks l, pg_database d WHERE d.oid = l.database AND l.locktype = "
                         "'advisory' AND d.datname = current_database() AND l.mode = 'ExclusiveLock'")[0][0]
 
-    def test_an_event_committed_before_sleep_wakes_a_relay(self):
+    def test_event_committed_before_sleep_wakes_a_relay(self):
         """An event is committed as soon as the relay holds the lock; the answer that says so and the ringing come in one piece.
         Whoever only waits for the socket then has missed it."""
         with Proxy(self.store) as proxy:
@@ -224,7 +224,7 @@ class Asleep(Faults):
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
 
-    def test_an_event_committed_during_the_last_poll_wakes_it(self):
+    def test_event_committed_during_the_last_poll_wakes_it(self):
         """The same behind the last look, the one that it makes for all its consumers before it sleeps."""
         with Proxy(self.store) as proxy:
             slept = []
@@ -238,7 +238,7 @@ class Asleep(Faults):
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
 
-    def test_a_retry_due_while_a_relay_sleeps_is_on_time(self):
+    def test_retry_due_while_a_relay_sleeps_is_on_time(self):
         """The relay has gone to sleep with its last event still on the way; that one fails then."""
         hold = self.path("hold")
         hold.touch()
@@ -251,7 +251,7 @@ class Asleep(Faults):
             hold.unlink()
             self.wait_for_all(relay, timeout=SOON)
 
-    def test_an_idle_relay_polls_every_five_seconds_at_most(self):
+    def test_idle_relay_polls_every_five_seconds_at_most(self):
         window = 6
         with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
             self.wait_asleep(1, relay)
@@ -272,7 +272,7 @@ class Impatient(Faults):
         super().setUp()
         self.init()
 
-    def test_time_limits_of_the_database_make_nothing_get_lost(self):
+    def test_database_timeouts_lose_nothing(self):
         self.set_for_all(statement_timeout="150ms", lock_timeout="100ms", idle_in_transaction_session_timeout="150ms",
                          idle_session_timeout="300ms")
         with self.mail() as relay:
@@ -294,7 +294,7 @@ class Impatient(Faults):
     def wait_for_a_waiter(self):
         wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"))
 
-    def test_an_emit_waits_for_a_lock_despite_database_limits(self):
+    def test_emit_waits_for_a_lock_despite_database_limits(self):
         self.set_for_all(lock_timeout="100ms")
         with self.transaction() as t:
             t.execute("LOCK TABLE outbox.event IN ACCESS EXCLUSIVE MODE")
@@ -316,7 +316,7 @@ class Impatient(Faults):
         with self.assertRaisesRegex(psycopg2.Error, "works in READ COMMITTED, not in SERIALIZABLE"):
             self.sql("SELECT * FROM outbox.claim('mail', 'me')")
 
-    def test_a_serialization_failure_emits_nothing(self):
+    def test_serialization_failure_emits_nothing(self):
         """PostgreSQL's own word reaches the producer; what it had emitted is gone with its transaction."""
         self.sql("CREATE TABLE stock (n int)")
         self.sql("INSERT INTO stock VALUES (1)")
@@ -349,7 +349,7 @@ class Impatient(Faults):
         yield
         asker.join()
 
-    def test_a_relay_chosen_as_the_victim_of_a_deadlock_tries_again(self):
+    def test_relay_chosen_as_deadlock_victim_retries(self):
         """A settlement locks the consumer, then its claim, then its lane."""
         self.set_for_all(deadlock_timeout="20ms")
         hold = self.path("hold")
@@ -370,7 +370,7 @@ class Impatient(Faults):
         self.assertEqual(self.got(), [0])
         self.check_settled()
 
-    def test_an_emit_that_is_a_deadlock_victim_says_so(self):
+    def test_emit_chosen_as_deadlock_victim_reports_it(self):
         self.set_for_all(deadlock_timeout="20ms")
         lines = self.path("lines")
         lines.write_text("".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xzy"))
@@ -410,7 +410,7 @@ class Refused(Faults):
         self.assertNotIn("the file and its folder", said[0])
         return said[0]
 
-    def test_a_server_that_is_not_there_is_named(self):
+    def test_unreachable_server_is_named(self):
         for url, where in ((f"postgres:///shop?host={self.dir}&user=me", str(self.dir)),
                            (f"postgres://me@127.0.0.1:{servers.free_port()}/shop", "127.0.0.1"),
                            ("postgres://me@no-such-host.invalid/shop", "no-such-host.invalid")):
@@ -420,11 +420,11 @@ class Refused(Faults):
                     said = self.refused(UNAVAILABLE, *args, "--store", url)
                     self.assertIn(where, said)
 
-    def test_a_database_that_does_not_exist_is_named(self):
+    def test_missing_database_is_named(self):
         said = self.refused(UNAVAILABLE, "status", "--store", self.store.replace(self.dbname, "nowhere"))
         self.assertIn('database "nowhere" does not exist', said)
 
-    def test_a_missing_outbox_differs_from_foreign_tables(self):
+    def test_missing_outbox_differs_from_foreign_tables(self):
         self.assertIn("`outbox init`", self.refused(DATA, "emit", "a"))
         self.sql("CREATE SCHEMA outbox")
         self.sql("CREATE TABLE outbox.event (mine int)")
@@ -435,7 +435,7 @@ class Refused(Faults):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
         self.outbox("init", "--store", self.store + "&schema=other")
 
-    def test_an_outbox_newer_than_the_program_is_refused(self):
+    def test_outbox_newer_than_the_program_is_refused(self):
         self.init()
         self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
         for args in (["init"], ["emit", "a"], ["status"],
@@ -444,7 +444,7 @@ class Refused(Faults):
             self.assertIn("version 999", said)
             self.assertIn("use a newer outbox", said)
 
-    def test_a_relay_stops_when_its_outbox_becomes_newer(self):
+    def test_relay_stops_when_its_outbox_becomes_newer(self):
         self.init()
         relay = self.mail()
         self.wait_asleep(1, relay)
@@ -454,7 +454,7 @@ class Refused(Faults):
         # It learns so when it connects again, or from a turn that it makes before.
         self.assertRegex(relay.output(), "use a newer outbox|this program knows [0-9]+: update it")
 
-    def test_schema_names_of_any_kind_work_and_are_not_read_as_sql(self):
+    def test_odd_schema_names_work_and_are_never_run_as_sql(self):
         self.sql("CREATE TABLE bystander (n int)")
         for name in ('we"ird', "o'brien", 'x"; DROP TABLE bystander; --', "a b.c", "Straße", "$1 %s %I @schema@", "\\",
                      "x" * 63):
@@ -473,12 +473,12 @@ class Refused(Faults):
                 self.outbox("trim", "--store", url)
         self.assertEqual(self.sql("SELECT count(*) FROM bystander"), [(0,)])
 
-    def test_schema_names_that_cannot_be_are_refused(self):
+    def test_invalid_schema_names_are_refused(self):
         for name in ("x" * 64, "pg_mine", "a%0A;b", "a%01b", "a%00b", "a%zz", "a$outbox$b", ""):
             with self.subTest(name):
                 self.assertIn("schema", self.refused(CONFIG, "init", "--store", f"{self.store}&schema={name}"))
 
-    def test_a_role_without_rights_is_told_what_it_lacks(self):
+    def test_role_without_rights_is_told_what_it_lacks(self):
         self.init()
         url = self.role()
         for args in (["emit", "a"], ["status"],
@@ -489,7 +489,7 @@ class Refused(Faults):
         said = self.refused(UNAVAILABLE, "init", "--store", url + "&schema=new")
         self.assertIn("permission denied for database", said)
 
-    def test_read_only_by_default_does_not_bind_our_sessions(self):
+    def test_default_read_only_does_not_affect_our_sessions(self):
         self.init()
         self.emit_numbers(1)
         self.set_for_all(default_transaction_read_only="on")
@@ -546,7 +546,7 @@ class Secrets(Faults):
         self.said.append(relay.output())
         self.ask("DROP SCHEMA outbox CASCADE")
 
-    def test_a_right_password_is_never_printed(self):
+    def test_correct_password_is_never_printed(self):
         passfile = self.path("pass")
         passfile.write_text(f"*:*:*:*:{SECRET}\n")
         passfile.chmod(0o600)
@@ -558,7 +558,7 @@ class Secrets(Faults):
         self.refuse_pieces(SECRET)
         self.assertNotIn(SECRET, self.server.log())
 
-    def test_a_wrong_password_is_told_and_not_printed(self):
+    def test_wrong_password_is_reported_but_not_printed(self):
         url = self.server.tcp_url("shop", "not-this-one")
         for args in (["init"], ["emit", "a"], ["status"],
                          ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):

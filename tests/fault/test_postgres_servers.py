@@ -35,7 +35,7 @@ class Crash(workload.ServerCrashes, Load):
         return {"server stopped immediate": lambda: self.server.stop("immediate"), "server killed": self.server.kill,
                 "server stopped fast": lambda: self.server.stop("fast")}
 
-    def test_a_relay_asleep_over_a_server_restart_still_wakes(self):
+    def test_relay_asleep_over_a_server_restart_still_wakes(self):
         self.init()
         with self.mail("--sweep", "10m") as relay:
             for n, mode in enumerate(("fast", "immediate")):
@@ -76,7 +76,7 @@ class Trickle(Numbers, ServerCase):
             self.wait_let_go()
         self.reckon(2 * self.faults["server killed"])
 
-    def test_a_server_dying_in_a_trickle_repeats_only_the_last(self):
+    def test_server_dying_under_light_load_repeats_only_the_last(self):
         self.rounds(self.trickle, STORM)
 
 
@@ -106,12 +106,12 @@ class Pooled(Load):
         self.heal()
         self.check()
 
-    def test_a_transaction_pooler_killed_under_load_loses_nothing(self):
+    def test_transaction_pooler_killed_under_load_loses_nothing(self):
         """A PgBouncer in transaction mode that is killed and comes back: what was committed is delivered, in order, by the same
         relays."""
         self.rounds(lambda seconds: self.pooled("transaction", seconds), STORM)
 
-    def test_a_session_pooler_killed_under_load_loses_nothing(self):
+    def test_session_pooler_killed_under_load_loses_nothing(self):
         """A PgBouncer in session mode that is killed and comes back: what was committed is delivered, in order, by the same
         relays."""
         self.rounds(lambda seconds: self.pooled("session", seconds), STORM)
@@ -156,7 +156,7 @@ class DiskFull(Numbers, ServerCase):
             with contextlib.suppress(psycopg2.errors.DiskFull):
                 while True: self.sql("INSERT INTO ballast VALUES (repeat('x', %s))", size)
 
-    def test_a_full_disk_refuses_emits_clearly_and_loses_nothing(self):
+    def test_full_disk_refuses_emits_clearly_and_loses_nothing(self):
         """A database without room refuses emits and says why; what was committed is delivered, in order, when there is
         room again."""
         large = f'"{os.urandom(40000).hex()}"'
@@ -186,7 +186,7 @@ class DiskFull(Numbers, ServerCase):
         self.outbox("emit", "a", "--payload", large)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(self.sent + 1,)])
 
-    def test_a_relay_recovers_after_a_full_disk(self):
+    def test_relay_recovers_after_a_full_disk(self):
         """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
         without anybody's help but for the room."""
         self.init()
@@ -230,7 +230,7 @@ class LogFull(Numbers, ServerCase):
         cls.server = SmallLog().start()
         cls.addClassCleanup(cls.server.close)
 
-    def test_a_server_that_ends_itself_on_a_full_disk_loses_nothing(self):
+    def test_server_aborting_on_a_full_disk_loses_nothing(self):
         """Without room for its log the server ends itself. Started again, with room, it has all that was committed, and relays go on
         by themselves."""
         self.init()

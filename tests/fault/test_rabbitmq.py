@@ -66,7 +66,7 @@ class Outages(OnQuorumQueues, Case):
         """The same with a broker whose disk is almost full."""
         self.alarmed(self.rabbit.disk_alarm, "takes no messages: low on disk")
 
-    def test_exchange_deleted_and_made_again(self):
+    def test_exchange_deleted_and_recreated(self):
         """An exchange that is gone uses up attempts of its events, and no more; once it is back, everything arrives."""
         with self.start() as relay:
             self.send(50)

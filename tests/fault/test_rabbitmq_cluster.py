@@ -104,7 +104,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(4)
 
-    def test_all_killed_and_started_again_with_their_data(self):
+    def test_all_killed_and_restarted_with_their_data(self):
         """All nodes are killed at once, and come back with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
@@ -134,7 +134,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
-    def test_node_that_stands_still(self):
+    def test_stalled_node(self):
         """The node that the relay talks to stands still: the relay goes to another, and everything arrives, in order."""
         with self.start() as relay:
             self.send(100)
@@ -150,7 +150,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
-    def test_relays_killed_while_a_node_is_away(self):
+    def test_relays_killed_while_a_node_is_down(self):
         """Two relays share four lanes; a node and then a relay are killed: the rest takes over, in order."""
         args = ("--lanes", "4", "--lease", "1s")
         with self.start(*args) as stays:

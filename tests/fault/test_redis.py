@@ -66,7 +66,7 @@ class Outages(RedisCase, Case):
             self.arrived(relay)
         self.reckon()
 
-    def test_loading(self):
+    def test_server_still_loading_its_data(self):
         """A Redis that is still loading gets everything, in order, when it has loaded."""
         with self.start() as relay:
             self.send(200)
@@ -84,7 +84,7 @@ class Outages(RedisCase, Case):
             self.assertIn("LOADING", relay.output())
         self.reckon(self.faults["Redis loading"])
 
-    def test_cannot_save(self):
+    def test_server_that_cannot_save(self):
         """A Redis that cannot save and refuses writes gets everything, in order, when it takes them again."""
         if os.geteuid() != 0: self.skipTest("needs root to take the server's folder away from it")
         with self.start() as relay:
@@ -102,7 +102,7 @@ class Outages(RedisCase, Case):
             self.arrived(relay)
         self.reckon()
 
-    def test_script_that_does_not_end(self):
+    def test_script_that_never_ends(self):
         """A Redis busy with a script gets everything, in order, when that has ended."""
         with self.start() as relay:
             self.redis("CONFIG", "SET", "busy-reply-threshold", 50)
@@ -130,7 +130,7 @@ class Outages(RedisCase, Case):
             return "BUSY" in str(e)
         return False
 
-    def test_one_refusal_after_the_other_over_many_restarts(self):
+    def test_successive_refusals_across_restarts(self):
         """However often the relay restarts: an error to everything counts no attempt against any event."""
         refusals = (("CONFIG SET maxmemory 1", "OOM", "CONFIG SET maxmemory 0"),
                     ("CONFIG SET min-replicas-to-write 3", "NOREPLICAS", "CONFIG SET min-replicas-to-write 0"),
@@ -150,7 +150,7 @@ class Outages(RedisCase, Case):
             with start() as relay: self.arrived(relay)
         self.reckon()
 
-    def test_stream_that_takes_nothing_keeps_only_its_own_events(self):
+    def test_unwritable_stream_holds_back_only_its_own_events(self):
         """What cannot go to one stream has its attempts; other streams go on, and it arrives if that is cured in time."""
         self.redis("SET", "k.bad", "x")
         with self.start("--retry", "base=50ms,cap=1s,attempts=500", url=self.redis.url("stream={aggregate_type}.{type}")) as relay:
@@ -164,7 +164,7 @@ class Outages(RedisCase, Case):
             wait_until(lambda: len(self.redis.entries("k.bad")) == 10, what=relay.output)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_cluster_is_refused_in_clear_words(self):
+    def test_cluster_is_refused_with_advice(self):
         cluster = servers.Redis({"cluster-enabled": "yes", "cluster-port": servers.free_port()})
         cluster.start()
         self.addCleanup(cluster.close)
@@ -197,7 +197,7 @@ class Outages(RedisCase, Case):
 class RoundTrip(Scenario, Case):
     """Database A, relay, Redis, reader, database B: everything in between is killed, and B ends equal to A."""
 
-    def test_b_ends_equal_to_a_whatever_is_killed(self):
+    def test_b_ends_equal_to_a_whichever_process_is_killed(self):
         """Whatever is killed between two databases, the second gets each event of the first once, in order."""
         self.rounds(self.storm, 4)
 

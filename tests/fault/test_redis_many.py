@@ -68,7 +68,7 @@ class Sentinels(Under):
         heal(old)
         self.several.wait_settled()
 
-    def test_the_master_is_killed_again_and_again(self):
+    def test_master_is_killed_again_and_again(self):
         """Three masters in a row are killed under load: everything arrives, in order."""
         with self.start() as relay:
             self.send(100)
@@ -78,7 +78,7 @@ class Sentinels(Under):
             self.heal(relay)
         self.reckon(3)
 
-    def test_the_master_stands_still(self):
+    def test_stalled_master_loses_nothing(self):
         """A master that is stopped and replaced, and then goes on, gets nothing any more."""
         with self.start() as relay:
             self.send(100)
@@ -102,7 +102,7 @@ class Sentinels(Under):
             self.heal(relay)
         self.reckon(2)
 
-    def test_all_are_killed_and_started_again(self):
+    def test_all_servers_are_killed_and_restarted(self):
         """Everyone is killed, the relay too, and started again with their data."""
         relay = self.start()
         self.send(300)
@@ -155,7 +155,7 @@ class Cluster(Under):
             self.heal(relay)
         self.reckon(3)
 
-    def test_a_master_stands_still(self):
+    def test_one_master_stalls(self):
         """A master that is stopped and replaced, and then goes on, gets nothing any more."""
         with self.start("--timeout", "30s") as relay:
             self.send(100)
@@ -182,11 +182,11 @@ class Cluster(Under):
             self.assertNotIn("sink is down", relay.output())
         self.reckon(0)
 
-    def test_a_master_without_a_replica_is_killed(self):
+    def test_master_without_a_replica_is_killed(self):
         """While the streams of one server cannot be written, those of the others go on."""
         self.without_replica(lambda node: node.kill(), lambda node: None)
 
-    def test_a_master_without_a_replica_stands_still(self):
+    def test_master_without_a_replica_stalls(self):
         """While the streams of one server stand still, those of the others go on, long before the timeout."""
         self.without_replica(lambda node: node.freeze(), lambda node: node.thaw())
 
@@ -216,7 +216,7 @@ class Cluster(Under):
     def got_of(self, streams):
         return [(event["payload"], event["event_id"]) for stream in streams for event in self.entries(stream)]
 
-    def test_all_are_killed_and_started_again(self):
+    def test_all_servers_are_killed_and_restarted(self):
         """Everyone is killed, the relay too, and started again with their data."""
         relay = self.start()
         self.send(300)
@@ -246,4 +246,4 @@ class OneStreamOfACluster(Cluster):
         heal(old)
         self.several.wait_settled()
 
-    test_slots_move_under_load = test_a_master_without_a_replica_is_killed = test_a_master_without_a_replica_stands_still = None
+    test_slots_move_under_load = test_master_without_a_replica_is_killed = test_master_without_a_replica_stalls = None

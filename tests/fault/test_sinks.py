@@ -25,7 +25,7 @@ class FileSink(Numbers, Case):
     def down(self, relay, words):
         wait_until(lambda: "sink is down" in relay.output() and words in relay.output(), what=relay.output)
 
-    def test_lock_of_another_process_is_a_sink_that_is_down(self):
+    def test_lock_held_by_another_process_makes_the_sink_down(self):
         """While another process holds the file's lock, the sink is down; then everything arrives, no attempt counted."""
         lock = self.lock()
         with self.start() as relay:
@@ -38,7 +38,7 @@ class FileSink(Numbers, Case):
             self.assertNotIn("attempt 1 of", relay.output())
         self.reckon(0)
 
-    def test_relay_that_waits_for_a_lock_stops_when_told(self):
+    def test_relay_waiting_for_a_lock_stops_on_request(self):
         """SIGTERM ends a relay that waits for a lock, at once and with 0, whatever the drain deadline."""
         self.lock()
         for seconds in (0, 2.5):  # while it tries, and while it is down

@@ -71,7 +71,7 @@ class Pair(Load):
 
 
 class Synchronous(Pair):
-    def test_a_standby_is_readable_and_explains_refused_writes(self):
+    def test_standby_is_readable_and_explains_refused_writes(self):
         self.init()
         id = self.emit("a", "k/1", 1)
         copy = self.standby.url(self.dbname)
@@ -213,7 +213,7 @@ class Asynchronous(Pair):
         c.verdict()
         self.assertGreater(lost, 0, "no event was delivered that is gone: this shows nothing")
 
-    def test_a_lagging_standby_delivers_its_events_in_order(self):
+    def test_lagging_standby_delivers_its_events_in_order(self):
         """A standby that takes over though it lagged: every event that it has is delivered, in order, by the same relays; what it has
         not is gone with its data, and no claim of that time is mistaken for a later one."""
         self.again = {}

@@ -85,7 +85,7 @@ class Handlers(Scenario):
 
     # ---- the cases ----
 
-    def test_kills_between_effect_and_commit_leave_it_once(self):
+    def test_kills_between_effect_and_commit_apply_it_once(self):
         """Whoever is killed between effect and commit: each handler takes effect once for each event, in the order of its
         key; the external one acts again once for each kill at most."""
         rng, kills, own = random.Random(SEED), 0, 0
@@ -102,7 +102,7 @@ class Handlers(Scenario):
         self.healed()
         self.check(kills=kills)
 
-    def test_a_process_stopped_past_its_lease_adds_nothing(self):
+    def test_process_stopped_past_its_lease_adds_nothing(self):
         """A process stopped in a handler for longer than its lease: each handler takes effect once, whoever commits."""
         hold = self.path("hold")
         hold.touch()
@@ -187,7 +187,7 @@ class OnMariadb(Handlers, MariaCase):
         super().setUp()
         self.begin("bigint AUTO_INCREMENT PRIMARY KEY")
 
-    def test_a_connection_lost_during_a_handler_changes_nothing(self):
+    def test_connection_lost_during_a_handler_changes_nothing(self):
         """A connection ended in the middle of a handler: each handler takes effect once."""
         hold = self.path("hold")
         hold.touch()
@@ -210,7 +210,7 @@ class OnPostgres(Handlers, PgCase):
         super().setUp()
         self.begin("bigserial PRIMARY KEY")
 
-    def test_a_connection_lost_during_a_handler_changes_nothing(self):
+    def test_connection_lost_during_a_handler_changes_nothing(self):
         """A connection ended in the middle of a handler: each handler takes effect once."""
         hold = self.path("hold")
         hold.touch()
@@ -241,14 +241,14 @@ class OnPostgres(Handlers, PgCase):
             child.stop()
         self.check(kills=len(rules))  # the external handler's record may be cut off, too
 
-    def test_a_commit_cut_off_at_any_point_is_resolved(self):
+    def test_commit_cut_off_at_any_point_is_resolved(self):
         """A commit whose connection breaks at any point: each handler takes effect once."""
         for when in (UNSENT, SENT, ANSWERED, TORN, UNREADY):
             with self.subTest(when):
                 self.start_anew()
                 self.through_proxy(lambda proxy: [proxy.cut(lambda r: r.text == "COMMIT", when) for _ in range(3)])
 
-    def test_a_connection_lost_before_commit_changes_nothing(self):
+    def test_connection_lost_before_commit_changes_nothing(self):
         """A backend ended between handler and commit: each handler takes effect once."""
         for text in ("handle_all(", "turn(", "COMMIT"):
             with self.subTest(text):

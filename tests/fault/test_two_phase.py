@@ -80,7 +80,7 @@ class Held(Load):
     settings = {"max_prepared_transactions": 5}
     prepare = Prepared.prepare
 
-    def test_an_abandoned_prepared_transaction_blocks_nothing(self):
+    def test_abandoned_prepared_transaction_blocks_nothing(self):
         self.begin(1)
         self.made, self.open = 0, {}
         self.random = random.Random(1)

@@ -48,7 +48,7 @@ class WebhookCase(Case):
 
 
 class Away(WebhookCase):
-    def test_a_dead_endpoint_uses_no_attempts_and_gets_all_later(self):
+    def test_dead_endpoint_uses_no_attempts_and_gets_all_later(self):
         endpoint = self.endpoint()
         endpoint.stop()
         self.number(1, 2, 3)
@@ -62,7 +62,7 @@ class Away(WebhookCase):
             self.assertEqual(self.believed(endpoint), [1, 2, 3])
             self.assertEqual({r.headers["outbox-attempt"] for r in endpoint.requests}, {"1"})
 
-    def test_a_connection_closed_between_requests_is_no_failure(self):
+    def test_connection_closed_between_requests_is_no_failure(self):
         endpoint = self.endpoint()
         with self.relay(*self.hook(endpoint)) as relay:
             for n in range(1, 6):
@@ -73,7 +73,7 @@ class Away(WebhookCase):
             self.assertNotIn("down", relay.output())
         self.assertEqual(len(endpoint.requests), 5)
 
-    def test_one_that_always_closes_after_its_answer_is_fine(self):
+    def test_endpoint_closing_after_every_response_works(self):
         endpoint = self.endpoint(lambda request: answer(200, close=True))
         self.number(*range(20))
         self.drain(*self.hook(endpoint))
@@ -93,7 +93,7 @@ class Broken(Numbers, WebhookCase):
         """What a receiver knows: the requests that it answered."""
         return [(int(request.body), request.id) for request in list(self.receiver.requests) if request.answered]
 
-    def test_an_endpoint_restarted_under_load_loses_nothing(self):
+    def test_endpoint_restarted_under_load_loses_nothing(self):
         """An endpoint that is restarted in the middle of its answers gets everything, in order, the same events again."""
         self.receiver = self.endpoint()
         self.send(600)
@@ -107,7 +107,7 @@ class Broken(Numbers, WebhookCase):
         self.reckon(bound=16 * 3)  # what was under way
         self.assertEqual(self.consumer()["dead"], 0)
 
-    def test_a_relay_killed_in_the_middle_repeats_with_the_same_ids(self):
+    def test_relay_killed_midway_repeats_with_the_same_ids(self):
         """An endpoint gets everything, in order, from the relay that takes over, and the same events again."""
         def slow(request):
             time.sleep(0.005)
@@ -125,7 +125,7 @@ class Broken(Numbers, WebhookCase):
 
 
 class Limits(WebhookCase):
-    def test_a_connection_not_accepted_ends_at_its_limit(self):
+    def test_connection_never_accepted_times_out(self):
         # A queue of one that is full: what else comes is not answered at all.
         with socket.socket() as full, socket.socket() as first, socket.socket() as second:
             full.bind(("127.0.0.1", 0))
@@ -142,7 +142,7 @@ class Limits(WebhookCase):
                 self.assertEqual(self.attempts(), 0)
                 self.assertRegex(relay.output(), "sink is down: .*Timeout was reached")
 
-    def test_a_transfer_that_stands_still_ends_at_its_limit(self):
+    def test_stalled_transfer_times_out(self):
         done = threading.Event()
         self.addCleanup(done.set)
 
@@ -158,7 +158,7 @@ class Limits(WebhookCase):
             endpoint.behave = lambda request: answer()
             self.wait_delivered(1, relay)
 
-    def test_a_rate_is_kept(self):
+    def test_rate_limit_is_honoured(self):
         endpoint = self.endpoint()
         self.emit_many([{"type": "a", "payload": n} for n in range(60)])
         start = time.monotonic()  # the first request may be noted late, where this process has to wait for its turn
@@ -173,7 +173,7 @@ class Answers(WebhookCase):
         left = list(misbehaved)
         return self.endpoint(lambda request: left.pop(0)(request) if left else answer())
 
-    def test_an_answer_that_comes_too_late_is_a_failed_attempt(self):
+    def test_late_response_is_a_failed_attempt(self):
         done = threading.Event()
         self.addCleanup(done.set)
 
@@ -192,7 +192,7 @@ class Answers(WebhookCase):
         attempts = sorted(int(r.headers["outbox-attempt"]) for r in endpoint.requests if r.body == b"1")
         self.assertEqual(attempts, [*range(1, len(attempts) + 1)])
 
-    def test_each_way_to_fail_is_an_attempt_and_is_retried(self):
+    def test_every_failure_is_an_attempt_and_is_retried(self):
         ways = {
             "empty reply": lambda request: None,
             "HTTP 500: oh no": lambda request: answer(500, body=b"oh no"),
@@ -216,7 +216,7 @@ class Answers(WebhookCase):
         self.assertEqual([r.headers["outbox-attempt"] for r in first], [str(n + 1) for n in range(len(ways) + 1)])
         self.assertEqual([r.body for r in endpoint.requests][-2:], [b"1", b"2"])
 
-    def test_4xx_is_a_dead_letter_at_once_where_that_is_set(self):
+    def test_4xx_is_a_dead_letter_at_once_if_configured(self):
         endpoint = self.endpoint(lambda request: answer(422, body=b"bad total") if request.body == b"1" else answer())
         self.number(1, key="a")
         self.number(2, key="b")
@@ -225,7 +225,7 @@ class Answers(WebhookCase):
         self.assertIn("HTTP 422: bad total", self.outbox("dead", "list", "--consumer", "hook", "--json").stdout)
         self.assertEqual(self.consumer()["dead"], 1)
 
-    def test_retry_after_is_waited_for_without_burning_attempts(self):
+    def test_retry_after_is_honoured_without_using_attempts(self):
         endpoint = self.failing_first(lambda request: answer(429, {"Retry-After": "1"}),
                                       lambda request: answer(503, {"Retry-After": "1"}))
         self.number(1, 2)
@@ -236,7 +236,7 @@ class Answers(WebhookCase):
         self.assertEqual({r.headers["outbox-attempt"] for r in endpoint.requests}, {"1"})
         self.assertIn("HTTP 429", relay.output())
 
-    def test_410_pauses_the_consumer_and_says_so(self):
+    def test_410_pauses_the_consumer_and_is_reported(self):
         gone = {"is": True}
         endpoint = self.endpoint(lambda request: answer(410 if gone["is"] else 204))
         for key in range(50): self.number(key, key=str(key))
@@ -257,7 +257,7 @@ class Answers(WebhookCase):
         self.assertEqual(relay.output().count("paused:"), 1)
         self.assertEqual({r.headers["outbox-attempt"] for r in endpoint.requests}, {"1"})
 
-    def test_a_redirect_leads_nowhere(self):
+    def test_redirect_is_not_followed(self):
         inside = self.endpoint()
         endpoint = self.failing_first(lambda request: answer(307, {"Location": inside.url}),
                                       lambda request: answer(301, {"Location": "http://169.254.169.254/latest"}))
@@ -265,7 +265,7 @@ class Answers(WebhookCase):
         self.drain(*self.hook(endpoint))
         self.assertEqual((inside.connections, len(endpoint.requests)), (0, 3))
 
-    def test_an_endless_answer_is_cut_and_memory_stays_flat(self):
+    def test_endless_response_is_truncated_in_constant_memory(self):
         def endless(request):
             yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
             while True: yield b"10000\r\n" + b"x" * 65536 + b"\r\n"
@@ -276,7 +276,7 @@ class Answers(WebhookCase):
             self.assertNotIn("xxxx", relay.output())
         self.assertEqual([int(r.body) for r in endpoint.requests], list(range(30)))
 
-    def test_a_name_that_leads_inside_is_not_connected_to(self):
+    def test_name_resolving_to_an_internal_address_is_refused(self):
         inside = self.endpoint()
         url = inside.url.replace("127.0.0.1", "internal.localhost")
         self.number(1)

@@ -100,15 +100,15 @@ class Storms:
             self.check()
         self.rounds(play, STORM)
 
-    def test_a_storm_of_kills_loses_invents_and_reorders_nothing(self):
+    def test_repeated_kills_lose_invent_and_reorder_nothing(self):
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
         self.storm(lanes=1)
 
-    def test_a_storm_of_kills_with_lanes_loses_nothing(self):
+    def test_repeated_kills_with_lanes_lose_nothing(self):
         """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
         self.storm(lanes=4)
 
-    def test_a_storm_of_kills_with_shared_lanes_loses_nothing(self):
+    def test_repeated_kills_with_shared_lanes_lose_nothing(self):
         """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
         self.storm(lanes=16, producers=3)
 
@@ -138,7 +138,7 @@ class ServerCrashes:
         self.heal()
         self.check()
 
-    def test_a_server_dying_under_load_loses_nothing(self):
+    def test_server_dying_under_load_loses_nothing(self):
         """A server that ends without a word, or orderly, and comes back: what was committed is delivered, in order, and no relay has
         to be started again."""
         self.rounds(self.crashes, STORM)

@@ -40,7 +40,7 @@ class Fuzz(unittest.TestCase):
         self.assertEqual(done.returncode, 0, f"the input, for corpus/{name}: {broken}\n{done.stderr[-4000:]}")
         return done.stderr
 
-    def test_nothing_breaks_a_parser(self):
+    def test_no_input_breaks_a_parser(self):
         for source in sorted(HERE.glob("fuzz_*.c")):
             name = source.stem.removeprefix("fuzz_")
             with self.subTest(name), tempfile.TemporaryDirectory() as found:

@@ -50,14 +50,14 @@ class Installed(unittest.TestCase):
         self.assertIn(str(self.dest), said("ldd", program, env=env), "not linked with what was installed")
         self.assertEqual(said(program, env=env), 'order.paid {"total": 99}\n')
 
-    def test_one_header_and_one_for_tests_and_no_other(self):
+    def test_only_the_two_public_headers_are_installed(self):
         headers = [path.name for path in self.dest.rglob("*.h*") if path.is_file()]
         self.assertEqual(sorted(headers), ["outbox.h", "outbox_rows.h", "outbox_test.h"])
 
-    def test_program_in_c_runs_against_it(self):
+    def test_c_program_runs_against_the_installed_library(self):
         self.runs("gcc", "-std=c17", "-Wall", "-Wextra", "-Werror", "-pedantic")
 
-    def test_program_in_cxx_runs_against_it(self):
+    def test_cxx_program_runs_against_the_installed_library(self):
         self.runs("g++", "-x", "c++", "-std=c++17", "-Wall", "-Wextra", "-Werror")
 
     def test_pkg_config_knows_the_version(self):
@@ -73,7 +73,7 @@ class Installed(unittest.TestCase):
     def needed(self, name):
         return set(re.findall(r"NEEDED.*\[([\w-]+)\.so", said("readelf", "-d", self.find(name))))
 
-    def test_library_needs_no_client_of_a_broker(self):
+    def test_library_links_no_broker_client(self):
         self.assertLessEqual(self.needed("liboutbox.so.0"), NEEDED)
         self.assertTrue(self.needed("liboutbox-sinks.so.0") - NEEDED, "the sinks are built, so they need something")
 
@@ -126,7 +126,7 @@ class Installed(unittest.TestCase):
                 self.assertIn("__stack_chk_fail", symbols)
                 self.assertRegex(symbols, r"__(snprintf|vsnprintf|memcpy|read)_chk")
 
-    def test_code_has_probes_and_marks(self):
+    def test_library_has_stack_probes_and_branch_targets(self):
         code = said("objdump", "-d", "--no-show-raw-insn", self.find("liboutbox.so.0"))
         if "x86-64" not in code: self.skipTest("other machines have other marks")
         # What takes more than a page of the stack touches each of them; what may be jumped to says so.
@@ -134,7 +134,7 @@ class Installed(unittest.TestCase):
         for name in ("outbox_open", "outbox_emit", "outbox_run"):
             self.assertRegex(code, rf"<{name}(@@\S+)?>:\n[^\n]*endbr64", name)
 
-    def test_binary_and_man_page_are_there(self):
+    def test_binary_and_man_page_are_installed(self):
         self.assertTrue(os.access(self.find("outbox"), os.X_OK))
         self.assertEqual(self.find("outbox.1*").parent.name, "man1")
         self.assertEqual(self.find("outbox-alerts.yml").parent.name, "outbox")

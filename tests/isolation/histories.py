@@ -3,7 +3,7 @@ back in any order, while workers claim, fail, bury, crash, hold on to claims and
 says is compared with what each consumer got.
 
     class Random(World):
-        def test_it(self):
+        def test_random_history_is_exact(self):
             self.play(seed=1, steps=400, trouble=True)  # fails with all that is wrong
 """
 import collections

@@ -40,7 +40,7 @@ class Ahead(MariaCase):
         far = f"mariadb://root@127.0.0.1:{proxy.port}/{self.dbname}"
         self.drain("--store", far, "--consumer", "c", "--sink", f"file:{self.out}", "--batch", batch)
 
-    def test_a_turn_takes_few_round_trips(self):
+    def test_turn_takes_few_round_trips(self):
         """A turn of which nothing is parked asks once and writes once: 2 packets, where single statements would be 9."""
         turns = 100
         self.sql(FILL.format(n=turns * 20))
@@ -48,7 +48,7 @@ class Ahead(MariaCase):
         self.assert_exact(turns * 20)
         self.assertLess(proxy.count, turns * 5)  # a look and the events are two more, and connecting takes some
 
-    def test_the_next_events_are_read_while_a_turn_commits(self):
+    def test_next_events_are_read_while_a_turn_commits(self):
         """The server is asked for the next batch before the claim of this one is committed, and has read it when that is delivered."""
         self.sql(FILL.format(n=6000))
         with self.counted() as proxy:

@@ -45,7 +45,7 @@ class Astray(Exact):
         self.in_order()
         self.assertEqual(self.emit(2), self.taken())
 
-    def test_numbers_reused_below_unseen_events_are_found(self):
+    def test_reused_numbers_below_unseen_events_are_found(self):
         """Events 6 to 10 are new, 11 to 20 older, and what comes then has got past all that is known."""
         self.register("c")
         self.emit(10)
@@ -62,7 +62,7 @@ class Astray(Exact):
         self.assertEqual(sorted(got), sorted(old + new))
         self.in_order()
 
-    def test_numbers_given_again_far_below_what_is_known_are_found(self):
+    def test_reused_numbers_far_below_the_known_range_are_found(self):
         self.register("c")
         self.app.do("SELECT setval('@.event_seq_seq', 500)")
         self.emit(1)
@@ -73,7 +73,7 @@ class Astray(Exact):
         new += self.emit(1)
         self.assertEqual(self.taken(), new)
 
-    def test_one_that_starts_far_ahead_moves_no_number_of_others(self):
+    def test_consumer_starting_far_ahead_moves_no_other(self):
         """It claims in a transaction that has a number, so that nobody could look how far event numbers were before it: where the
         consumer stands, it was told, and no event number has been there."""
         self.register("c")
@@ -118,7 +118,7 @@ class Astray(Exact):
         self.assertEqual(self.reader.do("SELECT @.rebaseline()"), [(False,)])
         self.assertEqual(self.take("c"), [1])
 
-    def test_numbers_of_another_type_are_put_right(self):
+    def test_sequence_of_another_type_is_repaired(self):
         self.register("c")
         self.emit(2)
         self.app.do("ALTER SEQUENCE @.event_seq_seq AS smallint")
@@ -142,7 +142,7 @@ class Astray(Exact):
                 self.in_order()
                 self.assertEqual(self.taken(), ids)
 
-    def test_lagging_epochs_fence_in_the_short_turn_too(self):
+    def test_lagging_epochs_still_fence_in_the_short_turn(self):
         """The turn of a relay that has read ahead: its claim becomes the next one."""
         self.register("c")
         self.emit(3)
@@ -157,7 +157,7 @@ class Astray(Exact):
 
     # ---- somebody else writes here ----
 
-    def test_outbox_that_a_subscription_writes_to_is_refused(self):
+    def test_outbox_written_by_a_subscription_is_refused(self):
         self.register("c")
         self.emit(1)
         self.taken()
@@ -176,7 +176,7 @@ class Astray(Exact):
 
     # ---- the schema ----
 
-    def test_schema_that_was_renamed_is_put_right_by_init(self):
+    def test_init_repairs_a_renamed_schema(self):
         self.register("c")
         ids = self.emit(2)
         self.app.do("ALTER SCHEMA outbox RENAME TO former")
@@ -186,7 +186,7 @@ class Astray(Exact):
         ids += self.emit(2)
         self.assertEqual(self.taken(), ids)
 
-    def test_relay_goes_on_once_its_outbox_is_restored_in_place(self):
+    def test_relay_continues_after_an_in_place_restore(self):
         out, dump = self.path("out"), self.path("dump")
         pg_dump, psql = servers.postgres_tool("pg_dump"), [servers.postgres_tool("psql"), "-qX", "-v", "ON_ERROR_STOP=1"]
         self.emit(1)
@@ -224,7 +224,7 @@ class Astray(Exact):
         self.app.do("SELECT setval('@.event_seq_seq', %s)", 100 + n)
         return [row[0] for row in rows]
 
-    def test_imported_events_are_delivered_and_no_other_again(self):
+    def test_imported_events_are_delivered_without_repeats(self):
         for xid in ("5", "5000000000"):  # one that all have seen, one that has not begun
             with self.subTest(xid):
                 self.register("c")
@@ -241,7 +241,7 @@ class Astray(Exact):
                 self.assertIn("came from elsewhere, and were repaired", self.doctor())
                 self.reader.force("TRUNCATE @.event, @.consumer, @.lane RESTART IDENTITY")
 
-    def test_events_that_came_as_files_do_not_come_again(self):
+    def test_events_loaded_from_files_are_not_repeated(self):
         """As after pg_upgrade: another cluster by its name, and rows with the numbers of the transactions that wrote them. Some of them
         are younger than the new cluster, which is made before the old one is stopped."""
         self.register("c")
@@ -283,7 +283,7 @@ class Astray(Exact):
                 self.assertEqual(self.taken()[-3:], ids)
                 self.assertNotIn("lost its place", self.doctor())
 
-    def test_consumer_with_a_deleted_row_starts_where_told(self):
+    def test_consumer_with_a_deleted_row_starts_where_configured(self):
         self.register("c")
         ids = self.emit(3)
         self.taken()

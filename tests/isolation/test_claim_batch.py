@@ -27,7 +27,7 @@ class ClaimBatch(Exact):
     def settle(self, epochs, worker="w"):
         for consumer, epoch in epochs.items(): self.assertTrue(self.reader.settle(consumer, epoch, worker))
 
-    def test_a_target_filters_and_none_means_all(self):
+    def test_target_filters_and_none_means_all(self):
         self.register("mail", "order.*")
         self.register("audit")
         paid, new = self.writer.emit("o/1", "order.paid"), self.writer.emit("u/1", "user.new")
@@ -42,7 +42,7 @@ class ClaimBatch(Exact):
         self.assertEqual(self.batch(), ({}, {}))
         with self.assertRaisesRegex(psycopg2.Error, "not registered"): self.batch(target="nobody")
 
-    def test_the_limit_spans_all_consumers_and_none_starves(self):
+    def test_limit_spans_all_consumers_and_none_starves(self):
         for name in "abc": self.register(name, ordering="none")
         events = [self.writer.emit() for _ in range(4)]
         seen = collections.defaultdict(list)
@@ -54,7 +54,7 @@ class ClaimBatch(Exact):
             self.settle(epochs)
         self.assertEqual({name: sorted(found) for name, found in seen.items()}, {name: events for name in "abc"})
 
-    def test_busy_and_paused_consumers_are_passed_over(self):
+    def test_busy_and_paused_consumers_are_skipped(self):
         for name in "abc": self.register(name)
         event = self.writer.emit()
         other = self.session()
@@ -66,7 +66,7 @@ class ClaimBatch(Exact):
         other.do("COMMIT")
         self.assertEqual(self.batch()[0], {"a": [event]})
 
-    def test_an_uncommitted_claim_is_not_waited_for(self):
+    def test_uncommitted_claim_is_not_waited_for(self):
         for name in "abc": self.register(name)
         event = self.writer.emit()
         role = self.role()
@@ -87,7 +87,7 @@ class ClaimBatch(Exact):
             self.reader.do("ROLLBACK")
         self.assertEqual(set(self.batch()[0]), set("abc"))
 
-    def test_a_claim_waits_for_a_turn_that_ends_soon(self):
+    def test_claim_waits_for_a_turn_about_to_end(self):
         self.register("a")
         event = self.writer.emit()
         other = self.session()
@@ -101,7 +101,7 @@ class ClaimBatch(Exact):
             if epoch is not None: break  # a machine that is slow may have kept the COMMIT for longer than a claim waits
         self.assertEqual([seq for seq, *_ in events], [event])
 
-    def test_what_a_worker_vanished_with_comes_alone(self):
+    def test_events_of_a_vanished_worker_come_one_by_one(self):
         for name in "abcd": self.register(name)
         event = self.writer.emit()
         self.batch(worker="dead")
@@ -113,7 +113,7 @@ class ClaimBatch(Exact):
             left -= set(seqs)
             self.settle(epochs)
 
-    def test_it_counts_from_the_commit(self):
+    def test_batch_claim_counts_from_the_commit(self):
         for name in "ab": self.register(name)
         event = self.writer.emit()
         everything = {"a": [event], "b": [event]}
@@ -127,7 +127,7 @@ class ClaimBatch(Exact):
         other.do("COMMIT")
         self.assertEqual(self.batch()[0], {})
 
-    def test_a_claim_counts_from_the_commit(self):
+    def test_claim_counts_from_the_commit(self):
         self.register("c")
         event = self.writer.emit()
         for end, left in (("ROLLBACK", [event]), ("COMMIT", [])):
@@ -136,7 +136,7 @@ class ClaimBatch(Exact):
             self.reader.do(end)
             if end == "COMMIT": self.assertEqual(self.reader.claim("c", "second"), (None, []))
 
-    def test_it_is_refused_once_the_transaction_has_written(self):
+    def test_claim_is_refused_once_the_transaction_has_written(self):
         self.register("c")
         for target in "c", None:
             self.reader.do("BEGIN")
@@ -146,7 +146,7 @@ class ClaimBatch(Exact):
             self.assertEqual(caught.exception.pgcode, "OB002")
             self.reader.do("ROLLBACK")
 
-    def test_the_inbox_key_is_the_idempotency_key_or_the_id(self):
+    def test_inbox_key_is_the_idempotency_key_or_the_id(self):
         self.register("c")
         emit = "SELECT @.emit('t.e', NULL, NULL::text, '{}', NULL, %s, tenant => %s)::text"
         (with_key,), (without,), (tenants,) = [self.writer.do(emit, *given)[0] for given in (("k", None), (None, None), ("k", "acme"))]
@@ -157,12 +157,12 @@ class ClaimBatch(Exact):
             self.assertTrue(self.reader.settle("c", rows[0][0], release_from=1))
         self.assertNotEqual(with_key, without)
 
-    def test_bad_arguments_are_refused(self):
+    def test_invalid_arguments_are_refused(self):
         for arguments in "'', 10", "'w', 0", "'w', 100001", "'w', 1, NULL, 0", "NULL":
             with self.assertRaisesRegex(psycopg2.Error, "claim_batch takes a worker"):
                 self.reader.do(f"SELECT @.claim_batch({arguments})")
 
-    def test_a_role_gets_what_it_was_given_and_one_without_is_told(self):
+    def test_role_needs_a_grant_to_claim(self):
         for name in "mail", "audit": self.register(name)
         event = self.writer.emit()
         mine = self.role()

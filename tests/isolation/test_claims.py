@@ -36,7 +36,7 @@ class Claims(Exact):
 
     # ---- taking over ----
 
-    def test_taken_over_claim_is_read_again_exactly(self):
+    def test_taken_over_claim_rereads_the_same_events(self):
         self.register("c", "t.*")
         late = self.session()
         late.do("BEGIN")
@@ -56,7 +56,7 @@ class Claims(Exact):
         self.assertFalse(self.reader.settle("c", epoch, "dead"))
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.claim"), [(0,)])
 
-    def test_taken_over_claim_of_a_late_window_is_exact(self):
+    def test_taken_over_claim_of_a_late_window_has_the_same_events(self):
         for lanes in (1, 4):
             with self.subTest(lanes=lanes):
                 name = f"c{lanes}"
@@ -74,7 +74,7 @@ class Claims(Exact):
                 self.expire(name)
                 self.assertEqual(sorted(sum(self.carefully(name, "alive"), [])), mine)
 
-    def test_claim_older_than_ones_that_were_settled_is_taken_over(self):
+    def test_claim_older_than_settled_ones_is_taken_over(self):
         self.register("c", ordering="none")
         mine = [self.writer.emit() for _ in range(4)]
         self.reader.claim("c", "dead", 2)
@@ -84,7 +84,7 @@ class Claims(Exact):
         self.expire("c")
         self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine[:2])
 
-    def test_poison_event_ends_as_a_dead_letter_alone(self):
+    def test_poison_event_alone_becomes_a_dead_letter(self):
         self.register("c")
         mine = [self.writer.emit(f"a/{i}") for i in range(4)]
         self.writer.emit("a/1")  # behind the poison
@@ -100,7 +100,7 @@ class Claims(Exact):
         self.assertEqual(sorted(delivered), [mine[0], mine[2], mine[3], mine[3] + 1])
         self.assertEqual(self.reader.do("SELECT seq, attempts FROM @.dead"), [(mine[1], 3)])
 
-    def test_outcome_of_an_event_that_is_given_back_is_refused(self):
+    def test_outcome_of_a_released_event_is_refused(self):
         self.register("c")
         mine = [self.writer.emit("a/1") for _ in range(4)]
         epoch, _ = self.reader.claim("c")
@@ -122,7 +122,7 @@ class Claims(Exact):
 
     # ---- keeping ----
 
-    def test_claim_that_was_just_extended_is_not_taken_over(self):
+    def test_freshly_extended_claim_is_not_taken_over(self):
         self.register("c")
         self.writer.emit("a/1")
         owner, other = self.session(), self.session()
@@ -140,7 +140,7 @@ class Claims(Exact):
         self.assertEqual(taken, [(None,)])
         self.assertTrue(owner.settle("c", epoch, "w"))
 
-    def test_turn_that_had_to_wait_shortens_no_other_lease(self):
+    def test_waiting_turn_shortens_no_other_lease(self):
         self.register("c")
         self.writer.emit("a/1")
         holder, slow = self.session(), self.session()
@@ -169,7 +169,7 @@ class Claims(Exact):
 
     # ---- the limit ----
 
-    def test_claim_keeps_its_limit_whatever_the_statistics_say(self):
+    def test_claim_keeps_its_limit_under_any_statistics(self):
         for when in ("none", "empty", "full"):
             with self.subTest(analyzed=when):
                 self.register(when, lanes=4, ordering="none")
@@ -202,7 +202,7 @@ class Claims(Exact):
 
     # ---- parked events and the clock ----
 
-    def test_clock_that_is_set_back_hides_no_parked_event(self):
+    def test_clock_set_back_hides_no_parked_event(self):
         self.register("c")
         seq = self.writer.emit("a/1")
         for ahead in ("1 hour", "-1 hour"):
@@ -227,7 +227,7 @@ class Claims(Exact):
     def kept(self):
         return [row[0] for row in self.reader.do("SELECT seq FROM @.event ORDER BY seq")]
 
-    def test_late_low_event_is_trimmed_only_when_all_had_it(self):
+    def test_late_low_event_is_trimmed_once_all_consumers_had_it(self):
         self.register("c")
         self.register("d", lanes=4)
         late = self.session()

@@ -28,7 +28,7 @@ class Looks(Exact):
         self.assertEqual(plan["Actual Rows"], 0)
         return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
-    def test_an_empty_lookup_costs_the_same_for_any_backlog(self):
+    def test_empty_lookup_costs_the_same_for_any_backlog(self):
         self.register("rare", "x.*")  # none has this type
         self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")  # without receipts nobody can tell what it was given
         costs = []
@@ -42,7 +42,7 @@ class Looks(Exact):
         all_of_them = self.pages("published", "blind", None)
         self.assertGreater(all_of_them, 10 * costs[1][1], "it would be seen")
 
-    def test_a_lookup_ends_after_its_limit_of_numbers_or_states(self):
+    def test_lookup_ends_after_its_limit_of_numbers_or_states(self):
         self.register("rare", "x.*")
         self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")
         self.fill(3000)
@@ -65,7 +65,7 @@ class Looks(Exact):
         self.assertEqual(self.find("published", 200, None, 0, 0), ([("c", n) for n in range(1, 201)], None))
         self.assertEqual(self.find("published", 200, "c", 150, 1), ([("c", n) for n in range(151, 301)], None))
 
-    def test_it_begins_with_the_first_event_that_is_kept(self):
+    def test_lookup_begins_with_the_first_kept_event(self):
         self.register("rare", "x.*")
         self.fill(2000)
         self.reader.force("DELETE FROM @.event WHERE seq <= 1500")
@@ -135,7 +135,7 @@ class Looks(Exact):
         self.reader.do("SELECT pg_stat_force_next_flush()")
         return self.reader.do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = 'event_pkey'")[0][0]
 
-    def test_a_listing_does_not_count_what_waits(self):
+    def test_listing_does_not_count_the_backlog(self):
         """It needs the consumers' settings, not how they are doing."""
         for n in range(5): self.register(f"c{n}")
         self.fill(5000)
@@ -146,7 +146,7 @@ class Looks(Exact):
         self.assertEqual(len(self.json("status")["consumers"]), 5)
         self.assertGreater(self.entries() - before, 5 * 5000, "it would be seen")
 
-    def test_a_look_at_all_consumers_is_not_compiled(self):
+    def test_lookups_over_all_consumers_are_not_jit_compiled(self):
         """Compiling takes seconds, and the statement a fraction of one."""
         self.fill(20000)
         self.register("c")

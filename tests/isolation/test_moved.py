@@ -41,7 +41,7 @@ class Changed(Exact):
 
     # ---- numbers that begin again ----
 
-    def test_numbers_that_begin_again_lose_nothing(self):
+    def test_restarted_sequence_loses_nothing(self):
         for how in ("TRUNCATE @.event RESTART IDENTITY", "DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1, false)",
                     "DELETE FROM @.event; ALTER SEQUENCE @.event_seq_seq RESTART"):
             for n in (1, 3, 50):  # fewer than there were, and more: then the sequence is past what is known
@@ -60,7 +60,7 @@ class Changed(Exact):
                     self.assertEqual(self.taken(name), more)
                     self.reader.force("DELETE FROM @.consumer; DELETE FROM @.lane; DELETE FROM @.event")
 
-    def test_numbers_that_begin_again_under_a_relay_lose_nothing(self):
+    def test_sequence_restarted_under_a_relay_loses_nothing(self):
         out = self.path("out.ndjson")
         with self.relay("--consumer", "c", "--sink", f"file:{out}"):
             self.emit(20)
@@ -118,7 +118,7 @@ class Changed(Exact):
             wait_until(lambda: [event["type"] for event in self.ndjson(out)] == ["first", "second"], what=relay.output)
         self.assertEqual(self.reader.do("SELECT count(*), max(seq) FROM @.event"), [(22, 22)])
 
-    def test_open_window_when_numbers_begin_again_loses_nothing(self):
+    def test_sequence_restarted_in_an_open_window_loses_nothing(self):
         self.register("c")
         self.register("d")
         self.emit(10)
@@ -179,7 +179,7 @@ class Changed(Exact):
         self.assertEqual(self.taken(), [])
         self.assertEqual(self.reader.do("SELECT delivered FROM @.lane WHERE lane = 0"), [(4,)])
 
-    def test_turn_that_dissolves_its_own_claim_says_that_it_is_lost(self):
+    def test_turn_voiding_its_own_claim_reports_it_lost(self):
         self.register("c")
         seqs = self.emit(4)
         ids = self.ids(seqs)
@@ -201,7 +201,7 @@ class Changed(Exact):
         self.assertEqual(self.trouble(), (None, None, None))
         self.assertEqual(len(self.taken()), 1)
 
-    def test_role_without_the_right_to_repair_is_told_which_has_it(self):
+    def test_role_that_cannot_repair_is_told_which_can(self):
         role = f"{self.dbname}_worker"
         self.app.do(f"CREATE ROLE {role} LOGIN")
         self.addCleanup(servers.execute, self.store, f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -220,7 +220,7 @@ class Changed(Exact):
         self.outbox("status")
         self.assertEqual(self.taken(session=worker), ids)
 
-    def test_transaction_in_the_way_of_a_repair_is_named(self):
+    def test_transaction_blocking_a_repair_is_named(self):
         self.register("c")
         self.emit(5)
         self.taken()
@@ -237,7 +237,7 @@ class Changed(Exact):
 
     # ---- the sequence itself ----
 
-    def test_cached_numbers_lose_nothing(self):
+    def test_cached_sequence_loses_nothing(self):
         self.register("c")
         self.app.do("ALTER SEQUENCE @.event_seq_seq CACHE 20")
         other, third = self.session(), self.session()
@@ -254,7 +254,7 @@ class Changed(Exact):
         self.assertEqual(self.reader.drain("c"), late)
         self.assertEqual(late, sorted(late), "numbers cached before are forgotten")
 
-    def test_cache_that_comes_under_a_worker_loses_nothing(self):
+    def test_sequence_cache_set_under_a_worker_loses_nothing(self):
         self.register("c")
         writers = [self.session() for _ in range(3)]
         got, wanted = [], []
@@ -264,7 +264,7 @@ class Changed(Exact):
             got += self.reader.drain("c")
         self.assertEqual(sorted(got), sorted(wanted))
 
-    def test_numbers_with_a_step_or_an_end_are_put_right(self):
+    def test_sequence_with_a_step_or_maximum_is_repaired(self):
         self.register("c")
         for how in ("INCREMENT 10", "CYCLE", "MAXVALUE 1000000", "INCREMENT -1", "CACHE 5 INCREMENT 3"):
             with self.subTest(how):
@@ -277,7 +277,7 @@ class Changed(Exact):
 
     # ---- epochs ----
 
-    def test_epochs_that_are_behind_fence_all_the_same(self):
+    def test_lagging_epochs_still_fence(self):
         self.register("c", ordering="key")
         self.emit(30)
         for how in ("SELECT setval('@.epoch', 1, false)", "ALTER SEQUENCE @.epoch RESTART", "ALTER SEQUENCE @.epoch CACHE 50",
@@ -373,7 +373,7 @@ class Restored(Servers):
         for name in ("c", "e", "fresh"):
             with self.subTest(name): self.assertEqual(there.drain(name), new)
 
-    def test_plain_sql_needs_no_relay_after_a_restore(self):
+    def test_plain_sql_consumers_need_no_relay_after_a_restore(self):
         for burnt in ("old", "new"):
             with self.subTest(burnt):
                 self.reader.force("TRUNCATE @.event, @.lane, @.claim, @.consumer")
@@ -393,7 +393,7 @@ class Restored(Servers):
                 self.assertEqual(there.do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
                 self.assertEqual(there.drain("c"), [])
 
-    def test_what_was_delivered_is_not_repeated_after_a_restore(self):
+    def test_delivered_events_are_not_repeated_after_a_restore(self):
         self.burn(self.reader, 2000)
         self.register("c")
         late = self.session()
@@ -420,7 +420,7 @@ class Restored(Servers):
         self.assertEqual(there.drain("c"), [high, new])
         self.assertEqual(there.do("SELECT state FROM @.delivery WHERE seq = %s", low), [("before-start",)])
 
-    def test_restore_into_another_database_of_the_cluster_goes_on(self):
+    def test_restore_into_another_database_continues(self):
         self.register("c")
         first = [self.reader.emit("a/1") for _ in range(10)]
         self.reader.take("c", max_events=4)

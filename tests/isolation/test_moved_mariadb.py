@@ -69,7 +69,7 @@ class Moved(Case):
 class Replayed(Moved):
     SETTINGS = {**mariadb_server.LOGGED, "server-id": 1, "binlog-format": "MIXED"}
 
-    def test_a_replayed_statement_log_keeps_event_numbers(self):
+    def test_replayed_statement_log_keeps_event_numbers(self):
         self.init()
         self.sql("CREATE TABLE numbered (n BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB AUTO_INCREMENT = 700")
         emit = "INSERT INTO outbox_event (type, payload) "
@@ -132,7 +132,7 @@ class Restored(Moved):
         self.assert_keys_in_order("new")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_claim"), [(0,)])
 
-    def test_a_dump_is_gone_on_from_where_each_consumer_stood(self):
+    def test_restored_dump_continues_each_consumer(self):
         self.prepare()
         dump = self.dump()
         other = self.start_server(mariadb_server.MariaDB())
@@ -148,7 +148,7 @@ class Restored(Moved):
         self.store = self.load(self.start_server(mariadb_server.MariaDB()), dump)
         self.go_on()
 
-    def test_a_dump_loaded_over_the_outbox_sets_it_back(self):
+    def test_dump_loaded_over_the_outbox_sets_it_back(self):
         """Its tables are dropped and made anew; a relay that was stopped meanwhile had an epoch and a position from after the dump."""
         self.prepare()
         self.drain(*self.consumer())
@@ -164,7 +164,7 @@ class Restored(Moved):
         self.assertEqual(self.got()[26:], list(range(26, 32)))
 
     @unittest.skipUnless(os.path.exists(BACKUP), "there is no mariadb-backup: install the package of that name")
-    def test_a_copy_of_the_files_continues_every_consumer(self):
+    def test_copy_of_the_files_continues_every_consumer(self):
         self.prepare()
         other = mariadb_server.MariaDB()
         other.dir = servers.make_folder(other.prefix)
@@ -179,7 +179,7 @@ class Restored(Moved):
         self.store = other.url("shop")
         self.go_on()
 
-    def test_a_dump_by_a_missing_account_is_named_and_repaired(self):
+    def test_dump_by_a_missing_account_is_named_and_repaired(self):
         """A trigger runs as who made it. Where that account is missing, each INSERT fails: doctor says so, and init puts it right."""
         mariadb_server.execute(self.server.url(""), "CREATE USER founder@localhost")
         mariadb_server.execute(self.server.url(""), "GRANT ALL ON shop.* TO founder@localhost")
@@ -231,7 +231,7 @@ class Lagging(Moved):
         self.store = self.primary.create_database("shop")
         self.init()
 
-    def test_a_replica_that_lagged_and_was_promoted_is_gone_on_from(self):
+    def test_promoted_lagging_replica_continues(self):
         """The relay knows of events, positions and claims that the new primary has never heard of."""
         self.send(10)
         self.drain(*self.consumer())
@@ -249,7 +249,7 @@ class Lagging(Moved):
         self.drain(*self.consumer())
         self.assertEqual(self.got(), list(range(30)))
 
-    def test_a_replica_is_readable_and_explains_refused_writes(self):
+    def test_replica_is_readable_and_explains_refused_writes(self):
         mariadb_server.execute(self.primary.url(""), "CREATE USER app@localhost")
         mariadb_server.execute(self.primary.url(""), "GRANT ALL ON shop.* TO app@localhost")
         id = self.emit("a", "k/1", 1)
@@ -305,7 +305,7 @@ class Refused(Case):
         self.assertRegex(said, "this server is 8.0.36; an outbox needs MariaDB 10.6 or later; MySQL has no INSERT ... RETURNING")
 
     @unittest.skipUnless(os.path.exists(GALERA), "there is no Galera: install the package galera-4")
-    def test_a_galera_cluster_is_refused_with_the_reason(self):
+    def test_galera_cluster_is_refused_with_the_reason(self):
         with Galera() as server:
             wait_until(lambda: mariadb_server.execute(server.url(""), "SHOW STATUS LIKE 'wsrep_ready'")[0][1] == "ON")
             store = server.create_database("shop")

@@ -97,7 +97,7 @@ class Order:
         session.do("COMMIT")
         self.assertEqual(self.payloads(), [*range(2000, 0, -1), *range(5000, 5100), *range(7001, 9001)])
 
-    def test_an_event_that_waited_for_its_key_comes_later(self):
+    def test_event_that_waited_for_its_key_is_ordered_later(self):
         holder = self.session()
         holder.do("BEGIN")
         self.emit(holder, 0, idempotency_key="once")
@@ -108,7 +108,7 @@ class Order:
         self.end(waiting)
         self.assertEqual(self.payloads(), [9, 2] if self.MODE > 0 else [2])
 
-    def test_a_duplicate_key_blocks_no_keyless_producer(self):
+    def test_duplicate_key_blocks_no_keyless_producer(self):
         """The server locks the gap before the known key until the transaction ends, and that before the next one if the event with the
         key was deleted. Events without a key lie in neither."""
         def without_key():
@@ -138,7 +138,7 @@ class Order:
                     holder.do("ROLLBACK")
                     reader.do("ROLLBACK")
 
-    def test_a_number_that_a_session_chose_does_not_move_its_event(self):
+    def test_explicit_number_does_not_move_its_event(self):
         session = self.session()
         session.do("BEGIN")
         for _ in range(2): self.emit(session, 0)
@@ -150,7 +150,7 @@ class Order:
         self.assertEqual(self.sql("SELECT payload FROM outbox_event ORDER BY nr"), [("9",), ("8",), ("7",)])
         self.assertEqual(self.payloads(), [7, 8, 9])
 
-    def test_random_locking_statements_keep_the_order_of_keys(self):
+    def test_random_locking_statements_keep_key_order(self):
         """Each event has the version of its row, which its statement locks, so versions of a key are committed in their order."""
         self.sql("CREATE TABLE account (id INT PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB")
         self.sql("INSERT INTO account SELECT seq, 0 FROM seq_1_to_4")
@@ -190,11 +190,11 @@ class Order:
 class AheadOfTheStatement(Order):
     """Numbers are given to a statement of which the server knows how many rows it inserts, and others go on emitting."""
 
-    def test_a_values_row_follows_what_it_waited_for(self):
+    def test_values_row_follows_what_it_waited_for(self):
         for name, statement in VALUES.items():
             with self.subTest(name): self.assert_after_the_gate(statement)
 
-    def test_a_row_follows_what_an_earlier_trigger_waited_for(self):
+    def test_row_follows_what_an_earlier_trigger_waited_for(self):
         for when in ("BEFORE", "AFTER"):
             with self.subTest(when):
                 row = 2 if when == "BEFORE" else 1
@@ -203,7 +203,7 @@ class AheadOfTheStatement(Order):
                 try: self.assert_after_the_gate(EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', 2)")
                 finally: self.sql("DROP TRIGGER waits")
 
-    def test_a_row_behind_a_named_lock_follows_its_holder(self):
+    def test_row_behind_a_named_lock_follows_its_holder(self):
         holder = self.session()
         holder.do("DO GET_LOCK('gate', 10)")
         waiting = self.start(EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', 1 + GET_LOCK('gate', 10))")
@@ -234,11 +234,11 @@ class Interleaved(AheadOfTheStatement, ExactAlone):
     MODE = 2
     SETTINGS = {"innodb-autoinc-lock-mode": MODE, "secure-file-priv": ""}
 
-    def test_a_selected_row_follows_what_it_waited_for(self):
+    def test_selected_row_follows_what_it_waited_for(self):
         for name, statement in SELECT.items():
             with self.subTest(name): self.assert_after_the_gate(statement, rows=3)
 
-    def test_a_loaded_row_follows_what_it_waited_for(self):
+    def test_loaded_row_follows_what_it_waited_for(self):
         rows = self.server.dir / "rows"
         rows.write_text("1\n2\n3\n")
         rows.chmod(0o644)

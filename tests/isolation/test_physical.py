@@ -49,7 +49,7 @@ class Copied(Case):
     def whole(self, url):
         self.assertEqual(self.session(url).do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
 
-    def test_standby_that_lagged_and_was_promoted_is_gone_on_from(self):
+    def test_promoted_lagging_standby_continues(self):
         """The relay knows of events, positions and claims that the new primary has never heard of."""
         new = self.copy("new", hot_standby="on")
         new.start()
@@ -74,7 +74,7 @@ class Copied(Case):
         self.whole(new.url("shop"))
 
     @unittest.skipUnless(SOAK, "a soak's")
-    def test_recovery_to_a_point_in_time_is_gone_on_from(self):
+    def test_point_in_time_recovery_continues(self):
         archive = self.path("archive")
         archive.mkdir()
         os.chmod(self.dir, 0o755)

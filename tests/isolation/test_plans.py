@@ -65,7 +65,7 @@ class Plans(ExactAlone):
                 if "Sort" in kind: self.assertLessEqual(node["Actual Rows"], CHUNK, seen)
         return indexes
 
-    def test_events_are_read_by_index_whatever_the_statistics_say(self):
+    def test_events_are_read_by_index_under_any_statistics(self):
         for rows in (1, BIG):
             for when in ("never", "empty", "full"):
                 with self.subTest(rows=rows, analyzed=when): self.reads(rows, when)
@@ -131,7 +131,7 @@ class Costs(ExactAlone):
         self.bulk(self.session(), n, '"' + 500 * "x" + '"')
         self.reader.do("VACUUM ANALYZE @.event")
 
-    def test_chunk_of_a_fresh_bulk_costs_the_same_whatever_its_size(self):
+    def test_chunk_of_a_fresh_bulk_costs_the_same_at_any_size(self):
         costs = []
         for n in (1000, BIG):
             name = f"c{n}"
@@ -149,7 +149,7 @@ class Costs(ExactAlone):
             costs.append(self.claim(f"c{n}", 1))
         self.assertLess(costs[2], costs[1] * 1.5 + 20, costs)
 
-    def test_chunk_of_a_late_bulk_costs_the_same_whatever_its_size(self):
+    def test_chunk_of_a_late_bulk_costs_the_same_at_any_size(self):
         costs = []
         for n in (1000, BIG):
             name = f"c{n}"

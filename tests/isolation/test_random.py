@@ -40,7 +40,7 @@ class Histories(World):
         for seed in self.seeds(2):
             with self.subTest(seed=seed): self.play(seed, 400, trouble=True)
 
-    def test_soak(self):
+    def test_random_workers_lose_nothing_in_a_long_run(self):
         if not SOAK: self.skipTest("OUTBOX_SOAK=1 runs it")
         end, seed = time.monotonic() + SECONDS, 1000
         while time.monotonic() < end:

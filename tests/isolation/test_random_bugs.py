@@ -44,28 +44,28 @@ class Planted(World):
         self.bug = lambda *_: None
         self.play(SEEDS[0], STEPS, trouble=True)
 
-    def test_a_retry_that_never_comes_is_lost(self):
+    def test_missing_retry_is_reported_as_a_loss(self):
         self.rewritten("_settle_outcomes", "WHEN o.kind = 'skip' THEN", "WHEN o.kind IN ('skip', 'retry') THEN", ": lost: ")
 
-    def test_a_late_commit_that_is_passed_over_is_noticed(self):
+    def test_skipped_late_commit_is_detected(self):
         def bug(*_):
             for function in ("_window_next", "_window_step", "_window_events"):
                 self.rewrite(function, "pg_snapshot_xip(seen)", "pg_snapshot_xip('1:1:')")
         self.seen(bug, ": lost: ")
 
-    def test_an_event_that_was_trimmed_too_early_is_lost(self):
+    def test_event_trimmed_too_early_is_reported_as_a_loss(self):
         self.rewritten("trim", "AND NOT (xid8ge(e.xid, sure) AND", "AND NOT (false AND", ": lost: ")
 
-    def test_an_event_that_was_given_back_and_passed_over_is_lost(self):
+    def test_skipped_released_event_is_reported_as_a_loss(self):
         self.rewritten("_release", "release_from - 1", "release_from", ": lost: ")
 
-    def test_an_event_that_was_delivered_and_given_back_comes_twice(self):
+    def test_releasing_a_delivered_event_is_reported_as_a_repeat(self):
         self.rewritten("_release", "release_from - 1", "release_from - 2", "handed out twice though nothing crashed")
 
-    def test_a_live_claim_that_is_taken_over_is_lost_to_its_worker(self):
+    def test_stealing_a_live_claim_is_detected(self):
         self.rewritten("_turn_claim", "q.lease_ms *", "1 *", "a live claim was lost")
 
-    def test_a_claim_that_two_workers_get_is_handed_out_twice(self):
+    def test_handing_a_claim_to_two_workers_is_detected(self):
         """Each claim is given to the next worker as well, as if the lock were missing."""
         def bug(writers, readers):
             for reader in readers: reader.session.claim = self.repeat(reader.session.claim)
@@ -80,7 +80,7 @@ class Planted(World):
             return epoch, events + [e for e in given[-1:] if epoch is not None and e not in events]
         return claim_again
 
-    def test_an_uncommitted_event_handed_out_is_noticed(self):
+    def test_handing_out_an_uncommitted_event_is_detected(self):
         def bug(writers, readers):
             def claim_early(claim):
                 def early(*args):
@@ -91,11 +91,11 @@ class Planted(World):
             for reader in readers: reader.session.claim = claim_early(reader.session.claim)
         self.seen(bug, "handed out before it was committed")
 
-    def test_overtaking_a_failed_event_is_noticed(self):
+    def test_overtaking_a_failed_event_is_detected(self):
         self.rewritten("_turn_claim", "r.lane >= 0 AND parked AND c.ordering = 'key'", "false", "overtook it")
 
-    def test_events_in_another_order_overtake(self):
+    def test_reordered_events_are_detected(self):
         self.rewritten("_claim_some", "ORDER BY e.seq", "ORDER BY e.seq DESC", "overtook it")
 
-    def test_a_dead_letter_that_is_not_kept_is_seen(self):
+    def test_missing_dead_letter_is_detected(self):
         self.rewritten("_bury", "JOIN", "JOIN pg_class ON false JOIN", "buried, and no dead letter")

@@ -64,7 +64,7 @@ class Restored(PgCase):
         self.drain("--consumer", "c", "--sink", f"file:{out}")
         return self.numbers(out)
 
-    def test_undelivered_events_arrive_where_numbers_are_lower(self):
+    def test_restore_to_lower_numbers_delivers_undelivered_events(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()
@@ -77,13 +77,13 @@ class Restored(PgCase):
             of_key = [n for n in got if n % 7 == key]
             self.assertEqual(of_key, sorted(of_key))
 
-    def test_undelivered_events_arrive_where_numbers_are_higher(self):
+    def test_restore_to_higher_numbers_delivers_undelivered_events(self):
         self.burn(self.new.url("there"), 5000)
         self.fill()
         self.move()
         self.assertEqual(sorted(self.drain_there()), list(range(10, 30)))
 
-    def test_events_emitted_there_come_as_well_and_it_is_reported(self):
+    def test_events_of_the_target_are_delivered_and_reported(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()
@@ -98,7 +98,7 @@ class Restored(PgCase):
         self.assertNotEqual(meta["rebaselined_from"], meta["system_identifier"])
         self.assertEqual(self.there("SELECT outbox._moved()"), [(False,)])
 
-    def test_a_consumer_registered_at_the_beginning_gets_all(self):
+    def test_consumer_registered_at_the_beginning_gets_all(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()
@@ -106,7 +106,7 @@ class Restored(PgCase):
         self.drain("--consumer", "fresh", "--sink", f"file:{out}")
         self.assertEqual(sorted(self.numbers(out)), list(range(30)))
 
-    def test_two_programs_at_once_do_it_once(self):
+    def test_two_programs_repair_it_once(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()
@@ -116,7 +116,7 @@ class Restored(PgCase):
         got = sum((self.numbers(self.path(f"r{i}.ndjson")) for i in range(3)), [])
         self.assertEqual(sorted(set(got)), list(range(10, 30)))
 
-    def test_nothing_happens_where_nothing_was_moved(self):
+    def test_nothing_happens_without_a_move(self):
         self.fill()
         self.outbox("status")
         self.assertEqual(self.sql("SELECT outbox._moved()"), [(False,)])

@@ -21,7 +21,7 @@ class Steady(ExactAlone):
         """said gives what relays have asked the server for so far."""
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
-    def test_an_event_that_comes_alone_costs_a_turn_and_a_read(self):
+    def test_single_event_costs_one_turn_and_one_read(self):
         """What was delivered is settled with the next claim, if that comes in time."""
         out = self.path("out")
         relay = self.relay("--consumer", "a", "--sink", f"file:{out}", "--sweep", "10m")

@@ -56,7 +56,7 @@ class Beside(MariaCase):
         trim.wait(expect=None)  # the server ends a transaction that stands still for long
         return stop.text, there
 
-    def test_a_consumer_added_during_a_trim_gets_every_event(self):
+    def test_consumer_added_during_a_trim_gets_every_event(self):
         """A trim that stands at any of its statements: a consumer that was added from the beginning by then gets every event."""
         added = 0
         self.deliver("done")

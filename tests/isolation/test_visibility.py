@@ -98,7 +98,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         return low
 
-    def test_event_from_before_a_start_keeps_no_trim_from_it(self):
+    def test_event_before_the_start_blocks_no_trim(self):
         self.reader.do("SELECT @.remove('c')")
         low = self.before()
         self.assertEqual((self.state("n", low), self.backlog("n")), ("before-start", 0))
@@ -110,14 +110,14 @@ class Late(LateCommits, Exact):
         self.register("n", lanes=4)
         self.assertEqual((self.drain_all("n"), self.state("n", low)), ([], "before-start"))
 
-    def test_event_from_before_a_start_is_looked_at_once(self):
+    def test_event_before_the_start_is_inspected_once(self):
         # Later looks find the consumer idle, and take no lock.
         self.before()
         self.assertEqual(self.take("n"), [])
         idle = "SELECT i.idle FROM @.consumer c, @._idle(c, false, clock_timestamp()) i WHERE c.name = 'n'"
         self.assertEqual(self.reader.do(idle), [(True,)])
 
-    def test_simple_turn_leaves_what_is_from_before_a_start_alone(self):
+    def test_simple_turn_skips_events_before_the_start(self):
         turn = dict(place=0, owner="w", epoch=0, tried=0, max_events=9, lease_ms=60000, pull_in=False, known=[], ordering="key",
                     events="", predicate="")
         for together in (False, True):
@@ -161,7 +161,7 @@ class Late(LateCommits, Exact):
 
 
 class Concurrent(Exact):
-    def test_many_producers_at_once_lose_and_misorder_nothing(self):
+    def test_many_producers_lose_and_reorder_nothing(self):
         """Real concurrency: eight producers, each with its own keys, against two consumers that never stop looking."""
         self.register("one")
         self.register("lanes", lanes=4)
@@ -250,7 +250,7 @@ class Ways(Exact):
         writer.do("COMMIT")
         self.assertEqual(len(set(self.drain_all("c", max_events=300))), 1000)
 
-    def test_events_written_where_no_trigger_fires_are_handed_out(self):
+    def test_events_written_without_triggers_are_handed_out(self):
         writer = self.session()
         writer.do("SET session_replication_role = replica")
         writer.do("BEGIN")
@@ -289,14 +289,14 @@ class Ways(Exact):
         with self.assertRaisesRegex(psycopg2.Error, "this transaction has written"):
             self.reader.claim("c")
 
-    def test_other_isolation_levels_are_refused_with_the_way_out(self):
+    def test_other_isolation_levels_are_refused_with_advice(self):
         for level in ("REPEATABLE READ", "SERIALIZABLE"):
             self.reader.do(f"BEGIN ISOLATION LEVEL {level}")
             with self.assertRaisesRegex(psycopg2.Error, f"READ COMMITTED, not in {level}(.|\n)*default_transaction_is"):
                 self.reader.claim("c")
             self.reader.do("ROLLBACK")
 
-    def test_producers_in_other_isolation_levels_are_exact(self):
+    def test_producers_in_other_isolation_levels_lose_nothing(self):
         writer = self.session()
         writer.do("BEGIN ISOLATION LEVEL SERIALIZABLE")
         writer.do("SELECT count(*) FROM @.event")

@@ -40,7 +40,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_a_rolled_back_savepoint_blocks_no_other_producer(self):
+    def test_rolled_back_savepoint_blocks_no_other_producer(self):
         """A look that asks for the lock of a marker leaves one on the gap behind it once the marker is rolled back."""
         watcher, writer, other = self.session(), self.writer(), self.session()
         watcher.do("SET SESSION tx_isolation = 'READ-UNCOMMITTED'")
@@ -63,7 +63,7 @@ class Late(LateCommits, Exact):
     def looks(self):
         return int(self.sql("SHOW GLOBAL STATUS LIKE 'Com_select'")[0][1])
 
-    def test_a_producer_in_any_isolation_level_is_exact(self):
+    def test_producer_in_any_isolation_level_loses_nothing(self):
         self.sql("CREATE TABLE shop (nr int)")  # a table of ours would do, but who reads in SERIALIZABLE locks what it reads
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
             writer = self.session()
@@ -87,7 +87,7 @@ class Late(LateCommits, Exact):
         self.assertEqual(self.sql("SELECT min(nr) FROM outbox_event"), [(1,)])
         self.assertEqual(self.take("c"), new)
 
-    def test_an_event_with_two_markers_is_handed_out(self):
+    def test_event_with_two_markers_is_handed_out(self):
         session = self.session()
         ids = [session.emit("a/1") for _ in range(3)]
         session.do("INSERT INTO outbox_fresh (nr) SELECT nr FROM outbox_fresh")
@@ -96,7 +96,7 @@ class Late(LateCommits, Exact):
 
 
 class Concurrent(Exact):
-    def test_many_producers_at_once_lose_and_misorder_nothing(self):
+    def test_many_producers_lose_and_reorder_nothing(self):
         """Real concurrency: eight producers, each with its own keys, against two consumers that never stop looking."""
         for name, lanes in (("one", 1), ("lanes", 4)): self.register(name, lanes=lanes)
         written, running = [[] for _ in range(8)], []

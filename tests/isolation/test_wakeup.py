@@ -37,7 +37,7 @@ class Wakeup(ExactAlone):
         return self.reader.do("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
                               "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key() # 1")[0][0]
 
-    def test_a_role_that_may_only_emit_rings_for_a_sleeper(self):
+    def test_emit_only_role_can_notify_a_sleeper(self):
         """The trigger runs with the rights of whoever emits, so everything it calls must be open to producers."""
         role = f"rings_{self.dbname}"[:60]
         servers.execute(self.store, f'CREATE ROLE "{role}" LOGIN')
@@ -51,7 +51,7 @@ class Wakeup(ExactAlone):
         writer.do("SELECT @.emit('a', 'k', '1', '1')")
         self.all_have(["a"], 1, SOON)
 
-    def test_a_producer_checks_for_sleepers_once_a_second(self):
+    def test_producer_checks_for_sleepers_once_a_second(self):
         """Finding the holder of a lock is expensive. A session that found a worker notifies for its next events without checking."""
         relays = self.sleepers(["a"])
         wait_until(self.holder)
@@ -88,7 +88,7 @@ class Wakeup(ExactAlone):
             self.all_have(["a"], n, SOON)
         for relay in relays.values(): relay.stop()
 
-    def test_no_commit_goes_unheard_by_any_of_several_sleepers(self):
+    def test_every_sleeper_notices_every_commit(self):
         names, dice, n = ["a", "b", "c"], random.Random(7), 0
         relays = self.sleepers(names)
         writers = [self.session() for _ in range(4)]
@@ -104,7 +104,7 @@ class Wakeup(ExactAlone):
             time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # to where they fall asleep, or have
         for relay in relays.values(): relay.stop()
 
-    def test_many_producers_at_once_are_all_heard(self):
+    def test_commits_of_many_producers_all_wake(self):
         names, each = ["a", "b", "c"], 80
         relays = self.sleepers(names)
 

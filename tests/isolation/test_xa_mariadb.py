@@ -42,7 +42,7 @@ class Sessions(ExactAlone):
 
 
 class Prepared:
-    def test_it_is_handed_out_once_it_is_committed_and_never_if_not(self):
+    def test_prepared_event_is_handed_out_only_if_committed(self):
         self.prepare("one", "a/1", "a/2")
         second = self.prepare("two", "a/1", "a/2")
         other = self.session().emit("a/1")
@@ -53,7 +53,7 @@ class Prepared:
         after = self.session().emit("a/1")
         self.assertEqual(self.take("c"), [*second, after])
 
-    def test_it_survives_a_killed_server_in_key_order(self):
+    def test_prepared_events_survive_a_killed_server_in_key_order(self):
         first, second = self.prepare("one", "a/1"), self.prepare("two", "a/1")
         self.restart()
         self.assertEqual(self.take("c"), [])
@@ -69,7 +69,7 @@ class Prepared:
         self.restart()
         self.assertEqual(self.take("c"), [])
 
-    def test_a_commit_confirmed_by_a_killed_server_is_delivered(self):
+    def test_commit_confirmed_by_a_killed_server_is_delivered(self):
         events = self.prepare("one", "a/1")
         self.restart()
         self.sql("XA COMMIT 'one'")
@@ -77,7 +77,7 @@ class Prepared:
         self.assertEqual(self.sql("XA RECOVER"), [])
         self.assertEqual(self.take("c"), events)
 
-    def test_other_events_are_numbered_without_waiting_for_it(self):
+    def test_numbering_does_not_wait_for_a_prepared_event(self):
         """Markers are deleted by ranges; a range that had a prepared one in it would wait for it, for good."""
         many = "INSERT INTO outbox_event (type, payload) SELECT 'x', seq FROM seq_1_to_2000"
         session = self.session()
@@ -91,7 +91,7 @@ class Prepared:
         rest = self.take("c", 2000)
         self.assertEqual((rest[0], len(rest)), (late[0], 2001))
 
-    def test_trim_deletes_what_is_done_around_it_and_nothing_of_it(self):
+    def test_trim_deletes_around_a_prepared_transaction(self):
         before = self.session().emit("a/1")
         late = self.prepare("one", "a/1", "a/2")
         after = self.session().emit("a/1")
@@ -105,7 +105,7 @@ class Prepared:
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(2,)])
         self.assertEqual(self.take("c"), late)
 
-    def test_a_consumer_at_the_end_gets_prepared_events(self):
+    def test_consumer_at_the_end_gets_prepared_events(self):
         self.session().emit("a/1")
         late = self.prepare("one", "a/1")
         self.register("new", start_at="end")
@@ -113,7 +113,7 @@ class Prepared:
         self.sql("XA COMMIT 'one'")
         self.assertEqual(self.take("new"), late)
 
-    def test_its_idempotency_key_is_taken_until_it_is_rolled_back(self):
+    def test_prepared_idempotency_key_is_free_after_rollback(self):
         emit = "INSERT INTO outbox_event (type, idempotency_key) VALUES ('t', 'once')"
         self.prepare("one", then=[emit])
         self.restart()
@@ -127,7 +127,7 @@ class Prepared:
         self.sql("XA COMMIT 'two'")
         with self.assertRaisesRegex(pymysql.err.IntegrityError, "Duplicate"): session.do(emit.replace("once", "twice"))
 
-    def test_a_relay_delivers_it_after_a_killed_server(self):
+    def test_relay_delivers_prepared_events_after_a_server_kill(self):
         events = self.prepare("one", "a/1")
         with self.relay(*self.options["c"], "--lease", "1s") as relay:
             got = lambda: [line["id"] for line in self.ndjson(self.path("c"))]
@@ -139,7 +139,7 @@ class Prepared:
             self.sql("XA COMMIT 'one'")
             wait_until(lambda: got() == [first, second, *events], what=relay.output)
 
-    def test_random_ends_and_kills_lose_invent_and_misorder_nothing(self):
+    def test_random_outcomes_and_kills_keep_every_event_in_order(self):
         """Every event has the version of the row that its transaction has changed, so versions are committed in their order."""
         rng = random.Random(28)
         self.sql("CREATE TABLE account (id INT PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB")
@@ -176,7 +176,7 @@ class Prepared:
             self.assertGreater(version, 0)
             self.assertEqual([e["payload"] for e in seen if e["aggregate_id"] == str(key)], [*range(1, version + 1)], key)
 
-    def test_doctor_says_what_to_do_about_one_that_was_forgotten(self):
+    def test_doctor_advises_on_a_forgotten_prepared_transaction(self):
         self.prepare("one", "a/1")
         seen = lambda: self.outbox("doctor", "--patience", "1s", status=None).stdout
         wait_until(lambda: "a prepared transaction (XA)" in seen(), what=seen)
@@ -197,7 +197,7 @@ class Logged(Prepared, Sessions):
 class Promoted(Sessions):
     SERVER = Primary
 
-    def test_one_prepared_before_a_promotion_is_ended_after_it(self):
+    def test_transaction_prepared_before_promotion_ends_after_it(self):
         replica = Replica(self.server).start()
         self.addCleanup(replica.close)
         replica.follow()

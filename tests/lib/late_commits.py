@@ -52,7 +52,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_late_event_with_a_very_low_seq_comes_out_alone(self):
+    def test_late_event_with_a_very_low_seq_is_handed_out_alone(self):
         writer = self.writer()
         low = writer.emit("a/1")
         others = self.session()
@@ -62,7 +62,7 @@ class LateCommits:
         self.assertEqual(self.take("c"), [low])
         self.assertEqual(self.take("c"), [])
 
-    def test_savepoint_rolled_back_drops_its_events_and_no_other(self):
+    def test_rolled_back_savepoint_drops_only_its_events(self):
         writer = self.writer()
         kept = [writer.emit("a/1")]
         writer.do("SAVEPOINT s")
@@ -77,14 +77,14 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), kept)
 
-    def test_rolled_back_transaction_never_was(self):
+    def test_rolled_back_transaction_leaves_no_event(self):
         writer = self.writer()
         writer.emit("a/1")
         self.assertEqual(self.take("c"), [])
         writer.do("ROLLBACK")
         self.assertEqual(self.take("c"), [])
 
-    def test_forty_open_transactions_come_out_whole_in_any_order(self):
+    def test_forty_transactions_committing_in_any_order_stay_whole(self):
         writers = [self.session() for _ in range(40)]
         for w in writers: w.do("BEGIN")
         seqs = [w.emit(f"a/{i % 7}") for i, w in enumerate(writers)]
@@ -111,7 +111,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_lanes_lose_and_misorder_nothing(self):
+    def test_lanes_lose_and_reorder_nothing(self):
         for lanes in (1, 4, 64):
             with self.subTest(lanes=lanes):
                 name = f"lanes{lanes}"

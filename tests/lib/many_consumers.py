@@ -55,7 +55,7 @@ class ManyConsumers:
 class OneRelay(ManyConsumers):
     """Consumers that share what they can, and do not touch each other all the same."""
 
-    def test_the_supervising_thread_is_not_woken_by_events(self):
+    def test_supervising_thread_is_not_woken_by_events(self):
         """It would be woken by each event and consumer, and would wake up for nothing. The kernel counts that."""
         with self.many(6) as relay:
             sent = ["first"]
@@ -71,7 +71,7 @@ class OneRelay(ManyConsumers):
                 self.wait_for(6, sent, relay)
             self.assertLess(slept() - before, 15)  # now and then it trims
 
-    def test_a_backlog_is_delivered_to_all(self):
+    def test_backlog_is_delivered_to_all(self):
         self.ask("WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 3000) INSERT INTO @event (type) SELECT 't' || n FROM c")
         with self.many(6) as relay:
             self.wait_for(6, [f"t{n}" for n in range(1, 3001)], relay)
@@ -79,17 +79,17 @@ class OneRelay(ManyConsumers):
             for i in range(6): wait_until(lambda: self.got(i)[-1] == "last", what=relay.output)
         self.assertEqual(self.ask("SELECT count(*) FROM @parked")[0][0], 0)
 
-    def test_a_predicate_is_evaluated_before_a_worker_is_woken(self):
+    def test_predicate_is_evaluated_before_a_worker_is_woken(self):
         with self.many(5, where=lambda i: f"n = {i}") as relay:
             for n in (0, 1, 2, 3, 4, 2): self.emit("a", None, {"n": n})
             for i in range(5): wait_until(lambda: len(self.got(i)) == (2 if i == 2 else 1), what=relay.output)
 
-    def test_a_large_payload_is_inspected_by_every_consumer(self):
+    def test_large_payload_is_inspected_by_every_consumer(self):
         with self.many(5, where=lambda i: f"n = {i}") as relay:
             self.emit("a", None, {"pad": random.randbytes(40000).hex(), "n": 4})
             wait_until(lambda: len(self.got(4)) == 1, what=relay.output)
 
-    def test_a_failing_consumer_blocks_no_other_and_recovers(self):
+    def test_failing_consumer_blocks_no_other_and_recovers(self):
         flag = self.path("fail")
         flag.touch()
         sink = f"exec:[ $OUTBOX_CONSUMER != c1 ] || [ ! -e {flag} ] && echo $OUTBOX_TYPE >>{self.path('$OUTBOX_CONSUMER')}.txt"
@@ -102,7 +102,7 @@ class OneRelay(ManyConsumers):
             flag.unlink()
             wait_until(lambda: sorted(lines(1)) == [f"t{n}" for n in range(6)], what=relay.output)
 
-    def test_a_resumed_consumer_is_served_without_new_events(self):
+    def test_resumed_consumer_is_served_without_new_events(self):
         with self.many(5) as relay:
             self.emit("a")
             self.wait_for(5, ["a"], relay)
@@ -113,7 +113,7 @@ class OneRelay(ManyConsumers):
             self.outbox("consumers", "resume", "c1")
             wait_until(lambda: self.got(1) == ["a", "b"], what=relay.output)
 
-    def test_relays_killed_again_and_again_lose_nothing(self):
+    def test_repeatedly_killed_relays_lose_nothing(self):
         """Two relays with the same consumers, one of which is killed while events come in."""
         config, sent = self.config(6, lease="1s"), []
         stays = self.relay("--config", config, "--sweep", "1s")

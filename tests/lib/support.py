@@ -17,7 +17,7 @@ What every store must do is written once, without a base, and asks the database 
 
     @on_each_store
     class Emitting:
-        def test_an_event_is_a_row(self):
+        def test_event_is_a_row(self):
             self.init()
             self.emit("a")
             self.assertEqual(self.ask("SELECT type FROM @event WHERE seq = ?", 1), [("a",)])

@@ -124,15 +124,15 @@ class Checked(unittest.TestCase):
 @unittest.skipUnless(shutil.which("spin"), "spin is not installed (Debian package spin)")
 class Model(Checked):
     @thorough("spin takes half a minute")
-    def test_every_promise_holds_in_every_state(self):
+    def test_every_guarantee_holds_in_every_state(self):
         self.holds((0, 0, 0), fast=False)
 
     @thorough("spin takes half a minute")
-    def test_everything_is_delivered_or_dead_in_the_end(self):
+    def test_every_event_is_finally_delivered_or_dead(self):
         self.holds((0, 0, 0), "-DORDER=IN_ALL", liveness=True, fast=False)
 
     @unittest.skipUnless(SOAK or not QUICK and changed_of_late(MODEL), "the model has not changed of late: ./test --soak")
-    def test_each_mistake_is_found(self):
+    def test_each_planted_mistake_is_found(self):
         self.assertEqual(set(NUMBERS), set(BUGS), "the list is not whole")
         places = {}
         for kind, flags in {"one": ["-DCLAIMS=1"], "two": ["-DCLAIMS=2"], "live": []}.items():
@@ -152,7 +152,7 @@ class Model(Checked):
         rows = re.findall(r"^\| `?(\w+|-)`? \| `(BUG_\w+)` \|", DOCUMENT.read_text(), re.M)
         self.assertEqual({(mine, of.replace("-", "")) for of, mine in rows}, {(mine, of) for mine, (of, _) in BUGS.items()})
 
-    def test_the_document_names_code_that_is_there(self):
+    def test_document_names_existing_code(self):
         named = 0
         for path, functions in re.findall(r"`((?:src|sql)/[\w/.]+): (\w+`(?: `\w+`)*)", DOCUMENT.read_text()):
             text = (ROOT / path).read_text()
@@ -161,7 +161,7 @@ class Model(Checked):
                 named += 1
         self.assertGreater(named, 40)
 
-    def test_the_document_names_steps_that_are_there(self):
+    def test_document_names_existing_steps(self):
         steps = re.findall(r"^\| ((?:`\w+`(?:, )?)+)[^|]*\| `(?:src|sql)/", DOCUMENT.read_text(), re.M)
         model = MODEL.read_text()
         for step in re.findall(r"`(\w+)`", " ".join(steps)): self.assertRegex(model, rf"(?:inline|#define) {step}\b")

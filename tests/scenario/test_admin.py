@@ -88,7 +88,7 @@ class Tokens(AdminCase):
                 self.assertEqual((answer.status, answer.body), (200, said))
                 self.assertNotIn("mail", self.ask(relay, f"{path}?verbose").body)
 
-    def test_a_token_is_asked_for_wherever_it_is_set(self):
+    def test_token_is_required_wherever_it_is_set(self):
         for listen in ("127.0.0.1:0", "0.0.0.0:0", f"unix:{self.path('sock')}"):
             with self.subTest(listen), self.serve("--listen-token-file", self.token_file, listen=listen) as relay:
                 self.assertNotIn("other machines", relay.output())
@@ -118,14 +118,14 @@ class Tokens(AdminCase):
             self.assertEqual(self.ask(relay, "/readyz?verbose").body, "details need the token\nnot ready\n")
             self.assertIn("s3cret-name", self.ask(relay, "/readyz?verbose", f"Authorization: Bearer {TOKEN}").body)
 
-    def test_the_token_may_come_from_the_environment(self):
+    def test_token_may_come_from_the_environment(self):
         with self.serve("--listen-token-env", "SCRAPE", env={"SCRAPE": f"{OTHER} {TOKEN}"}) as relay:
             for token, status in ((TOKEN, 200), (OTHER, 200), (TOKEN + OTHER, 401)):
                 self.assertEqual(self.status(relay, "/metrics", f"Authorization: Bearer {token}"), status)
         said = self.outbox("relay", "--listen", "127.0.0.1:0", "--listen-token-env", "SCRAPE", *self.sink(), status=CONFIG).stderr
         self.assertIn("SCRAPE is not set", said)
 
-    def test_the_file_is_read_again_at_sighup(self):
+    def test_file_is_read_again_at_sighup(self):
         conf = self.path("outbox.conf")
         conf.write_text(f"[outbox]\nstore = {self.store}\nlisten = 127.0.0.1:0\nlisten-token-file = {self.token_file}\n"
                         f"[consumer mail]\nsink = file:{self.path('mail')}\n")
@@ -143,7 +143,7 @@ class Tokens(AdminCase):
                 self.assertEqual(statuses(), want)
             self.assertIn("; keeping the old one", relay.output())
 
-    def test_a_token_is_repeated_nowhere(self):
+    def test_token_is_never_echoed(self):
         bad = self.path("bad")
         bad.write_text(TOKEN[:12])
         with self.serve("--listen-token-file", self.token_file, "--listen-token-env", "SCRAPE", "--log-level", "debug",
@@ -160,7 +160,7 @@ class Tokens(AdminCase):
             for secret in (TOKEN[:12], OTHER): self.assertNotIn(secret, text)
         self.assertIn("openssl rand -hex 32", said[-3])
 
-    def test_config_check_looks_at_the_token(self):
+    def test_config_check_validates_the_token(self):
         check = lambda *args, **kw: self.outbox("config", "check", *args, *self.sink(), **kw).stderr
         self.assertIn("token: could not read", check("--listen-token-file", "no-token", status=CONFIG))
         for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
@@ -173,7 +173,7 @@ class Tokens(AdminCase):
 
 
 class Names(AdminCase):
-    def test_a_request_under_a_name_that_is_not_ours_is_refused(self):
+    def test_request_with_a_foreign_host_header_is_refused(self):
         with self.serve("--listen-hosts", "relay.example, 10.9.8.7") as relay:
             for path in ("/metrics", "/livez", "/readyz", "/nothing"):
                 for host in ("evil.example", "evil.example:80", "localhost.evil.example", "10.0.0.1", "0.0.0.0", "127.1"):
@@ -188,12 +188,12 @@ class Names(AdminCase):
             self.assertEqual(self.status(relay, "/metrics", "host: evil.example"), 400)
             self.assertIn(self.status(relay, "http://evil.example/metrics", host="localhost"), (400, 404))
 
-    def test_the_address_a_request_came_in_at_is_ours(self):
+    def test_host_header_with_the_listening_address_is_accepted(self):
         with self.serve(listen="0.0.0.0:0") as relay:
             self.assertEqual(self.status(relay, "/livez", host="127.0.0.1"), 200)
             self.assertEqual(self.status(relay, "/livez", host="10.255.255.1"), 403)
 
-    def test_a_page_of_another_origin_is_refused(self):
+    def test_page_of_another_origin_is_refused(self):
         with self.serve() as relay:
             for origin in ("http://evil.example", "null", "http://localhost:1", "", "file://"):
                 self.assertEqual(self.status(relay, "/metrics", f"Origin: {origin}", host="localhost:80"), 403, origin)
@@ -205,13 +205,13 @@ class Names(AdminCase):
             answer = self.ask(relay, "/metrics", "Origin: http://evil.example")
             self.assertFalse([name for name in answer.headers if name.startswith("access-control")])
 
-    def test_names_that_are_none_are_refused(self):
+    def test_invalid_host_names_are_refused(self):
         said = self.outbox("relay", "--listen-hosts", "a.example:80", *self.sink(), status=USAGE).stderr
         self.assertIn("without a port", said)
 
 
 class Requests(AdminCase):
-    def test_every_answer_says_what_a_browser_may_do_with_it(self):
+    def test_every_response_has_browser_security_headers(self):
         with self.serve() as relay:
             for path, kw, status in (("/metrics", {}, 200), ("/livez", {}, 200), ("/nothing", {}, 404), ("/metrics", {"method": "POST"}, 405),
                                      ("/", {"host": "evil.example"}, 403), ("/", {"host": "a b"}, 400), ("/", {"method": "HEAD"}, 200)):
@@ -221,14 +221,14 @@ class Requests(AdminCase):
                 self.assertTrue(answer.headers["content-type"].startswith("text/plain; "))
             self.assertEqual(self.ask(relay, "/", method="PUT").headers["allow"], "GET, HEAD")
 
-    def test_a_request_has_no_body(self):
+    def test_request_has_no_body(self):
         with self.serve() as relay:
             for more in ("Content-Length: 5", "Content-Length: 999999999999", "Transfer-Encoding: chunked"):
                 self.assertEqual(self.status(relay, "/metrics", more, body=b"5\r\nhello\r\n0\r\n\r\n"), 413, more)
             self.assertEqual(self.status(relay, "/metrics", "Content-Length: 0"), 200)
             self.assertEqual(self.status(relay, "/metrics", "Content-Length: 5", method="POST", body=b"hello"), 405)
 
-    def test_what_is_no_request_or_too_long_is_refused(self):
+    def test_malformed_or_overlong_requests_are_refused(self):
         with self.serve() as relay:
             self.assertIn(self.status(relay, "/metrics", "X-Long: " + "a" * 9000), (431, 0))
             self.assertIn(self.status(relay, "/" + "a" * 9000), (414, 431, 0))
@@ -242,7 +242,7 @@ class Requests(AdminCase):
                     self.assertNotIn(b" 200 ", answer.split(b"\r\n")[0], raw)
             self.assertEqual(self.status(relay, "/livez"), 200)
 
-    def test_clients_that_never_finish_keep_no_other_out(self):
+    def test_unfinished_requests_lock_out_no_other_client(self):
         with self.serve() as relay:
             slow = [self.connect(relay) for _ in range(100)]
             for connection in slow:
@@ -251,7 +251,7 @@ class Requests(AdminCase):
             answers = [wait_until(lambda: self.status(relay, "/metrics"), timeout=4) for _ in range(10)]
             self.assertEqual(answers, [200] * 10)
 
-    def test_one_address_gets_only_some_of_the_places(self):
+    def test_one_address_cannot_take_all_connections(self):
         with self.serve(listen="0.0.0.0:0") as relay:
             held = [self.connect(relay) for _ in range(8)]
             for connection in held: connection.sendall(b"GET /livez HTTP/1.1\r\nHo")
@@ -280,7 +280,7 @@ class UnixSocket(AdminCase):
         done = self.outbox("relay", "--listen", listen or self.at, *self.sink(), status=status)
         return done.stderr
 
-    def test_it_serves_there_and_is_gone_at_the_end(self):
+    def test_unix_socket_serves_and_is_removed_at_exit(self):
         with self.serve(listen=self.at) as relay:
             self.assertEqual(relay.where, self.at)
             self.assertEqual(stat.S_IMODE(self.sock.stat().st_mode), 0o660)
@@ -289,7 +289,7 @@ class UnixSocket(AdminCase):
             self.assertNotIn("other machines", relay.output())
         self.assertFalse(self.sock.exists())
 
-    def test_its_mode_is_as_told_whatever_the_umask(self):
+    def test_socket_mode_ignores_the_umask(self):
         before = os.umask(0o077)
         self.addCleanup(os.umask, before)
         for mode in ("0660", "0600", "0666"):
@@ -299,19 +299,19 @@ class UnixSocket(AdminCase):
             said = self.outbox("relay", "--listen-mode", mode, *self.sink(), status=USAGE).stderr
             self.assertIn("is not a mode for a socket", said)
 
-    def test_a_socket_left_behind_is_replaced(self):
+    def test_stale_socket_is_replaced(self):
         relay = self.serve(listen=self.at)
         relay.kill()
         self.assertTrue(self.sock.exists())
         with self.serve(listen=self.at) as relay: self.assertEqual(self.status(relay, "/livez"), 200)
         self.assertFalse(self.sock.exists())
 
-    def test_a_socket_in_use_is_left_alone(self):
+    def test_socket_in_use_is_left_alone(self):
         with self.serve(listen=self.at) as relay:
             self.assertIn("another process is listening there", self.refused(UNAVAILABLE))
             self.assertEqual(self.status(relay, "/livez"), 200)
 
-    def test_of_many_that_start_at_once_one_gets_it(self):
+    def test_one_of_many_starting_processes_gets_the_socket(self):
         self.serve(listen=self.at).kill()
         relays = [self.relay("--listen", self.at, *self.sink(), wait=False) for _ in range(4)]
         wait_until(lambda: sum(relay.running() for relay in relays) == 1 and
@@ -321,7 +321,7 @@ class UnixSocket(AdminCase):
         self.assertEqual(self.status(winner, "/livez"), 200)
         winner.stop()
 
-    def test_nothing_else_is_ever_replaced(self):
+    def test_only_sockets_are_ever_replaced(self):
         self.path("precious").write_text("data")
         self.sock.symlink_to(self.path("precious"))
         self.assertIn("is not a socket", self.refused(CONFIG))
@@ -335,7 +335,7 @@ class UnixSocket(AdminCase):
         self.assertIn("is not a socket", self.refused(CONFIG))
         self.assertEqual((self.sock.read_text(), self.path("precious").read_text()), ("data", "data"))
 
-    def test_another_s_socket_in_its_place_is_not_removed(self):
+    def test_socket_replaced_by_another_process_is_not_removed(self):
         with self.serve(listen=self.at):
             self.sock.unlink()
             other = socket.socket(socket.AF_UNIX)
@@ -344,7 +344,7 @@ class UnixSocket(AdminCase):
         self.assertTrue(self.sock.exists())
 
     @unittest.skipIf(os.geteuid(), "only root can give files away")
-    def test_a_folder_of_another_user_is_not_used(self):
+    def test_folder_of_another_user_is_not_used(self):
         folder, shared = self.path("his"), self.path("shared")
         folder.mkdir()
         os.chown(folder, 65534, 65534)
@@ -357,7 +357,7 @@ class UnixSocket(AdminCase):
         self.refused(UNAVAILABLE, f"unix:{shared}/link/sock")
         self.assertEqual(list(self.path("ours").iterdir()), [])
 
-    def test_a_world_writable_folder_is_refused(self):
+    def test_world_writable_folder_is_refused(self):
         folder = self.path("open")
         folder.mkdir()
         folder.chmod(0o777)

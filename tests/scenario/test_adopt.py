@@ -32,7 +32,7 @@ class Adoption(FlagTable):
         self.assertTrue(all(uuid.UUID(e["id"]).version == 7 for e in events))
         self.assertEqual(self.processed(), [3, 6, 9], "nothing marks them unless it is said")
 
-    def test_a_new_row_is_an_event_only_if_it_commits(self):
+    def test_new_row_is_an_event_only_if_it_commits(self):
         self.sql(self.flagged)
         self.outbox("adopt", "outbox")
         do = self.session()
@@ -51,7 +51,7 @@ class Adoption(FlagTable):
         self.assertEqual(self.types(), ["kept"])
         self.assertEqual(len(self.drained()), 1)
 
-    def test_the_debezium_shape_keeps_ids_and_order_by_aggregate(self):
+    def test_debezium_shape_keeps_ids_and_order_by_aggregate(self):
         table = self.quoted('Out"`box')
         self.sql(f"CREATE TABLE {table} (id CHAR(36) PRIMARY KEY, aggregatetype VARCHAR(255), aggregateid VARCHAR(255), type VARCHAR(255), "
                  "payload JSON)")
@@ -97,7 +97,7 @@ class Adoption(FlagTable):
         add(4, None, "2024-01-01")
         self.assertEqual(had()[-1], ("a", 1))
 
-    def test_a_dry_run_says_what_would_be_done_and_does_nothing(self):
+    def test_dry_run_reports_the_plan_and_changes_nothing(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox", "--dry-run").stdout
         self.assertEqual(said.splitlines()[0], "outbox: would be adopted, and 7 unprocessed rows would become events")
@@ -131,7 +131,7 @@ class Adoption(FlagTable):
         undo("--yes")
         self.assertEqual(self.json("adopt", "outbox", "--existing", "copy")["copied"], 4)
 
-    def test_a_text_in_quotes_is_the_same_for_every_row(self):
+    def test_quoted_literal_applies_to_every_row(self):
         self.sql("CREATE TABLE orders (id int, order_id int, payload json, processed_at date)")
         columns = ("--column", "aggregate_type='order'", "--column", "aggregate_id=order_id", "--column", "type='order.paid'")
         self.sql("INSERT INTO orders VALUES (1, 7, '1', NULL), (2, NULL, '2', NULL)")
@@ -152,7 +152,7 @@ class Adoption(FlagTable):
                 args = [word for item in {**given, field: text}.items() for word in ("--column", "=".join(item))]
                 self.assertIn(says, self.outbox("adopt", "orders", *args, status=CONFIG).stderr)
 
-    def test_what_is_wrong_is_said(self):
+    def test_errors_are_explained(self):
         self.sql("CREATE TABLE odd (id int, kind varchar(9), payload json, done timestamp NULL)")
         self.sql("CREATE VIEW seen AS SELECT * FROM odd")
         own = "outbox.event" if self.postgres else "outbox_event"
@@ -185,7 +185,7 @@ class Adoption(FlagTable):
 
 @on_each_store(but=("OnSqlite",))  # which has one writer
 class DryRun(FlagTable):
-    def test_a_dry_run_and_a_writer_do_not_wait_for_each_other(self):
+    def test_dry_run_and_a_writer_do_not_wait_for_each_other(self):
         self.sql(self.flagged)
         do = self.session()
         do("BEGIN")

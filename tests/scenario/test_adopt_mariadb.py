@@ -48,7 +48,7 @@ class Adoption(FlagTable, MariaCase):
                           ("unknown", json.dumps('qu"ote\n\x01\u2603', ensure_ascii=False), "12"), ("lax", "1", "13")])
         self.assertEqual(len(self.drained()), 9)
 
-    def test_values_of_every_type_become_what_an_event_has(self):
+    def test_values_of_every_type_are_converted(self):
         kinds = (("payload", "JSON", '{"b":  [1, 2]}', "payload", '{"b":  [1, 2]}'), ("payload", "VARCHAR(20)", "words", "payload", '"words"'),
                  ("payload", "BLOB", b'{"b":  1}', "payload", '{"b":  1}'), ("payload", "VARBINARY(9)", b"words", "payload", '"words"'),
                  ("payload", "BLOB", b"\xff\x00", "payload", '"/wA="'), ("payload", "LONGTEXT CHARACTER SET latin1", "\u00fc", "payload", '"\u00fc"'),
@@ -72,7 +72,7 @@ class Adoption(FlagTable, MariaCase):
                     self.assertEqual(self.sql(f"SELECT {shown} FROM outbox_event ORDER BY nr DESC LIMIT 1"), [(wanted,)])
                     self.alter_events("DELETE FROM outbox_event")
 
-    def test_what_is_wrong_is_said(self):
+    def test_errors_are_explained(self):
         self.sql("CREATE TABLE odd (id INT, kind TEXT, payload JSON, done TIMESTAMP NULL, said TEXT)")
         self.sql("CREATE TABLE loose (id INT, event_type TEXT, payload TEXT, processed_at DATE) ENGINE = MyISAM")
         columns = ["--column", "processed_at=done", "--column", "type=kind"]
@@ -84,7 +84,7 @@ class Adoption(FlagTable, MariaCase):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         self.assertEqual(self.triggers("odd"), 0)
 
-    def test_a_name_of_any_length_and_with_anything_in_it_is_taken(self):
+    def test_names_of_any_length_and_characters_are_accepted(self):
         for name in ("x" * 64, "a'b\\c`d", "\u2603"):
             quoted = "`" + name.replace("`", "``") + "`"
             self.sql(f"CREATE TABLE {quoted} (`i'd` INT, `event``type` TEXT, payload TEXT, processed_at DATE)".replace("%", "%%"))
@@ -93,7 +93,7 @@ class Adoption(FlagTable, MariaCase):
             self.assertIn("no longer adopted", self.outbox("adopt", quoted, "--undo", "--yes").stdout)
         self.assertEqual(self.events("type"), [("a",)] * 3)
 
-    def test_an_outbox_that_lacks_tables_is_finished_and_goes_on(self):
+    def test_incomplete_outbox_is_completed_and_continues(self):
         self.old_rows(3)
         self.emit("before")
         self.sql("DROP TABLE outbox_adopted, outbox_adopted_row, outbox_marking")
@@ -103,7 +103,7 @@ class Adoption(FlagTable, MariaCase):
         self.outbox("adopt", "outbox")
         self.assertEqual([e["type"] for e in self.drained()], ["before"] + ["message:created"] * 2)
 
-    def test_a_lock_on_the_table_is_not_waited_for_for_long(self):
+    def test_table_lock_is_not_awaited_for_long(self):
         self.old_rows(3)
         db = self.connect()
         with db.cursor() as cursor:
@@ -168,7 +168,7 @@ class Beside(FlagTable, MariaCase):
         got = [int(event["headers"]["source_id"]) for event in self.drained()]
         self.assertEqual(sorted(got), sorted(self.wrote))
 
-    def test_no_row_is_lost_or_copied_twice_though_others_write(self):
+    def test_concurrent_writes_lose_and_duplicate_no_row(self):
         with self.writers(3):
             self.more()
             self.outbox("adopt", "outbox")
@@ -186,7 +186,7 @@ class Beside(FlagTable, MariaCase):
         self.proxy.stops.clear()
         return stop, adopt
 
-    def test_a_row_written_before_the_trigger_is_waited_for(self):
+    def test_uncommitted_row_from_before_the_trigger_is_awaited(self):
         """The trigger makes nothing of a row yet, and the copy comes before its commit: it would be lost, but is waited for."""
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"):
             with self.subTest(level):
@@ -225,13 +225,13 @@ class Beside(FlagTable, MariaCase):
             self.more()
         self.check()
 
-    def test_cut_off_before_any_statement_it_can_be_done_again(self):
+    def test_adoption_cut_before_any_statement_can_be_repeated(self):
         self.cut(UNSENT)
 
-    def test_cut_off_after_any_statement_it_can_be_done_again(self):
+    def test_adoption_cut_after_any_statement_can_be_repeated(self):
         self.cut(ANSWERED)
 
-    def test_cut_off_anywhere_a_mark_can_be_given_and_dropped(self):
+    def test_marking_cut_anywhere_can_be_set_and_dropped_again(self):
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.cut(ANSWERED, *mark)
         unmarked = "SELECT count(*) FROM outbox WHERE processed_at IS NULL"
@@ -249,7 +249,7 @@ class Beside(FlagTable, MariaCase):
             self.outbox("adopt", "outbox", "--undo", "--yes")
         self.assertEqual(self.sql(noted), [(0,)])
 
-    def test_a_relay_cut_off_anywhere_marks_only_deliveries(self):
+    def test_relay_cut_off_anywhere_marks_only_deliveries(self):
         """Its last statement is the one after which there is none to cut off."""
         self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail")
         for when in (UNSENT, ANSWERED):

@@ -55,7 +55,7 @@ class Marked(Marking):
         self.drain("--consumer", "mail", "--sink", "exec:true")
         self.assertEqual(self.processed(), [1, 2])
 
-    def test_what_is_in_flight_or_waits_for_a_retry_is_not_marked(self):
+    def test_rows_in_flight_or_awaiting_retry_are_not_marked(self):
         self.old_rows(3)
         self.insert(4)
         self.adopt()
@@ -66,7 +66,7 @@ class Marked(Marking):
             self.path("go").touch()
             wait_until(lambda: self.processed() == [2, 3, 4], what=lambda: str(self.processed()))
 
-    def test_a_relay_killed_before_the_mark_leaves_it_to_the_next(self):
+    def test_relay_killed_before_the_mark_leaves_it_to_the_next(self):
         self.old_rows(1)
         self.adopt()
         killed = self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had; kill -9 $PPID", wait=False)
@@ -105,7 +105,7 @@ class Marked(Marking):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox WHERE done"), [(1,)])
         self.assertEqual(self.processed(), [])
 
-    def test_the_mark_is_dropped_and_so_is_the_column(self):
+    def test_mark_is_dropped_and_so_is_the_column(self):
         self.old_rows(1)
         self.adopt()
         self.assertIn("would no longer be marked", self.outbox("adopt", "outbox", "--drop-mark", "--dry-run").stdout)
@@ -133,13 +133,13 @@ class Marked(Marking):
         self.assertEqual(self.processed(), [])
         self.sql("ALTER TABLE outbox DROP COLUMN processed_at")
 
-    def test_a_dropped_table_blocks_no_event(self):
+    def test_dropped_table_blocks_no_event(self):
         self.old_rows(2)
         self.adopt()
         self.sql("DROP TABLE outbox")
         self.assertEqual(self.numbers(), [1, 2])
 
-    def test_which_row_became_an_event_is_forgotten_with_the_event(self):
+    def test_row_link_is_deleted_with_its_event(self):
         self.old_rows(2)
         self.adopt()
         self.drained("search")
@@ -148,13 +148,13 @@ class Marked(Marking):
         self.outbox("trim", "--older-than", "0s", "--yes")
         self.assertEqual(self.waiting(), 0)
 
-    def test_what_a_consumer_never_gets_is_not_marked(self):
+    def test_rows_a_consumer_never_gets_are_not_marked(self):
         self.old_rows(2)
         self.adopt()
         self.drained("mail", "--events", "order.*")
         self.assertEqual(self.processed(), [])
 
-    def test_a_row_without_a_unique_key_is_never_marked_wrongly(self):
+    def test_row_without_a_unique_key_is_never_mismarked(self):
         self.sql("CREATE TABLE twins (shop int NOT NULL, id int NOT NULL, event_type text, payload text, processed_at date, "
                  "PRIMARY KEY (shop, id))")
         for shop in (1, 2): self.ask("INSERT INTO twins VALUES (?, 7, 'a', ?, NULL)", shop, '{"n": %d}' % shop)
@@ -167,7 +167,7 @@ class Marked(Marking):
         self.drain("--consumer", "mail", "--sink", "exec:case $OUTBOX_SEQ in 1|4) exit 65;; esac")
         self.assertEqual(self.sql("SELECT shop FROM twins WHERE processed_at IS NOT NULL ORDER BY shop"), [(2,), (3,)])
 
-    def test_what_is_wrong_is_said(self):
+    def test_errors_are_explained(self):
         self.sql("CREATE TABLE odd (id int, event_type text, payload text, processed_at date, gone text)")
         adopt = lambda column, status: self.outbox("adopt", "odd", "--mark", column, "--consumer", "x", status=status).stderr
         self.assertIn("no column nope, which would be marked", adopt("nope", DATA))
@@ -177,7 +177,7 @@ class Marked(Marking):
         self.sql("INSERT INTO odd VALUES (1, 'a', '1', NULL, NULL)")
         self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(0,)])
 
-    def test_a_listener_is_seeded_at_the_highest_id(self):
+    def test_listener_is_seeded_at_the_highest_id(self):
         """A consumer that begins where the old one is: what it had is not delivered again."""
         self.old_rows(6)
         self.adopt("--existing", "skip")
@@ -192,7 +192,7 @@ class Marked(Marking):
 
 
 class OnSqlite(Marking, Case):
-    def test_a_delivery_is_settled_and_marked_in_one_transaction(self):
+    def test_delivery_is_settled_and_marked_in_one_transaction(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE TRIGGER fails BEFORE UPDATE ON outbox WHEN OLD.id = 2 BEGIN SELECT RAISE(ABORT, 'not now'); END")
@@ -204,7 +204,7 @@ class OnSqlite(Marking, Case):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_receipt"), [(2,)])
         self.assertRegex(self.sql("SELECT processed_at FROM outbox WHERE id = 1")[0][0], r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
 
-    def test_a_flag_is_set_in_the_way_it_has_been(self):
+    def test_flag_is_set_in_its_existing_form(self):
         for kind, old, wanted in (("BOOLEAN", None, 1), ("INTEGER", None, r"\d{10}"), ("INTEGER", 1714521600000, r"\d{13}"),
                                   ("TEXT", "2024-05-01T00:00:00Z", r"\d{4}-\d\d-\d\dT.*Z"), ("INTEGER", 1, 1)):
             with self.subTest(kind=kind, old=old):
@@ -226,7 +226,7 @@ class OnPostgres(Marking, PgCase):
     def troubles(self):
         return [f["text"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "marked"]
 
-    def test_a_delivery_is_settled_and_marked_in_one_transaction(self):
+    def test_delivery_is_settled_and_marked_in_one_transaction(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE TABLE saw (id bigint, xid xid8 DEFAULT pg_current_xact_id())")
@@ -236,7 +236,7 @@ class OnPostgres(Marking, PgCase):
         self.drained("mail", "--receipts")
         self.assertEqual(self.sql("SELECT count(*) FROM saw JOIN outbox.receipt r ON r.seq = saw.id AND r.xmin = saw.xid::xid"), [(2,)])
 
-    def test_a_locked_row_is_marked_later_without_waiting(self):
+    def test_locked_row_is_marked_later_without_waiting(self):
         self.old_rows(2)
         self.adopt()
         db, poller = self.session()
@@ -252,7 +252,7 @@ class OnPostgres(Marking, PgCase):
         db.rollback()
         self.assertEqual(self.troubles(), [])
 
-    def test_a_broken_table_blocks_no_event_and_is_reported(self):
+    def test_broken_table_blocks_no_event_and_is_reported(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not in this house'; END$$")
@@ -263,7 +263,7 @@ class OnPostgres(Marking, PgCase):
         self.numbers()
         self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
 
-    def test_a_relay_with_the_rights_of_one_consumer_marks_as_well(self):
+    def test_relay_with_the_rights_of_one_consumer_marks_as_well(self):
         self.old_rows(2)
         self.adopt()
         store = self.role("consumer")
@@ -289,7 +289,7 @@ class OnPostgres(Marking, PgCase):
         self.drained("mail", "--where", "n = 2", "--receipts")
         self.assertEqual((self.processed(), self.waiting()), ([2], 0))
 
-    def test_it_outlives_a_change_of_name_and_an_upgrade(self):
+    def test_mark_survives_a_rename_and_an_upgrade(self):
         self.sql("CREATE SCHEMA shop")
         self.old_rows(1)
         self.adopt()
@@ -306,7 +306,7 @@ class OnMariadb(Marking, MariaCase):
     def troubles(self):
         return [f["text"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "marked"]
 
-    def test_a_locked_row_is_marked_later_without_waiting(self):
+    def test_locked_row_is_marked_later_without_waiting(self):
         """By its row, by an index on the flag, or by the whole table: whatever it has locked."""
         self.old_rows(2)
         self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
@@ -331,7 +331,7 @@ class OnMariadb(Marking, MariaCase):
         self.numbers()
         self.assertEqual((self.processed(), self.waiting(), self.troubles()), ([1, 2, 3], 0, []))
 
-    def test_a_broken_table_blocks_no_event_and_is_reported(self):
+    def test_broken_table_blocks_no_event_and_is_reported(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE TRIGGER no BEFORE UPDATE ON outbox FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not in this house'")
@@ -345,7 +345,7 @@ class OnMariadb(Marking, MariaCase):
         self.numbers()
         self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
 
-    def test_a_relay_without_update_rights_still_delivers(self):
+    def test_relay_without_update_rights_still_delivers(self):
         self.old_rows(2)
         self.adopt()
         user = f"u{uuid.uuid4().hex[:12]}"

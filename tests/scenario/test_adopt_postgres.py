@@ -52,7 +52,7 @@ class Adoption(FlagTable, PgCase):
         self.sql("CREATE TABLE bad (id int, event_type text, payload int, processed_at timestamp)")
         self.assertIn("payload", self.outbox("adopt", "bad", status=CONFIG).stderr)
 
-    def test_a_later_version_makes_events_of_old_tables_its_own_way(self):
+    def test_new_version_converts_earlier_adoptions(self):
         self.sql("CREATE TABLE orders (id int, order_id int, payload json, processed_at date)")
         self.outbox("adopt", "orders", "--column", "aggregate_type='order'", "--column", "aggregate_id=order_id", "--column",
                     "type='t'")
@@ -69,7 +69,7 @@ class Adoption(FlagTable, PgCase):
         self.sql("INSERT INTO orders VALUES (2, 2, '2')")
         self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event"), [("2",)])
 
-    def test_rows_of_writers_that_are_at_work_meanwhile_come_once(self):
+    def test_rows_of_concurrent_writers_arrive_once(self):
         """Adoption waits for transactions that have written, and makes the others wait: no row falls between."""
         self.old_rows(3)
         early = psycopg2.connect(self.store)
@@ -106,7 +106,7 @@ class Adoption(FlagTable, PgCase):
         got = [int(e["headers"]["source_id"]) for e in self.drained()]
         self.assertEqual(sorted(got), sorted([1, 2, first] + done))
 
-    def test_a_table_that_stays_locked_is_left_alone(self):
+    def test_table_that_stays_locked_is_left_alone(self):
         self.sql(FLAGGED)
         db = psycopg2.connect(self.store)
         self.addCleanup(db.close)
@@ -115,7 +115,7 @@ class Adoption(FlagTable, PgCase):
         db.commit()
         self.assertEqual(self.json("adopt", "outbox")["copied"], 1)
 
-    def test_columns_may_be_called_otherwise(self):
+    def test_columns_may_have_other_names(self):
         self.sql('CREATE TABLE jobs (nr int, "What ""is""" text, body text, owner text, "of" text, born timestamp, '
                  'done boolean)')
         self.sql("INSERT INTO jobs VALUES (1, 'x', '1', 'order', '7', '2024-01-02', false), "
@@ -130,7 +130,7 @@ class Adoption(FlagTable, PgCase):
         self.assertEqual(got, [("x", "order", "7", "1", True), ("y", None, None, "2", True), ("w", "order", "8", "4", True)])
         self.assertEqual(self.sql("SELECT created_at::date::text FROM outbox.event WHERE type = 'x'"), [("2024-01-02",)])
 
-    def test_the_debezium_shape_takes_any_schema_and_id_type(self):
+    def test_debezium_shape_takes_any_schema_and_id_type(self):
         self.sql('CREATE SCHEMA "Shop"')
         self.sql('CREATE TABLE "Shop"."Out""box" (id UUID PRIMARY KEY, aggregatetype TEXT, aggregateid TEXT, type TEXT, payload JSONB)')
         id = str(uuid.uuid4())
@@ -146,7 +146,7 @@ class Adoption(FlagTable, PgCase):
         self.outbox("adopt", "outbox", "--undo", "--yes")
         self.assertEqual(self.sql(r"SELECT count(*) FROM pg_proc WHERE proname ~ '^adopted_\d'"), [(0,)])
 
-    def test_what_is_wrong_is_said(self):
+    def test_errors_are_explained(self):
         self.sql("CREATE TABLE odd (id int, event_type text, payload json, processed_at timestamp)")
         for args, status, says in (
                 (["no where"], DATA, "no table no where"),
@@ -155,7 +155,7 @@ class Adoption(FlagTable, PgCase):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         self.assertEqual(self.triggers("odd"), 0)
 
-    def test_an_adopted_table_is_no_difference_to_validate(self):
+    def test_validate_ignores_adopted_tables(self):
         self.old_rows(1)
         self.outbox("adopt", "outbox")
         self.outbox("migrate", "validate")
@@ -221,7 +221,7 @@ class Hostile(PgCase):
         self.assertEqual(self.sql("SELECT type, aggregate_type, aggregate_id, payload, tenant, headers->>'source_id' FROM outbox.event"),
                          [("ok", "sad", "[1,3)", {"n": 1}, "acme", "(1,x)")] * 2)
 
-    def test_a_column_whose_type_changes_later_runs_nothing(self):
+    def test_column_whose_type_changes_later_runs_nothing(self):
         self.table()
         self.outbox("adopt", "mallory.old", "--column", "tenant=tenant")
         self.act("CREATE TYPE mallory.mood AS ENUM ('sad', '1')")
@@ -253,7 +253,7 @@ class Hostile(PgCase):
         self.assert_nothing_ran_as_us()
         self.assertEqual(self.sql("SELECT type FROM outbox.event ORDER BY seq"), [("a",), ("b",)])
 
-    def test_reading_rows_leaves_nothing_to_run_as_the_adopter(self):
+    def test_reading_rows_runs_no_owner_code_as_the_adopter(self):
         """A function of his runs with his own rights; but a setting, a cursor or a trigger of it can outlive it."""
         self.table()
         things = {
@@ -283,7 +283,7 @@ class Hostile(PgCase):
                 self.sql("SELECT outbox.unadopt('mallory.old')")
                 self.assert_nothing_ran_as_us()
 
-    def test_the_trigger_function_is_of_no_use_elsewhere(self):
+    def test_trigger_function_cannot_be_abused_elsewhere(self):
         self.table()
         self.outbox("adopt", "mallory.old")
         f, = self.sql("SELECT p.oid::regproc::text FROM pg_proc p WHERE proname LIKE 'adopted\\_%%'".replace("%%", "%"))[0]
@@ -293,7 +293,7 @@ class Hostile(PgCase):
             with self.subTest(statement), self.assertRaises(psycopg2.errors.InsufficientPrivilege):
                 self.act(statement)
 
-    def test_a_connection_of_a_tenant_writes_for_that_tenant_alone(self):
+    def test_tenant_connection_writes_only_for_its_tenant(self):
         self.table()
         self.outbox("adopt", "mallory.old", "--column", "tenant=tenant")
         insert = "INSERT INTO mallory.old (event_type, payload, tenant) VALUES ('a', '1', %s)"
@@ -351,7 +351,7 @@ class Hostile(PgCase):
         self.assertIsNone(why())
         self.sql("DROP TABLE ours")
 
-    def test_a_trigger_of_an_earlier_version_is_brought_up_or_told(self):
+    def test_old_trigger_is_upgraded_or_reported(self):
         self.table()
         self.outbox("adopt", "mallory.old")
         self.assertEqual([f["level"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "adopted"], ["ok"])

@@ -18,7 +18,7 @@ AGAIN = 75
 class KilledHalfWay:
     """init that is killed at any moment: the next one finishes what it began."""
 
-    def test_killed_at_any_moment_it_can_be_finished(self):
+    def test_killed_at_any_moment_it_can_be_completed(self):
         rng = random.Random(4)
         started = time.monotonic()
         self.spawn(BIN, "migrate", "status").wait(expect=None)
@@ -78,13 +78,13 @@ class OnPostgres(KilledHalfWay, PgCase):
     def events(self):
         return [i for i, in self.sql("SELECT id::text FROM outbox.event ORDER BY seq")]
 
-    def test_several_at_once_bring_it_up_once(self):
+    def test_concurrent_upgrades_run_once(self):
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(6)]
         for child in children: child.wait()
         self.assertEqual(sorted(json.loads(c.output())["changed"] for c in children), [False] * 5 + [True])
         self.assertEqual(self.installed(), self.functions)
 
-    def test_producers_go_on_while_a_long_transaction_is_waited_for(self):
+    def test_producers_proceed_while_a_long_transaction_is_awaited(self):
         long = psycopg2.connect(self.store, application_name="report")
         cursor = long.cursor()
         cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")  # it holds what CREATE TRIGGER wants
@@ -128,7 +128,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         with open(int(os.environ.get("OUTBOX_TAP", 2)), "w", closefd=False) as tap:
             print(f"# {emitted} events were emitted meanwhile, the slowest in {slowest * 1000:.0f} ms", file=tap, flush=True)
 
-    def test_it_gives_up_in_time_and_says_so(self):
+    def test_it_times_out_with_a_message(self):
         long = psycopg2.connect(self.store)
         long.cursor().execute("INSERT INTO outbox.event (type) VALUES ('long')")
         said = self.outbox("init", "--wait", "1s", status=AGAIN).stderr
@@ -144,7 +144,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         self.outbox("init")
         self.assertEqual(self.installed(), self.functions)
 
-    def test_roles_keep_their_parts(self):
+    def test_roles_keep_their_grants(self):
         stores = {}
         for part in "producer", "consumer", "operator":
             stores[part] = self.role()

@@ -98,7 +98,7 @@ class Arguments(CliCase, Case):
         for args in (["help"], ["version"], ["emit", "--help"], ["config", "sample"]):
             self.outbox(*args, env=bad)
 
-    def test_unknown_things_name_the_nearest(self):
+    def test_unknown_names_suggest_the_nearest(self):
         self.refused(USAGE, "emti", says="did you mean emit?")
         self.refused(USAGE, "events", "lits", says="did you mean list?")
         self.refused(USAGE, "emit", "a", "--paylod", "1", says="did you mean --payload?")
@@ -109,7 +109,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "--store", "sqlight:x.db", "status", says=["--store", "sqlite:"])
         self.refused(USAGE, "relay", "--consumer", "a", "--sink", "stdot:", says=["--sink", "stdout:"])
 
-    def test_far_off_names_point_to_the_list(self):
+    def test_unrelated_names_point_to_the_list(self):
         self.refused(USAGE, "zzzzzz", says="outbox help")
         self.refused(USAGE, "status", "--zzzzzz", says="outbox help status")
         self.refused(USAGE, "-x", "status", says="-x")
@@ -137,7 +137,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "emit", "a", "--header", "a=1", "--header", "a=2", says="twice")
         self.refused(USAGE, "emit", "a", "--delay", "soon", says="--delay")
 
-    def test_global_options_stand_before_or_after_the_command(self):
+    def test_global_options_go_before_or_after_the_command(self):
         other = f"sqlite:{self.path('other.db')}"
         self.outbox("--store", other, "init")
         self.outbox("status", f"--store={other}")
@@ -162,12 +162,12 @@ class Arguments(CliCase, Case):
 
 @on_each_store
 class Init(CliCase):
-    def test_makes_the_tables_once(self):
+    def test_init_creates_the_tables_once(self):
         self.assertEqual(self.json("init"), {"store": self.store, "created": True})
         self.assertEqual(self.json("init"), {"store": self.store, "created": False})
         self.assertIn("nothing to do", self.outbox("init").stdout)
 
-    def test_lives_beside_the_tables_of_an_application(self):
+    def test_coexists_with_application_tables(self):
         self.ask("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         self.outbox("init")
         self.outbox("emit", "a")
@@ -191,7 +191,7 @@ class Emit(CliCase):
         self.assertEqual(ev["headers"], {"trace": "a=b", "q": '"ü"'})
         self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @event"), [('{"total": 9.50}',)])
 
-    def test_an_unprintable_id_is_reported_as_stored(self):
+    def test_unprintable_id_is_reported_as_stored(self):
         for redirect in (">/dev/full", ">&-"):
             done = subprocess.run(["sh", "-c", f'exec "$0" emit a {redirect}', BIN], capture_output=True, text=True,
                                   env=self.env(), cwd=self.dir)
@@ -213,7 +213,7 @@ class Emit(CliCase):
         self.assertEqual([p for p, in self.ask("SELECT CAST(payload AS text) FROM @event ORDER BY seq")],
                          ["[0]", "[1,\n 2]", '{"b":  1}', "null"])
 
-    def test_the_same_idempotency_key_gives_one_event_and_says_so(self):
+    def test_same_idempotency_key_stores_one_event_and_is_reported(self):
         first = self.json("emit", "a", "--payload", "1", "--idempotency-key", "k")
         self.assertFalse(first["duplicate"])
         again = self.outbox("emit", "a", "--payload", "1", "--idempotency-key", "k")
@@ -224,13 +224,13 @@ class Emit(CliCase):
         self.refused(DATA, "emit", "a", "--payload", "2", "--idempotency-key", "k", says='"k"')
         self.assertEqual((self.stored(), self.keys()), (1, 1))
 
-    def test_delay_sets_the_time_before_which_it_is_not_delivered(self):
+    def test_delay_sets_the_earliest_delivery_time(self):
         self.outbox("emit", "a", "--delay", "5m")
         times = f"{self.millis('created_at')}, {self.millis('not_before')}"
         created, not_before = self.ask(f"SELECT {times} FROM @event")[0]
         self.assertAlmostEqual(not_before - created, 300_000, delta=30_000)
 
-    def test_variables_of_the_exec_sink_are_not_taken_for_options(self):
+    def test_exec_sink_variables_are_not_read_as_options(self):
         env = {f"OUTBOX_{name}": "x/\x01" for name in RESERVED}
         self.outbox("emit", "a", env=env)
         ev = self.json("events", "list", env=env)[0]
@@ -251,7 +251,7 @@ class Bulk(CliCase):
         self.assertEqual(self.json("emit", "--ndjson", path), {"events": 2500, "duplicates": 0})
         self.assertEqual(self.stored(), 2506)
 
-    def test_takes_every_key_and_keeps_the_payload_as_it_is(self):
+    def test_accepts_every_key_and_keeps_the_payload_verbatim(self):
         line = ('{"type":"a","aggregate_type":"o","aggregate_id":"\\u00fc","version":7,"payload":{ "x" : 1.0 },'
                 '"headers":{"h":"v"},"idempotency_key":"k"}')
         done = self.outbox("emit", "--ndjson", input=f"{line}\r\n\n  \n{line}")
@@ -260,7 +260,7 @@ class Bulk(CliCase):
                                   "FROM @event"),
                          [("ü", 7, '{ "x" : 1.0 }', '{"h":"v"}')])
 
-    def test_a_bad_line_is_named_and_its_transaction_undone(self):
+    def test_bad_line_is_named_and_its_transaction_rolled_back(self):
         bad = self.write("orders.ndjson", self.lines(1500) + "{broken\n" + self.lines(700))
         self.refused(DATA, "emit", "--ndjson", "orders.ndjson",
                      says=["orders.ndjson:1501: ", "lines 1 to 1000 are stored (1000 events, 0 duplicates)",
@@ -289,10 +289,10 @@ class Bulk(CliCase):
                              says=["stdin:2: ", says, "nothing is stored"])
                 self.assertEqual(self.stored(), 0)
 
-    def test_a_long_reason_does_not_hide_what_is_stored(self):
+    def test_long_reason_does_not_hide_what_is_stored(self):
         self.refused(DATA, "emit", "--ndjson", input=json.dumps({"n" * 5000: 1}) + "\n", says="nothing is stored")
 
-    def test_a_missing_file_is_bad_data(self):
+    def test_missing_file_is_bad_data(self):
         self.refused(DATA, "emit", "--ndjson", "none.ndjson", says="none.ndjson")
 
 
@@ -333,7 +333,7 @@ class BadInput(CliCase):
         self.outbox("emit", "a", "--payload", "-", "--max-payload", "2MiB", input=over)
         self.assertEqual(self.stored(), 2)
 
-    def test_payload_file_that_is_not_there(self):
+    def test_missing_payload_file_is_an_error(self):
         self.emit_refused("a", "--payload", "@none.json", says="none.json")
 
     def test_empty_or_malformed_types_are_refused(self):
@@ -348,7 +348,7 @@ class BadInput(CliCase):
             with self.subTest(key=key):
                 self.emit_refused("a", "--key", key, says=["aggregate", "control"])
 
-    def test_quotes_and_any_utf8_in_keys_are_fine(self):
+    def test_keys_may_hold_quotes_and_any_utf8(self):
         keys = ["o/'", 'o/"', "o/ü", "o/日本語", "o/🙂", "o/a b", "o/;DROP TABLE outbox_event;--", "o/%_*?", "o/a/b", "ö/\\"]
         for key in keys:
             self.outbox("emit", "a", "--key", key)
@@ -361,7 +361,7 @@ class BadInput(CliCase):
     def test_headers_that_are_not_utf8(self):
         self.emit_refused("a", "--header", b"a=\xff", says="UTF-8")
 
-    def test_a_newer_database_is_left_alone(self):
+    def test_newer_database_is_left_alone(self):
         self.ask("UPDATE @meta SET value = '999' WHERE name = 'schema_version'")
         for command in (["emit", "a"], ["status"], ["init"], ["emit", "--ndjson"]):
             with self.subTest(command=command):
@@ -372,7 +372,7 @@ class BadInput(CliCase):
 
 @on_each_store
 class Early(CliCase):
-    def test_a_database_without_an_outbox_is_not_ours(self):
+    def test_database_without_an_outbox_is_refused(self):
         self.ask("CREATE TABLE orders (id INTEGER)")
         for command in (["emit", "a"], ["status"], ["events", "list"], ["trim"]):
             with self.subTest(command=command):
@@ -386,10 +386,10 @@ class Files(CliCase, Case):
         super().setUp()
         self.init()
 
-    def test_a_folder_that_does_not_exist_is_unavailable(self):
+    def test_folder_that_does_not_exist_is_unavailable(self):
         self.refused(UNAVAILABLE, "init", "--store", f"sqlite:{self.path('no/such/folder.db')}", says="folder.db")
 
-    def test_a_text_file_is_not_ours(self):
+    def test_text_file_is_refused(self):
         text = "# just notes, long enough to be taken for a database header\n" * 40
         self.write("notes.db", text)
         for command in (["emit", "a"], ["status"], ["init"], ["relay", "--consumer", "c", "--sink", "stdout:"]):
@@ -402,7 +402,7 @@ class Files(CliCase, Case):
         self.assertIn("outbox: ", done.stderr)
         self.assertIn(name, done.stderr)
 
-    def test_a_database_without_an_outbox_is_left_as_it_was(self):
+    def test_database_without_an_outbox_is_not_modified(self):
         db = sqlite3.connect(self.path("app.db"))
         db.execute("CREATE TABLE orders (id)")
         db.commit()
@@ -413,7 +413,7 @@ class Files(CliCase, Case):
                 self.refused(DATA, *command, "--store", f"sqlite:{self.path('app.db')}", says="outbox init")
         self.assertEqual(self.path("app.db").read_bytes(), before)
 
-    def test_a_file_that_does_not_exist_is_not_made_by_accident(self):
+    def test_missing_file_is_not_created_by_accident(self):
         self.refused(DATA, "emit", "a", "--store", f"sqlite:{self.path('none.db')}", says="outbox init")
         self.assertFalse(self.path("none.db").exists())
 
@@ -429,7 +429,7 @@ class Files(CliCase, Case):
             binary.chmod(0o755)
         return self.outbox("--reuid=65534", "--regid=65534", "--clear-groups", binary, *args, argv0="setpriv", **kw)
 
-    def test_a_read_only_file(self):
+    def test_read_only_file(self):
         self.dir.chmod(0o755)
         self.db.chmod(0o444)
         for args in (["emit", "a"], ["emit", "--ndjson"], ["consumers", "pause", "c"]):
@@ -438,7 +438,7 @@ class Files(CliCase, Case):
                 self.assertRegex(done.stderr, r"\Aoutbox: [^\n]*shop\.db[^\n]*writ[^\n]*\n\Z")
         self.assertEqual(self.stored(), 0)
 
-    def test_a_full_disk(self):
+    def test_full_disk(self):
         if os.geteuid() != 0:
             self.skipTest("only root can mount a small file system")
         disk = self.path("disk")
@@ -461,7 +461,7 @@ class Files(CliCase, Case):
                      input=json.dumps("x" * 3_000_000), says="no space left")
         self.assertEqual((self.stored(), self.keys()), (1 + stored, 0))
 
-    def test_a_locked_database(self):
+    def test_locked_database(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         db.execute("BEGIN IMMEDIATE")
@@ -538,7 +538,7 @@ lease = 20s
         self.assertEqual(got["outbox", "store"], ("sqlite:f.db", "flag", "--store"))
         self.assertEqual(got["consumer mail", "lease"], ("3s", "flag", "--lease"))
 
-    def test_options_after_a_consumer_are_its_own(self):
+    def test_options_after_a_consumer_apply_to_it_alone(self):
         got = self.config("--batch", "7", "--lanes=2", "--consumer", "a", "--lanes", "3", "--sink", "stdout:",
                           "--consumer", "b", "--receipts")
         self.assertEqual(got["consumer a", "batch"][0], "7")
@@ -559,7 +559,7 @@ lease = 20s
         conf = self.write("o.conf", self.CONF)
         self.assertIn("ok, 2 consumers", self.outbox("config", "check", "-c", conf).stdout)
 
-    def test_a_bad_file_is_refused_with_file_and_line(self):
+    def test_bad_file_is_refused_with_file_and_line(self):
         for text, says in (("[outbox]\nstor = x\n", ["o.conf:2: ", "did you mean store?"]),
                            ("[outbox]\n\nlease = 3\n", ["o.conf:3: ", "lease", "unit"]),
                            ("[consumer a]\nsink = stdot:\n", ["o.conf:2: ", "stdout:"]),
@@ -581,13 +581,13 @@ lease = 20s
                 for text in says: self.assertIn(text, said)
         self.refused(CONFIG, "status", "-c", "none.conf", says="none.conf")
 
-    def test_a_bad_variable_is_named(self):
+    def test_bad_variable_is_named(self):
         self.refused(CONFIG, "status", env={"OUTBOX_BUSY_TIMEOUT": "long"}, says="OUTBOX_BUSY_TIMEOUT")
         self.refused(CONFIG, "status", env={"OUTBOX_LANES": "many"}, says="OUTBOX_LANES")
         self.refused(CONFIG, "status", env={"OUTBOX_JSON": "maybe"}, says="OUTBOX_JSON")
         self.refused(CONFIG, "status", env={"OUTBOX_STORE": "mysql:x"}, says="OUTBOX_STORE")
 
-    def test_without_a_store_the_three_ways_are_told(self):
+    def test_missing_store_error_names_the_three_ways_to_set_it(self):
         self.refused(CONFIG, "status", env={"OUTBOX_STORE": ""}, says=["--store", "OUTBOX_STORE", "[outbox]", "-c"])
 
     def test_passwords_are_masked(self):
@@ -613,7 +613,7 @@ class Inspect(CliCase):
         self.drain("--consumer", "good", "--sink", f"file:{self.path('out')}", "--consumer", "bad", "--events", "order.*",
                    "--sink", "exec:echo no >&2; exit 65", *more)
 
-    def test_status_of_an_empty_house(self):
+    def test_status_of_an_empty_outbox(self):
         status = self.json("status")
         self.assertEqual((status["store"]["events"], status["store"]["head"], status["consumers"]), (4, 4, []))
         self.assertIn("4 events kept, head 4", self.outbox("status").stdout)
@@ -721,7 +721,7 @@ class Inspect(CliCase):
         for sub in ("show", "pause", "resume", "remove"):
             self.refused(DATA, "consumers", sub, "none", says='"none"')
 
-    def test_trim_deletes_unneeded_events_and_names_what_pins(self):
+    def test_trim_deletes_unneeded_events_and_names_blockers(self):
         self.deliver()
         self.outbox("consumers", "pause", "good")
         self.emit("order.paid")
@@ -754,13 +754,13 @@ class Relay(CliCase):
         super().setUp()
         self.init()
 
-    def test_refuses_to_run_nothing_or_something_half_configured(self):
+    def test_refuses_to_run_without_complete_configuration(self):
         self.refused(CONFIG, "relay", says=["--consumer", "[consumer NAME]"])
         self.refused(CONFIG, "relay", "--consumer", "a", says=['"a"', "sink"])
         self.refused(USAGE, "relay", "--consumer", "a", "--sink", "stdout:", "--consumer", "a", says='"a"')
         self.refused(CONFIG, "relay", "--consumer", "a", "--sink", "stdout:", env={"OUTBOX_STORE": ""}, says="--store")
 
-    def test_drain_delivers_everything_and_ends(self):
+    def test_drain_delivers_everything_and_exits(self):
         ids = [self.emit("a", f"k/{i}", i) for i in range(5)]
         done = self.drain("--consumer", "c", "--sink", "stdout:")
         lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -781,7 +781,7 @@ class Relay(CliCase):
         self.assertEqual([l["type"] for l in self.ndjson(self.path("a.out"))], ["x.y"])
         self.assertEqual([l["type"] for l in self.ndjson(self.path("b.out"))], ["z"])
 
-    def test_sigterm_and_sigint_stop_it_in_order(self):
+    def test_sigterm_and_sigint_stop_it_gracefully(self):
         for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
             relay = self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}")
             id = self.emit("a")
@@ -790,7 +790,7 @@ class Relay(CliCase):
             relay.wait(0)
             self.assertIn(f"stopped by {name}", relay.output())
 
-    def test_a_second_signal_ends_it_at_once(self):
+    def test_second_signal_ends_it_at_once(self):
         self.emit("a")
         # A delivery that lasts as long as the relay does, and leaves nobody behind.
         relay = self.relay("--consumer", "c", "--sink", "exec:touch busy; while kill -0 $PPID; do sleep 0.01; done")

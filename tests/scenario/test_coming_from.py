@@ -36,7 +36,7 @@ class Named:
                         "--consumer", "late", "--sink", "exec:exit 75", "--retry", "base=1h,cap=1h,attempts=5,jitter=none"):
             wait_until(lambda: shown() == wanted, what=lambda: str(shown()))
 
-    def test_listeners_and_dead_letters_are_there_by_their_names(self):
+    def test_listeners_and_dead_letters_keep_their_names(self):
         self.mess()
         error = "exit status 65: no such room"
         self.assertEqual(self.rows("outbox_dead_letters", "listener_id, outbox_event_id, error, failed_at IS NOT NULL"),
@@ -47,7 +47,7 @@ class Named:
         self.outbox("dead", "retry", "--all", "--consumer", "dead")
         self.assertEqual(self.rows("outbox_dead_letters", "*") + self.rows("outbox_dlq", "*"), [])
 
-    def test_a_retry_is_counted_and_forgotten_once_it_succeeds(self):
+    def test_retry_is_counted_and_cleared_on_success(self):
         self.emit("a", "k/1")
         self.emit("a", "k/2")
         self.drain("--consumer", "late", "--retry", "base=1ms,cap=1ms,attempts=2,outage=0s", "--sink",
@@ -56,7 +56,7 @@ class Named:
         self.assertEqual(self.rows("outbox_listeners", "listener_id, last_processed_id, retry_count, retry_after, last_error"),
                          [("late", 2, 0, None, None)])
 
-    def test_a_table_of_the_applications_own_keeps_its_name(self):
+    def test_application_table_keeps_its_name(self):
         self.before_init()
         self.sql(f"CREATE TABLE {self.NAME.format('outbox_dead_letters')} (mine text)")
         self.outbox("init")
@@ -76,7 +76,7 @@ class NamedOnSqlite(Named, Case):
         self.db.unlink()
         self.db.touch()
 
-    def test_the_inbox_is_there_by_its_names(self):
+    def test_inbox_has_the_documented_names(self):
         self.sql("INSERT INTO outbox_handled (handler, key, hash, at) VALUES ('shop.stock', 'k', 0, 1)")
         self.assertEqual(self.rows("outbox_event_handled", "handler_name, idempotency_key, handled_at"), [("shop.stock", "k", 1)])
         self.assertEqual(self.rows("outbox_consumed_events", "event_id, consumer, consumed_at"), [("k", "shop.stock", 1)])
@@ -88,7 +88,7 @@ class NamedOnPostgres(Named, PgCase):
     def before_init(self):
         self.sql("DROP SCHEMA outbox CASCADE; CREATE SCHEMA outbox")
 
-    def test_the_inbox_is_there_by_its_names(self):
+    def test_inbox_has_the_documented_names(self):
         self.sql("SELECT outbox.handle_once('shop.stock', 'k')")
         self.assertEqual(self.rows("event_handled", "handler_name, idempotency_key, handled_at IS NOT NULL"), [("shop.stock", "k", True)])
         self.assertEqual(self.rows("consumed_events", "event_id, consumer, consumed_at IS NOT NULL"), [("k", "shop.stock", True)])
@@ -104,7 +104,7 @@ class NamedOnPostgres(Named, PgCase):
         self.assertEqual(self.rows("outbox", "id, topic, event_type, payload, dispatched_at IS NOT NULL, stream_id"),
                          [(1, "message:created", "message:created", {"authorType": "user"}, True, None)])
 
-    def test_a_service_has_its_own_by_its_name(self):
+    def test_each_service_has_its_own_named_inbox(self):
         of_service = {"OUTBOX_STORE": self.store + "&schema=tenant_outbox"}
         self.outbox("init", env=of_service)
         self.emit("tenant.created", "tenant/7", {}, env=of_service)
@@ -114,14 +114,14 @@ class NamedOnPostgres(Named, PgCase):
                          [("tenant.created", "exit status 65")])
         self.outbox("migrate", "validate", env=of_service)
 
-    def test_they_are_compared_and_one_that_is_taken_is_no_fault(self):
+    def test_names_are_compared_and_taken_ones_are_allowed(self):
         self.outbox("migrate", "validate")
         self.sql("DROP VIEW outbox.outbox_listeners")
         self.assertIn("outbox_listeners is missing", self.outbox("migrate", "validate", status=1).stdout)
         self.sql("CREATE TABLE outbox.outbox_listeners (mine text)")
         self.outbox("migrate", "validate")
 
-    def test_a_part_never_reads_tables_of_the_application(self):
+    def test_part_never_reads_tables_of_the_application(self):
         self.sql("DROP VIEW outbox.outbox_dead_letters; CREATE TABLE outbox.outbox_dead_letters (mine text)")
         roles = {part: self.role(part) for part in ("producer", "consumer", "operator")}
         may = {part: {name for (name,) in self.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND "
@@ -186,7 +186,7 @@ def spans(text):
 
 
 class Words(unittest.TestCase):
-    def test_every_source_has_a_section_with_its_words(self):
+    def test_every_source_system_has_a_section_in_its_terms(self):
         found = sections()
         self.assertEqual(list(found), list(WORDS))
         for heading, words in WORDS.items():
@@ -245,19 +245,19 @@ class Names(PgCase):
         config.write_text("\n".join(lines) + "\n")
         return scope is not None and self.outbox("-c", config, "config", "check", status=None).returncode == 0
 
-    def test_every_name_that_is_given_for_theirs_is_there(self):
+    def test_every_equivalent_name_exists(self):
         for heading, text in sections().items():
             for left, here in rows(text):
                 for name in spans(here):
                     with self.subTest(section=heading, there=left, here=name):
                         self.assertTrue(self.is_there(name), "no such name")
 
-    def test_a_name_that_is_not_there_would_be_noticed(self):
+    def test_missing_name_would_be_noticed(self):
         for name in ("outbox.claims()", "outbox.listeners", "outbox events lost", "--idempotent", "outbox_emits()", "outbox_depths",
                      "retry = slowly", "leases", "outbox migrate gen --sorvice", "OUTBOX_REJECTED"):
             with self.subTest(name=name): self.assertFalse(self.is_there(name))
 
-    def test_every_config_file_of_the_page_is_taken(self):
+    def test_every_config_file_on_the_page_is_valid(self):
         found = [text for language, text in FENCE.findall(PAGE.read_text()) if language == "ini"]
         self.assertTrue(found)
         for text in found:
@@ -284,7 +284,7 @@ class Examples:
         mark = re.match(r"(?:--|#) (SQLite|PostgreSQL)\n", text)
         return (mark[1] if mark else self.USUAL[language]) in (self.STORE, "both")
 
-    def test_they_print_what_is_shown(self):
+    def test_examples_print_the_documented_output(self):
         self.init()
         script, shown = self.script()
         self.assertGreater(len(shown), 4)

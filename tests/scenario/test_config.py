@@ -27,7 +27,7 @@ class ConfigCase(Case):
 
 
 class Check(ConfigCase):
-    def test_everything_that_is_wrong_is_listed_with_file_and_line(self):
+    def test_every_error_is_listed_with_file_and_line(self):
         self.write("o.conf", """stray = 1
 [outbox]
 stor = sqlite:x
@@ -69,7 +69,7 @@ webhook-ca-file = neither
                          [str(line) for line, _ in expected])
         self.assertNotIn("secret@", said.stderr)
 
-    def test_it_refuses_what_a_relay_refuses_in_the_same_words(self):
+    def test_config_check_gives_the_same_errors_as_a_relay(self):
         secret = self.write("secrets", "this is no secret\n")
         for options in ({"sink": "redis://127.0.0.1/0"}, {"sink": "redis://:pw@127.0.0.1/0?stream=s"},
                         {"sink": "redis://127.0.0.1/0?stream=s&password-file=none"},
@@ -92,7 +92,7 @@ webhook-ca-file = neither
                 self.assertRegex(check.stderr, r"outbox: o\.conf:\d+: ")
         self.assertEqual(self.json("consumers", "list"), [])
 
-    def test_everything_that_is_wrong_within_one_url_is_listed(self):
+    def test_every_error_in_a_url_is_listed(self):
         for sink, expected in (
                 ("redis://u:pw@127.0.0.1:70000/x?maxlen=0&replicas=99&bogus=1&stream={nonsense}",
                  ("password", "port", "database number", "maxlen", "replicas", "bogus", "nonsense")),
@@ -107,7 +107,7 @@ webhook-ca-file = neither
                 self.assertEqual(len(got), len(expected), got)
                 for says in expected: self.assertTrue(any(says in text for _, text in got), (says, got))
 
-    def test_an_address_inside_is_refused_however_it_is_written(self):
+    def test_internal_addresses_are_refused_in_any_notation(self):
         for host in ("10.0.0.1.", "0x0a.1", "012.0.0.1", "167772161", "10.1.", "[::ffff:10.0.0.1]", "%31%30.0.0.1", "１０.0.0.1", "⑩.0.0.1",
                      "10。0。0。1", "１０.0.0.1."):
             with self.subTest(host=host):
@@ -115,7 +115,7 @@ webhook-ca-file = neither
                 (_, text), = self.problems("-c", "o.conf")
                 self.assertRegex(text, r"this is a private address; if it is what you mean, set webhook-allow = (::ffff:)?10\.0\.0\.1$")
 
-    def test_a_store_that_no_relay_could_open_is_refused_by_both(self):
+    def test_unopenable_store_is_refused_by_check_and_relay(self):
         for store in ("sqlite:", "postgres://h:99999/db", "postgres://h/db?sslmode=bogus", "postgres://h/db?port=1,2",
                       "postgres://h/db?target_session_attrs=x", "postgres://h/db?bogus=1", "postgres://h/db?schema=pg_x"):
             with self.subTest(store=store):
@@ -125,7 +125,7 @@ webhook-ca-file = neither
                 relay = self.outbox("relay", "-c", "o.conf", status=CONFIG, env=env).stderr
                 self.assertIn(relay.splitlines()[-1].removeprefix("outbox: "), check)
 
-    def test_flags_environment_and_missing_things_are_named_too(self):
+    def test_flags_environment_and_missing_settings_are_named_too(self):
         self.assertEqual(self.problems("--consumer", "a", "--sink", "exec:")[0][0], "--sink")
         got = self.problems(env={"OUTBOX_LEASE": "soon", "OUTBOX_LANES": "many", "OUTBOX_STORE": ""})
         self.assertEqual([where for where, _ in got][:2], ["OUTBOX_LANES", "OUTBOX_LEASE"] if got[0][0] == "OUTBOX_LANES"
@@ -149,7 +149,7 @@ webhook-ca-file = neither
         secret.chmod(0o640)
         self.assertEqual(self.json("config", "check", *args)["warnings"], [])
 
-    def test_connect_asks_store_and_sinks_and_leaves_nothing(self):
+    def test_connect_checks_store_and_sinks_and_leaves_no_trace(self):
         port = servers.free_port()
         sinks = {"a": f"file:{self.path('no')}/x", "b": f"redis://127.0.0.1:{port}/0?stream=s", "c": f"http://127.0.0.1:{port}/",
                  "d": "exec:true", "e": f"file:{self.path('new')}"}
@@ -165,7 +165,7 @@ webhook-ca-file = neither
         said = self.outbox("config", "check", "--connect", "--consumer", "e", "--sink", f"file:{self.path('new')}").stdout
         self.assertIn("ok, 1 consumer", said)
 
-    def test_a_reload_with_an_unusable_sink_is_refused_whole(self):
+    def test_reload_with_an_unusable_sink_is_refused_entirely(self):
         good = f"[outbox]\nstore = {self.store}\n[consumer a]\nsink = file:{self.path('out')}\n"
         self.write("o.conf", good)
         with self.relay("-c", "o.conf") as relay:
@@ -204,7 +204,7 @@ class Environment(ConfigCase):
         flags = self.show("-c", "o.conf", "--consumer", "z", OUTBOX_CONSUMERS="b")
         self.assertEqual({section for section, _ in flags}, {"outbox", "consumer z"})
 
-    def test_what_fits_nothing_or_two_is_refused(self):
+    def test_unknown_or_ambiguous_variables_are_refused(self):
         base = {"OUTBOX_CONSUMERS": "search,mail-eu", "OUTBOX_CONSUMER_SEARCH_SINK": "file:x", "OUTBOX_CONSUMER_MAIL_EU_SINK": "file:y"}
         for more, where, says in (
                 ({"OUTBOX_CONSUMER_SAERCH_EVENTS": "a.*"}, "OUTBOX_CONSUMER_SAERCH_EVENTS", "OUTBOX_CONSUMER_SEARCH_EVENTS?"),
@@ -220,7 +220,7 @@ class Environment(ConfigCase):
                 self.assertIn(says, said)
                 self.assertIn(where, [w for w, _ in self.problems(env={**base, **more})])
 
-    def test_a_variable_that_misspells_a_setting_is_refused(self):
+    def test_variable_that_misspells_a_setting_is_refused(self):
         self.init()
         for name, meant in (("LAESE", "LEASE"), ("LEAS", "LEASE"), ("LEASEE", "LEASE"), ("LEESE", "LEASE"), ("DRAIN_DEADLIN", "DRAIN_DEADLINE"),
                             ("LIMITS", "LIMIT"), ("STORES", "STORE")):
@@ -230,13 +230,13 @@ class Environment(ConfigCase):
         for name in ("LAESE", "WORKER", "TOPIC", "HOST", "SINKS", "SEED", "TEST_PG", "PORT", "TYPE", "CONSUMER", "REDIS_PASSWORD"):
             self.outbox("status", env={f"OUTBOX_{name}": "" if name == "LAESE" else "1"})
 
-    def test_what_is_not_for_us_is_passed_over(self):
+    def test_unrelated_variables_are_ignored(self):
         self.outbox("status", env={"OUTBOX_CONSUMER_SEARCH_EVENTS": "a.*"})  # a relay's business
         self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}",
                    env={"OUTBOX_CONSUMER_X_SERVICE_HOST": "10.0.0.1", "OUTBOX_CONSUMER_X_PORT": "tcp://10.0.0.1:80",
                         "OUTBOX_CONSUMER_X_PORT_80_TCP_ADDR": "10.0.0.1", "OUTBOX_CONSUMER_A_EVENTS": ""})
 
-    def test_a_command_sees_no_setting_of_the_relay(self):
+    def test_command_sees_no_setting_of_the_relay(self):
         self.emit("t")
         self.drain(env={"OUTBOX_CONSUMERS": "a", "OUTBOX_CONSUMER_A_SINK": f"exec:env >{self.path('env')}",
                         "OUTBOX_LEASE": "20s", "OUTBOX_REDIS_PASSWORD": "geheim"})

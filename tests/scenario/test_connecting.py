@@ -35,7 +35,7 @@ class Page(Case):
         text = re.sub(r"db1\.example:5432", "127.0.0.1:1", text)
         return re.sub(r"db2?\.example", "127.0.0.1", text).replace("5432", port)
 
-    def test_its_examples_print_what_it_shows(self):
+    def test_examples_print_what_the_page_shows(self):
         found, mark = shell_blocks(PAGE), "-- end of block --"
         self.assertGreater(len(found), 3)
         script = "set -euo pipefail\n" + "".join(f"{self.local(text)}\necho '{mark}'\n" for text, _ in found)
@@ -70,7 +70,7 @@ class Old(Case):
                     guest.sendall(hello)
                     while guest.recv(4096): pass  # nobody asks it anything before the end
 
-    def test_a_too_old_server_is_refused_before_any_query(self):
+    def test_too_old_server_is_refused_before_any_query(self):
         for args in (["init"], ["status"], ["doctor"], ["relay", "--consumer", "mail", "--sink", "stdout:"]):
             with self.subTest(command=args[0]):
                 said = self.outbox(*args, status=CONFIG).stderr

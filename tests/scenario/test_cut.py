@@ -51,20 +51,20 @@ class Cut:
     def settled_nothing(self):
         self.assertEqual(self.state(), (1, 0, 0))
 
-    def test_without_its_burial_no_failure_is_settled(self):
+    def test_failure_without_its_burial_is_not_settled(self):
         self.cut_and_mended("INSERT", "dead", self.settled_nothing)
 
-    def test_an_open_claim_buries_and_records_nothing(self):
+    def test_open_claim_buries_and_records_nothing(self):
         self.cut_and_mended("DELETE", "claim", self.settled_nothing)
 
-    def test_without_its_record_no_event_is_settled_and_none_buried(self):
+    def test_event_without_its_record_is_not_settled_or_buried(self):
         self.cut_and_mended("INSERT", "receipt", self.settled_nothing)
 
-    def test_without_its_claim_no_position_moves(self):
+    def test_position_does_not_move_without_its_claim(self):
         before = self.position()
         self.cut_and_mended("INSERT", "claim", lambda: self.assertEqual((self.position(), self.state()), (before, (0, 0, 0))))
 
-    def test_without_the_move_of_the_position_nothing_is_claimed(self):
+    def test_nothing_is_claimed_unless_the_position_moves(self):
         verb = "INSERT" if isinstance(self, PgCase) else "UPDATE"  # a lane's change is a new row in PostgreSQL
         self.cut_and_mended(verb, "lane", lambda: self.assertEqual(self.state(), (0, 0, 0)))
 

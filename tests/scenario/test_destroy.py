@@ -31,7 +31,7 @@ class Destroying(Case):
         os.close(main)
         return child.returncode, said
 
-    def test_without_a_terminal_they_want_to_be_told(self):
+    def test_destructive_commands_need_a_flag_without_a_terminal(self):
         for args, says in ((["dead", "drop", "--all"], "delete 6 dead letters of several consumers: a 3, b 3"),
                            (["dead", "drop", "--all", "--consumer", "a"], "delete 3 dead letters: a 3"),
                            (["dead", "drop", "1", "--consumer", "b"], "delete 1 dead letter: b 1"),
@@ -49,7 +49,7 @@ class Destroying(Case):
         self.assertEqual(self.letters(), 6)
         self.assertEqual(len(self.json("consumers", "list")), 3)
 
-    def test_on_a_terminal_they_ask_and_only_yes_is_a_yes(self):
+    def test_terminal_prompt_accepts_only_yes(self):
         for answer in ("", "n", "no", "maybe", "yess"):
             status, said = self.asked(answer, "dead", "drop", "--all")
             self.assertEqual((status, self.letters()), (FOUND, 6))
@@ -64,7 +64,7 @@ class Destroying(Case):
         self.assertEqual(self.asked("no", "trim", "--older-than", "0s")[0], FOUND)
         self.assertIn("deleted 3 events", self.asked("y", "trim", "--older-than", "0s")[1])
 
-    def test_a_dry_run_says_what_would_be_done_and_does_nothing(self):
+    def test_dry_run_reports_the_plan_and_changes_nothing(self):
         would = self.json("dead", "drop", "--all", "--dry-run")
         self.assertEqual(would, {"dropped": 6, "dry_run": True, "consumers": {"a": 3, "b": 3}})
         self.assertEqual(self.outbox("dead", "retry", "--all", "--dry-run").stdout,
@@ -78,7 +78,7 @@ class Destroying(Case):
         self.assertEqual(did, {**would, "dry_run": False})
         self.assertEqual(self.json("consumers", "remove", "good", "--yes")["now"], "removed")
 
-    def test_nothing_to_lose_is_not_asked_about(self):
+    def test_no_confirmation_if_nothing_would_be_lost(self):
         self.outbox("dead", "drop", "--all", "--yes")
         self.assertEqual(self.outbox("dead", "drop", "--all").stdout, "0 dead letters dropped\n")
         self.outbox("trim", "--older-than", "100h")

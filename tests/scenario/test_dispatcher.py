@@ -24,7 +24,7 @@ class Configured:
 
 
 class Shown(Configured, Case):
-    def test_it_has_the_numbers_of_the_document_and_says_where_from(self):
+    def test_preset_has_documented_values_and_names_its_source(self):
         shown = self.settings(*self.conf())
         for name, value in NUMBERS.items():
             self.assertEqual((shown[name]["value"], shown[name]["origin"], shown[name]["where"]),
@@ -36,7 +36,7 @@ class Shown(Configured, Case):
         self.assertEqual({n: flags[n]["value"] for n in NUMBERS}, NUMBERS)
         self.assertRegex(self.outbox("config", "show", *self.conf()).stdout, r"batch +50 +preset at d\.conf:2")
 
-    def test_what_is_set_beside_it_wins(self):
+    def test_explicit_settings_override_the_preset(self):
         args = self.conf("batch = 7", "poll = 2s")
         shown = self.settings(*args, "--lease", "5s")
         self.assertEqual({n: (shown[n]["value"], shown[n]["origin"]) for n in NUMBERS},
@@ -113,7 +113,7 @@ class Dispatcher(Configured):
         self.assertEqual(self.sql(self.EPOCHS), [(claims + 1,)])
         self.assertEqual({e: r for e, r in self.receipts().items() if e != last}, recorded)
 
-    def test_a_claim_lasts_30_seconds_and_holds_50(self):
+    def test_claim_lasts_30_seconds_and_holds_50(self):
         """From what others see in the store while a delivery does not end."""
         self.emit_many({"type": "t", "payload": i} for i in range(60))
         args = ["--consumer", "c", "--preset", "dispatcher", "--concurrency", "1", "--sink", "exec:cat > got; sleep 60"]

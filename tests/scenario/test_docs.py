@@ -156,7 +156,7 @@ class Readme(Runs, PgCase):
     def test_examples_of_the_readme_print_what_it_shows(self):
         self.run_blocks(README, shop=self.store)
 
-    def test_its_producer_in_python_emits(self):
+    def test_python_producer_of_the_page_emits(self):
         import psycopg2
         self.init()
         self.sql("CREATE TABLE orders (id bigint, paid boolean); INSERT INTO orders VALUES (42, false)")
@@ -167,7 +167,7 @@ class Readme(Runs, PgCase):
                          [("order.paid", "42", '{"total": 99}', True)])
 
 
-    def test_the_types_that_java_sends_are_taken(self):
+    def test_java_parameter_types_are_accepted(self):
         """JDBC calls a string varchar, and a long int8."""
         self.init()
         for n, kinds in enumerate(("varchar, varchar, varchar, varchar", "varchar, varchar, int8, varchar")):
@@ -191,7 +191,7 @@ class Recipes(Case):
     # What their second steps declare.
     DECLARED = "#include \"sink/sink.h\"\nextern const struct sink_ops spool_ops;\n"
 
-    def test_files_they_show_compile(self):
+    def test_files_shown_on_the_page_compile(self):
         shown = [text for language, text, _ in blocks(ROOT / "docs" / "extending.md")
                  if language == "c" and text.lstrip().startswith(("#include", "/*"))]
         self.assertEqual(len(shown), 2)
@@ -204,23 +204,23 @@ class Recipes(Case):
 
 
 class Conformance(unittest.TestCase):
-    def test_has_a_row_for_each_point(self):
+    def test_conformance_has_a_row_for_each_point(self):
         self.assertEqual(len({row.name for row in rows.rows()}), 51)
         self.assertEqual(len(rows.rows()), 51)
 
     @unittest.skipUnless(CONTRACT, "CONTRACT.md is not kept beside this source")
-    def test_quotes_every_row_of_the_contract_word_by_word(self):
+    def test_conformance_quotes_the_contract_verbatim(self):
         contract = re.findall(r"^\| (C\d+\.\d+) \| (.*) \|$", CONTRACT.read_text(), re.MULTILINE)
         self.assertEqual([(row.name, row.what) for row in rows.rows()], contract)
 
-    def test_every_row_names_tests_on_each_store_it_speaks_of(self):
+    def test_every_row_names_tests_for_each_of_its_stores(self):
         for row in rows.rows():
             with self.subTest(row=row.name):
                 self.assertLessEqual(set(row.stores) | set(row.gaps), set(rows.STORES))
                 self.assertTrue(row.tests)
                 self.assertEqual(set(row.stores) - {store for on in row.tests.values() for store in on}, set())
 
-    def test_a_row_is_proven_only_by_tests_on_its_stores(self):
+    def test_row_is_proven_only_by_tests_on_its_stores(self):
         """What ./test --rows says of a row whose test passed on one store, was skipped on the other, or is not there."""
         def said(*lines, cell="both: `scenario/test_x.py:test_y`", stores="PostgreSQL, SQLite"):
             job = types.SimpleNamespace(label="scenario/test_x.py", output="\n".join(lines))
@@ -235,7 +235,7 @@ class Conformance(unittest.TestCase):
         self.assertEqual(said(*on_both, stores="PostgreSQL, SQLite, memory"), ["no test on memory"])
         self.assertEqual(said(*on_both, stores="PostgreSQL, MariaDB (not yet)"), [])
 
-    def test_a_c_program_tells_its_stores_by_its_groups_or_its_name(self):
+    def test_c_program_names_its_stores_by_group_or_name(self):
         def ran(label, *lines):
             return rows.results(types.SimpleNamespace(label=label, output="\n".join(lines)))
         self.assertEqual(ran("store_sqlite", "ok 1 - a", "# ok - sqlite", "1..1", "not ok 1 - a", "# not ok - memory"),
@@ -245,19 +245,19 @@ class Conformance(unittest.TestCase):
 
 
 class References(unittest.TestCase):
-    def test_every_test_that_is_named_exists(self):
+    def test_every_named_test_exists(self):
         for path in documents():
             for name, case in TEST_NAME.findall(path.read_text()):
                 with self.subTest(document=path.name, test=f"{name}:{case}"):
                     self.assertTrue(has_test(name, case), "no such test")
 
-    def test_a_test_that_does_not_exist_would_be_noticed(self):
+    def test_missing_test_would_be_noticed(self):
         self.assertTrue(has_test("contract/store_lease.c", "live_claim_is_never_stolen"))
         self.assertFalse(has_test("contract/store_lease.c", "live_claim_is_never"))
         self.assertFalse(has_test("contract/store.c", "must"))
-        self.assertFalse(has_test("scenario/test_docs.py", "test_a_test_that_does_not"))
+        self.assertFalse(has_test("scenario/test_docs.py", "test_missing_test_would"))
 
-    def test_relative_links_lead_somewhere(self):
+    def test_relative_links_resolve(self):
         for path in documents():
             for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
                 if re.match(r"[a-z]+:", link): continue
@@ -267,7 +267,7 @@ class References(unittest.TestCase):
                     self.assertTrue(target.exists(), "no such file")
                     if anchor: self.assertIn(anchor, anchors(target))
 
-    def test_every_file_that_is_named_exists(self):
+    def test_every_named_file_exists(self):
         for path in documents():
             for name in re.findall(r"`((?:src|include|sql|tests|bench|docs|examples|scripts|packaging)/[\w./-]+\.\w+)`",
                                    path.read_text()):
@@ -279,7 +279,7 @@ class References(unittest.TestCase):
         heads = re.findall(r"^## (G\d+)\b", GUARANTEES.read_text(), re.MULTILINE)
         self.assertEqual(heads, [f"G{i}" for i in range(1, 14)])
 
-    def test_every_guarantee_is_attacked_in_its_own_words(self):
+    def test_every_guarantee_has_attacks_under_its_exact_text(self):
         stated = re.findall(r"^## (G\d+) (.*)$", GUARANTEES.read_text(), re.MULTILINE)
         self.assertEqual([(name, text) for name, text, _ in proof.guarantees()], stated)
         for name, _, tests in proof.guarantees():
@@ -289,7 +289,7 @@ class References(unittest.TestCase):
 class Program(unittest.TestCase):
     """What documents say of the program is so."""
 
-    def test_every_command_that_is_named_exists(self):
+    def test_every_named_command_exists(self):
         listed = subprocess.run([BIN, "help"], capture_output=True, text=True, check=True, env=clean_env()).stdout
         commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", listed, re.MULTILINE)
         known = set(commands) | {command.split()[0] for command in commands}
@@ -300,7 +300,7 @@ class Program(unittest.TestCase):
                     if f"{first} list" in known or f"{first} up" in known or f"{first} check" in known:
                         self.assertIn(f"{first} {second}".strip(), known)
 
-    def test_the_oldest_postgresql_is_the_same_everywhere(self):
+    def test_oldest_postgresql_is_the_same_everywhere(self):
         source = (ROOT / "src" / "store" / "postgres" / "connect.c").read_text()
         oldest = re.search(r"#define PG_OLDEST (\d+)", source)[1]
         said = {(path.name, number) for path in documents() if path.name != "CHANGELOG.md"
@@ -308,7 +308,7 @@ class Program(unittest.TestCase):
         self.assertIn(("README.md", oldest), said)
         self.assertEqual({number for _, number in said}, {oldest}, said)
 
-    def test_every_name_that_begins_like_ours_is_ours(self):
+    def test_every_name_with_our_prefix_exists(self):
         """A function or constant of the library, a table, view or trigger of SQLite or MariaDB, a metric."""
         known = SECRETS | {option["env"] for option in options()}
         for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/extra/streams/stream_reader.c")),
@@ -321,14 +321,14 @@ class Program(unittest.TestCase):
 
 
 class Options(unittest.TestCase):
-    def test_every_option_that_is_documented_exists(self):
+    def test_every_documented_option_exists(self):
         known = {"--" + option["name"] for option in options()}
         pages = (OPERATIONS, REFERENCE, FIRST_STEPS, BROKERS, WEBHOOKS)
         named = {option for page in pages for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text())}
         self.assertTrue(named)
         self.assertEqual(named - known, set())
 
-    def test_every_variable_that_is_documented_exists(self):
+    def test_every_documented_variable_exists(self):
         known = {option["env"] for option in options()}
         known |= set(re.findall(r'"(OUTBOX_\w+)"', (ROOT / "src" / "sink" / "exec_env.c").read_text()))
         known |= SECRETS
@@ -425,7 +425,7 @@ class Numbers(unittest.TestCase):
     def words(self, heading):
         return re.sub(r"(?<=\d),(?=\d)", "", " ".join(items(section(REFERENCE, heading))).lower())
 
-    def test_fixed_numbers_are_those_of_the_code(self):
+    def test_documented_constants_match_the_code(self):
         text = self.words("## Fixed numbers")
         for pattern, (folder, name, unit) in self.FIXED.items():
             with self.subTest(constant=name):
@@ -433,13 +433,13 @@ class Numbers(unittest.TestCase):
         known = {match[1] for pattern in self.FIXED for match in re.finditer(pattern, text)}
         self.assertEqual(set(re.findall(r"\d+", text)) - known, set(), "numbers that nothing is compared with")
 
-    def test_numbers_elsewhere_are_those_of_the_code(self):
+    def test_numbers_elsewhere_match_the_code(self):
         for page, pattern, folder, name, unit in self.ELSEWHERE:
             text = re.sub(r"(?<=\d),(?=\d)", "", re.sub(r"\s+", " ", (ROOT / "docs" / page).read_text()).lower())
             with self.subTest(page=page, words=pattern):
                 self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant(folder, name)])
 
-    def test_defaults_of_a_brokers_url_are_those_of_the_code(self):
+    def test_broker_url_defaults_match_the_code(self):
         """`name` (`default`) in the lists of docs/brokers.md is a row of that broker's table of options."""
         def rows(*files):
             text = "".join((ROOT / "src" / "sink" / file).read_text() for file in files)
@@ -453,13 +453,13 @@ class Numbers(unittest.TestCase):
                 if name == "routing-key": continue  # it depends on the format
                 with self.subTest(broker=broker, name=name): self.assertEqual(known.get(name), default)
 
-    def test_limits_of_an_event_are_those_of_the_code(self):
+    def test_event_limits_match_the_code(self):
         text = self.words("## Limits of an event")
         for pattern, (name, unit) in self.LIMITS.items():
             with self.subTest(constant=name, words=pattern):
                 self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant("event", name)])
 
-    def test_retry_presets_are_those_of_the_code(self):
+    def test_retry_presets_match_the_code(self):
         source = (ROOT / "src" / "engine" / "retry.c").read_text()
         ms = {"s": 10**3, "min": 60 * 10**3, "h": 3600 * 10**3}
         said = {name: (int(base) * ms[bu], int(cap) * ms[cu], jitter == "full", int(n)) for name, base, bu, cap, cu, jitter, n in
@@ -472,7 +472,7 @@ class Numbers(unittest.TestCase):
                 self.assertEqual((eval(fields["base_ms"]), eval(fields["cap_ms"]), fields.get("jitter", "true") == "true", int(fields["attempts"])),
                                  (base, cap, jitter, attempts))
 
-    def test_how_many_bugs_the_simulator_is_tried_with(self):
+    def test_documented_number_of_planted_bugs_is_right(self):
         patches = len(list((ROOT / "tests" / "sim" / "bugs").glob("*.patch")))
         said = re.findall(r"each of (\d+) deliberate bugs is detected", (ROOT / "docs" / "proof.md").read_text())
         self.assertEqual(said, [str(patches)])

@@ -85,7 +85,7 @@ class PgDoctor(Doctor, Case):
 
 
 class Server(PgDoctor):
-    def test_a_healthy_outbox_has_nothing(self):
+    def test_healthy_outbox_has_no_findings(self):
         self.emit("order.paid", "order/1")
         with self.relay("--consumer", "mail", "--sink", f"file:{self.path('out')}"):
             wait_until(lambda: self.ndjson(self.path("out")))
@@ -98,7 +98,7 @@ class Server(PgDoctor):
                               "retention"}, {f[1] for f in found})
         self.assertRegex(text, r"(?s)\A(ok +[a-z-]+ +[^\n]+\n)+all is well: 0 problems, 0 warnings, 0 notes\n\Z")
 
-    def test_it_changes_nothing(self):
+    def test_doctor_changes_nothing(self):
         self.sql("SELECT outbox.register('mail')")
         self.emit("order.paid")
         look = "SELECT (SELECT string_agg(t::text, ',') FROM outbox.{} t)"
@@ -108,7 +108,7 @@ class Server(PgDoctor):
         self.assertEqual(([self.sql(look.format(t)) for t in tables],
                           self.sql("SELECT pg_snapshot_xmax(pg_current_snapshot())")), before)
 
-    def test_an_old_transaction_and_its_session(self):
+    def test_old_transaction_and_its_session(self):
         db = self.connect()
         db.cursor().execute("SELECT outbox.emit('order.paid', NULL, NULL, '{}')")
         pid = db.info.backend_pid
@@ -118,7 +118,7 @@ class Server(PgDoctor):
         db.rollback()
         self.doctor("--patience", "0s")
 
-    def test_an_open_transaction_makes_no_consumer_look_stuck(self):
+    def test_open_transaction_makes_no_consumer_look_stuck(self):
         db = self.connect()
         db.cursor().execute("SELECT outbox.emit('order.paid', NULL, NULL, '{}')")
         self.emit("order.sent")
@@ -127,7 +127,7 @@ class Server(PgDoctor):
         self.alter_events("UPDATE outbox.event SET created_at = created_at - interval '1 hour'")
         self.doctor()
 
-    def test_an_ordinary_role_cannot_see_other_transactions(self):
+    def test_ordinary_role_cannot_see_other_transactions(self):
         role, store = self.role()
         self.outbox("grant", "consumer", role)
         self.outbox("grant", "operator", role)
@@ -145,20 +145,20 @@ class Server(PgDoctor):
         self.sql(f"ALTER DATABASE {self.dbname} SET synchronous_commit = off")
         self.one("warning", "durability", "every role in this database")
 
-    def test_a_pooler_makes_relays_poll(self):
+    def test_pooler_makes_relays_poll(self):
         with servers.PgBouncer(self.pg) as pooler:
             self.one("warning", "wakeup", "pooler", "look every few milliseconds", args=("--store", pooler.url(self.dbname)))
 
-    def test_a_doorbell_that_is_switched_off_is_noted(self):
+    def test_disabled_wake_ups_are_noted(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET outbox.wakeup = 'off'")
         self.assertIn("note", [f[0] for f in self.doctor() if f[1] == "wakeup" and "outbox.wakeup" in f[2]])
 
-    def test_another_clock(self):
+    def test_clock_difference_is_found(self):
         self.sql("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
                  "'SELECT statement_timestamp() - interval ''90 seconds'''")
         self.one("warning", "clock", "the store's clock is 1m", "behind this one")
 
-    def test_dead_rows_that_are_not_removed(self):
+    def test_unremovable_dead_rows_are_found(self):
         self.sql("INSERT INTO outbox.parked (consumer, seq, key, attempts) SELECT 'x', g, 0, 0 FROM "
                  "generate_series(1, 60000) g; DELETE FROM outbox.parked")
         servers.forget_connections()  # a session tells what it did when it ends, or much later
@@ -167,7 +167,7 @@ class Server(PgDoctor):
 
 
 class Roles(PgDoctor):
-    def test_what_a_role_lacks_is_named_and_with_it_a_relay_works(self):
+    def test_missing_privileges_are_named_and_sufficient(self):
         role, store = self.role()
         self.assertIn(("problem", "grants"), [f[:2] for f in self.bad("--store", store)])
         self.outbox("grant", "consumer", role)
@@ -188,7 +188,7 @@ class Roles(PgDoctor):
         self.sql(f"REVOKE SELECT ON SEQUENCE outbox.epoch FROM {role}")
         self.one("problem", "grants", 'SELECT on "outbox".epoch', args=("--store", store))
 
-    def test_a_closed_schema(self):
+    def test_schema_without_usage_is_found(self):
         role, store = self.role()
         found = self.bad("--store", store)
         self.assertIn(("problem", "grants", f'schema "outbox" is closed to role "{role}"'), [f[:3] for f in found])
@@ -198,7 +198,7 @@ class Consumers(PgDoctor):
     def age(self, interval):
         self.alter_events(f"UPDATE outbox.event SET created_at = created_at - interval '{interval}'")
 
-    def test_a_stuck_one_and_an_abandoned_one(self):
+    def test_stuck_and_abandoned_consumers_are_found(self):
         self.sql("SELECT outbox.register('mail')")
         self.emit("order.paid")
         self.doctor()
@@ -212,7 +212,7 @@ class Consumers(PgDoctor):
         self.consume()
         self.doctor()
 
-    def test_a_retry_that_is_not_taken(self):
+    def test_overdue_retry_is_found(self):
         self.emit("order.paid")
         self.sql("SELECT outbox.register('mail')")
         self.sql("SELECT outbox.settle('mail', 'w', c.epoch, '[{\"seq\": 1, \"kind\": \"retry\", \"attempts\": 1, "
@@ -221,7 +221,7 @@ class Consumers(PgDoctor):
         self.one("problem", "consumer", "is stuck", args=("--patience", "1ms"))
         self.assertIn("no route", str([f for f in self.doctor() if f[:2] == ("note", "retry")]))
 
-    def test_a_claim_of_a_worker_that_was_killed(self):
+    def test_claim_of_a_killed_worker_is_found(self):
         self.emit("order.paid")
         relay = self.relay("--consumer", "mail", "--sink", f"exec:echo >>{self.path('begun')}; sleep 60", "--lease",
                            "100ms")
@@ -237,12 +237,12 @@ class Consumers(PgDoctor):
     def json_findings(self, *args):
         return [(f["level"], f["name"]) for f in self.json("doctor", *args, status=None)["findings"]]
 
-    def test_dead_letters(self):
+    def test_dead_letters_are_found(self):
         self.emit("order.paid")
         self.drain("--consumer", "mail", "--sink", "exec:exit 65", "--sweep", "100ms")
         self.one("warning", "dead-letter", 'consumer "mail" has 1 dead letter', "outbox dead list --consumer mail")
 
-    def test_the_consumer_that_keeps_old_events_is_named(self):
+    def test_consumer_that_keeps_old_events_is_named(self):
         self.emit("order.paid")
         self.consume()
         self.age("30 days")
@@ -258,12 +258,12 @@ class Consumers(PgDoctor):
 
 
 class Versions(PgDoctor):
-    def test_no_outbox_an_older_and_a_newer_one(self):
+    def test_missing_older_and_newer_outboxes_are_found(self):
         self.one("problem", "version", "there is no outbox", "outbox init", args=("--store", self.store + "&schema=no"))
         self.sql("UPDATE outbox.meta SET value = '99' WHERE name = 'schema_version'")
         self.one("problem", "version", "version 99", "use a newer outbox")
 
-    def test_a_restore_into_another_cluster(self):
+    def test_restore_into_another_cluster_is_found(self):
         self.sql("UPDATE outbox.meta SET value = '1' WHERE name = 'system_identifier'")
         self.one("problem", "restore", "another cluster")
         self.outbox("status")
@@ -274,7 +274,7 @@ class OtherServers(PgDoctor):
     def setUp(self):
         Case.setUp(self)
 
-    def test_prepared_transactions_and_the_doorbell_beside_them(self):
+    def test_prepared_transactions_and_disabled_wake_ups_are_found(self):
         self.use(server("prepared", max_prepared_transactions=2, max_connections=12))
         self.assertIn(("note", "wakeup"), [f[:2] for f in self.doctor()])
         db = self.connect()
@@ -298,7 +298,7 @@ class OtherServers(PgDoctor):
         self.assertIn("ROLLBACK PREPARED 'it''s \\u001b[31m'", text)
         self.sql("ROLLBACK PREPARED E'it''s \\x1b[31m'")
 
-    def test_connections_nearly_used_up(self):
+    def test_nearly_exhausted_connections_are_found(self):
         self.use(server("prepared", max_prepared_transactions=2, max_connections=12))
         self.doctor()
         servers.forget_connections()
@@ -306,7 +306,7 @@ class OtherServers(PgDoctor):
             self.connect()
         self.one("warning", "connections", "9 of 9 connections")
 
-    def test_a_standby(self):
+    def test_standby_is_found(self):
         self.use(server("standby"))
         self.pg.stop("fast")
         self.pg.write("data/standby.signal", "")
@@ -327,7 +327,7 @@ class OtherServers(PgDoctor):
             return False
         return len(lines) > 7 and lines[0] == str(self.pg.popen.pid) and lines[7].strip() in ("standby", "ready")
 
-    def test_transaction_numbers_that_run_out(self):
+    def test_transaction_id_wraparound_is_found(self):
         pg = server("old", autovacuum_freeze_max_age=2000000000)
         self.use(pg)
         pg.stop("fast")
@@ -345,7 +345,7 @@ class Sqlite(Doctor, Case):
         super().setUp()
         self.init()
 
-    def test_a_healthy_one_has_nothing(self):
+    def test_healthy_database_has_no_findings(self):
         self.emit("order.paid")
         self.consume()
         found = self.doctor()
@@ -353,17 +353,17 @@ class Sqlite(Doctor, Case):
         self.assertLessEqual({"version", "file", "space", "journal", "claim", "clock", "consumer", "retention"},
                              {f[1] for f in found})
 
-    def test_no_file_is_made(self):
+    def test_doctor_creates_no_file(self):
         self.outbox("doctor", "--store", f"sqlite:{self.path('other.db')}", status=DATA)
         self.assertFalse(self.path("other.db").exists())
 
-    def test_without_a_write_ahead_log(self):
+    def test_missing_wal_mode_is_found(self):
         self.sql("PRAGMA journal_mode = DELETE")
         self.one("warning", "journal", "journal mode is delete")
         self.outbox("status")
         self.doctor()
 
-    def test_a_stuck_consumer_and_a_claim_that_ran_out(self):
+    def test_stuck_consumer_and_expired_claim_are_found(self):
         self.emit("order.paid")
         relay = self.relay("--consumer", "mail", "--sink", f"exec:echo >>{self.path('begun')}; sleep 60", "--lease",
                            "100ms")
@@ -377,11 +377,11 @@ class Sqlite(Doctor, Case):
         self.alter_events("UPDATE outbox_event SET created_at = created_at - 600000")
         self.one("problem", "consumer", "is stuck")
 
-    def test_another_version(self):
+    def test_other_schema_version_is_found(self):
         self.sql("UPDATE outbox_meta SET value = '99' WHERE name = 'schema_version'")
         self.one("problem", "version", "version 99")
 
-    def test_a_file_that_cannot_be_written(self):
+    def test_unwritable_file_is_found(self):
         self.sql("PRAGMA journal_mode = DELETE")  # with a log it could not even be read
         prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
         for mode, name in ((0o444, "shop.db"), (0o666, self.dir.name)):

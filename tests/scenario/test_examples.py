@@ -122,7 +122,7 @@ class ExampleCase(PgCase):
 class Claims:
     """What every language must show."""
 
-    def test_a_rollback_leaves_no_event(self):
+    def test_rollback_leaves_no_event(self):
         self.produce(self.language)
         self.assertEqual(self.sql("SELECT customer, total FROM shop_order ORDER BY id"), [("ada", 30), ("ada", 12)])
         self.assertEqual(self.sql("SELECT type, payload FROM outbox.event ORDER BY seq"),
@@ -140,7 +140,7 @@ class Claims:
         self.assertEqual(self.revenue(), {"ada": 42})
         self.assertEqual(self.status("delivered"), 2)
 
-    def test_what_comes_again_takes_effect_once(self):
+    def test_redelivered_event_takes_effect_once(self):
         self.produce(self.language)
         self.consume(self.language)
         for table in "consumer WHERE name", "lane WHERE consumer":  # forgotten, it starts at the beginning again
@@ -148,7 +148,7 @@ class Claims:
         self.consume(self.language)
         self.assertEqual((self.status("delivered"), self.revenue()), (2, {"ada": 42}))
 
-    def test_a_failing_event_holds_only_its_key_until_dead(self):
+    def test_failing_event_holds_only_its_key_until_buried(self):
         bad = self.order(1, "ada", "oops")
         self.order(1, "ada", 1)
         self.order(2, "bob", 2)
@@ -163,13 +163,13 @@ class Claims:
 
     CLASSES = {"python": "InvalidTextRepresentation: ", "node": "DatabaseError: ", "psql": "22P02: "}
 
-    def test_the_error_says_of_which_kind_it_was(self):
+    def test_error_names_its_kind(self):
         self.order(1, "ada", "oops")
         self.consume(self.language)
         error = self.sql("SELECT error FROM outbox.dead")[0][0]
         self.assertTrue(error.startswith(self.CLASSES[self.language]), error)
 
-    def test_draining_does_not_wait_for_what_is_emitted_for_later(self):
+    def test_draining_does_not_wait_for_delayed_events(self):
         self.order(1, "ada", 1, "1h")
         self.order(1, "ada", 2)  # waits behind it
         self.order(2, "bob", 4)
@@ -177,7 +177,7 @@ class Claims:
         self.assertEqual(self.revenue(), {"bob": 4})
         self.assertEqual(self.status("parked"), 2)
 
-    def test_a_lost_connection_is_made_again(self):
+    def test_lost_connection_is_reopened(self):
         worker = self.spawn(*self.PROGRAMS[self.language, "consumer"][:-1])
         end = ("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
                "pid <> pg_backend_pid() AND backend_type = 'client backend'")
@@ -201,7 +201,7 @@ class Claims:
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.dead"), [(0,)])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.parked WHERE attempts > 0"), [(0,)])
 
-    def test_an_event_is_not_handled_before_its_time(self):
+    def test_event_is_not_handled_before_its_time(self):
         self.order(1, "ada", 1, "1s")
         self.order(1, "ada", 2)
         self.order(2, "bob", 4)
@@ -211,7 +211,7 @@ class Claims:
         self.assertEqual(self.sql(late), [(True,)])
         self.assertEqual(self.status("delivered"), 3)
 
-    def test_the_claim_of_a_worker_that_died_is_taken_over(self):
+    def test_claim_of_a_dead_worker_is_taken_over(self):
         self.produce(self.language)
         self.sql("SELECT outbox.register('revenue', events => 'order.*')")
         self.assertEqual(len(self.sql("SELECT * FROM outbox.claim('revenue', 'the late one', lease_ms => 500)")), 2)
@@ -223,7 +223,7 @@ class Claims:
 class Python(Claims, ExampleCase):
     language = "python"
 
-    def test_database_url_says_where(self):
+    def test_database_url_selects_the_database(self):
         nowhere = {"PGHOST": "/nonexistent", "DATABASE_URL": self.store}
         self.assertIn("card declined", self.example("python", "producer", nowhere).stdout)
         self.example("python", "consumer", nowhere)
@@ -256,7 +256,7 @@ class Go(ExampleCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done
 
-    test_a_rollback_leaves_no_event = Claims.test_a_rollback_leaves_no_event
+    test_rollback_leaves_no_event = Claims.test_rollback_leaves_no_event
 
     def test_ids_payloads_and_headers_of_every_go_type_are_emitted(self):
         want = {tuple(line.split()) for line in self.example("go", "pgx_emit").stdout.splitlines()}
@@ -291,7 +291,7 @@ class Together(ExampleCase):
         self.assertEqual(self.revenue(), {"ada": 84})
         self.assertEqual(self.states(), ["delivered"] * 4)
 
-    def test_a_payload_in_bytes_is_json_in_utf8(self):
+    def test_payload_in_bytes_is_json_in_utf8(self):
         given = '{"n": "\u00fc\u20ac"}'.encode()
         for function, more in ("emit", ""), ("emit_once", ", NULL::json, 'k'"):
             self.sql(f"SELECT outbox.{function}('t.e', 'order', 7, %s{more})", psycopg2.Binary(given))
@@ -323,7 +323,7 @@ class Restart(ExampleCase):
         self.store = self.server.url("shop")
         self.init()
 
-    def test_every_worker_goes_on_after_the_server_was_restarted(self):
+    def test_every_worker_continues_after_a_server_restart(self):
         total = 0
         for language in ["python", "psql"] + (["node"] if NODE else []):
             worker = self.spawn(*self.PROGRAMS[language, "consumer"][:-1])
@@ -375,7 +375,7 @@ class Shop:
         self.exact(30)
         self.assertEqual(len(self.letters()), 26)
 
-    def test_a_shop_killed_again_and_again_is_exact_in_the_end(self):
+    def test_repeatedly_killed_shop_ends_exact(self):
         killed_at = (lambda: self.count("orders") > 50,
                      lambda: self.count("stock WHERE quantity < 100000") > 0,
                      lambda: len(self.letters()) > 250)
@@ -416,7 +416,7 @@ class Worker:
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout.splitlines()
 
-    def test_a_separate_worker_delivers_for_one_or_all_consumers(self):
+    def test_separate_worker_delivers_for_one_or_all_consumers(self):
         self.init()
         self.emit_many([{"type": type, "aggregate_type": "order", "aggregate_id": "1"} for type in ("order.paid", "order.shipped")])
         self.emit("user.new")
@@ -430,7 +430,7 @@ class Worker:
         self.assertLess(of_audit.index("order.paid"), of_audit.index("order.shipped"))
         self.assertEqual(self.work(), [])
 
-    def test_the_middle_of_it_stands_in_the_documents(self):
+    def test_documents_quote_the_core_of_the_example(self):
         part = section(ROOT / "docs" / "c.md", "## Claiming events yourself")
         quote, = re.findall(r"^```c\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
         self.assertIn(quote, (EXAMPLES / "worker.c").read_text())
@@ -450,7 +450,7 @@ class Reference(ExampleCase):
     TEXT = (ROOT / "docs" / "sql.md").read_text()
     TYPES = {"int": "integer", "timestamptz": "timestamp with time zone"}
 
-    def test_its_examples_print_what_it_shows(self):
+    def test_examples_print_what_the_page_shows(self):
         found = re.findall(r"^```sql\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", self.TEXT, re.MULTILINE | re.DOTALL)
         self.assertGreater(len(found), 5)
         mark = "-- end of block --"
@@ -465,7 +465,7 @@ class Reference(ExampleCase):
     # What stands for several types.
     MANY = {"JSON": {"json", "jsonb", "text", "bytea", "anycompatible", "anyelement"}, "any": {"anycompatible", "anyelement", "text"}}
 
-    def test_its_functions_have_the_arguments_it_names(self):
+    def test_documented_functions_have_the_documented_arguments(self):
         found = re.findall(r"^    outbox\.(\w+)\(([^)]*)\)", self.TEXT, re.MULTILINE)
         self.assertEqual(len(found), 27)
         for name, arguments in found:
@@ -488,7 +488,7 @@ class Reference(ExampleCase):
         self.assertEqual(there - described, set())
         self.assertEqual({name for name in described if name.startswith("_")}, set())
 
-    def test_its_views_have_the_columns_it_names(self):
+    def test_documented_views_have_the_documented_columns(self):
         for view in "delivery", "consumer_status":
             said = items(section(ROOT / "docs" / "sql.md", f"### {view}"))
             shown = re.findall(r"\w+", " ".join(re.match(r"(`\w+`(?:, `\w+`)*): ", item)[1] for item in said))

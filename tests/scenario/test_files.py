@@ -34,14 +34,14 @@ class Made(Case):
             made = {path.name: mode(path) for path in self.dir.iterdir() if not path.name.endswith(".log")}
         self.assertEqual(made, {name: 0o640 for name in ("shop.db", "shop.db-wal", "shop.db-shm", "out", "held")})
 
-    def test_the_umask_counts(self):
+    def test_umask_is_honoured(self):
         os.umask(0o077)
         self.outbox("init")
         self.emit("t")
         self.deliver(self.path("out"))
         self.assertEqual((mode(self.db), mode(self.path("out"))), (0o600, 0o600))
 
-    def test_file_mode_says_what_a_new_file_is_open_to(self):
+    def test_file_mode_sets_permissions_of_new_files(self):
         self.outbox("init")
         self.emit("t")
         for said, want in (("0644", 0o644), ("660", 0o660), ("0600", 0o600)):
@@ -55,7 +55,7 @@ class Made(Case):
         for bad in ("rw", "0666", "0440", "7", "1777", "-640"):
             self.outbox("relay", "--consumer", "a", "--sink", "file:x", f"--file-mode={bad}", status=64)
 
-    def test_a_link_is_not_followed(self):
+    def test_link_is_not_followed(self):
         self.outbox("init")
         self.emit("t")
         victim = self.path("victim")
@@ -74,7 +74,7 @@ class Made(Case):
             wait_until(lambda: self.ndjson(self.path("b")), what=relay.output)
         self.assertEqual(victim.read_text(), "mine\n")
 
-    def test_a_tenant_or_schema_is_no_part_of_a_file_name(self):
+    def test_sqlite_url_refuses_tenant_and_schema(self):
         for more in "?tenant=acme", "?schema=shop":
             said = self.outbox("init", "--store", f"sqlite:{self.path('new.db')}{more}", status=78).stderr
             self.assertIn(f"{more[1:8]} is for PostgreSQL", said)
@@ -110,19 +110,19 @@ class Shared(Case):
         os.chown(path, STRANGER, STRANGER)
         return path
 
-    def test_a_file_of_another_user_gets_no_events(self):
+    def test_file_owned_by_another_user_gets_no_events(self):
         path = self.plant("out")
         self.refused(path, f"belongs to uid {STRANGER}")
         self.assertEqual(path.read_text(), "")
 
-    def test_a_second_name_of_our_own_file_is_not_written_to(self):
+    def test_hard_link_to_our_own_file_is_not_written_to(self):
         ours = self.path("ours")
         ours.write_text("mine\n")
         os.link(ours, self.tmp / "out")
         self.refused(self.tmp / "out", "other names")
         self.assertEqual(ours.read_text(), "mine\n")
 
-    def test_a_folder_linked_by_another_user_is_not_entered(self):
+    def test_folder_linked_by_another_user_is_not_entered(self):
         inside = self.path("inside")
         inside.mkdir()
         for target in (str(inside), "../inside"):
@@ -137,7 +137,7 @@ class Shared(Case):
         self.drain("--consumer", "b", "--sink", f"file:{self.tmp}/mine/out")
         self.assertEqual(len(self.ndjson(inside / "out")), 1)
 
-    def test_a_database_or_log_of_another_user_is_not_opened(self):
+    def test_database_or_log_of_another_user_is_not_opened(self):
         new = self.tmp / "new.db"
         for name in ("new.db", "new.db-wal", "new.db-journal", "new.db-shm"):
             planted = self.plant(name)
@@ -150,7 +150,7 @@ class Shared(Case):
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
         self.assertIn(f"belongs to uid {STRANGER}", self.outbox("status", "--store", f"sqlite:{link}", status=69).stderr)
 
-    def test_a_folder_writable_by_others_is_warned_about(self):
+    def test_folder_writable_by_others_is_warned_about(self):
         for prepare, says in ((lambda: self.tmp.chmod(0o777), "any user of this machine can delete files"),
                               (lambda: (self.tmp.chmod(0o755), os.chown(self.tmp, STRANGER, -1)), f"belongs to uid {STRANGER}")):
             prepare()
@@ -183,7 +183,7 @@ class Seen(Case):
             self.assertEqual(said.count(words or "everybody"), 3 if words else 0, said)
             self.assertNotIn("geheim", said)
 
-    def test_a_relay_logs_it(self):
+    def test_relay_logs_the_warning(self):
         secret = self.path("secrets")
         secret.write_text(SECRET)
         secret.chmod(0o644)
@@ -193,13 +193,13 @@ class Seen(Case):
             self.assertLessEqual(relay.output().count("running as root"), 1)
 
     @as_root
-    def test_a_config_file_of_another_user_is_warned_about(self):
+    def test_config_file_of_another_user_is_warned_about(self):
         conf = self.path("a.conf")
         conf.write_text("")
         os.chown(conf, STRANGER, -1)
         self.assertIn("belongs to another user", self.outbox("status", "-c", conf).stderr)
 
-    def test_a_password_in_arguments_is_overwritten_with_a_warning(self):
+    def test_password_in_arguments_is_overwritten_with_a_warning(self):
         hook = "http://127.0.0.1:9/x?token=geheim"
         relay = self.relay("--consumer", "a", "--sink", hook, "--retry=patient", "--store", f"sqlite:{self.db}")
         self.assertIn("warning --sink: it contains a secret", relay.output())
@@ -241,7 +241,7 @@ class Seen(Case):
             rows = self.json("config", "show", env={"OUTBOX_CONSUMERS": "a", "OUTBOX_CONSUMER_A_SINK": url})
             self.assertEqual([r["value"] for r in rows if r["name"] == "sink" and r["origin"] == "environment"], [shown], url)
 
-    def test_a_world_readable_webhook_secret_is_reported(self):
+    def test_world_readable_webhook_secret_is_reported(self):
         before = os.umask(0o022)
         self.addCleanup(os.umask, before)
         for bits, warned in ((0o644, True), (0o640, False), (0o600, False)):

@@ -102,7 +102,7 @@ class Grants(PgCase):
             db.rollback()
             db.close()
 
-    def test_each_part_may_do_exactly_its_own(self):
+    def test_each_grant_allows_exactly_its_operations(self):
         epoch = self.fill()
         roles = {part: self.role(part) for part in (PRODUCER, CONSUMER, OPERATOR)}
         for statement, allowed in RULES:
@@ -111,21 +111,21 @@ class Grants(PgCase):
                     may = self.attempt(store, statement, {"epoch": epoch})
                     self.assertEqual(may, part in allowed)
 
-    def test_a_role_without_a_part_may_do_nothing(self):
+    def test_role_without_a_grant_may_do_nothing(self):
         epoch = self.fill()
         stranger = self.role()
         for statement, _ in RULES:
             with self.subTest(statement=statement):
                 self.assertFalse(self.attempt(stranger, statement, {"epoch": epoch}))
 
-    def test_every_table_is_open_to_the_operators_eyes(self):
+    def test_operator_can_read_every_table(self):
         operator = self.role(OPERATOR)
         for name, in self.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN "
                               "('r', 'v', 'S')"):
             with self.subTest(table=name):
                 self.assertTrue(self.attempt(operator, f"SELECT * FROM outbox.{name}", None))
 
-    def test_the_command_line_needs_no_more_than_the_part(self):
+    def test_cli_needs_only_the_grant(self):
         """From an emit to a delivery, a dead letter and its return, everyone with their own role."""
         producer, consumer, operator = (self.role(p) for p in (PRODUCER, CONSUMER, OPERATOR))
         out = self.path("out.ndjson")
@@ -150,7 +150,7 @@ class Grants(PgCase):
         self.outbox("consumers", "remove", "mail", "--yes", "--store", consumer, status=UNAVAILABLE)
         self.outbox("consumers", "remove", "mail", "--yes", "--store", operator)
 
-    def test_a_relay_waits_for_the_bell_with_a_consumers_rights(self):
+    def test_relay_sleeps_with_a_consumers_rights(self):
         producer, consumer = self.role(PRODUCER), self.role(CONSUMER)
         out = self.path("out.ndjson")
         with self.relay("--consumer", "mail", "--sink", f"file:{out}", "--store", consumer, "--retention", "0s") as relay:
@@ -158,7 +158,7 @@ class Grants(PgCase):
             wait_until(lambda: len(self.ndjson(out)) == 1, what=relay.output)
         self.assertNotIn("permission denied", relay.output())
 
-    def test_taking_a_part_leaves_the_others(self):
+    def test_revoking_one_grant_leaves_the_others(self):
         store = self.role(PRODUCER, CONSUMER)
         name = store.partition("user=")[2].partition("&")[0]
         self.assertEqual(self.outbox("revoke", "--dry-run", "consumer", name).stdout,
@@ -175,7 +175,7 @@ class Grants(PgCase):
                                   name), [(0,)])
         self.assertEqual(self.sql("SELECT has_schema_privilege(%s, 'outbox', 'USAGE')", name), [(False,)])
 
-    def test_what_is_wrong_with_a_grant_is_said(self):
+    def test_invalid_grants_are_explained(self):
         odd = 'odd "role'
         self.sql('CREATE ROLE "odd ""role"')
         self.addCleanup(self.sql, 'DROP OWNED BY "odd ""role"; DROP ROLE "odd ""role"')

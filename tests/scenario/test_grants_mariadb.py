@@ -103,7 +103,7 @@ class Grants(MariaCase):
             db.rollback()
             db.close()
 
-    def test_each_part_may_do_exactly_its_own(self):
+    def test_each_grant_allows_exactly_its_operations(self):
         self.emit("a", "k/1", 1, "--idempotency-key", "known")
         self.outbox("status")  # gives the event its seq: outbox_wait finds nothing new
         accounts = {part: self.account(part) for part in (PRODUCER, CONSUMER, OPERATOR)}
@@ -112,12 +112,12 @@ class Grants(MariaCase):
                 with self.subTest(part=part, statement=statement):
                     self.assertEqual(self.attempt(store, statement), part in allowed)
 
-    def test_an_account_without_a_part_may_do_nothing(self):
+    def test_account_without_a_grant_may_do_nothing(self):
         stranger = self.account()
         for statement, _ in RULES:
             with self.subTest(statement=statement): self.assertFalse(self.attempt(stranger, statement))
 
-    def test_the_command_line_needs_no_more_than_the_part(self):
+    def test_cli_needs_only_the_grant(self):
         """From an emit to a delivery, a dead letter and its return, everyone with their own account."""
         producer, consumer, operator = (self.account(part) for part in (PRODUCER, CONSUMER, OPERATOR))
         out = self.path("out.ndjson")
@@ -141,7 +141,7 @@ class Grants(MariaCase):
         self.outbox("consumers", "remove", "mail", "--yes", "--store", consumer, status=UNAVAILABLE)
         self.outbox("consumers", "remove", "mail", "--yes", "--store", operator)
 
-    def test_a_relay_is_woken_and_trims_with_a_consumers_rights(self):
+    def test_relay_is_woken_and_trims_with_a_consumers_rights(self):
         producer, consumer = self.account(PRODUCER), self.account(CONSUMER)
         out = self.path("out.ndjson")
         with self.relay("--consumer", "mail", "--sink", f"file:{out}", "--store", consumer, "--retention", "1s") as relay:
@@ -150,7 +150,7 @@ class Grants(MariaCase):
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox_event") == [(0,)], what=relay.output)
         self.assertNotIn("denied", relay.output())
 
-    def test_taking_a_part_leaves_the_others(self):
+    def test_revoking_one_grant_leaves_the_others(self):
         store = self.account(PRODUCER, CONSUMER, OPERATOR)
         name = self.name(store)
         self.assertEqual(self.outbox("revoke", "--dry-run", "consumer", name).stdout,
@@ -166,7 +166,7 @@ class Grants(MariaCase):
             self.outbox("revoke", "--yes", part, name)
         self.assertEqual(len(self.sql(f"SHOW GRANTS FOR {name}")), 1)  # to connect
 
-    def test_a_role_has_a_part_too(self):
+    def test_roles_can_have_grants_too(self):
         role = f"o{uuid.uuid4().hex[:16]}"
         self.sql(f"CREATE ROLE {role}")
         self.addCleanup(mariadb_server.execute, self.server_url, f"DROP ROLE {role}")
@@ -175,17 +175,17 @@ class Grants(MariaCase):
         self.outbox("revoke", "--yes", PRODUCER, role)
         self.assertFalse(self.json("revoke", "--dry-run", PRODUCER, role)["changed"])
 
-    def test_a_role_without_read_rights_revokes_no_part(self):
+    def test_role_without_read_rights_revokes_no_grant(self):
         name = self.name(self.account(PRODUCER))
         said = self.outbox("revoke", "--yes", PRODUCER, name, "--store", self.account(OPERATOR), status=UNAVAILABLE).stderr
         self.assertIn("mysql.procs_priv", said)
 
-    def test_a_role_without_a_part_is_told_of_parts(self):
+    def test_role_without_a_grant_is_told_about_grants(self):
         store = self.account()
         self.sql(f"GRANT INSERT ON outbox_event TO {self.name(store)}")
         self.assertIn("outbox grant", self.outbox("emit", "a", "--store", store, status=DATA).stderr)
 
-    def test_a_producer_that_is_not_strict_is_told_what_did_not_fit(self):
+    def test_non_strict_producer_is_told_what_did_not_fit(self):
         with mariadb_server.connect(self.account(PRODUCER)).cursor() as cursor:
             cursor.execute("SET sql_mode = ''")
             with self.assertRaisesRegex(pymysql.Error, "not stored .*type"):
@@ -241,7 +241,7 @@ class Grants(MariaCase):
         with self.assertRaisesRegex(pymysql.Error, TOO_HIGH): cursor.execute(NUMBERED + "VALUES ('t', 1)")
         self.emit("a")
 
-    def test_insert_id_as_a_log_of_statements_has_it_is_taken(self):
+    def test_insert_id_from_a_statement_log_is_accepted(self):
         for n, way in enumerate(WAYS, 1):
             with self.subTest(way):
                 before = self.sql("SELECT nr FROM outbox_event")
@@ -268,12 +268,12 @@ class Grants(MariaCase):
         self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}")
         self.assertEqual([e["type"] for e in self.ndjson(out)], ["c"])
 
-    def test_an_exhausting_number_is_found_and_doctors_advice_helps(self):
+    def test_exhausting_number_is_found_and_doctors_advice_works(self):
         self.emit("a")
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_a_rolled_back_number_is_found_and_doctor_helps(self):
+    def test_rolled_back_number_is_found_and_doctor_helps(self):
         self.emit("a")
         with mariadb_server.connect(self.store) as db, db.cursor() as cursor:
             cursor.execute("BEGIN")
@@ -281,7 +281,7 @@ class Grants(MariaCase):
             cursor.execute("ROLLBACK")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_an_exhausting_marker_is_found_and_doctor_helps(self):
+    def test_exhausting_marker_is_found_and_doctor_helps(self):
         self.emit("a")
         self.sql("DROP TRIGGER outbox_event_inserted")
         nr = self.sql("INSERT INTO outbox_event (type) VALUES ('b') RETURNING nr")[0][0]

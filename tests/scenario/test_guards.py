@@ -44,7 +44,7 @@ class Guards(unittest.TestCase):
         self.assertTrue(said[0].startswith(place + ": "), said)
         self.assertIn(what, said[0])
 
-    def test_an_include_goes_down(self):
+    def test_includes_go_down_the_layers(self):
         text = '#include <stdio.h>\n#include "outbox.h"\n#include "engine/turn.h"\n#include "base/err.h"\n'
         self.assertEqual(self.complaints("includes", **{"src__engine__turn.c": text}), [])
         self.finds("includes", "src/store/store.h:3", "engine is above store", **{"src__store__store.h": text})
@@ -52,13 +52,13 @@ class Guards(unittest.TestCase):
             with self.subTest(other):
                 self.finds("includes", "src/store/store.h:1", why, **{"src__store__store.h": f'#include "{other}"\n'})
 
-    def test_one_store_does_not_know_another(self):
+    def test_no_store_includes_another(self):
         self.finds("includes", "src/store/sqlite/open.c:1", "stores do not know each other",
                    **{"src__store__sqlite__open.c": '#include "store/postgres/handle.h"\n#include "store/store.h"\n'})
         self.finds("includes", "src/store/db/trim.c:2", "stores do not know each other",
                    **{"src__store__db__trim.c": '#include "store/db/db.h"\n#include "store/sqlite/sqlite.h"\n', "src__store__sqlite__open.c": '#include "store/db/db.h"\n'})
 
-    def test_a_line_has_a_hundred_columns(self):
+    def test_line_has_a_hundred_columns(self):
         wide = "x" * 100 + "\n" + "é" * 100 + "\n/* " + "x" * 98 + "\n"
         for path in ("include__outbox.h", "src__base__a.c", "sql__postgres__functions__a.sql", "tests__unit__a.c"):
             with self.subTest(path):
@@ -73,12 +73,12 @@ class Guards(unittest.TestCase):
         self.finds("width", "docs/page.md:13", "104 columns; break it at 100", **{"docs__page.md": fine + f"\n{wide}\n"})
         self.finds("width", "tests/list.md:1", "106 columns", **{"docs__page.md": fine, "tests__list.md": f"* {wide}\n"})
 
-    def test_python_migrations_have_a_width_of_their_own(self):
+    def test_python_migrations_have_their_own_width(self):
         wide = "x" * 200
         self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "scripts__a.py": wide,
                                                      "scripts__embed": "#!/usr/bin/env python3\n" + wide}), [])
 
-    def test_a_file_exports_what_has_its_name(self):
+    def test_file_exports_only_its_own_prefix(self):
         good = "int a_open(void)\n" + BODY + "\nstatic int other(void)\n" + BODY + "\nOUTBOX_API int outbox_open(int x,\n        int y)\n" + BODY
         self.assertEqual(self.complaints("exports", **{"src__base__a.c": good, "src__store__postgres__emit.c": "int pg_open(void)\n" + BODY,
                                                        "src__cli__main.c": "int main(void)\n" + BODY, "src__cli__cmd_x.c": "int cmd_x(void)\n" + BODY}), [])
@@ -86,7 +86,7 @@ class Guards(unittest.TestCase):
         (self.tree / "src/base/b.c").unlink()
         self.finds("exports", "src/store/sqlite/emit.c:1", "call it emit_* or sqlite_*", **{"src__store__sqlite__emit.c": "int pg_open(void)\n" + BODY})
 
-    def test_a_part_exports_what_has_the_name_of_the_whole(self):
+    def test_part_exports_only_the_prefix_of_the_whole(self):
         part = {"src__sink__http_answer.c": "int http_judge(void)\n" + BODY + "\nint http_answer_read(void)\n" + BODY}
         self.finds("exports", "src/sink/http_answer.c:1", "exports http_judge; call it http_answer_*, or", **part)
         for whole in ("src__sink__http.c", "src__sink__http.h"):
@@ -95,7 +95,7 @@ class Guards(unittest.TestCase):
                 (self.tree / whole.replace("__", "/")).unlink()
         self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
 
-    def test_a_file_that_is_named_is_there(self):
+    def test_named_files_exist(self):
         there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__reference.md": ""}
         good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/reference.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])
@@ -104,13 +104,13 @@ class Guards(unittest.TestCase):
         (self.tree / "src/store/postgres/a.c").unlink()
         self.finds("named", "sql/sqlite/statements/a.sql:1", "names internal/turn.sql", **{"sql__sqlite__statements__a.sql": "-- see internal/turn.sql\n", "sql__sqlite__0001_outbox.sql": "-- see internal/turn.sql\n"})
 
-    def test_only_output_prints_what_is_no_literal(self):
+    def test_only_output_c_prints_non_literals(self):
         fine = '    puts("a");\n    fputs("b (%s)\\n", stderr);\n    snprintf(a, 1, "%s", b);\n    "printf(\\"x\\")"\n'
         self.assertEqual(self.complaints("printed", **{"src__cli__a.c": fine, "src__cli__output.c": "fwrite(p, 1, n, stdout);\n"}), [])
         for line in ('printf("%s", a);', "puts(why);", "fputs(why, stdout);", 'fprintf(stderr, "%d", 1);', "fwrite(p, 1, n, stdout);"):
             with self.subTest(line): self.finds("printed", "src/cli/a.c:1", "output_addf", **{"src__cli__a.c": line})
 
-    def test_the_name_of_a_test_is_short(self):
+    def test_test_names_are_short(self):
         long, short = "a_" * 29 + "bc", "a_" * 29 + "b"
         text = "class T:\n    def test_{}(self):\n        pass\n"
         self.assertEqual(self.complaints("claims", **{"tests__unit__test_a.c": f"static void {short}(void **state)\n", "tests__a__test_a.py": text.format(short[5:])}), [])
@@ -118,7 +118,7 @@ class Guards(unittest.TestCase):
         (self.tree / "tests/unit/test_a.c").unlink()
         self.finds("claims", "tests/a/test_a.py:2", "less than 60", **{"tests__a__test_a.py": text.format(long[5:])})
 
-    def test_the_prefixes_of_folders_are_those_of_the_guide(self):
+    def test_folder_prefixes_match_the_guide(self):
         spec = importlib.util.spec_from_file_location("guards", GUARDS)
         guards = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(guards)

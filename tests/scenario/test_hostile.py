@@ -52,7 +52,7 @@ class Hostile(Case):
 
 
 class Files(Hostile):
-    def test_a_consumer_whose_settings_are_null_is_no_crash(self):
+    def test_null_consumer_settings_cause_no_crash(self):
         """In a file whose constraints were taken out."""
         self.emit("a.b")
         self.drain("--consumer", "c", "--sink", "exec:true")
@@ -70,7 +70,7 @@ class Files(Hostile):
 
 
 class Commands(Hostile):
-    def test_a_nul_in_a_row_becomes_no_variable(self):
+    def test_nul_in_a_row_becomes_no_variable(self):
         self.without_checks()
         for field in ("type", "aggregate_id", "aggregate_type", "tenant"):
             key = {} if field in ("type", "tenant") else {"aggregate_type": "order", "aggregate_id": "1"}
@@ -86,7 +86,7 @@ class Commands(Hostile):
         self.assertEqual(len(dead), 9)
         for letter in dead: self.assertIn("malformed", letter["error"])
 
-    def test_a_command_gets_a_clean_environment(self):
+    def test_command_gets_a_clean_environment(self):
         self.emit("t")
         sink = f"exec:cat /proc/self/environ >{self.path('env')}; ls /proc/self/fd >{self.path('fds')}"
         self.drain("--consumer", "c", "--sink", sink, env=SECRETS)
@@ -95,7 +95,7 @@ class Commands(Hostile):
         self.assertEqual((env["PATH"], env["TZ"], env["LC_TIME"]), (os.environ["PATH"], "UTC", "C"))
         self.assertEqual(self.path("fds").read_text().split(), ["0", "1", "2", "3"])  # 3 is the folder that ls reads
 
-    def test_exec_env_passes_more_on(self):
+    def test_exec_env_passes_listed_variables_on(self):
         show = f"exec:cat /proc/self/environ >{self.path('env')}"
         self.path("a.conf").write_text(f"[consumer b]\nsink = {show}\nexec-env = SHOP_URL, NOT_SET\n")
         ways = {"flag": (["--consumer", "a", "--sink", show, "--exec-env", "SHOP_URL,NOT_SET"], {}), "file": (["-c", "a.conf"], {}),
@@ -107,7 +107,7 @@ class Commands(Hostile):
                 self.assertClean(self.variables(), "SHOP_URL")
                 self.assertEqual(self.variables()["SHOP_URL"], SECRETS["SHOP_URL"])
 
-    def test_exec_env_wants_names(self):
+    def test_exec_env_requires_names(self):
         for value, says in (("A=geheim", "names of environment variables"), ("OUTBOX_ID", "set for each event")):
             said = self.outbox("relay", "--consumer", "c", "--sink", "exec:true", "--exec-env", value, status=64).stderr
             self.assertIn(says, said)
@@ -140,7 +140,7 @@ class Rows(Hostile):
         self.look()
         self.outbox("trim", "--older-than", "36525d", "--yes")
 
-    def test_bytes_that_are_no_text_reach_no_line(self):
+    def test_invalid_bytes_reach_no_output_line(self):
         self.without_checks()
         bad = b"a\xff\xc3"
         for field in ("id", "type", "tenant", "payload", "headers"): self.force(**{field: bad})
@@ -170,7 +170,7 @@ class Streams(Hostile):
         env = {name: value for name, value in SECRETS.items() if name != "OUTBOX_REDIS_PASSWORD"}  # this Redis asks for none
         return self.outbox("consume", self.redis.url("stream=s"), "--group", group, "--drain", *args, env=env)
 
-    def test_a_foreign_entry_becomes_no_variable(self):
+    def test_foreign_entry_becomes_no_variable(self):
         self.redis("FLUSHALL")
         odd = [{"topic": EVIL}, {"aggregate_kind": EVIL}, {"aggregate_id": EVIL}, {"aggregate_id": "\0" * 5000},
                {"event_id": EVIL}, {"event_id": "0197c9a2-5b1e-7c3a-9f00-1234567\r\nA:b"}, {"topic": "a\nb"}]

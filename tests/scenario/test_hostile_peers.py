@@ -114,14 +114,14 @@ class Peers(Case):
         self.assertFalse(set("\x1b\x9b\u202e") & set(relay.output()))
         return relay.output()
 
-    def test_no_endpoint_takes_more_than_its_share(self):
+    def test_hostile_endpoint_uses_bounded_resources(self):
         said = self.relay_to(ENDPOINTS, "http://127.0.0.1:{}/hook")
         self.assertIn("more than 256 KiB of headers in an answer", said)
 
-    def test_no_redis_takes_more_than_its_share(self):
+    def test_hostile_redis_uses_bounded_resources(self):
         self.relay_to(SERVERS, "redis://127.0.0.1:{}?stream=s")
 
-    def test_a_reader_of_no_redis_takes_more_than_its_share(self):
+    def test_reader_of_a_hostile_redis_uses_bounded_resources(self):
         """Before it has let us in, a server has nothing long to say."""
         for name in ("bulk", "lists", "nested", "escapes"):
             peer = SERVERS[name]
@@ -132,7 +132,7 @@ class Peers(Case):
             reader.stop()
             self.assertFalse(set("\x1b\x9b\u202e") & set(reader.output()))
 
-    def test_a_password_echoed_by_redis_is_not_shown_or_kept(self):
+    def test_password_echoed_by_redis_is_not_shown_or_kept(self):
         """As a server does that does not know AUTH, because it was renamed: it quotes what came with it."""
         env = {"OUTBOX_REDIS_PASSWORD": PASSWORD}
         unknown = f"-ERR unknown command `AUTH`, with args beginning with: `{PASSWORD}`, \r\n".encode()

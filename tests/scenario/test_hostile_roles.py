@@ -360,7 +360,7 @@ def written(matrix):
 class Everything(unittest.TestCase):
     maxDiff = None
 
-    def test_the_docs_say_what_was_found_to_be_allowed(self):
+    def test_docs_list_exactly_the_allowed_operations(self):
         untouched = Lair()
         self.addCleanup(untouched.close)
         self.assertEqual(written(Matrix(untouched)).splitlines(), RIGHTS.read_text().splitlines(),
@@ -415,7 +415,7 @@ class Consumers(Hostile):
         self.refused(db, "SELECT outbox.register('other')")
         self.refused(db, "SELECT outbox._report('mail', 'all is well')")
 
-    def test_works_on_its_own_and_on_its_handlers(self):
+    def test_works_on_its_own_consumer_and_handlers(self):
         db = self.as_role(self.audit)
         self.assertEqual(self.run_on(db, "SELECT outbox.register('audit')"), [(False,)])
         self.run_on(db, "BEGIN")
@@ -474,14 +474,14 @@ class Consumers(Hostile):
         self.assertGreater(taken, epoch)
         self.assertLess(lair.do("SELECT last_value FROM outbox.epoch")[0][0], before + 10)
 
-    def test_what_it_says_of_the_cluster_is_not_believed(self):
+    def test_reported_cluster_identity_is_not_trusted(self):
         db = self.as_role(self.audit)
         self.run_on(db, "SET outbox.cluster = '1234567890'")
         self.run_on(db, "SELECT count(*) FROM outbox.claim('audit', 'me', 1, 1)")
         self.assertEqual(lair.do("SELECT 1 FROM outbox.lane WHERE home LIKE '1234567890%'"), [])
         self.assertEqual(lair.do("SELECT outbox._moved()"), [(False,)])
 
-    def test_nothing_of_its_own_runs_with_the_owners_rights(self):
+    def test_none_of_its_code_runs_with_the_owners_rights(self):
         """Functions and operators that look like PostgreSQL's, found first by its search_path."""
         db, schema = self.as_role(self.audit), f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.audit}")
@@ -509,7 +509,7 @@ class Consumers(Hostile):
                 self.assertIn("mail", statement, error)
         self.assertEqual(lair.do(f"SELECT DISTINCT who FROM {schema}.ran_as WHERE who <> %s", self.audit), [])
 
-    def test_an_index_that_the_server_keeps_up_lends_it_nothing(self):
+    def test_maintained_index_gives_it_no_rights(self):
         """A function in an index of its own table, which a superuser's ANALYZE runs with its rights, in that one's session."""
         db, schema = self.as_role(self.audit), f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.audit}")
@@ -529,7 +529,7 @@ class Consumers(Hostile):
 class Readers(Hostile):
     """Roles that were given the tables to read, by hand, as for reports and backups."""
 
-    def test_a_read_all_role_does_not_become_operator_by_init(self):
+    def test_read_all_role_does_not_become_operator_by_init(self):
         reader = lair.role()
         lair.do(f"GRANT USAGE ON SCHEMA outbox TO {reader}; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO {reader}")
         lair.do(f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA outbox TO {reader}; DELETE FROM outbox.meta WHERE name = 'functions'")
@@ -539,7 +539,7 @@ class Readers(Hostile):
         for call in ("pause('mail')", "remove('mail', true)", "trim('0s')", "redrive('mail')", "register('new')", "claim('mail', 'w')"):
             self.refused(db, f"SELECT outbox.{call}")
 
-    def test_a_worker_who_may_read_everything_operates_on_nothing(self):
+    def test_read_all_worker_cannot_operate(self):
         worker = lair.role("consumer {} --consumer audit")
         lair.do(f"GRANT pg_read_all_data TO {worker}")
         db = self.as_role(worker)
@@ -596,18 +596,18 @@ class Tenants(Hostile):
             self.run_on(db, "SELECT set_config('outbox.tenant', %s, false)", said)
             yield said, db
 
-    def test_sees_its_own_whatever_it_says(self):
+    def test_sees_only_its_own_whatever_it_claims(self):
         for role in (self.consumer, self.operator):
             for said, db in self.connections(role):
                 self.assertEqual(self.run_on(db, "SELECT DISTINCT tenant FROM outbox.event"), [("a",)], said)
                 self.assertEqual(self.run_on(db, "SELECT name FROM outbox.consumer"), [("a.mail",)], said)
                 self.assertEqual(self.run_on(db, "SELECT DISTINCT consumer FROM outbox.dead"), [("a.mail",)], said)
 
-    def test_sees_of_adopted_rows_those_of_its_own_consumers(self):
+    def test_sees_only_adopted_rows_of_its_own_consumers(self):
         for said, db in self.connections(self.operator):
             self.assertEqual(self.run_on(db, "SELECT key FROM outbox.adopted_row"), [(["a.mail"],)], said)
 
-    def test_works_on_no_consumer_of_another(self):
+    def test_cannot_work_on_another_tenants_consumer(self):
         for said, db in self.connections(self.consumer):
             for name in ("b.mail", "mail"):
                 state = REFUSED if said == "b" else "OB003"
@@ -616,7 +616,7 @@ class Tenants(Hostile):
                 self.refused(db, f"SELECT outbox.register('{name}')", state=REFUSED if said == "b" else "OB004")
                 if said != "b": self.assertEqual(self.run_on(db, f"SELECT outbox.extend('{name}', 'w', {lair.claims[name]})"), [(False,)])
 
-    def test_operates_on_no_consumer_of_another(self):
+    def test_cannot_operate_on_another_tenants_consumer(self):
         for said, db in self.connections(self.operator):
             if said == "b": continue
             for name in ("b.mail", "mail"):
@@ -626,7 +626,7 @@ class Tenants(Hostile):
             self.refused(db, "SELECT outbox.trim('0s')", state="OB004")
         self.assertEqual(lair.do("SELECT count(*) FROM outbox.consumer WHERE paused"), [(0,)])
 
-    def test_emits_for_itself_and_chooses_no_id(self):
+    def test_emits_only_for_itself_and_cannot_choose_ids(self):
         event = lair.do("SELECT id FROM outbox.event WHERE tenant = 'b' LIMIT 1")[0][0]
         for said, db in self.connections(self.producer):
             self.run_on(db, "BEGIN")
@@ -641,7 +641,7 @@ class Tenants(Hostile):
             self.refused(db, "INSERT INTO outbox.event (type, tenant) VALUES ('x', NULL)")
             self.refused(db, "INSERT INTO outbox.event (id, type, tenant) VALUES (%s, 'x', 'a')", event)
 
-    def test_chooses_no_id_through_an_adopted_table(self):
+    def test_cannot_choose_ids_through_an_adopted_table(self):
         event = lair.do("SELECT id FROM outbox.event WHERE tenant = 'b' LIMIT 1")[0][0]
         lair.do("CREATE TABLE IF NOT EXISTS public.old (id uuid, event_type text, payload jsonb, processed_at timestamptz)")
         lair.outbox("adopt", "public.old")
@@ -653,7 +653,7 @@ class Tenants(Hostile):
         lair.do("INSERT INTO public.old VALUES ('01a1e144-ba7a-7541-824e-a17ad541ace3', 'adopted', '1')")
         self.assertEqual(lair.do("SELECT count(*) FROM outbox.event WHERE id = '01a1e144-ba7a-7541-824e-a17ad541ace3'"), [(1,)])
 
-    def test_moves_no_mark_of_another(self):
+    def test_cannot_move_another_tenants_mark(self):
         """A mark past what was written makes a reader leave out all up to it."""
         mark = "SELECT outbox._worker_turn(%s, 'w', NULL, ROW(0, 0, '[]', 0, %s), " \
                "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))"
@@ -666,7 +666,7 @@ class Tenants(Hostile):
         self.assertEqual(lair.outbox("hwm", "orders"), "5-0\n")
         self.assertEqual(lair.outbox("hwm", "--consumer", "b.mail", "--json").count("6-0"), 1)
 
-    def test_writes_nothing_on_the_terminal_that_lists_marks(self):
+    def test_cannot_inject_text_into_a_listing_of_marks(self):
         db = self.as_role(self.consumer)
         self.run_on(db, "SELECT outbox._worker_turn('a.mail', 'w', NULL, ROW(0, 0, '[]', 0, %s), "
                         "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
@@ -674,7 +674,7 @@ class Tenants(Hostile):
         self.assertIn("all is well", shown)
         self.assertFalse(set("\33\u202e") & set(shown), shown)
 
-    def test_knows_no_keys_of_another(self):
+    def test_cannot_learn_another_tenants_keys(self):
         """Neither by looking, nor by using one: the same key is another one for it, and is not waited for."""
         holder = psycopg2.connect(lair.url)
         self.addCleanup(holder.close)
@@ -688,7 +688,7 @@ class Tenants(Hostile):
             self.run_on(db, "ROLLBACK")
             self.refused(db, "INSERT INTO outbox.idempotency (tenant, key, event_id, hash) VALUES ('b', 'next', gen_random_uuid(), 0)")
 
-    def test_has_an_inbox_of_its_own(self):
+    def test_has_its_own_inbox(self):
         for said, db in self.connections(self.consumer):
             if said == "b": continue
             self.run_on(db, "BEGIN")
@@ -698,7 +698,7 @@ class Tenants(Hostile):
             self.refused(db, "SELECT * FROM outbox.handled")
             self.refused(db, "INSERT INTO outbox.handled (handler, key, hash) VALUES ('mail', 'x', 0)")
 
-    def test_learns_nothing_of_what_others_were_given(self):
+    def test_cannot_learn_what_others_received(self):
         """Who is held to which tenant, and works on which consumer, is for those it was given to, and for operators. A function of
         the reader's own, cheap enough to be run first, is shown no row of others either."""
         other = lair.role("consumer {} --consumer b.mail --tenant b")

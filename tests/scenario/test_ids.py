@@ -33,7 +33,7 @@ class Ids:
 
 
 class SqliteIds(Ids, Case):
-    def test_they_grow_whichever_way_events_come_in(self):
+    def test_ids_ascend_however_events_are_emitted(self):
         self.init()
         since = int(time.time() * 1000)
         with contextlib.closing(sqlite3.connect(self.db, timeout=TIMEOUT, isolation_level=None)) as db:
@@ -55,7 +55,7 @@ class SqliteIds(Ids, Case):
 
 
 class PostgresIds(Ids, PgCase):
-    def test_they_grow_whichever_way_events_come_in(self):
+    def test_ids_ascend_however_events_are_emitted(self):
         self.init()
         since = int(time.time() * 1000)
         with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor:
@@ -89,7 +89,7 @@ class Given:
     def ids(self):
         return [str(id) for id, in self.ask("SELECT id FROM @event")]
 
-    def test_only_a_uuid_of_version_7_is_taken(self):
+    def test_only_version_7_uuids_are_accepted(self):
         for wrong in ("018f3c2a-1b2c-4000-8000-000000000000", "018f3c2a-1b2c-1000-8000-000000000000", "018f3c2a-1b2c-7000-c000-000000000000",
                       "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"):
             with self.subTest(wrong), self.assertRaisesRegex(Exception, "id: a UUIDv7"): self.insert(wrong)
@@ -97,7 +97,7 @@ class Given:
         self.insert("018f3c2a-1b2c-7000-8000-000000000000")
         self.assertEqual(self.ids(), ["018f3c2a-1b2c-7000-8000-000000000000"])
 
-    def test_a_row_of_an_adopted_table_keeps_its_own_and_says_so(self):
+    def test_adopted_row_keeps_its_id_and_reports_it(self):
         there, new, ours = str(uuid.uuid4()), str(uuid.uuid4()), "018f3c2a-1b2c-7000-8000-000000000001"
         self.sql("CREATE TABLE box (id CHAR(36), aggregatetype VARCHAR(9), aggregateid VARCHAR(9), type VARCHAR(9), payload VARCHAR(9))")
         row = "INSERT INTO box VALUES ('{}', 'o', '1', 't', '1')"

@@ -37,7 +37,7 @@ class Inbox(MariaCase):
         cursor.execute("SELECT @first")
         return bool(cursor.fetchone()[0])
 
-    def test_a_program_given_events_again_acts_once_for_each(self):
+    def test_redelivered_events_take_effect_once_each(self):
         self.sql("CREATE TABLE bill (event CHAR(36))")
         program = self.path("program.py")
         program.write_text(PROGRAM % {"tests": str(ROOT / "tests" / "lib"), "folder": str(self.dir), "store": self.store})
@@ -46,7 +46,7 @@ class Inbox(MariaCase):
             wait_until(lambda: self.sql("SELECT delivered FROM outbox_consumer") == [(6,)])
         self.assertEqual(sorted(self.sql("SELECT event FROM bill")), sorted(self.sql("SELECT id FROM outbox_event")))
 
-    def test_first_is_said_once_and_goes_with_the_transaction(self):
+    def test_first_is_returned_once_and_rolls_back(self):
         one, other = self.connect().cursor(), self.connect().cursor()
         one.execute("BEGIN")
         self.assertTrue(self.call(one, "a", "\u2603"))
@@ -63,7 +63,7 @@ class Inbox(MariaCase):
         self.assertEqual(self.sql("SELECT handler_name, idempotency_key FROM outbox_event_handled ORDER BY 2"),
                          [("a", "\u2603"), ("a", "\u2603 ")])
 
-    def test_what_is_wrong_is_refused(self):
+    def test_invalid_calls_are_refused(self):
         cursor = self.connect().cursor()
         with self.assertRaisesRegex(pymysql.err.MySQLError, "no transaction is open"): self.call(cursor, "a", "b")
         self.sql("INSERT INTO outbox_handled (handler, `key`, hash, at) VALUES ('a', 'x', 1, 1)")
@@ -74,7 +74,7 @@ class Inbox(MariaCase):
             with self.subTest(key=key), self.assertRaisesRegex(pymysql.err.MySQLError, why): self.call(cursor, handler, key)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_handled"), [(1,)])
 
-    def test_an_account_with_the_consumers_part_may_call_it(self):
+    def test_account_with_the_consumer_grant_may_call_it(self):
         self.sql("CREATE USER inbox_guest@localhost")
         self.addCleanup(self.sql, "DROP USER inbox_guest@localhost")
         self.outbox("grant", "consumer", "inbox_guest@localhost")

@@ -28,27 +28,27 @@ class InsertOnly:
     def found(self, name):
         return [f["text"] for f in self.json("doctor", status=None)["findings"] if f["name"] == name]
 
-    def test_statements_that_would_replace_an_event_are_refused(self):
+    def test_replacing_an_event_is_refused(self):
         for statement, said in self.REFUSED.items():
             with self.subTest(statement), self.assertRaisesRegex(self.Error, said):
                 self.sql(statement)
             self.assertEqual(self.sql(f"SELECT type FROM {self.events}"), [("first",)], statement)
         self.assertEqual(self.relayed(), [(ID, "first", 1)])
 
-    def test_a_known_key_is_a_duplicate_or_an_error_but_no_loss(self):
+    def test_known_key_is_a_duplicate_or_an_error_but_never_a_loss(self):
         for statement, fails in self.ONCE.items():
             with self.subTest(statement), self.assertRaises(self.Error) if fails else contextlib.nullcontext():
                 self.sql(statement)
         self.assertEqual(self.relayed(), [(ID, "first", 1)])
 
-    def test_trim_deletes_and_leaves_events_guarded(self):
+    def test_trim_deletes_and_keeps_events_protected(self):
         self.relayed()
         self.assertEqual(self.json("trim", "--older-than", "0s", "--yes")["events"], 1)
         self.sql(f"INSERT INTO {self.events} (type) VALUES ('second')")
         with self.assertRaises(self.Error): self.sql(f"DELETE FROM {self.events}")
         self.assertEqual(self.relayed()[1][1], "second")
 
-    def test_an_owner_can_erase_an_event_on_purpose(self):
+    def test_owner_can_erase_an_event_on_purpose(self):
         self.alter_events(f"DELETE FROM {self.events}")
         self.assertEqual(self.relayed(), [])
         self.assertEqual(self.found("lost"), [])
@@ -60,7 +60,7 @@ class InsertOnly:
         self.alter_events(f"DELETE FROM {self.events}")
         self.assertEqual(self.found("lost"), ['consumer "c": 1 events that wait for it were deleted, the first is 1'])
 
-    def test_doctor_finds_what_no_longer_guards_events(self):
+    def test_doctor_finds_missing_event_protection(self):
         self.assertEqual(self.found("insert-only"), [])
         for statement, said in self.UNGUARDED.items():
             self.sql(statement)
@@ -96,11 +96,11 @@ class Sqlite(InsertOnly, Case):
         "DROP TRIGGER outbox_event_deleted": "insert-only .*a trigger on outbox_event is missing",
     }
 
-    def test_a_replacing_insert_with_a_new_key_is_an_insert(self):
+    def test_replacing_insert_with_a_new_key_is_an_insert(self):
         self.sql("INSERT OR REPLACE INTO outbox_event (type, idempotency_key) VALUES ('second', 'new')")
         self.assertEqual([e[1] for e in self.relayed()], ["first", "second"])
 
-    def test_the_policy_of_a_firing_statement_replaces_nothing(self):
+    def test_or_replace_in_a_firing_statement_replaces_nothing(self):
         """An application's INSERT OR REPLACE into a table of its own, whose trigger emits: OR REPLACE counts inside, too."""
         self.sql("CREATE TABLE cart (n INTEGER PRIMARY KEY)")
         self.sql("CREATE TRIGGER told AFTER INSERT ON cart BEGIN "
@@ -114,7 +114,7 @@ class Sqlite(InsertOnly, Case):
         self.alter_events("DELETE FROM outbox_event WHERE type = 'paid'")
         self.assertIn("1 events with an idempotency key were deleted, and not by trim", self.outbox("doctor", status=None).stdout)
 
-    def test_a_dump_can_be_restored(self):
+    def test_dump_can_be_restored(self):
         with contextlib.closing(sqlite3.connect(self.db)) as db: dump = "\n".join(db.iterdump())
         for path in self.dir.glob("shop.db*"): path.unlink()
         with contextlib.closing(sqlite3.connect(self.db)) as db: db.executescript(dump)
@@ -144,7 +144,7 @@ class MariaDB(InsertOnly, MariaCase):
         "DROP TRIGGER outbox_event_deleted": "trigger .*a trigger of the outbox is missing",
     }
 
-    def test_an_owner_can_erase_an_event_on_purpose(self):
+    def test_owner_can_erase_an_event_on_purpose(self):
         """Its place tells that it was not trimmed, and says so until every consumer is past it."""
         self.alter_events("DELETE FROM outbox_event")
         self.assertIn("1 events were deleted that not every consumer has had", self.outbox("doctor", status=FOUND).stdout)
@@ -152,7 +152,7 @@ class MariaDB(InsertOnly, MariaCase):
         self.assertEqual([e[1] for e in self.relayed()], ["later"])
         self.assertEqual(self.found("lost"), [])
 
-    def test_doctor_finds_events_that_no_consumer_had(self):
+    def test_doctor_finds_events_no_consumer_received(self):
         self.relayed()
         for n in range(3): self.sql("INSERT INTO outbox_event (type) VALUES (%s)", f"t{n}")
         self.json("status")
@@ -183,7 +183,7 @@ class Postgres(InsertOnly, PgCase):
         "DROP TRIGGER insert_only ON outbox.event": "insert-only .*is off",
     }
 
-    def test_a_dump_or_its_data_alone_can_be_restored(self):
+    def test_dump_or_its_data_alone_can_be_restored(self):
         for args in ([], ["--data-only", "-t", "outbox.event"]):
             dump = subprocess.run(["pg_dump", *args, self.store], check=True, capture_output=True, text=True).stdout
             self.sql("DROP SCHEMA outbox CASCADE")

@@ -36,7 +36,7 @@ class Inspections:
         for name in NAMES: self.assertEqual(self.types(name), want.get(name, []), name)
         for name in names: self.assertEqual([e["type"] for e in self.json("events", name)], want.get(name, []), name)
 
-    def test_each_lists_what_its_name_says(self):
+    def test_each_inspection_lists_what_its_name_says(self):
         self.emit("good", "bad", "later", "again")
         with self.relay(*self.options()) as relay:
             wait_until(lambda: self.types("failed") == ["later", "again"])
@@ -58,7 +58,7 @@ class Inspections:
             relay.signal(signal.SIGCONT)
             wait_until(lambda: self.types("published") == ["good", "slow", "new"])
 
-    def test_claim_behind_a_start_position_has_only_what_came_since(self):
+    def test_claim_after_a_start_position_has_only_later_events(self):
         self.emit(*["old"] * 600)
         with self.relay(*self.options(), "--from", "end") as relay:
             wait_until(lambda: "started" in relay.output(), what=relay.output)
@@ -69,7 +69,7 @@ class Inspections:
             self.assertEqual(states, ["before-start"] * 600 + ["in-flight"])
             self.hold.unlink()
 
-    def test_published_goes_by_receipts_where_a_predicate_decides(self):
+    def test_with_a_predicate_published_goes_by_receipts(self):
         """Where SQL cannot ask a predicate, it cannot tell without a receipt what was delivered from what was left out."""
         self.emit_many([{"type": type, "payload": {"by": by}} for type, by in (("a", "user"), ("b", "bot"), ("c", "user"))])
         where = ("--where", 'by = "user"', "--sink", "exec:[ $OUTBOX_TYPE != c ] || exit 65")
@@ -80,12 +80,12 @@ class Inspections:
         for name in "kept", "not":
             self.assertEqual([e["type"] for e in self.json("events", "published", "--consumer", name)], ["a"])
 
-    def test_an_unknown_state_is_answered_with_the_known_ones(self):
+    def test_unknown_state_error_lists_the_known_ones(self):
         said = self.outbox("events", "list", "--state", "unprocesed", status=64).stderr
         for name in (*NAMES, "pending", "in-flight", "before-start"): self.assertIn(f" {name}", said)
         self.assertIn("did you mean unprocessed?", said)
 
-    def test_they_take_the_filters_of_a_listing(self):
+    def test_inspections_accept_listing_filters(self):
         for name in "mail", "other": self.drain("--consumer", name, "--sink", "stdout:")
         self.emit("good", "good")
         self.assertEqual([e["seq"] for e in self.json("events", "unprocessed", "--limit", "1")], [1])
@@ -107,7 +107,7 @@ class Asked:
         states = {(e["seq"], d["state"]) for e in self.json("events", "list") for d in e["deliveries"]}
         self.assertEqual(set(self.sql(f"SELECT seq, state FROM {self.VIEW}")), states)
 
-    def test_sql_says_what_the_cli_says_where_a_predicate_decides(self):
+    def test_with_a_predicate_sql_and_cli_agree(self):
         self.emit_many([{"type": type, "payload": {"by": by}} for type, by in (("good", "user"), ("good", "bot"), ("slow", "user"))])
         with self.relay(*self.options(), "--where", 'by = "user"') as relay:
             wait_until(lambda: self.types("processing") == ["slow"], what=relay.output)

@@ -51,7 +51,7 @@ class OnKafka:
 
 
 class Shown(OnKafka, BrokerView, Case):
-    def test_leader_and_what_it_has_not_confirmed(self):
+    def test_status_shows_leader_and_unconfirmed_events(self):
         kafka.create(self.topic, 3)
         self.check_view(self.to(), kafka.freeze, kafka.thaw, kind="kafka", broker=kafka.hosts, leader=kafka.hosts)
 
@@ -89,7 +89,7 @@ class Messages(OnKafka):
 class Strangers(OnKafka, Case):
     """Clients that nobody here wrote."""
 
-    def test_javas_console_consumer_reads_what_we_write(self):
+    def test_java_console_consumer_reads_our_messages(self):
         kafka.create(self.topic, 1)
         event = self.emit("order.placed", "order/42", {"total": 99})
         self.emit("note", None, "zoë 漢字")
@@ -103,7 +103,7 @@ class Strangers(OnKafka, Case):
         self.assertIn(f"id:{event},type:order.placed", headers)
         self.assertEqual(second.split("\t")[1:], ["null", '"zo\\u00eb \\u6f22\\u5b57"'])
 
-    def test_a_key_goes_where_javas_producer_puts_it(self):
+    def test_key_goes_to_the_partition_java_would_choose(self):
         """murmur2, as Java's: a topic that both write to has one partition for a key."""
         kafka.create(self.topic, 7)
         kafka.create(self.topic + "-java", 7)
@@ -141,7 +141,7 @@ class Strangers(OnKafka, Case):
                 self.assertEqual(e["traceparent"], TRACE)
                 self.assertEqual(e["data"] if isinstance(e["data"], dict) else json.loads(e["data"]), {"n": ids.index(e["id"])})
 
-    def test_debezium_format_is_what_its_outbox_router_emits(self):
+    def test_debezium_format_matches_its_outbox_router(self):
         """Debezium's EventRouter: the topic by the aggregate's type, the key its id, the payload alone, one header: id."""
         kafka.create("outbox.event.order")
         event = self.emit("order.placed", "order/42", {"total": 99}, "--header", f"traceparent={TRACE}")
@@ -149,7 +149,7 @@ class Strangers(OnKafka, Case):
         m, = kafka.read("outbox.event.order")
         self.assertEqual((m.key, m.json, m.headers), ("42", {"total": 99}, {"id": event}))
 
-    def test_json_and_contract_have_everything_in_the_value(self):
+    def test_json_and_contract_formats_use_the_value_only(self):
         kafka.create(self.topic)
         event = self.emit("order.placed", "order/42", {"total": 99}, "--version", 3)
         self.drain("--consumer", "line", "--sink", self.url("format=json"))
@@ -183,7 +183,7 @@ class Secured(OnKafka, Case):
                 self.drain("--consumer", f"out{n}", "--sink", url)
         self.assertEqual(len(kafka.read(self.topic)), 4)
 
-    def test_tls_with_our_own_ca(self):
+    def test_tls_with_a_private_ca(self):
         self.passes(self.url(f"ca={self.ca}", kafka.tls_hosts, "kafka+ssl"))
 
     def test_login_over_tls_with_the_password_in_the_environment(self):
@@ -197,7 +197,7 @@ class Secured(OnKafka, Case):
             self.assertNotIn(PASSWORD, relay.output())
         self.assertEqual(kafka.read(self.topic), [])
 
-    def test_a_wrong_password_is_an_outage_until_the_file_is_right(self):
+    def test_wrong_password_is_an_outage_until_the_file_is_right(self):
         self.secret.write_text("wrong\n")
         url = self.url(f"password-file={self.secret}", f"{USER}@{kafka.sasl_hosts}")
         with self.relay(*self.to(url)) as relay:
@@ -223,7 +223,7 @@ class Secured(OnKafka, Case):
 
 
 class Documented(unittest.TestCase):
-    def test_the_table_of_answers_is_that_of_the_code(self):
+    def test_documented_error_table_matches_the_code(self):
         words = {"AWAY": "down", "WITH": "with another", "REFUSED": "refused", "TOPIC": "topic", "SETUP": "fatal"}
         source = (ROOT / "src" / "sink" / "kafka_answer.c").read_text()
         shared = dict(re.findall(r'#define (\w+) "([^"]*)"', source))
@@ -251,7 +251,7 @@ class Received(OnKafka, Case):
         self.assertEqual(len(lines), 200)
         self.assertIn(f"{self.topic}-plain/", lines[0])
 
-    def test_check_finds_what_is_missing_and_what_came_twice(self):
+    def test_check_finds_missing_and_duplicate_events(self):
         kafka.create(self.topic)
         self.emit_keys(20)
         self.drain(*self.to())
@@ -262,7 +262,7 @@ class Received(OnKafka, Case):
         done = self.outbox("receive", self.url(path=self.topic + "-few"), "--check", "--idle", "1s", status=None)
         self.assertNotEqual(done.returncode, 0)
 
-    def test_receive_follows_a_template_and_topics_that_are_new(self):
+    def test_receive_follows_a_template_and_new_topics(self):
         kafka.create(f"{self.topic}.a")
         self.emit(f"{self.topic}.a", "k/1", 1)
         self.emit(f"{self.topic}.b", "k/2", 2)
@@ -275,17 +275,17 @@ class Received(OnKafka, Case):
 
 @on_each_store
 class Refused(OnKafka, Refusals):
-    def test_what_one_topic_refuses_is_buried_and_others_arrive(self):
+    def test_events_one_topic_refuses_are_buried_and_others_arrive(self):
         good = kafka.create(f"{self.topic}.good")
         self.check_refused_among_others(self.to(self.url(path="{type}")), lambda: len(kafka.read(good)), "UNKNOWN_TOPIC",
                                         f"{self.topic}.bad", good)
 
-    def test_what_the_only_topic_refuses_is_buried(self):
+    def test_events_the_only_topic_refuses_are_buried(self):
         self.check_refused_alone(self.to(), "UNKNOWN_TOPIC", lambda: kafka.create(self.topic), lambda: len(kafka.read(self.topic)))
 
 
 class TopicsAndSizes(OnKafka, Case):
-    def test_missing_topic_refuses_until_it_is_made(self):
+    def test_missing_topic_refuses_until_created(self):
         self.emit_keys(10)
         with self.relay(*self.to()) as relay:
             wait_until(lambda: "create=on" in relay.output(), what=relay.output)
@@ -293,13 +293,13 @@ class TopicsAndSizes(OnKafka, Case):
             wait_until(lambda: len(kafka.read(self.topic)) == 10, what=relay.output)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_create_makes_the_topic(self):
+    def test_create_option_creates_the_topic(self):
         self.emit_keys(10)
         self.drain(*self.to(self.url("create=on&partitions=3&replicas=1")))
         self.assertEqual(len(kafka.read(self.topic)), 10)
         self.assertGreater(len({m.partition for m in kafka.read(self.topic)}), 1)
 
-    def test_a_missing_topic_of_a_template_blocks_only_its_events(self):
+    def test_missing_topic_of_a_template_blocks_only_its_events(self):
         kafka.create(f"{self.topic}.good")
         self.emit_many({"type": f"{self.topic}.{'bad' if i % 3 == 0 else 'good'}", "aggregate_type": "k", "aggregate_id": str(i),
                         "payload": {"n": i}} for i in range(30))
@@ -311,7 +311,7 @@ class TopicsAndSizes(OnKafka, Case):
             wait_until(lambda: len(kafka.read(f"{self.topic}.bad")) == 10, what=relay.output)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_event_that_is_too_large_is_buried_alone(self):
+    def test_oversized_event_is_buried_alone(self):
         kafka.create(self.topic, max_message_bytes=50000)
         for i in range(3):
             self.emit_keys(100)
@@ -333,7 +333,7 @@ class TopicsAndSizes(OnKafka, Case):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(1,)])
         self.assertIn("INVALID_RECORD", done.stderr)
 
-    def test_topic_that_may_lose_events_is_warned_of(self):
+    def test_topic_that_may_lose_events_is_warned_about(self):
         kafka.create(self.topic, unclean_leader_election_enable="true")
         self.emit_keys(1)
         with self.relay(*self.to()) as relay:

@@ -34,19 +34,19 @@ class Keyed:
 
 @on_each_store
 class Inserted(Keyed):
-    def test_a_second_insert_with_a_key_stores_and_returns_nothing(self):
+    def test_second_insert_with_a_key_stores_and_returns_nothing(self):
         first = self.insert("k")
         self.assertEqual((len(first), self.insert("k"), self.insert("k")), (1, [], []))
         self.assertEqual(len(self.insert("other")), 1)
         self.assertEqual(self.stored(), (2, 2))
 
-    def test_a_key_that_was_used_for_something_else_is_an_error(self):
+    def test_reusing_a_key_for_another_event_is_an_error(self):
         self.insert("k")
         for other in ({"payload": "2"}, {"type": "order.sent"}):
             with self.assertRaisesRegex(Exception, "idempotency.key"): self.insert("k", how="", **other)
         self.assertEqual(self.stored(), (1, 1))
 
-    def test_a_key_is_the_same_whichever_way_the_event_comes_in(self):
+    def test_key_is_the_same_however_the_event_is_emitted(self):
         first = self.insert("k")[0]
         self.assertEqual((self.emit_key("k")["id"], self.emit_key("k")["duplicate"]), (first, True))
         self.outbox("emit", "order.paid", "--key", "order/1", "--payload", "2", "--idempotency-key", "k", status=65)
@@ -55,18 +55,18 @@ class Inserted(Keyed):
         with self.assertRaisesRegex(Exception, "idempotency.key"): self.insert("e", payload="2", how="")
         self.assertEqual(self.stored(), (2, 2))
 
-    def test_a_key_twice_in_one_statement_gives_one_event(self):
+    def test_duplicate_key_in_one_statement_gives_one_event(self):
         how = self.ignoring()
         self.ask(f"INSERT {how} INTO @event (type, idempotency_key) VALUES ('a', 'k'), ('a', 'k'), ('a', NULL), ('a', NULL)")
         self.assertEqual(self.stored(), (3, 1))
 
-    def test_what_is_no_key_is_refused(self):
+    def test_invalid_keys_are_refused(self):
         for key in ("", "a\nb", "x" * 1025, "\u00e4" * 513):
             with self.assertRaisesRegex(Exception, "idempotency_key: 1 to 1024 bytes, no control character|too long for column 'idempotency_key'"):
                 self.insert(key, how="")
         self.assertEqual(self.stored(), (0, 0))
 
-    def test_an_event_inserted_with_a_key_is_delivered_once(self):
+    def test_event_inserted_with_a_key_is_delivered_once(self):
         for _ in range(3): self.insert("k")
         self.drain("--consumer", "mail", "--sink", f"file:{self.path('out')}")
         self.assertEqual([e["type"] for e in self.ndjson(self.path("out"))], ["order.paid"])
@@ -74,7 +74,7 @@ class Inserted(Keyed):
 
 @on_each_store
 class Taken:
-    def test_a_key_that_was_rolled_back_is_free_again(self):
+    def test_rolled_back_key_is_free_again(self):
         self.init()
         with self.assertRaises(Exception):  # the whole statement, and its transaction, is undone
             self.ask("INSERT INTO @event (type, idempotency_key) VALUES ('a', 'k'), (NULL, 'l')")
@@ -83,7 +83,7 @@ class Taken:
 
 
 class OnSqliteAlone(Keyed, Case):
-    def test_a_plain_duplicate_insert_fails_only_its_statement(self):
+    def test_plain_duplicate_insert_fails_only_its_statement(self):
         self.insert("k")
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
@@ -119,10 +119,10 @@ class AtOnce(PgCase):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(1,)])
         return len(got[0])
 
-    def test_the_second_of_two_at_once_waits_and_stores_nothing(self):
+    def test_concurrent_duplicate_waits_and_stores_nothing(self):
         self.assertEqual(self.race("COMMIT"), 0)
 
-    def test_the_second_of_two_wins_if_the_first_rolls_back(self):
+    def test_concurrent_duplicate_wins_if_the_first_rolls_back(self):
         self.assertEqual(self.race("ROLLBACK"), 1)
 
     def test_idempotency_keys_are_separate_for_each_tenant(self):

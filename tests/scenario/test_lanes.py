@@ -73,7 +73,7 @@ class Evenly(PgCase):
             self.assertLess(took, SECONDS, seen)
         print(f"# {len(self.relays)} relays: {seen}")
 
-    def test_work_is_spread_evenly_soon_after_a_relay_comes_or_goes(self):
+    def test_work_rebalances_soon_after_a_relay_joins_or_leaves(self):
         self.start()
         self.wait_even()
         for _ in range(3): self.start()

@@ -33,7 +33,7 @@ class Listings:
             if not told: return seqs, steps
             after = ["--after", told[3]]
 
-    def test_an_empty_lookup_ends_and_says_where_to_continue(self):
+    def test_empty_lookup_ends_and_reports_where_to_continue(self):
         self.emit_types(*["a"] * 24, "rare", *["a"] * 15)  # rare is the 25th of 40
         rare = ("--type", "rare", "--look", "10")
         self.assertEqual(self.listed(*rare), ([], (True, 1, 10, 10)))
@@ -52,7 +52,7 @@ class Listings:
         self.assertIn("looked only at", self.outbox("events", "list", *rare, "--json").stderr)
         self.assertIn("no events match", self.outbox("events", "list", "--type", "none", "--all").stderr)
 
-    def test_a_key_is_looked_for_like_a_type(self):
+    def test_key_is_looked_up_like_a_type(self):
         self.emit_many([{"type": "a", "aggregate_type": "o", "aggregate_id": str(n)} for n in range(1, 31)])
         self.assertEqual(self.listed("--key", "o/3", "--look", "10"), ([3], (True, 1, 11, 11)))
         self.assertEqual(self.listed("--key", "o/3", "--look", "10", "--newest"), ([], (True, 21, 30, 21)))
@@ -66,7 +66,7 @@ class Listings:
         self.assertNotIn("looked only", limited.stderr)
         self.assertEqual(self.listed("--look", "1", "--limit", "3", "--newest"), ([20, 19, 18], None))
 
-    def test_states_of_single_events_are_found_without_looking(self):
+    def test_states_of_single_events_need_no_scan(self):
         hold = self.path("hold")
         hold.touch()
         sink = f'case "$OUTBOX_TYPE" in bad|gone) exit 65;; later) exit 1;; slow) while [ -e {hold} ]; do sleep 0.02; done;; esac'
@@ -115,7 +115,7 @@ class Listings:
                 self.assertEqual(self.listed_in_steps("--state", state, "--look", "7", "--newest", *consumer)[0], truth(state)[::-1],
                                  (state, *consumer))
 
-    def test_an_event_is_found_by_its_id_wherever_that_is(self):
+    def test_event_is_found_by_id_anywhere(self):
         self.emit_types(*["a"] * 50)
         strange = "00000000-0000-7000-8000-000000000001"  # not made by us: it says nothing of the time
         self.ask("INSERT INTO @event (id, type, payload) VALUES (?, 'strange', '{}')", strange)
@@ -126,7 +126,7 @@ class Listings:
         self.assertEqual(rows[50]["id"], strange)
         self.outbox("events", "show", "00000000-0000-7000-8000-000000000002", status=65)
 
-    def test_a_dry_run_counts_100000_and_says_about_beyond(self):
+    def test_dry_run_counts_100000_then_estimates(self):
         self.emit_types("a")
         self.drain("--consumer", "mail", "--sink", "file:/dev/null", "--retention", "0s")
         self.fill(100_100)

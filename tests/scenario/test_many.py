@@ -39,10 +39,10 @@ class Many(OneRelay, PgCase):
             self.wait_for(5, ["a"], relay)
             self.assertLessEqual(self.sessions(), 3)  # with that of the command itself
 
-    def test_only_those_whom_an_event_concerns_are_woken(self):
+    def test_only_consumers_matching_an_event_are_woken(self):
         self.assertEqual(self.are_woken("version"), {"c3"})
 
-    def test_a_consumer_whose_row_is_locked_holds_up_no_other(self):
+    def test_consumer_with_a_locked_row_blocks_no_other(self):
         with self.many(8) as relay:
             self.emit("first")
             self.wait_for(8, ["first"], relay)
@@ -62,7 +62,7 @@ class Many(OneRelay, PgCase):
         stranger.do("SELECT 1 FROM outbox.consumer WHERE name = ANY (%s) FOR UPDATE", list(names))
         return contextlib.closing(stranger)
 
-    def test_consumers_that_stay_locked_do_not_take_all_connections(self):
+    def test_locked_consumers_do_not_take_all_connections(self):
         """A turn waits for a lock for 1 s, and there are two connections for turns."""
         locked, want, slowest = (2, 3, 5), ["first"], 0
         with self.many(8) as relay:
@@ -84,7 +84,7 @@ class Many(OneRelay, PgCase):
             self.wait_for(8, want, relay)
         self.assertLess(slowest, 4)
 
-    def test_a_relay_without_a_watcher_says_so_once_and_delivers(self):
+    def test_relay_without_a_watcher_reports_it_once_and_delivers(self):
         store = self.role("consumer")
         user = urllib.parse.parse_qs(urllib.parse.urlsplit(store).query)["user"][0]
         with self.many(6, "--store", store) as relay:
@@ -102,7 +102,7 @@ class Many(OneRelay, PgCase):
             said = [line for line in relay.output().splitlines() if "could not look" in line]
             self.assertLess(len(said), 4, said)  # one for each reason: ended by an operator, too many connections
 
-    def test_a_connection_that_cannot_be_had_again_is_done_without(self):
+    def test_missing_replacement_connection_is_tolerated(self):
         store = self.role("consumer")
         user = urllib.parse.parse_qs(urllib.parse.urlsplit(store).query)["user"][0]
         with self.many(8, "--store", store) as relay:
@@ -121,7 +121,7 @@ class Many(OneRelay, PgCase):
             self.emit("third")
             self.wait_for(8, ["first", "second", "third"], relay)
 
-    def test_a_returned_connection_wakes_one_waiter_only(self):
+    def test_returned_connection_wakes_one_waiter_only(self):
         """Consumers with several lanes make their turns alone, on two connections for all of them."""
         n, events = 100, 3
         def switches(pid):
@@ -137,7 +137,7 @@ class Many(OneRelay, PgCase):
             wait_until(self.settled)
             self.assertLess((switches(relay.pid) - before) / (n * events), 30)  # with a herd it was 195
 
-    def test_a_consumer_locked_during_a_cut_loses_no_attempt(self):
+    def test_consumer_locked_during_a_cut_loses_no_attempt(self):
         """c0 gets more than it can hold, and is locked before it can give the rest back."""
         sizes = lambda i: [len(str(event["payload"])) > 1000 for event in self.ndjson(self.path(f"c{i}"))]
         with proxy_postgres.Proxy(self.store) as px:
@@ -159,7 +159,7 @@ class Many(OneRelay, PgCase):
                 self.assertTrue(rule.done())
                 self.assertNotIn("vanished", relay.output())
 
-    def test_a_worker_hiding_its_claims_gets_nothing_beside_them(self):
+    def test_worker_hiding_its_claims_gets_nothing_more(self):
         with contextlib.closing(Session(self.store, "outbox")) as worker:
             worker.do("SELECT outbox.register('c0')")
             self.emit("first")
@@ -175,7 +175,7 @@ class Many(OneRelay, PgCase):
             for known in (None, [], [None]): self.assertEqual(ask("x", known), [], known)
             self.assertEqual(self.sql("SELECT max(delivered) FROM outbox.lane WHERE consumer = 'c0'"), [(1,)])
 
-    def test_a_role_that_may_only_consume_shares_as_well(self):
+    def test_consume_only_role_shares_turns_too(self):
         store = self.role("consumer")
         with self.many(6, "--store", store) as relay:
             for t in ("a", "b"): self.emit(t)
@@ -208,7 +208,7 @@ class Cost(PgCase):
     def said(self):
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
-    def test_an_event_for_twenty_consumers_costs_little_more(self):
+    def test_event_for_twenty_consumers_costs_little_more(self):
         self.costs_little()
 
     def test_smaller_batches_for_many_consumers_cost_no_more(self):

@@ -16,11 +16,11 @@ class Many(OneRelay, Case):
 
 
 class Cost(ManyConsumers, Case):
-    def test_only_those_whom_an_event_concerns_are_woken(self):
+    def test_only_consumers_matching_an_event_are_woken(self):
         """Whoever is woken passes over what it does not want. Nor does what c3 writes wake anybody else."""
         self.assertEqual(self.are_woken("position"), {"c3"})
 
-    def test_an_event_for_fifty_consumers_has_few_commits(self):
+    def test_event_for_fifty_consumers_has_few_commits(self):
         """The log's index counts commits. Fifty turns by themselves would be 100 for each event."""
         def commits():
             return struct.unpack_from("=I", pathlib.Path(f"{self.db}-shm").read_bytes(), 8)[0]

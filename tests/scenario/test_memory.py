@@ -52,7 +52,7 @@ class Memory(ManyConsumers):
         self.assertGreater(peak, LIMIT / 2)
         self.assertLess(peak, LIMIT + CONSUMERS * BLOCKS * EVENT)  # without a limit they had 40 MB and more
 
-    def test_an_event_larger_than_all_of_the_memory_is_delivered(self):
+    def test_event_larger_than_the_memory_budget_is_delivered(self):
         self.outbox("emit", "big", "--max-payload", "4MiB", "--payload", "-", input='"' + "x" * 3_000_000 + '"')
         with self.many(6, "--memory", "1MiB") as relay:
             self.wait_for(6, ["big"], relay)

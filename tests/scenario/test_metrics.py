@@ -117,7 +117,7 @@ class Measured(OutsideCase):
         self.assertEqual(set(page.helps), set(page.types))
         self.assertEqual([name for name in page.types if not name.startswith(("outbox_", "process_"))], [])
 
-    def test_promtool_has_nothing_to_say_against_it(self):
+    def test_promtool_finds_no_problem(self):
         if not shutil.which("promtool"): self.skipTest("promtool is not there; apt-get install prometheus")
         self.emit_many([{"type": type, "payload": 1} for type in ("order.paid", 'a"b\\c{d}=,', "größer", "x" * 255)])
         with self.serve(*self.file_sink()) as relay:
@@ -129,7 +129,7 @@ class Measured(OutsideCase):
         self.assertEqual(page.get("outbox_dispatched_total", topic="größer"), 1)
         self.assertEqual(page.get("outbox_dispatched_total", topic="other"), 1, "a name too long for a label")
 
-    def test_numbers_move_with_the_work(self):
+    def test_metrics_follow_the_work(self):
         with self.serve(*self.file_sink(), *self.file_sink("search", "--events", "order.*")) as relay:
             before = self.metrics(relay)
             self.assertEqual(before.get("outbox_dispatched_total"), 0)
@@ -162,7 +162,7 @@ class OnBothStores(Outside):
         super().setUp()
         self.init()
 
-    def test_depth_and_lag_by_topic_leave_out_filtered_events(self):
+    def test_depth_and_lag_by_topic_exclude_filtered_events(self):
         self.paused_relay("--events", "order.*")
         self.emit_many([{"type": "order.paid", "payload": n} for n in range(3)])
         self.emit_many([{"type": "order.made", "payload": n} for n in range(2)])
@@ -201,7 +201,7 @@ class OnBothStores(Outside):
         reasons = {dict(labels)["reason"] for name, labels in page.samples if name == "outbox_buried_total"}
         self.assertEqual(reasons, {"attempts", "rejected", "outage", "malformed", "crashed"})
 
-    def test_leases_are_counted_as_they_are_renewed(self):
+    def test_lease_renewals_are_counted(self):
         hold = self.path("hold")
         hold.touch()
         self.emit("a", payload=1)
@@ -215,7 +215,7 @@ class OnBothStores(Outside):
             hold.unlink()
             self.wait_metric(relay, 1, "outbox_dispatched_total")
 
-    def test_a_high_water_mark_keeps_what_stands_behind_the_dash(self):
+    def test_high_water_mark_keeps_the_part_after_the_dash(self):
         """Ids that Redis gives within a millisecond differ in that only."""
         redis = servers.Redis().start()
         self.addCleanup(redis.close)
@@ -285,7 +285,7 @@ class Undelivered(Outside):
         self.assertRegex(self.outbox("consumers", "show", "mail").stdout, r"(?m)^lag +3h")
         return shown
 
-    def test_events_in_hand_of_a_sink_that_hangs_count_by_topic(self):
+    def test_events_held_by_a_hanging_sink_are_counted_by_topic(self):
         hold = self.path("hold")
         hold.touch()
         depth = {"order.paid": 27, "order.made": 27, "user.made": 26}
@@ -305,7 +305,7 @@ class Undelivered(Outside):
             self.wait_metric(relay, 0, "outbox_overdue_seconds")
             self.assertEqual((self.consumer()["behind"], self.consumer()["lag_ms"]), (0, 0))
 
-    def test_a_blocked_key_is_seen(self):
+    def test_blocked_key_is_reported(self):
         broken = self.path("broken")
         broken.touch()
         sink = f'exec:[ "$OUTBOX_TYPE" = bad ] && [ -e {broken} ] && exit 75; exit 0'
@@ -345,7 +345,7 @@ class Undelivered(Outside):
                  "WHERE e.seq NOT IN (SELECT p.seq FROM @parked p)")
         return n
 
-    def test_a_look_costs_the_same_however_much_is_parked(self):
+    def test_gauge_cost_does_not_depend_on_parked_events(self):
         """On SQLite, MariaDB and PostgreSQL; isolation/test_plans.py counts the pages that PostgreSQL reads."""
         self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked, and do not wait as well
         self.outbox("consumers", "pause", "mail")
@@ -367,7 +367,7 @@ class Undelivered(Outside):
             self.assertAlmostEqual(page.get("outbox_depth", topic="c"), n / 4, delta=n / 50)
             self.assertEqual((shown["behind_exact"], shown["parked_exact"], shown["first_parked"]["seq"]), (False, False, 1))
 
-    def test_a_delayed_event_counts_and_is_not_overdue(self):
+    def test_delayed_event_is_counted_and_not_overdue(self):
         for n in range(3): self.emit("planned", f"order/{n}", n, "--delay", "1h")
         with self.serve(*self.file_sink()) as relay:
             self.wait_metric(relay, 3, "outbox_parked")
@@ -399,7 +399,7 @@ class Waiting(OutsideCase):
                 self.assertEqual(page.get(name, topic="other"), 20, name)
                 self.assertEqual(page.get(name), len(types), name)
 
-    def test_a_scrape_costs_the_same_whatever_the_backlog(self):
+    def test_scrape_costs_the_same_whatever_the_backlog(self):
         self.paused_relay()
         fill = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
                   INSERT INTO outbox_event (type, payload) SELECT CASE i % 4 WHEN 0 THEN 'a' ELSE 'b' END, '1' FROM n"""
@@ -418,7 +418,7 @@ class Waiting(OutsideCase):
 
 
 class Ready(OutsideCase):
-    def test_a_stuck_consumer_makes_it_not_ready_until_it_moves_on(self):
+    def test_stuck_consumer_makes_it_not_ready_until_it_moves_on(self):
         folder = self.path("later")
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "300ms", *self.file_sink(), "--consumer", "stuck", "--sink",
@@ -434,7 +434,7 @@ class Ready(OutsideCase):
             self.wait_ready(relay, 200, r"^\[\+\] stuck: idle$")
             self.assertEqual(self.metrics(relay).get("outbox_ready"), 1)
 
-    def test_a_paused_consumer_stays_ready(self):
+    def test_paused_consumer_stays_ready(self):
         self.drain(*self.file_sink())
         self.outbox("consumers", "pause", "mail")
         self.emit("a", payload=1)
@@ -443,14 +443,14 @@ class Ready(OutsideCase):
             time.sleep(0.3)  # longer than it would take to be stuck
             self.assertEqual(self.fetch(relay, "/readyz?verbose"), (200, "[+] mail: paused\nready\n"))
 
-    def test_a_stuck_consumer_that_is_paused_is_ready_again(self):
+    def test_stuck_consumer_that_is_paused_is_ready_again(self):
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "100ms", "--consumer", "mail", "--sink", f"file:{self.path('no')}/out") as relay:
             self.wait_ready(relay, 503)
             self.outbox("consumers", "pause", "mail")
             self.wait_ready(relay, 200)
 
-    def test_a_silent_sink_makes_it_not_ready_but_alive_in_time(self):
+    def test_silent_sink_makes_it_unready_but_alive(self):
         hold = self.path("hold")
         hold.touch()
         self.emit("a", payload=1)
@@ -461,7 +461,7 @@ class Ready(OutsideCase):
             hold.unlink()
             self.wait_ready(relay, 200)
 
-    def test_a_store_that_does_not_let_go_makes_it_not_alive(self):
+    def test_hanging_store_makes_it_not_alive(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         with self.serve("--stuck-after", "300ms", "--busy-timeout", "60s", "--sweep", "100ms",
@@ -479,7 +479,7 @@ class Ready(OutsideCase):
 
 
 class Served(OutsideCase):
-    def test_only_get_and_head_and_only_what_there_is(self):
+    def test_only_get_and_head_of_known_paths_are_served(self):
         with self.serve(*self.file_sink()) as relay:
             for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"):
                 self.assertEqual(self.fetch(relay, "/metrics", method)[0], 405, method)
@@ -520,14 +520,14 @@ class Served(OutsideCase):
                     return False
             wait_until(answers)  # those that say nothing for five seconds are shown the door
 
-    def test_an_address_that_others_reach_is_warned_of(self):
+    def test_externally_reachable_address_is_warned_about(self):
         warning = "warning --listen 0.0.0.0:0: other machines may reach it, and no token is set"
         with self.relay("--listen", "0.0.0.0:0", *self.file_sink()) as relay: self.assertIn(warning, relay.output())
         with self.serve(*self.file_sink()) as relay: self.assertNotIn("other machines", relay.output())
         with self.relay("--listen", "localhost:0", *self.file_sink()) as relay:
             self.assertNotIn("other machines", relay.output())
 
-    def test_an_address_that_is_none_or_taken_is_refused(self):
+    def test_invalid_or_used_address_is_refused(self):
         for address in ("8025", "example.com:8025", "127.0.0.1:", "127.0.0.1:99999", "[::1:80", ":80", ""):
             done = self.outbox("relay", "--listen", address, *self.file_sink(), status=USAGE)
             self.assertIn("is not an address to listen on", done.stderr, address)
@@ -554,7 +554,7 @@ class OfPostgres(Outside, PgCase):
         time.sleep(0.3)
         return proxy.asked == before
 
-    def test_an_idle_relay_asks_nothing_unless_it_is_scraped(self):
+    def test_idle_relay_asks_nothing_unless_it_is_scraped(self):
         with Proxy(self.store) as proxy, self.serve("--store", proxy.url, "--sweep", "1h", *self.file_sink()) as relay:
             self.emit("a", payload=1)
             self.wait_metric(relay, 1, "outbox_dispatched_total")
@@ -572,7 +572,7 @@ class OfPostgres(Outside, PgCase):
             self.metrics(relay)
             self.assertLessEqual(proxy.asked - before, 3, "one consumer: its state and its types; and the high-water marks")
 
-    def test_numbers_are_those_of_the_database(self):
+    def test_metrics_match_the_database(self):
         self.drain(*self.file_sink())
         self.outbox("consumers", "pause", "mail")
         self.emit_many([{"type": f"t{n % 2}", "payload": n} for n in range(30)])
@@ -657,7 +657,7 @@ class Documented(Case):
         done = subprocess.run(["promtool", *args], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_each_alert_fires_when_it_should_and_not_before(self):
+    def test_alerts_fire_when_they_should_and_not_before(self):
         self.promtool("check", "rules", self.RULES)
         tests = []
         for name, (fires, minutes, labels, summary, quiet) in ALERTS.items():

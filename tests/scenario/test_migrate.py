@@ -14,13 +14,13 @@ FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
 
 class Up(PgCase):
-    def test_says_from_which_version_to_which(self):
+    def test_reports_old_and_new_version(self):
         self.assertIn("created an outbox of version 1", self.outbox("migrate", "up").stdout)
         self.assertIn("already at version 1; nothing to do", self.outbox("migrate", "up").stdout)
         self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 1, "to": 1, "changed": False})
         self.emit("order.paid")
 
-    def test_several_at_once_migrate_once(self):
+    def test_concurrent_migrations_run_once(self):
         db = psycopg2.connect(self.store)
         db.cursor().execute("CREATE SCHEMA outbox")  # not committed: whoever makes the outbox waits, until all are there
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
@@ -34,7 +34,7 @@ class Up(PgCase):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.meta WHERE name = 'schema_version'"), [(1,)])
         self.outbox("migrate", "validate")
 
-    def test_a_newer_database_is_refused_and_told(self):
+    def test_newer_database_is_refused_with_a_message(self):
         self.outbox("init")
         self.sql("UPDATE outbox.meta SET value = '99' WHERE name = 'schema_version'")
         for args in (("up",), ("validate",)):
@@ -92,12 +92,12 @@ class Functions(PgCase):
         self.outbox("status", "--store", consumer)
         self.assertFalse(self.json("migrate", "up")["changed"])
 
-    def test_init_does_as_much(self):
+    def test_init_migrates_too(self):
         self.of_another_build()
         self.outbox("init")
         self.assertEqual(self.json("migrate", "validate")["problems"], 0)
 
-    def test_a_restarted_older_program_does_not_bring_its_own_back(self):
+    def test_restarted_older_program_does_not_reinstall_its_objects(self):
         self.sql("UPDATE outbox.meta SET value = 'later' WHERE name = 'functions'")
         self.sql("INSERT INTO outbox.meta VALUES ('functions_former', 'x ' || %s)", self.ours)
         self.assertIn("later build, and stay", self.outbox("migrate", "up").stdout)
@@ -111,13 +111,13 @@ class Functions(PgCase):
         self.assertTrue(self.json("migrate", "up", "--replace")["changed"])
         self.assertEqual((self.meta("functions"), self.meta("functions_former")), (self.ours, "x later"))
 
-    def test_a_stray_of_the_same_name_is_found(self):
+    def test_stray_object_of_the_same_name_is_found(self):
         self.sql("CREATE FUNCTION outbox.claim(a text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
         said = self.json("migrate", "validate", status=FOUND)
         self.assertEqual([f["text"] for f in said["findings"]],
                          ["function claim(a text) has the name of one of the outbox's: a call may mean either"])
 
-    def test_a_dropped_view_with_dependents_is_kept_and_named(self):
+    def test_dropped_view_with_dependents_is_kept_and_named(self):
         self.of_another_build()
         self.sql("CREATE VIEW public.built AS SELECT outbox.former() AS a")
         self.outbox("init")
@@ -125,7 +125,7 @@ class Functions(PgCase):
         self.assertEqual([f["text"] for f in self.json("migrate", "validate")["findings"]],
                          ["function former() was not made by this program"])
 
-    def test_a_role_that_is_not_the_owner_is_told_whom_to_ask(self):
+    def test_non_owner_is_told_which_role_to_use(self):
         role = self.role("operator")
         self.assertIn("nothing to do", self.outbox("init", "--store", role).stdout)
         self.of_another_build()
@@ -133,7 +133,7 @@ class Functions(PgCase):
         self.assertRegex(said, r'the outbox in schema "outbox" belongs to role "outbox_test", and "r_\w+" may not change it')
         self.assertEqual(self.meta("functions"), "another")
 
-    def test_what_a_superuser_brings_up_stays_the_owners(self):
+    def test_objects_upgraded_by_a_superuser_stay_the_owners(self):
         name = f"o_{self.dbname[2:20]}"
         self.sql(f"CREATE ROLE {name} LOGIN; GRANT CREATE ON DATABASE {self.dbname} TO {name}")
         self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
@@ -151,7 +151,7 @@ class Validate(PgCase):
         self.assertFalse(said["ok"])
         return [f["text"] for f in said["findings"] if f["level"] == "problem"]
 
-    def test_what_init_made_is_valid_and_leaves_nothing_behind(self):
+    def test_init_creates_a_valid_schema_and_leaves_nothing_behind(self):
         self.outbox("init")
         self.assertIn("all is well", self.outbox("migrate", "validate").stdout)
         self.assertEqual(self.json("migrate", "validate")["findings"], [])
@@ -160,7 +160,7 @@ class Validate(PgCase):
     def test_without_an_outbox_there_is_nothing_to_compare(self):
         self.assertIn("no outbox", self.outbox("migrate", "validate", status=DATA).stderr)
 
-    def test_a_schema_with_quotes_in_its_name_is_valid(self):
+    def test_schema_with_quotes_in_its_name_is_valid(self):
         self.store += "&schema=it%27s%20%22%24odd%22%20%E2%82%AC"
         self.outbox("init")
         self.assertEqual(self.json("migrate", "validate")["findings"], [])
@@ -210,19 +210,19 @@ class Validate(PgCase):
             self.sql(undo)
             self.assertEqual(self.json("migrate", "validate")["problems"], 0, undo)
 
-    def test_a_missing_table_and_a_missing_view_are_differences(self):
+    def test_missing_table_and_a_missing_view_are_differences(self):
         self.outbox("init")
         self.sql("DROP TABLE outbox.setting; DROP VIEW outbox.consumer_status")
         self.assertEqual(self.differences(), ["table setting is missing", "view consumer_status is missing"])
 
-    def test_what_stands_beside_is_noted_but_no_fault(self):
+    def test_unrelated_objects_are_noted_without_failing(self):
         self.outbox("init")
         self.sql("CREATE TABLE outbox.mine (a int); CREATE INDEX mine_type ON outbox.event (type)")
         said = self.json("migrate", "validate")
         self.assertEqual((said["ok"], {f["level"] for f in said["findings"]}), (True, {"note"}))
         self.assertIn("index event.mine_type was not made by this program", [f["text"] for f in said["findings"]])
 
-    def test_a_role_that_may_not_make_schemas_is_told_what_for(self):
+    def test_role_that_cannot_create_schemas_is_told_why(self):
         self.outbox("init")
         role = f"r{self.dbname[2:20]}"
         self.sql(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA outbox TO {role}; GRANT SELECT ON outbox.meta TO {role}")
@@ -250,7 +250,7 @@ class Gen(PgCase):
             cursor.execute(sql)
         db.close()
 
-    def test_plain_sql_runs_without_a_tool(self):
+    def test_plain_sql_migration_runs_without_a_tool(self):
         self.sql(self.gen())
         self.valid()
 
@@ -296,7 +296,7 @@ class Gen(PgCase):
         self.in_transaction(down)
         self.assertTrue(self.gone())
 
-    def test_a_service_starts_with_what_is_printed(self):
+    def test_service_starts_on_the_printed_schema(self):
         text = self.gen("--service", "billing", store=self.store)
         self.sql(text)
         ini, start = re.search(r"-- ==== outbox\.ini ====\n(.*)-- ==== to start billing ====\n(.*)", text, re.S).groups()
@@ -313,7 +313,7 @@ class Gen(PgCase):
         self.assertFalse(self.gone("billing_outbox"))
         self.assertTrue(self.gone("outbox"))
 
-    def test_needs_no_server_and_tells_no_secret(self):
+    def test_gen_needs_no_server_and_reveals_no_secret(self):
         url = "postgres://app:s3cret%3F@nowhere.invalid:1/shop?sslmode=require&password=hush&sslpassword=hush2"
         text = self.gen("--service", "shop", store=url)
         for secret in ("s3cret", "hush"):
@@ -342,7 +342,7 @@ class Sqlite(Case):
         self.assertIn("newer", self.outbox("migrate", "up", status=DATA).stderr)
         self.assertIn("newer", self.outbox("migrate", "status").stdout)
 
-    def test_several_at_once_migrate_once(self):
+    def test_concurrent_migrations_run_once(self):
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
         for child in children:
             child.wait()
@@ -361,7 +361,7 @@ class Sqlite(Case):
         self.assertEqual(db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'outbox%'").fetchall(), [])
         db.close()
 
-    def test_what_is_not_there_for_sqlite_says_so(self):
+    def test_unsupported_sqlite_commands_are_reported(self):
         self.outbox("init")
         self.assertIn("PostgreSQL only", self.outbox("migrate", "validate", status=CONFIG).stderr)
         self.assertIn("one statement", self.outbox("migrate", "gen", "--tool", "rails", status=CONFIG).stderr)

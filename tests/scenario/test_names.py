@@ -143,7 +143,7 @@ class Names(PgCase):
 
 
 class Trapped(Names):
-    def test_the_trap_springs_for_each_kind_of_thing(self):
+    def test_trap_fires_for_each_kind_of_object(self):
         self.set_trap()
         for statement in ("SELECT 1 = 1", "SELECT now()", "SELECT 'a'::text", "SELECT * FROM pg_class", "SELECT format('%s', 'a')",
                           "SELECT hashtextextended('a', 0)", "SELECT concat_ws(',', 'a', 'b')", "SELECT max(x) FROM (VALUES (1)) x(x)",
@@ -176,7 +176,7 @@ class Trapped(Names):
             self.assertNotIn("trap:", done.stdout + done.stderr)
             return done
 
-    def test_a_producer_runs_no_foreign_code(self):
+    def test_producer_runs_no_foreign_code(self):
         producer = self.grant("producer")
         self.set_trap()
         self.do(producer,
@@ -203,7 +203,7 @@ class Trapped(Names):
         self.cli(producer, "emit", "--ndjson", "-", input='{"type": "a", "payload": 1}\n' * 3)
         self.assert_unsprung()
 
-    def test_a_consumer_and_an_operator_run_no_foreign_code(self):
+    def test_consumer_and_an_operator_run_no_foreign_code(self):
         consumer, operator = self.grant("consumer"), self.grant("operator")
         for n in range(40): self.emit(f"a.{n % 2}", f"k/{n % 5}", n)
         self.set_trap()
@@ -232,7 +232,7 @@ class Trapped(Names):
             self.cli(operator, *args, status=None)
         self.assert_unsprung()
 
-    def test_an_owner_runs_no_foreign_code(self):
+    def test_owner_runs_no_foreign_code(self):
         self.sql("CREATE TABLE public.old (id pg_catalog.int8 PRIMARY KEY, event_type text, payload jsonb, created_at timestamptz, "
                  "processed_at timestamptz)")
         self.sql("INSERT INTO public.old VALUES (1, 'a', '1', now(), NULL)")
@@ -248,7 +248,7 @@ class Trapped(Names):
         self.assertEqual(self.as_boss("SELECT pg_catalog.count(*) FROM outbox.event"), [(2,)])
         self.assert_unsprung()
 
-    def test_a_superuser_making_an_outbox_runs_no_foreign_code(self):
+    def test_superuser_making_an_outbox_runs_no_foreign_code(self):
         self.set_trap()
         self.store = self.boss
         for args in (("init", "--store", self.boss + "&schema=second"), ("doctor",), ("status",), ("migrate", "validate")):
@@ -265,7 +265,7 @@ class Trapped(Names):
                          self.cli(self.boss, "migrate", "validate").stdout)
         self.assert_unsprung()
 
-    def test_an_application_keeps_its_names_and_runs_no_other_code(self):
+    def test_application_keeps_its_names_and_runs_no_foreign_code(self):
         guest = self.grant("producer", "consumer")
         self.sql("CREATE TABLE public.note (n pg_catalog.int4)")
         self.sql("GRANT ALL ON public.note TO PUBLIC")
@@ -300,7 +300,7 @@ class Pooled(Names):
 
 
 class Catalog(PgCase):
-    def test_every_function_means_the_servers_own_names(self):
+    def test_every_function_uses_the_servers_own_objects(self):
         self.outbox("init")
         self.sql("CREATE TABLE old (id bigint, event_type text, payload jsonb, processed_at timestamptz)")
         self.outbox("adopt", "old")
@@ -312,7 +312,7 @@ class Catalog(PgCase):
                 own = "search_path=pg_catalog, pg_temp" in (config or [])
                 self.assertTrue(bound or own or NAMED in body, "it looks names up where its caller does")
 
-    def test_what_says_that_every_name_has_its_schema_says_so_truly(self):
+    def test_check_for_qualified_names_is_reliable(self):
         """Nothing is left that would be looked up: neither a bare operator, nor a bare function, nor a bare type."""
         self.outbox("init")
         keywords = {"IF", "AND", "OR", "NOT", "IN", "EXISTS", "VALUES", "RETURN", "WHERE", "SELECT", "COALESCE", "GREATEST", "LEAST",

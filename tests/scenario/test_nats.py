@@ -54,7 +54,7 @@ class Delivered(Own):
         self.assertEqual(self.outbox("hwm", "S").stdout, "1-0\n")
         self.assertIn('"receipt":"S/1"', self.outbox("events", "show", event, "--json").stdout)
 
-    def test_what_was_written_can_be_received_and_checked(self):
+    def test_written_events_can_be_received_and_checked(self):
         self.emit_many({"type": "order.paid", "aggregate_type": "order", "aggregate_id": str(i % 7), "payload": {"n": i}} for i in range(50))
         self.drain(*self.to())
         url = self.nats.url("s.{type}", "stream=S")
@@ -71,7 +71,7 @@ class Delivered(Own):
 
 @on_each_store
 class Refused(Own, Refusals):
-    def test_what_one_subject_refuses_is_buried_and_others_arrive(self):
+    def test_events_one_subject_refuses_are_buried_others_arrive(self):
         self.check_subject("")
 
     def test_events_refused_by_one_subject_are_buried_alone(self):
@@ -82,7 +82,7 @@ class Refused(Own, Refusals):
         self.nats.stream("S", subjects=["s.good"])
         self.check_refused_among_others(self.to("s.{type}", query), lambda: len(self.nats.messages("S")), "does not take the subject s.bad")
 
-    def test_what_the_only_stream_refuses_is_buried(self):
+    def test_events_the_only_stream_refuses_are_buried(self):
         self.nats.delete("S")
         self.check_refused_alone(self.to("s.a"), "has no stream S", lambda: self.nats.stream("S", subjects=["s.a"]),
                                  lambda: len(self.nats.messages("S")))
@@ -98,7 +98,7 @@ class Read(Own, Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def test_every_format(self):
+    def test_every_format_arrives_as_documented(self):
         event = self.emit("order.paid", "order/7", None, "--payload", '{"a": 1.50}', "--header", "tag=a b")
         formats = ("plain", "cloudevents", "cloudevents-structured", "debezium", "json", "contract")
         for name in formats: self.drain(*self.to(f"s.{name}", f"&format={name}&source=/shop", name=name))
@@ -115,7 +115,7 @@ class Read(Own, Case):
         self.assertEqual(json.loads(got["json"]["value"])["id"], event)
         self.assertEqual(json.loads(got["contract"]["value"])["event_id"], event)
 
-    def test_odd_names_and_headers_are_understood(self):
+    def test_odd_names_and_headers_survive(self):
         self.emit("order.paid", "order/a.b *>", None, "--header", "näme: 1=x\ty", "--header", "Nats-Rollup=all", "--header", "tag= z ")
         self.drain(*self.to("s.{aggregate_id}"))
         m, = self.by_node(1)
@@ -126,12 +126,12 @@ class Read(Own, Case):
 
 
 class Shown(Own, BrokerView, Case):
-    def test_server_and_what_it_has_not_confirmed(self):
+    def test_status_shows_server_and_unconfirmed_events(self):
         self.check_view(self.to(), self.nats.freeze, self.nats.thaw, kind="nats", broker=f"127.0.0.1:{self.nats.port}", leader="")
 
 
 class Settings(Own, Case):
-    def test_config_check_connects_and_says_what_is_wrong(self):
+    def test_config_check_connects_and_explains_errors(self):
         for query, words in (("stream=S", None), ("stream=T", "has no stream T"), ("stream=S&user=x", None)):
             with self.subTest(query):
                 args = ["config", "check", "--connect", "--consumer", "a", "--sink", self.nats.url("s.a", query)]
@@ -143,7 +143,7 @@ class Settings(Own, Case):
         done = self.drain(*self.to())
         self.assertIn("consumer=out stream S: one replica", done.stderr)
 
-    def test_world_readable_files_with_secrets_are_warned_about(self):
+    def test_world_readable_secret_files_are_warned_about(self):
         for name in ("password-file", "token-file", "creds-file", "nkey-file"):
             secret = self.path(name)
             secret.write_text("geheim\n")
@@ -153,7 +153,7 @@ class Settings(Own, Case):
             conf.chmod(0o600)
             self.assertIn(f"{secret}: any user", self.outbox("status", "-c", conf).stderr)
 
-    def test_table_of_answers_is_the_one_in_the_documents(self):
+    def test_documented_answer_table_matches_the_code(self):
         source = (ROOT / "src" / "sink" / "nats_answer.c").read_text()
         rows = re.findall(r'\{(\d+), (?:NULL|"[^"]*"), SINK_(\w+), "(.*?)"\},', source)
         table = [(code.replace("-", "0"), status.upper(), meaning) for code, status, meaning in
@@ -191,7 +191,7 @@ class Key:
 
 
 class Credentials(Case):
-    def test_creds_file_logs_in_and_is_kept_secret(self):
+    def test_creds_file_logs_in_and_stays_secret(self):
         operator, system, account, user = Key("operator"), Key("account"), Key("account"), Key("user")
         no_limits = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer", "subs", "data", "payload", "conn", "leaf",
                                    "imports", "exports"), -1)

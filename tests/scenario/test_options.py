@@ -16,12 +16,12 @@ class Drift(Case):
     def names(self, *scopes):
         return {o["name"] for o in self.options if o["scope"] in scopes}
 
-    def test_the_sample_has_exactly_the_options_of_the_file(self):
+    def test_sample_has_exactly_the_options_of_the_file(self):
         found = re.findall(r"(?m)^#([a-z-]+) = ", self.sample)
         self.assertEqual(found, [o["name"] for o in self.options if o["file"]])
         self.assertLessEqual({"store", "lease", "sink", "drain-deadline", "sweep", "retention", "where"}, set(found))
 
-    def test_the_sample_is_valid_with_everything_switched_on(self):
+    def test_sample_is_valid_with_everything_switched_on(self):
         self.path("a.conf").write_text(self.sample)
         said = self.outbox("config", "check", "-c", "a.conf", status=78).stderr
         self.assertRegex(said, r"\Aoutbox: a\.conf: no consumers to run[^\n]*\n\Z")
@@ -40,7 +40,7 @@ class Drift(Case):
         found = re.findall(r"(?m)^ {2,6}(?:-\w, )?--([a-z-]+)", self.outbox("help", "relay").stdout)
         self.assertEqual(sorted(found), sorted(self.names("global", "outbox", "consumer", "relay")))
 
-    def test_help_of_every_command_has_the_options_that_concern_it(self):
+    def test_help_of_every_command_lists_its_options(self):
         common = {"store", "busy-timeout", "max-payload", "color"}
         bare = re.compile(r"webhook|help|version|config sample")  # they load no settings
         as_relay = {"relay", "doctor", "config show", "config check"}  # they take all that a relay does
@@ -48,7 +48,7 @@ class Drift(Case):
             found = set(re.findall(r"(?m)^ {2,6}(?:-\w, )?--([a-z-]+)", self.outbox("help", *scope.split()).stdout))
             self.assertEqual(found, self.names(scope, "global") | (set() if bare.match(scope) else common), scope)
 
-    def test_the_manual_page_has_exactly_the_options(self):
+    def test_manual_page_has_exactly_the_options(self):
         page = self.outbox("help", "--man").stdout
         found = {name.replace("\\-", "-") for name in re.findall(r"(?m)^(?:\\fB\\-\w\\fR, )?\\fB\\-\\-([a-z\\-]+)\\fR",
                                                                  page)}
@@ -64,13 +64,13 @@ class Drift(Case):
             given = [(r["name"], r["origin"], r["where"]) for r in rows if r["origin"] != "default"]
             self.assertEqual(sorted(given), sorted((name, origin, where(name)) for name in names))
 
-    def test_every_setting_is_taken_from_its_variable(self):
+    def test_every_setting_can_come_from_its_variable(self):
         for o in self.options:
             if o["file"]: self.assertEqual(o["env"], "OUTBOX_" + o["name"].upper().replace("-", "_"))
         variable = lambda name: "OUTBOX_" + name.upper().replace("-", "_")
         self.check_given("environment", variable, lambda names: ([], {variable(n): self.examples[n] for n in names}))
 
-    def test_every_setting_is_taken_from_its_flag(self):
+    def test_every_setting_can_come_from_its_flag(self):
         self.check_given("flag", lambda name: f"--{name}",
                          lambda names: ([f"--{name}={self.examples[name]}" for name in names], {}))
 
@@ -88,7 +88,7 @@ class Drift(Case):
                 refused = f"unknown option --{name}" in done.stderr
                 self.assertNotEqual(refused, scope in known, f"{scope} --{name}: {done.stderr}")
 
-    def test_help_behind_options_is_that_of_the_command(self):
+    def test_help_after_options_is_the_commands_help(self):
         help = self.outbox("consume", "--help").stdout
         self.assertEqual(self.outbox("consume", "--group=g", "--name=n", "--drain", "--help").stdout, help)
 
@@ -96,7 +96,7 @@ class Drift(Case):
         shared = ("consumer",) if scope == "relay" or scope.startswith("config ") else ()
         return self.names(scope, "global", "outbox", *shared)
 
-    def test_command_variables_are_none_of_the_exec_sinks(self):
+    def test_command_variables_differ_from_exec_sink_variables(self):
         self.init()
         for o in self.options:
             if not o["env"]:

@@ -57,7 +57,7 @@ class Faces:
         self.emit_many({"type": "one.e" if n % 3 == 0 else "many.e", "aggregate_type": "k",
                         "aggregate_id": "one" if n % 3 == 0 else f"{n}", "payload": {"n": n}} for n in range(EVENTS))
 
-    def test_an_outage_of_any_face_buries_nothing_and_is_said(self):
+    def test_outage_of_any_kind_buries_nothing_and_is_reported(self):
         self.out.touch()
         self.emit_all()
         with self.relay(*self.consumers()) as relay:
@@ -71,7 +71,7 @@ class Faces:
             wait_until(lambda: not wrong(), what=wrong)
             self.assertIn("sink is back", relay.output())
 
-    def test_an_outage_between_deliveries_buries_nothing(self):
+    def test_outage_between_deliveries_buries_nothing(self):
         with self.relay(*self.consumers()) as relay:
             self.emit_all()
             wait_until(lambda: all(c["delivered"] for c in self.shown().values()))
@@ -83,7 +83,7 @@ class Faces:
             wait_until(lambda: all(c["delivered"] == want(n) for n, c in self.shown().items()))
             self.assertEqual({c["dead"] for c in self.shown().values()}, {0})
 
-    def test_an_event_failing_among_others_has_its_five_attempts(self):
+    def test_event_failing_among_others_gets_five_attempts(self):
         self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": str(n), "payload": {"n": n}} for n in range(20))
         tries = collections.Counter()
 

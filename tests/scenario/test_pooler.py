@@ -74,7 +74,7 @@ class Pooler(Case):
             for link in links: link.close()
         self.assertGreaterEqual(seen, pool)
 
-    def test_everything_works_through_a_pool_without_traces(self):
+    def test_everything_works_through_a_pooler_without_leaks(self):
         self.emit("a", "k/0", 0, "--idempotency-key", "once")
         self.emit("a", "k/0", 0, "--idempotency-key", "once")
         with self.mail("--batch", 10) as relay:
@@ -98,7 +98,7 @@ class Pooler(Case):
         self.outbox("trim")
         self.check_sessions()
 
-    def test_an_event_arrives_at_the_next_look(self):
+    def test_event_arrives_at_the_next_poll(self):
         with self.mail() as relay:
             self.numbers(0, 1)
             self.wait_for(1, relay)
@@ -119,7 +119,7 @@ class Pooler(Case):
         for relay in relays: relay.stop()
         self.check_sessions()
 
-    def test_a_pooler_that_is_started_again_is_found_again(self):
+    def test_relay_reconnects_to_a_restarted_pooler(self):
         with self.mail() as relay:
             self.numbers(0, 5)
             self.wait_for(5, relay)
@@ -128,7 +128,7 @@ class Pooler(Case):
             self.numbers(5, 10)
             self.wait_for(10, relay)
 
-    def test_an_isolation_level_that_cannot_work_is_told(self):
+    def test_unusable_isolation_level_is_reported(self):
         """Past a pooler the relay sets its own; here a session's settings would be somebody else's tomorrow."""
         self.sql(f'ALTER DATABASE "{self.dbname}" SET default_transaction_isolation = serializable')
         self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "

@@ -60,7 +60,7 @@ class Broker:
 
 
 class Shown(Broker, BrokerView, Case):
-    def test_node_and_what_it_has_not_confirmed(self):
+    def test_status_shows_node_and_unconfirmed_events(self):
         """Who leads a queue is nothing that AMQP tells."""
         self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.freeze, self.rabbit.thaw, kind="rabbitmq",
                         broker=f"127.0.0.1:{self.rabbit.port}", leader="")
@@ -93,7 +93,7 @@ class Refused(Broker, Refusals):
         self.rabbit.declare(self.name, self.name, binding="good")
         self.check_refused_among_others(["--consumer", "out", "--sink", self.url()], self.arrivals(), "no queue is bound")
 
-    def test_what_the_only_exchange_refuses_is_buried(self):
+    def test_events_the_only_exchange_refuses_are_buried(self):
         self.rabbit.delete(self.name)
         self.check_refused_alone(["--consumer", "out", "--sink", self.url("routing-key=k")], "no exchange",
                                  lambda: self.rabbit.declare(self.name, self.name), self.arrivals())
@@ -123,14 +123,14 @@ class Formats(Broker, Case):
                 self.assertEqual((read.get_id(), read.get_type(), read.get_source(), read.get_subject(), read.get_data()),
                                  (event, "order.paid", "/shop", "order/42", {"a": 1.5}))
 
-    def test_debezium_consumers_go_on(self):
+    def test_debezium_consumers_keep_working(self):
         """What Debezium's outbox event router emits: the topic by the kind of aggregate, the payload alone, the id in a header."""
         event = self.emit("order.paid", "order/42", None, "--payload", '{"a": 1.50}', "--header", "x=y")
         self.send("format=debezium")
         (key, properties, body), = self.rabbit.take(self.name)
         self.assertEqual((key, properties.headers, body), ("outbox.event.order", {"id": event, "x-delivery-count": 0}, b'{"a": 1.50}'))
 
-    def test_json_is_the_line_that_a_file_gets(self):
+    def test_json_format_equals_the_file_sinks_line(self):
         self.emit("order.paid", "order/42", {"a": 1})
         self.send("format=json", name="out")
         (_, _, body), = self.rabbit.take(self.name)
@@ -155,7 +155,7 @@ class Receiving(Broker, Case):
                     if form != "debezium": self.assertEqual((got["type"], got["key"]), ("order.paid", "order/42"))
                 self.assertEqual(len(self.rabbit.take(self.name)), 1)
 
-    def test_check_against_the_store(self):
+    def test_check_compares_with_the_store(self):
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(i % 3), "payload": i} for i in range(300)])
         self.send()
         verdict, = self.received(f"queue={self.name}", "--check", "--consumer", "out")
@@ -173,13 +173,13 @@ class Receiving(Broker, Case):
         self.assertEqual([int(g["position"]) for g in got], list(range(500)))
         self.assertEqual(len(self.received(query, "--from", "490")), 10)
 
-    def test_exchange_keeps_nothing(self):
+    def test_exchange_stores_nothing(self):
         said = self.outbox("receive", self.url(), status=78).stderr
         self.assertIn("an exchange keeps nothing; add queue=NAME", said)
 
 
 class Running(Broker, Case):
-    def test_secrets_show_nowhere(self):
+    def test_no_secret_is_shown(self):
         self.rabbit.eval('rabbit_auth_backend_internal:add_user(<<"keeper">>, <<"s3cr3t-word">>, <<"t">>), '
                          'rabbit_auth_backend_internal:set_permissions(<<"keeper">>, <<"/">>, <<"">>, <<".*">>, <<"">>, <<"t">>).')
         self.emit("a", "k/1", 1)
@@ -196,7 +196,7 @@ class Running(Broker, Case):
         said = self.outbox("config", "check", "--connect", "--consumer", "out", "--sink", self.url())
         self.assertNotIn("no exchange", said.stdout + said.stderr)
 
-    def test_memory_stays_small_with_a_broker_that_is_away(self):
+    def test_memory_stays_small_while_the_broker_is_down(self):
         """With nobody there and many events behind, nothing is read ahead."""
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(i), "payload": "x" * 400} for i in range(20000)])
         relay = self.relay("--consumer", "out", "--sink", "amqp://127.0.0.1:1/%2F/x")
@@ -242,7 +242,7 @@ class Impostor:
 
 
 class Hostile(Case):
-    def test_no_broker_takes_more_than_its_share(self):
+    def test_hostile_broker_uses_bounded_resources(self):
         """Whatever a stranger says on the port, the relay takes it for a broker that is away, and stays small."""
         heartbeat = struct.pack(">BHI", 8, 0, 0) + b"\xce"
         says = {"text": (b"SSH-2.0-OpenSSH_9.2\r\n", False, "does not speak AMQP"),
@@ -263,7 +263,7 @@ class Hostile(Case):
 
 
 class Documentation(Case):
-    def test_page_has_every_answer_of_the_table(self):
+    def test_page_documents_every_answer(self):
         """docs/brokers.md repeats the table of src/sink/rabbitmq_answer.c, row by row."""
         root = pathlib.Path(__file__).parents[2]
         rows = re.findall(r'\{(SAID_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_answer.c").read_text())

@@ -46,7 +46,7 @@ class Receiving:
         self.redis("XADD", "y.a", "*", "event", "{}")
         self.assertEqual(sorted(m["place"] for m in self.received("stream=x.{type[1]}")), ["x.a", "x.b", "x.c"])
 
-    def test_from_and_count(self):
+    def test_from_and_count_limit_the_output(self):
         for i in range(5): self.emit("t", f"k/{i}")
         self.send("stream=s")
         every = self.received("stream=s")
@@ -56,13 +56,13 @@ class Receiving:
         self.assertEqual(self.received("stream=s", "--from", "end"), [])
         self.outbox("receive", self.redis.url("stream=s"), "--from", "tuesday", status=78)
 
-    def test_lines_for_people_have_no_control_characters(self):
+    def test_human_output_has_no_control_characters(self):
         self.redis("XADD", "s", "*", "value", "\x1b[2Jx\n", "id", "no")
         said = self.outbox("receive", self.redis.url("stream=s"), "--idle", "200ms").stdout
         self.assertEqual(said.count("\n"), 1)
         self.assertNotIn("\x1b", said)
 
-    def test_check_finds_all_and_counts_repeats(self):
+    def test_check_finds_every_event_and_counts_repeats(self):
         self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": str(i % 7)} for i in range(200))
         self.send("stream=s")
         verdict = self.check("stream=s", "--consumer", "out")
@@ -72,7 +72,7 @@ class Receiving:
         self.redis("XADD", "s", "*", *first)
         self.assertEqual(self.check("stream=s")["repeats"], 1)
 
-    def test_check_finds_what_is_lost(self):
+    def test_check_finds_lost_events(self):
         lost = self.emit("t", "k/1")
         self.emit("t", "k/1")
         self.send("stream=s")
@@ -80,7 +80,7 @@ class Receiving:
         verdict = self.check("stream=s", status=1)
         self.assertEqual((verdict["lost"], verdict["first_lost"]), (1, lost))
 
-    def test_check_finds_what_is_out_of_order_or_strange(self):
+    def test_check_finds_reordered_and_unknown_events(self):
         events = [self.emit("t", "k/1") for _ in range(3)]
         self.send("stream=s")
         entries = self.redis("XRANGE", "s", "-", "+")
@@ -92,5 +92,5 @@ class Receiving:
         self.assertEqual((verdict["misordered"], verdict["first_misordered"]), (1, events[2]))
         self.assertEqual((verdict["strange"], verdict["unknown"]), (1, 1))
 
-    def test_a_sink_without_a_receiver_is_refused(self):
+    def test_sink_without_a_receiver_is_refused(self):
         self.assertIn("redis:", self.outbox("receive", "file:x", status=78).stderr)

@@ -95,7 +95,7 @@ class Read(Redis, Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def test_every_format(self):
+    def test_every_format_arrives_as_documented(self):
         event = self.emit("order.paid", "order/7", None, "--payload", '{"a": 1.50}', "--version", "3", "--header", "tag=a b")
         formats = ("plain", "cloudevents", "cloudevents-structured", "debezium", "json", "contract")
         for name in formats: self.drain(*self.to(f"{name}&format={name}&source=/shop", name=name))
@@ -118,7 +118,7 @@ class Read(Redis, Case):
 
 
 class Errors(unittest.TestCase):
-    def test_table_of_errors_is_the_one_in_the_documents(self):
+    def test_documented_errors_match_the_code(self):
         about = {"AWAY": "server", "LOGIN": "login", "STREAM": "stream", "SIZE": "event", "SETUP": "set-up", "SCRIPT": "script"}
         source = (ROOT / "src" / "redis" / "reply.c").read_text().split("bool redis_refuses_command")[0]
         rows = [(words.strip(), about[fault], "new" if reconnect == "true" else "kept")
@@ -134,11 +134,11 @@ class Errors(unittest.TestCase):
 
 @on_each_store
 class Refused(Redis, Refusals):
-    def test_what_one_stream_refuses_is_buried_and_others_arrive(self):
+    def test_events_one_stream_refuses_are_buried_others_arrive(self):
         self.redis("SET", "bad", "x")
         self.check_refused_among_others(self.to("{type}"), lambda: len(self.redis.entries("good")), "WRONGTYPE")
 
-    def test_what_the_only_stream_refuses_is_buried(self):
+    def test_events_the_only_stream_refuses_are_buried(self):
         self.redis("SET", "s", "x")
         self.check_refused_alone(self.to("s"), "WRONGTYPE", lambda: self.redis("DEL", "s"), lambda: len(self.redis.entries("s")))
 
@@ -167,12 +167,12 @@ class RefusedBySeveral(Refusals, Case):
 
 
 class Shown(Redis, BrokerView, Case):
-    def test_server_and_what_it_has_not_confirmed(self):
+    def test_status_shows_server_and_unconfirmed_events(self):
         send = self.redis.popen.send_signal
         self.check_view(["--consumer", "out", "--sink", self.redis.tcp_url("stream=s")], lambda: send(signal.SIGSTOP),
                         lambda: send(signal.SIGCONT), kind="redis", broker=f"127.0.0.1:{self.redis.port}", leader="")
 
-    def test_socket_is_the_broker(self):
+    def test_unix_socket_works_as_broker_address(self):
         with self.serve(*self.to("s")) as relay:
             self.wait_shown(relay, kind="redis", broker=str(self.redis.socket), leader="")
 
@@ -209,7 +209,7 @@ class Streams(Redis):
         self.outbox("consumers", "remove", "out", "--yes")
         self.outbox("hwm", "a.s", status=65)
 
-    def test_hwm_of_many_streams_is_there_when_all_is_delivered(self):
+    def test_hwm_of_many_streams_is_complete_once_all_is_delivered(self):
         """Marks of many streams are recorded together; none is left behind."""
         self.emit_many({"type": f"t.{i % 60}", "payload": i} for i in range(1200))
         self.drain(*self.to("s{type[1]}", "--batch", 50))
@@ -226,7 +226,7 @@ class Streams(Redis):
                             i, i % 2 + 1, str(i))
         self.ask("UPDATE account SET version = version + 1, total = total + ? WHERE id = ?", i, i % 2 + 1)
 
-    def test_a_copy_and_the_stream_from_its_mark_on_are_the_whole(self):
+    def test_snapshot_plus_stream_from_its_mark_is_complete(self):
         """The mark is read in the snapshot of the rows: those have all that is in the stream up to it."""
         self.ask("CREATE TABLE account (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, total INTEGER NOT NULL)")
         self.ask("INSERT INTO account VALUES (1, 0, 0), (2, 0, 0)")
@@ -256,14 +256,14 @@ class Streams(Redis):
                 rows[key] = (version, rows[key][1] + add)
             self.assertEqual(rows, want)
 
-    def test_order_of_a_key_is_kept_and_nothing_is_missing(self):
+    def test_key_order_is_kept_and_nothing_is_missing(self):
         self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": str(i % 7), "payload": i} for i in range(3000))
         self.drain(*self.to("s"))
         got = [e["payload"] for _, e in self.redis.entries("s")]
         self.assertEqual(sorted(got), list(range(3000)))
         for key in range(7): self.assertEqual([n for n in got if n % 7 == key], list(range(key, 3000, 7)))
 
-    def test_attempts_used_up_make_a_dead_letter_and_others_pass(self):
+    def test_exhausted_attempts_make_a_dead_letter_and_others_pass(self):
         bad = self.emit("t", "bad/1", {"n": 1})
         self.emit("t", "good/1", {"n": 2})
         with Odd("bad") as odd:
@@ -276,7 +276,7 @@ class Streams(Redis):
         self.assertIn("ERR an error that nobody has heard of", dead["error"])
         self.assertEqual(self.ask("SELECT count(*) FROM @parked"), [(0,)])
 
-    def test_each_event_is_handled_once_though_it_comes_twice(self):
+    def test_duplicate_delivery_is_handled_once(self):
         ids = [self.emit("t", "k/1", i) for i in range(5)]
         self.drain(*self.to("s"))
         for _, event in self.redis.entries("s"): self.redis("XADD", "s", "*", "event", json.dumps(event))
@@ -337,12 +337,12 @@ class OnSqlite(Redis, Case):
         self.assertEqual(got["payload"]["_telemetry"], {"h": odd})
         self.assertEqual(self.redis("GET", "canary"), "sings")
 
-    def test_trimming_is_warned_of(self):
+    def test_trimming_is_warned_about(self):
         log = self.drain("--consumer", "out", "--sink", self.redis.url("stream=s&maxlen=10")).stderr
         self.assertIn("maxlen lets Redis drop entries whether they were read or not", log)
         self.assertNotIn("drop entries", self.drain(*self.to("s")).stderr)
 
-    def test_secrets_are_nowhere_to_be_seen(self):
+    def test_no_secret_is_visible(self):
         secret = "h0rse-Battery"
         self.redis("ACL", "SETUSER", "relay", "on", f">{secret}", "~*", "+@all")
         self.addCleanup(self.redis, "ACL", "DELUSER", "relay")
@@ -370,7 +370,7 @@ class OnSqlite(Redis, Case):
         self.path("ob.ini").write_text(f"[consumer x]\nsink = {url}\n")
         self.assertNotIn(secret, self.outbox("-c", self.path("ob.ini"), "config", "show", status=None).stdout)
 
-    def test_a_relay_that_stands_by_lets_go_of_its_lease(self):
+    def test_standby_relay_releases_its_lease(self):
         url = self.redis.url("stream=s&lease=lock:roll&lease-ttl=1s")
         old = self.relay("--consumer", "out", "--sink", url, "--events", "a.*")
         self.emit("a.1")
@@ -407,7 +407,7 @@ class OnSqlite(Redis, Case):
         relay.stop()
 
 class OnPostgres(Redis, PgCase):
-    def test_hwm_is_a_function_in_sql(self):
+    def test_hwm_is_available_as_an_sql_function(self):
         self.emit("t", "k/1", 1)
         self.drain(*self.to("s"))
         last = self.redis("XREVRANGE", "s", "+", "-", "COUNT", 1)[0][0]
@@ -433,7 +433,7 @@ class OnPostgres(Redis, PgCase):
         self.assertEqual(len(self.redis.entries("s")), 1)
         self.assertIsNotNone(self.sql("SELECT outbox.hwm('s')")[0][0])
 
-    def test_a_reader_dying_before_commit_or_ack_acts_once(self):
+    def test_reader_dying_before_commit_or_ack_acts_once(self):
         """The inbox in the reader's own transaction: whatever dies, and however often an entry comes again."""
         self.sql("CREATE TABLE effect (n serial, id text)")
         ids = [self.emit("t", "k/1", i) for i in range(3)]
@@ -478,7 +478,7 @@ class Consuming(Redis, Case):
         except FileNotFoundError:
             return []
 
-    def test_failed_event_is_tried_again_before_the_next(self):
+    def test_failed_event_is_retried_before_the_next(self):
         for i in range(3): self.emit("t", "k/1", i)
         self.drain(*self.to("s"))
         self.consume("--group", "g", "--drain", "--exec",
@@ -486,7 +486,7 @@ class Consuming(Redis, Case):
                      'echo "$OUTBOX_ID" >> got')
         self.assertEqual(self.got(), [e["event_id"] for _, e in self.redis.entries("s")])
 
-    def test_what_another_member_left_lying_is_taken_over(self):
+    def test_entries_abandoned_by_another_member_are_taken_over(self):
         self.emit("t", "k/1", 1)
         self.drain(*self.to("s"))
         self.redis("XGROUP", "CREATE", "s", "g", "0")
@@ -496,7 +496,7 @@ class Consuming(Redis, Case):
         self.assertIn("1 taken over", said)
         self.assertEqual(self.redis("XPENDING", "s", "g")[0], 0)
 
-    def test_entries_of_others_are_skipped_with_a_word(self):
+    def test_foreign_entries_are_skipped_with_a_message(self):
         self.redis("XADD", "s", "*", "other", "x")
         self.redis("XADD", "s", "*", "event", "{}")
         said = self.consume("--group", "g", "--exec", "exit 1", "--drain").stderr
@@ -504,7 +504,7 @@ class Consuming(Redis, Case):
         self.assertIn("it has no event_id", said)
         self.assertIn("2 skipped", said)
 
-    def test_stops_on_sigterm_and_goes_on_later(self):
+    def test_stops_on_sigterm_and_resumes_later(self):
         child = self.spawn(BIN, "consume", self.redis.url("stream=s"), "--store", f"sqlite:{self.b}", "--group", "g", "--exec",
                            'echo "$OUTBOX_ID" >> got', log="consume.log")
         with self.relay(*self.to("s")):
@@ -519,7 +519,7 @@ class Consuming(Redis, Case):
         self.consume("--group", "g", "--exec", 'echo "$OUTBOX_ID" >> got', "--drain")
         self.assertEqual(self.got(), [e["event_id"] for _, e in self.redis.entries("s")])
 
-    def test_snapshot_and_stream_are_stitched_without_gap_or_repeat(self):
+    def test_snapshot_and_stream_join_without_gap_or_repeat(self):
         """Rows keep changing while a reader takes its first copy of them and then goes on with the stream. Each change
         that its copy does not have arrives, and none that it has is made again: versions tell."""
         self.sql("CREATE TABLE account (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, total INTEGER NOT NULL)")

@@ -44,7 +44,7 @@ class InACluster(Many):
     def to(self, query, *more, seeds=2):
         return ["--consumer", "out", "--sink", self.cluster.url(query, seeds), *more]
 
-    def test_servers_that_have_slots_are_shown(self):
+    def test_servers_with_slots_are_shown(self):
         """Those we are connected to are the brokers; those that have slots lead."""
         masters = {node.address for node in self.cluster.masters()}
         args = self.to("stream={aggregate_id}")
@@ -69,7 +69,7 @@ class InACluster(Many):
         verdict = self.check(self.cluster.url("stream=k.{aggregate_id}"))
         self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"], verdict["repeats"]), (2000, 0, 0, 0))
 
-    def test_a_hash_tag_keeps_streams_together(self):
+    def test_hash_tag_keeps_streams_together(self):
         self.fill(100)
         self.drain(*self.to("stream={{{aggregate_type}}}.{type[1]}"))
         self.assertEqual(sorted(node("DBSIZE") for node in self.cluster.masters()), [0, 0, 8])
@@ -101,7 +101,7 @@ class InACluster(Many):
         self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"], verdict["repeats"]), (total, 0, 0, 0))
         self.assertNotIn("sink is down", relay.output())
 
-    def test_the_connection_can_be_checked(self):
+    def test_connection_can_be_checked(self):
         config = self.path("outbox.conf")
         config.write_text(f"[outbox]\nstore = {self.store}\n[consumer out]\nsink = {self.cluster.url('stream=s')}\n")
         self.outbox("-c", config, "config", "check", "--connect")
@@ -109,7 +109,7 @@ class InACluster(Many):
             config.write_text(f"[outbox]\nstore = {self.store}\n[consumer out]\nsink = redis-cluster://{alone.address}/?stream=s\n")
             self.assertIn("cluster support disabled", self.outbox("-c", config, "config", "check", "--connect", status=78).stderr)
 
-    def test_a_plain_url_says_what_to_write(self):
+    def test_plain_url_error_shows_the_cluster_url(self):
         self.fill(20)
         with self.relay("--consumer", "out", "--sink", f"redis://{self.cluster.nodes[0].address}?stream=k.{{aggregate_id}}") as relay:
             wait_until(lambda: "write redis-cluster://" in relay.output(), what=relay.output)
@@ -143,7 +143,7 @@ class BySentinels(Many):
         verdict = self.check(url)
         self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"]), (600, 0, 0))
 
-    def test_master_is_shown(self):
+    def test_status_shows_the_master(self):
         master = self.group.master().address
         args = ["--consumer", "out", "--sink", self.group.url("stream=s")]
         self.assertIn(f"redis-sentinel at {master} answered within", self.outbox("doctor", "--connect", *args, status=None).stdout)
@@ -151,13 +151,13 @@ class BySentinels(Many):
             self.fill(1)
             self.wait_shown(relay, kind="redis-sentinel", broker=master, leader=master, connected=1, unconfirmed=0)
 
-    def test_a_sentinel_that_is_away_is_passed_over(self):
+    def test_unreachable_sentinel_is_skipped(self):
         away = broker_redis.free_port()
         self.fill(20)
         self.drain("--consumer", "out", "--sink", f"redis-sentinel://127.0.0.1:{away},{self.group.sentinels[2].address}/shop?stream=s")
         self.assertEqual(self.entries(), 20)
 
-    def test_an_unknown_master_name_is_reported(self):
+    def test_unknown_master_name_is_reported(self):
         self.fill(1)
         with self.relay("--consumer", "out", "--sink", self.group.url("stream=s").replace("/shop", "/stop")) as relay:
             wait_until(lambda: 'does not know a master "stop"' in relay.output(), what=relay.output)
@@ -168,7 +168,7 @@ class BySentinels(Many):
 class BySentinelsWithPasswords(Many):
     """Servers and Sentinels have passwords of their own, which come from files or the environment and are never told."""
 
-    def test_both_log_in(self):
+    def test_sentinel_and_master_logins_both_work(self):
         with broker_redis.Sentinels(replicas=1, sentinels=1, password="s3cret-data", sentinel_password="s3cret-watch") as group:
             self.fill(100)
             secret = self.path("watch")

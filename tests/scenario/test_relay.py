@@ -72,7 +72,7 @@ class RelayCase:
 
 @on_each_store
 class Order(RelayCase):
-    def test_a_failing_key_holds_back_only_itself(self):
+    def test_failing_key_holds_back_only_itself(self):
         self.broken.touch()
         for n in range(5):
             self.number(100 + n, key="bad")
@@ -150,7 +150,7 @@ class Order(RelayCase):
 
 @on_each_store
 class Failing(RelayCase):
-    def test_retries_follow_the_policy_and_end_as_a_dead_letter(self):
+    def test_retries_follow_the_policy_and_end_in_a_dead_letter(self):
         times = self.path("times")
         self.number(1)
         fail = f"date +%s%N >>{times}; echo no stock >&2; exit 1; "
@@ -166,7 +166,7 @@ class Failing(RelayCase):
         self.assertEqual(self.got(), [])
         self.assert_settled(0)
 
-    def test_the_delivery_has_the_latest_error_the_log_has_all(self):
+    def test_latest_error_is_stored_and_all_are_logged(self):
         """C2.6, and C4.4: what a dead letter says."""
         event = self.emit("a", "k/1", 1)
         begun = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
@@ -185,7 +185,7 @@ class Failing(RelayCase):
         self.assertGreater(datetime.datetime.fromisoformat(letter["dead_at"].replace("Z", "+00:00")), begun)
         self.assertNotIn("reason 1", json.dumps(self.json("events", "show", 1)))
 
-    def test_a_dead_letter_frees_its_key_and_returns_on_request(self):
+    def test_dead_letter_frees_its_key_and_returns_on_request(self):
         self.broken.touch()
         self.number(1, 2, 3)
         sink = self.failing("[ $OUTBOX_SEQ = 2 ]", "--retry", "base=10ms,attempts=2,outage=0s")
@@ -199,7 +199,7 @@ class Failing(RelayCase):
         self.assertEqual(self.state(2)[0], "delivered")
         self.assert_settled(3)
 
-    def test_a_dead_letter_that_fails_again_is_a_dead_letter_again(self):
+    def test_dead_letter_that_fails_again_is_a_dead_letter_again(self):
         self.number(1)
         sink = self.exec_sink("exit 1; ", "--retry", "base=1ms,attempts=2,outage=0s")
         self.drain(*sink)
@@ -209,7 +209,7 @@ class Failing(RelayCase):
         self.assertEqual([letter["attempts"] for letter in self.json("dead", "list")], [2])
         self.assert_settled(0)
 
-    def test_exit_65_is_rejected_at_once_and_75_is_tried_again(self):
+    def test_exit_65_is_rejected_at_once_and_75_is_retried(self):
         self.number(1, key="1")
         self.number(2, key="2")
         script = "[ $OUTBOX_SEQ != 1 ] || exit 65; [ $OUTBOX_ATTEMPT -ge 3 ] || exit 75; "
@@ -217,7 +217,7 @@ class Failing(RelayCase):
         self.assertEqual(self.state(1), ("expired", 1))
         self.assertEqual([(ev["payload"], ev["attempt"]) for ev in self.ndjson(self.out)], [(2, 3)])
 
-    def test_a_command_that_is_not_there_burns_no_attempts(self):
+    def test_missing_command_uses_no_attempts(self):
         self.number(1, 2)
         command = self.path("later.sh")
         with self.relay("--consumer", "mail", "--sink", f"exec:{command}", "--retry", "base=1ms,attempts=1,outage=0s") as relay:
@@ -234,7 +234,7 @@ class Failing(RelayCase):
         draft.chmod(0o755)
         draft.rename(path)
 
-    def test_a_down_sink_uses_no_attempts_and_gets_all_in_order(self):
+    def test_down_sink_uses_no_attempts_and_gets_all_in_order(self):
         folder = self.path("not-yet")
         sink = self.file_sink(out=folder / "out")
         self.number(*range(30))
@@ -248,7 +248,7 @@ class Failing(RelayCase):
         self.assertEqual({ev["attempt"] for ev in self.ndjson(folder / "out")}, {1})
         self.assert_settled(60)
 
-    def test_a_consumer_that_always_fails_delays_no_other(self):
+    def test_consumer_that_always_fails_delays_no_other(self):
         """G7: the failing one has its retries ahead of it for an hour."""
         bad = self.exec_sink("exit 1; ", "--retry", "base=1h,cap=1h,outage=0s", name="bad")
         with self.relay(*bad, *self.file_sink("good")) as relay:
@@ -259,7 +259,7 @@ class Failing(RelayCase):
             wait_until(lambda: self.state(5, "good")[0] == "delivered")
         self.assertEqual(self.state(5, "bad"), ("pending", 0))
 
-    def test_a_consumer_whose_sink_hangs_delays_no_other(self):
+    def test_consumer_whose_sink_hangs_delays_no_other(self):
         self.broken.touch()
         hangs = self.exec_sink(f"while [ -e {self.broken} ]; do sleep 0.02; done; ", name="slow", out=self.path("slow"))
         with self.relay(*hangs, *self.file_sink("good")) as relay:
@@ -282,7 +282,7 @@ class Choosing(RelayCase):
         seqs = {name: [ev["seq"] for ev in self.ndjson(self.path(name))] for name in ("types", "where", "both")}
         self.assertEqual(seqs, {"types": [1, 2, 3], "where": [1, 3, 4], "both": [1, 3]})
 
-    def test_a_new_consumer_starts_where_it_was_told(self):
+    def test_new_consumer_starts_at_its_configured_position(self):
         self.number(1, 2, 3, 4)
         starts = {"all": "beginning", "new": "end", "some": "3"}
         sinks = [arg for name, start in starts.items()
@@ -293,7 +293,7 @@ class Choosing(RelayCase):
         self.assertEqual({name: self.got(self.path(name)) for name in starts},
                          {"all": [1, 2, 3, 4, 5], "new": [5], "some": [3, 4, 5]})
 
-    def test_a_known_consumer_continues_whatever_from_says(self):
+    def test_known_consumer_ignores_from(self):
         self.number(1, 2)
         self.drain(*self.file_sink())
         self.number(3)
@@ -301,7 +301,7 @@ class Choosing(RelayCase):
         self.drain(*self.file_sink("mail", "--from", "beginning"))
         self.assertEqual(self.got(), [1, 2, 3])
 
-    def test_the_same_idempotency_key_is_delivered_once(self):
+    def test_same_idempotency_key_is_delivered_once(self):
         first = self.emit("a", "k/1", 1, "--idempotency-key", "order-1")
         self.assertEqual(self.emit("a", "k/1", 1, "--idempotency-key", "order-1"), first)
         self.outbox("emit", "a", "--key", "k/1", "--payload", "2", "--idempotency-key", "order-1", status=DATA)
@@ -322,7 +322,7 @@ class Delay(RelayCase):
     def stamping(self, script="", *more):
         return self.exec_sink(f"{script}echo $OUTBOX_SEQ $(date +%s%N) >>{self.path('times')}; ", *more)
 
-    def test_a_delayed_event_is_on_time_and_holds_only_its_key(self):
+    def test_delayed_event_is_on_time_and_holds_only_its_key(self):
         events = [{"type": "a", "aggregate_type": "k", "aggregate_id": key, "payload": n} for n, key in enumerate("112", 1)]
         events[0]["delay"] = "2s"
         with self.relay(*self.stamping()) as relay:
@@ -331,14 +331,14 @@ class Delay(RelayCase):
         self.assertGreaterEqual(self.arrivals()[1], self.not_before(1))
         self.assert_settled(3)
 
-    def test_drain_does_not_wait_for_an_event_whose_time_lies_ahead(self):
+    def test_drain_does_not_wait_for_a_delayed_event(self):
         self.emit("a", "k/1", 1, "--delay", "1h")
         self.number(2, key="2")
         self.drain(*self.file_sink())
         self.assertEqual(self.got(), [2])
         self.assertEqual(self.state(1), ("pending", 0))
 
-    def test_a_delayed_event_behind_a_failing_one_keeps_its_time(self):
+    def test_delayed_event_behind_a_failing_one_keeps_its_time(self):
         self.number(1)
         self.emit("a", "k/1", 2, "--delay", "1500ms")
         fails = "[ $OUTBOX_SEQ != 1 ] || [ $OUTBOX_ATTEMPT -gt 1 ] || exit 1; "
@@ -346,7 +346,7 @@ class Delay(RelayCase):
             self.wait_got([1, 2], relay=relay)
         self.assertGreaterEqual(self.arrivals()[2], self.not_before(2))
 
-    def test_a_delayed_event_behind_a_dead_letter_keeps_its_time(self):
+    def test_delayed_event_behind_a_dead_letter_keeps_its_time(self):
         self.number(1)
         self.emit("a", "k/1", 2, "--delay", "1h")
         self.drain(*self.exec_sink("[ $OUTBOX_SEQ != 1 ] || exit 65; "))
@@ -369,20 +369,20 @@ class Operating(RelayCase):
             self.outbox("consumers", "resume", "mail")
             wait_until(lambda: self.got() == [1, 2, 3], timeout=AT_ONCE, what=relay.output)
 
-    def test_a_sleeping_relay_wakes_at_a_commit_without_sweeps(self):
+    def test_sleeping_relay_wakes_at_a_commit_without_sweeps(self):
         with self.relay(*self.file_sink(), "--sweep", "10m") as relay:
             for n in range(3):
                 wait_until(lambda: self.consumer()["behind"] == 0)
                 self.number(n)
                 wait_until(lambda: self.got() == [*range(n + 1)], timeout=AT_ONCE, what=relay.output)
 
-    def test_a_plain_insert_wakes_it_too(self):
+    def test_plain_insert_wakes_a_sleeping_relay(self):
         with self.relay(*self.file_sink(), "--sweep", "10m") as relay:
             wait_until(lambda: self.consumer()["behind"] == 0)
             self.ask("INSERT INTO @event (type, aggregate_type, aggregate_id, payload) VALUES ('a', 'k', '1', '7')")
             wait_until(lambda: self.got() == [7], timeout=AT_ONCE, what=relay.output)
 
-    def test_a_consumer_removed_under_a_running_relay_stops_alone(self):
+    def test_consumer_removed_under_a_running_relay_stops_alone(self):
         relay = self.relay(*self.file_sink("gone", out=self.path("gone")), *self.file_sink("stays"))
         self.number(1)
         self.wait_got([1], self.path("gone"), relay)
@@ -395,7 +395,7 @@ class Operating(RelayCase):
         self.assertEqual(self.got(self.path("gone")), [1])
         self.assertNotEqual(relay.stop(expect=None), 0, "one of its consumers could not go on")
 
-    def test_lanes_change_only_once_the_consumer_is_through(self):
+    def test_lanes_change_only_once_the_consumer_caught_up(self):
         self.broken.touch()
         self.number(1, 2)
         fails = self.failing("true", "--retry", "base=1h,cap=1h,outage=0s")
@@ -443,7 +443,7 @@ class Operating(RelayCase):
 
 
 class OfSqlite(RelayCase, Case):
-    def test_a_locked_database_loses_and_repeats_nothing(self):
+    def test_locked_database_loses_and_repeats_nothing(self):
         with self.relay(*self.file_sink(), "--sweep", "50ms", "--busy-timeout", "200ms") as relay:
             self.number(*range(50))
             self.wait_got([*range(50)], relay=relay)
@@ -462,7 +462,7 @@ class OfSqlite(RelayCase, Case):
 
 @on_each_store
 class Early:
-    def test_a_relay_before_init_says_what_to_do(self):
+    def test_relay_before_init_explains_what_to_do(self):
         done = self.outbox("relay", "--consumer", "mail", "--sink", "stdout:", status=None)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("outbox init", done.stderr)
@@ -481,14 +481,14 @@ class Retention(RelayCase):
         self.ask(f"UPDATE @event SET created_at = {older('created_at')} WHERE seq <= ?", seq)
         self.ask(f"UPDATE @passed SET at = {older('at')}")
 
-    def test_a_relay_trims_old_events_that_every_consumer_has(self):
+    def test_relay_trims_old_events_that_every_consumer_has(self):
         self.number(*range(10))
         self.drain(*self.file_sink())
         self.age(7)
         with self.relay(*self.file_sink(), "--retention", "1h") as relay:
             wait_until(lambda: self.seqs() == [8, 9, 10], what=relay.output)
 
-    def test_a_paused_consumer_keeps_what_it_needs_and_is_named(self):
+    def test_paused_consumer_holds_its_events_and_is_named(self):
         self.number(*range(4))
         late = self.file_sink("late", out=self.path("late"))
         self.drain(*self.file_sink(), *late)
@@ -509,7 +509,7 @@ class Retention(RelayCase):
         self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 4)
         self.assertEqual(self.seqs(), [])
 
-    def test_a_dead_letter_outlives_its_event_and_can_be_retried(self):
+    def test_dead_letter_outlives_its_event_and_can_be_retried(self):
         self.broken.touch()
         self.number(1, 2)
         sink = self.failing("[ $OUTBOX_SEQ = 1 ]", "--retry", "base=1ms,attempts=1,outage=0s")
@@ -522,7 +522,7 @@ class Retention(RelayCase):
         self.assertEqual(self.got(), [2, 1])
         self.assertEqual(self.json("dead", "list"), [])
 
-    def test_an_event_that_waits_for_its_retry_is_kept(self):
+    def test_event_awaiting_retry_is_not_trimmed(self):
         self.broken.touch()
         self.number(1, 2, 3)
         with self.relay(*self.failing("[ $OUTBOX_SEQ = 2 ]", "--order", "none", "--retry", "base=1h,cap=1h,outage=0s")):
@@ -541,7 +541,7 @@ class Stopping(RelayCase):
     def begun(self, started):
         return len(started.read_text()) if started.exists() else 0
 
-    def test_sigterm_lets_a_slow_delivery_end_and_repeats_nothing(self):
+    def test_sigterm_lets_a_slow_delivery_finish_without_repeats(self):
         self.broken.touch()
         started = self.path("started")
         self.number(*range(6))
@@ -572,7 +572,7 @@ class Stopping(RelayCase):
         self.assertEqual([(ev["payload"], ev["attempt"]) for ev in self.ndjson(self.out)], [(n, 1) for n in range(6)])
         self.assert_settled(6)
 
-    def test_sigterm_with_claims_in_flight_loses_repeats_nothing(self):
+    def test_sigterm_with_claims_in_flight_loses_nothing(self):
         self.broken.touch()
         started = self.path("started")
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 3), "payload": n}
@@ -592,14 +592,14 @@ class Stopping(RelayCase):
             self.assertEqual(mine, sorted(mine))
         self.assert_settled(60)
 
-    def test_an_idle_relay_stops_at_once(self):
+    def test_idle_relay_stops_at_once(self):
         relay = self.relay(*self.file_sink())
         since = time.monotonic()
         relay.stop()
         self.assertLess(time.monotonic() - since, 5)
         self.assertIn("stopped by SIGTERM", relay.output())
 
-    def test_drain_ends_once_every_consumer_has_everything(self):
+    def test_drain_ends_once_every_consumer_caught_up(self):
         self.number(*range(500))
         self.drain(*self.file_sink("a", out=self.path("a")), *self.file_sink("b", out=self.path("b")))
         self.assertEqual(self.got(self.path("a")), [*range(500)])

@@ -26,7 +26,7 @@ class Counting:
         """Of single consumers."""
         return [tuple(row) for row in self.sql(f"SELECT consumer, seq FROM {self.passed} WHERE consumer <> '' ORDER BY consumer, seq")]
 
-    def test_an_event_delivered_after_8_days_is_kept_168_hours(self):
+    def test_event_delivered_after_8_days_is_kept_168_hours(self):
         self.emit("order.paid")
         self.older(8 * 24, (self.event, "created_at"))
         self.deliver()
@@ -53,7 +53,7 @@ class Counting:
         self.outbox("consumers", "remove", "mail", "--yes")
         self.assertEqual(self.samples(), [])
 
-    def test_a_place_that_went_back_takes_its_samples_along(self):
+    def test_moved_back_position_discards_its_samples(self):
         for _ in range(3): self.emit("order.paid")
         self.deliver()
         self.trim()
@@ -77,7 +77,7 @@ class OnPostgres(Counting, PgCase):
 
     def back(self, seq): self.sql(f"UPDATE outbox.lane SET floor = {seq} WHERE lane >= 0")
 
-    def test_a_batch_costs_what_it_deletes_whatever_is_kept(self):
+    def test_batch_cost_depends_only_on_deleted_events(self):
         """Of a table that was never analysed, too."""
         kept, gone = 20000, 200
         self.sql("ALTER TABLE outbox.event SET (autovacuum_enabled = off)")
@@ -96,7 +96,7 @@ class OnPostgres(Counting, PgCase):
 class Late(Exact):
     """A transaction takes its numbers when it begins to write, and may commit long after others that began later."""
 
-    def test_an_event_committed_late_is_kept_168_hours(self):
+    def test_event_committed_late_is_kept_168_hours(self):
         late = self.session()
         late.do("BEGIN; INSERT INTO outbox.event (type) VALUES ('late')")
         self.emit("order.paid")
@@ -114,7 +114,7 @@ class Late(Exact):
         self.sql("UPDATE outbox.passed SET at = at - interval '169 hours'")
         self.assertEqual(self.json("trim")["events"], 1)
 
-    def test_a_transaction_held_open_makes_no_batch_slower(self):
+    def test_open_transaction_slows_no_batch(self):
         """The index entries of what is gone stay; a batch begins behind those of the last one."""
         gone, calls = 20000, 20
         self.sql(f"INSERT INTO outbox.event (type) SELECT 'order.paid' FROM generate_series(1, {gone})")

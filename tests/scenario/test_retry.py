@@ -34,7 +34,7 @@ class Retry:
         self.broken.unlink()
         return relay
 
-    def test_event_that_waits_for_its_next_attempt_gets_it_at_once(self):
+    def test_waiting_event_is_retried_at_once(self):
         ids = [self.emit("later"), self.emit("later")]
         with self.failed("--order", "none", says=["failed", "failed"]) as relay:
             self.assertIn(f"{ids[0]}: retrying now for 1 consumer", self.outbox("events", "retry", ids[0]).stdout)
@@ -43,21 +43,21 @@ class Retry:
             self.assertEqual(self.json("events", "retry", "2"), [{"event": "2", "waited": 1, "dead": 0}])
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 2"], what=relay.output)
 
-    def test_several_at_once_and_dead_letters_too(self):
+    def test_several_events_and_dead_letters_can_be_retried(self):
         later, bad = self.emit("later"), self.emit("bad")
         with self.failed("--order", "none", says=["failed", "expired"]) as relay:
             self.assertEqual(self.json("events", "retry", later, bad),
                              [{"event": later, "waited": 1, "dead": 0}, {"event": bad, "waited": 0, "dead": 1}])
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
 
-    def test_for_one_consumer_alone(self):
+    def test_retry_can_be_limited_to_one_consumer(self):
         id = self.emit("later")
         with self.failed(*self.sink("other"), names=("mail", "other")) as relay:
             self.outbox("events", "retry", id, "--consumer", "other")
             wait_until(lambda: self.delivered() == ["other 1 2"], what=relay.output)
             self.assertEqual(self.states(), ["failed"])
 
-    def test_what_cannot_be_retried_is_named_and_the_others_are(self):
+    def test_unretryable_events_are_named_and_the_rest_retried(self):
         first, behind = self.emit("later", key="k/1"), self.emit("later", key="k/1")
         with self.failed() as relay:
             told = self.outbox("events", "retry", behind, status=DATA).stderr
@@ -68,7 +68,7 @@ class Retry:
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
             self.assertIn("neither waits for a retry", self.outbox("events", "retry", first, status=DATA).stderr)
 
-    def test_a_retried_letter_of_a_trimmed_event_is_found_again(self):
+    def test_retried_letter_of_a_trimmed_event_is_found_again(self):
         id = self.emit("bad")
         self.drain("--consumer", "mail", "--sink", "exec:exit 65")
         self.outbox("trim", "--older-than", "0s", "--yes")
@@ -113,7 +113,7 @@ class Many(PgCase):
         self.assertEqual(self.sql("SELECT consumer, count(*) FROM outbox.parked GROUP BY 1 ORDER BY 1"),
                          [("mail", self.LETTERS), ("search", self.LETTERS)])
 
-    def test_so_are_those_of_one_type_and_consumer(self):
+    def test_letters_of_one_type_are_sent_back_in_linear_time(self):
         would = self.json("dead", "retry", "--all", "--consumer", "mail", "--type", "a.1", "--dry-run")
         answer, rows = self.retry("--consumer", "mail", "--type", "a.1")
         self.assertEqual((would["consumers"], answer["consumers"]), 2 * ({"mail": self.LETTERS // 2},))

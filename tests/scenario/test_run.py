@@ -25,7 +25,7 @@ def tree():
 
 
 class Demo(unittest.TestCase):
-    def test_without_a_terminal_it_ends_well_and_leaves_no_trace(self):
+    def test_without_a_terminal_it_succeeds_and_leaves_no_trace(self):
         with tempfile.TemporaryDirectory(prefix="ob") as tmp:
             before = tree()
             done = subprocess.run([ROOT / "run"], cwd="/", env=clean_env({"TMPDIR": tmp}), capture_output=True,
@@ -45,7 +45,7 @@ class Demo(unittest.TestCase):
             self.assertEqual({ev["aggregate_id"] for ev in events if ev["type"] == type}, kept)
         self.assertEqual({ev["type"] for ev in mail}, {"order.paid"})
 
-    def test_it_works_on_a_private_server_that_is_gone_afterwards(self):
+    def test_run_uses_a_private_server_and_removes_it(self):
         kept = {str(n) for n in range(1, 41) if n % 7 != 0}
         for store in "postgres", "mariadb":
             with self.subTest(store), tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
@@ -63,7 +63,7 @@ class Demo(unittest.TestCase):
                 running = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
                 self.assertFalse(any(tmp.encode() in line for line in running))
 
-    def test_a_failed_server_start_is_reported_with_its_output(self):
+    def test_failed_server_start_is_reported_with_its_output(self):
         with tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
             stub = pathlib.Path(tmp, "mariadb-install-db")
             stub.write_text("#!/bin/sh\necho no room left >&2\nexit 1\n")
@@ -74,13 +74,13 @@ class Demo(unittest.TestCase):
             self.assertEqual((done.returncode, os.listdir(tmp)), (1, [stub.name]))
         self.assertIn("no room left\nrun: the mariadb server did not start\n", done.stderr)
 
-    def test_says_nothing_besides_however_often_it_is_run(self):
+    def test_repeated_runs_print_nothing_else(self):
         for n in range(5):
             done = subprocess.run([ROOT / "run", "--orders", "20"], cwd="/", env=clean_env(), capture_output=True, text=True,
                                   timeout=150, stdin=subprocess.DEVNULL)
             self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
 
-    def test_a_second_run_at_once_is_refused_and_harmless(self):
+    def test_second_run_at_once_is_refused_and_harmless(self):
         demo = ROOT / "build" / "demo"
         shutil.rmtree(demo, ignore_errors=True)
         first = subprocess.Popen([ROOT / "run", "--seconds", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -96,7 +96,7 @@ class Demo(unittest.TestCase):
         self.assertEqual(first.returncode, 0, said)
         self.assertIn("Every committed event was delivered", said)
 
-    def test_refuses_what_it_does_not_know(self):
+    def test_unknown_arguments_are_refused(self):
         for args in (["--order", "5"], ["--orders"], ["--orders", "many"], ["--orders", "1", "--seconds", "1"],
                      ["--store", "oracle"], ["--store"]):
             with self.subTest(args=args):
@@ -106,7 +106,7 @@ class Demo(unittest.TestCase):
 
 
 class BareMachine(unittest.TestCase):
-    def test_configures_without_what_only_the_tests_need(self):
+    def test_configures_without_test_dependencies(self):
         with tempfile.TemporaryDirectory(prefix="ob") as tmp:
             tmp = pathlib.Path(tmp)
             known = subprocess.check_output(["pkg-config", "--variable", "pc_path", "pkg-config"], text=True)
@@ -150,7 +150,7 @@ class Packages(unittest.TestCase):
         path = self.dir / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    def test_nothing_is_asked_of_apt_when_nothing_is_missing(self):
+    def test_apt_is_not_called_when_nothing_is_missing(self):
         self.assertEqual(self.need("have-a", "have-b").stdout, "went on\n")
         self.assertEqual(self.calls(), [])
 
@@ -159,7 +159,7 @@ class Packages(unittest.TestCase):
         self.assertEqual(self.calls(), ["apt-get update",
                                         "apt-get install -y --no-install-recommends lack-b lack-c"])
 
-    def test_a_user_goes_through_sudo(self):
+    def test_ordinary_user_installs_with_sudo(self):
         self.user(1000)
         self.stub("sudo", f'echo "sudo" >>{self.dir}/calls; [ "$1" != -n ] || shift; exec "$@"')
         self.assertEqual(self.need("lack-a").stdout, "went on\n")
@@ -171,7 +171,7 @@ class Packages(unittest.TestCase):
                               capture_output=True, text=True, env={"PATH": str(self.dir), **env}, stdin=subprocess.DEVNULL,
                               timeout=30)
 
-    def test_one_that_cannot_be_installed_keeps_no_other_from_it(self):
+    def test_uninstallable_package_blocks_no_other(self):
         self.stub("apt-get", f'case "$*" in *-s*broken*) exit 100 ;; esac; echo "apt-get $*" >>{self.dir}/calls')
         self.lists = self.dir / "lists"
         self.lists.mkdir()
@@ -189,13 +189,13 @@ class Packages(unittest.TestCase):
         for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
         return self.shell("packages_node_pg", XDG_CACHE_HOME=str(self.dir / "cache"))
 
-    def test_the_node_module_is_installed_outside_the_tree(self):
+    def test_node_module_is_installed_outside_the_tree(self):
         done = self.node("no", f'echo "npm $*" >>{self.dir}/calls')
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(self.calls()[0], rf"^npm install --prefix {self.dir}/cache/outbox-tests .* pg@8$")
         self.assertNotIn("skipped", done.stderr)
 
-    def test_a_module_that_is_there_is_not_fetched(self):
+    def test_installed_module_is_not_fetched(self):
         self.node("yes", f'echo "npm $*" >>{self.dir}/calls')
         self.assertEqual(self.calls(), [])
 
@@ -227,17 +227,17 @@ class Packages(unittest.TestCase):
         self.assertNotIn("went on", done.stdout)
         self.assertIn("apt-get install -y --no-install-recommends lack-b\n", done.stderr)
 
-    def test_without_root_and_sudo_it_names_the_line_and_exits_69(self):
+    def test_without_root_or_sudo_it_names_the_command_and_exits_69(self):
         self.user(1000)
         self.refused()
         self.assertEqual(self.calls(), [])
 
-    def test_a_sudo_that_refuses_counts_as_none(self):
+    def test_refusing_sudo_counts_as_missing(self):
         self.user(1000)
         self.stub("sudo", "exit 1")
         self.refused()
 
-    def test_run_itself_exits_69_on_such_a_machine(self):
+    def test_run_exits_69_without_root_or_sudo(self):
         self.user(1000)
         done = subprocess.run([ROOT / "run"], capture_output=True, text=True, env={"PATH": str(self.dir)},
                               stdin=subprocess.DEVNULL, timeout=30)

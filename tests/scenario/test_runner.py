@@ -33,7 +33,7 @@ class Quick(unittest.TestCase):
         job.names = list(names)
         return job
 
-    def test_a_guarantee_that_nothing_attacks_fails_the_run(self):
+    def test_guarantee_without_an_attack_fails_the_run(self):
         attacks = {name: [test for _, test in tests] for name, _, tests in proof.guarantees()}
         self.assertEqual(proof.unattacked([self.passed(*(tests[0] for tests in attacks.values()))]), [])
         others = [test for name, tests in attacks.items() if name != "G5" for test in tests if test not in attacks["G5"]]
@@ -49,7 +49,7 @@ class Versions(unittest.TestCase):
         for label in ("fault/test_mariadb.py", "scenario/test_cli.py", "store_sqlite"):
             self.assertFalse(postgres_versions.about_postgres(run.ROOT, label), label)
 
-    def test_a_version_that_cannot_be_had_is_skipped_and_named(self):
+    def test_unavailable_version_is_skipped_and_named(self):
         jobs = run.version_jobs("build", argparse.Namespace(versions=True, others={99: None}))
         with contextlib.redirect_stdout(io.StringIO()) as out:
             for job in jobs: run.report(run.run(job, 60))
@@ -79,26 +79,26 @@ class SecondChance(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out: status = run.total(jobs)
         return status, out.getvalue()
 
-    def test_a_case_passing_alone_is_unsteady_and_fails_no_run(self):
+    def test_case_passing_alone_is_flaky_and_fails_no_run(self):
         status, said = self.outcome([self.job("once", "well")])
         self.assertEqual(status, 0)
         self.assertIn("UNSTEADY build test_file.py Some.test_once", said)
         self.assertTrue(said.endswith("2 passed, 0 failed\n"), said)
 
-    def test_a_case_that_fails_again_fails_the_run(self):
+    def test_case_that_fails_again_fails_the_run(self):
         status, said = self.outcome([self.job("once", "always", "well")])
         self.assertEqual(status, 1)
         self.assertTrue(said.endswith("1 passed, 2 failed\n"), said)
 
-    def test_a_broken_guarantee_gets_no_second_chance(self):
+    def test_broken_guarantee_is_not_rerun(self):
         status, said = self.outcome([self.job("broken")])
         self.assertEqual((status, said), (1, "FAILED build test_file.py Some.test_broken\n0 passed, 1 failed\n"))
 
-    def test_a_crash_gets_no_second_chance(self):
+    def test_crash_is_not_rerun(self):
         status, said = self.outcome([self.job("dies", "well")])
         self.assertEqual((status, said), (1, "FAILED build test_file.py killed by signal 9\n0 passed, 1 failed\n"))
 
-    def test_many_files_that_failed_get_no_second_chance(self):
+    def test_many_failing_files_are_not_rerun(self):
         many = run.UNSTEADY_AT_MOST + 1
         status, said = self.outcome([self.job("once") for _ in range(many)])
         self.assertEqual((status, said), (1, many * "FAILED build test_file.py Some.test_once\n" + f"0 passed, {many} failed\n"))
@@ -119,13 +119,13 @@ class FolderForAll(unittest.TestCase):
         self.addCleanup(child.communicate)
         return child, pathlib.Path(child.stdout.readline().strip())
 
-    def test_it_goes_with_its_run(self):
+    def test_temporary_folder_is_removed_with_its_run(self):
         child, folder = self.start()
         self.assertTrue(folder.is_dir())
         child.communicate()
         self.assertFalse(folder.exists())
 
-    def test_the_next_run_removes_only_folders_of_killed_runs(self):
+    def test_next_run_removes_only_folders_of_killed_runs(self):
         killed, abandoned = self.start()
         _, used = self.start()
         self.assertTrue(abandoned.is_dir())

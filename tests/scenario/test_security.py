@@ -80,7 +80,7 @@ class TenCommands(Case):
         with psycopg2.connect(host=str(self.server.dir), port=self.server.port, user=role, dbname="shop") as db:
             with db.cursor() as cursor: cursor.execute(statement)
 
-    def test_the_ten_commands_lead_to_a_relay_with_least_privilege(self):
+    def test_ten_commands_set_up_a_least_privilege_relay(self):
         etc = self.etc
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in etc.iterdir()}
         self.assertEqual({name: modes[name] for name in ("pgpass", "listen.token", "outbox.conf", "pg_service.conf")},
@@ -112,7 +112,7 @@ class TenCommands(Case):
                 self.as_role(role, statement)
         with self.assertRaisesRegex(psycopg2.OperationalError, "not permitted to log in"): self.as_role("outbox_owner", "SELECT 1")
 
-    def test_a_server_with_another_certificate_gets_nothing(self):
+    def test_server_with_another_certificate_gets_nothing(self):
         authority, _, _ = certificates(self.dir)
         service = self.path("pg_service.conf")
         service.write_text((self.etc / "pg_service.conf").read_text().replace(str(self.etc / "ca.pem"), str(authority)))
@@ -129,7 +129,7 @@ class TenCommands(Case):
             connection.sendall(f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode())
             return int(connection.recv(65536).split()[1])
 
-    def test_systemd_takes_the_drop_in(self):
+    def test_systemd_accepts_the_drop_in(self):
         if not shutil.which("systemd-analyze"): self.skipTest("systemd-analyze is not there; apt-get install systemd")
         unit = self.path("outbox.service")
         text = (ROOT / "packaging" / "outbox.service.in").read_text().replace("@bindir@", str(pathlib.Path(BIN).parent))
@@ -150,17 +150,17 @@ class Document(unittest.TestCase):
         parts = re.split(r"^\*\*(.*?)\*\*.*:$", section(DOCUMENT, "## Who may be hostile"), flags=re.MULTILINE)
         return {who: dict(re.match(r"(.*): \*(.*)\*$", item).groups() for item in items(text)) for who, text in zip(parts[1::2], parts[2::2])}
 
-    def test_every_possibly_hostile_party_is_in_the_document(self):
+    def test_every_hostile_party_is_documented(self):
         self.assertEqual(list(self.stated()), self.WHO)
 
-    def test_every_threat_has_what_stops_it_and_a_test(self):
+    def test_every_threat_has_a_countermeasure_and_a_test(self):
         line = re.compile(r"(.*?): (`\w+/\w+\.(?:c|py):\w+`(?: `\w+/\w+\.(?:c|py):\w+`)*)$")
         listed = {who: dict(line.match(item).groups() for item in items(section(THREATS, f"## {who}"))) for who in self.WHO}
         self.assertEqual({who: list(threats) for who, threats in listed.items()}, {who: list(threats) for who, threats in self.stated().items()})
         self.assertGreater(sum(map(len, listed.values())), 2 * len(self.WHO))
         self.assertEqual(re.findall(r"^## (.*)$", THREATS.read_text(), re.MULTILINE), self.WHO)
 
-    def test_how_to_report_is_said_where_it_is_looked_for(self):
+    def test_reporting_instructions_are_where_expected(self):
         text = (ROOT / "SECURITY.md").read_text()
         for head in ("Reporting", "Supported versions", "What is promised"): self.assertIn(f"\n## {head}\n", text)
         self.assertIn("Report a vulnerability", text)

@@ -51,7 +51,7 @@ class ServiceCase(Case):
 
 
 class Reloading(ServiceCase):
-    def test_changing_consumers_under_load_loses_repeats_nothing(self):
+    def test_changing_consumers_under_load_loses_nothing(self):
         total, rounds = 4000, 8
         self.configure(self.file_sink("a"), self.file_sink("b"))
 
@@ -80,7 +80,7 @@ class Reloading(ServiceCase):
         self.assertEqual(relay.output().count("stopped: no longer in the config"), rounds)
         self.assertNotIn("consumer=a ", relay.output(), "nothing was to happen to it")
 
-    def test_an_unchanged_consumer_keeps_its_events_in_flight(self):
+    def test_unchanged_consumer_keeps_its_events_in_flight(self):
         hold, runs = self.path("hold"), self.path("runs")
         hold.touch()
         slow = "slow", {"sink": f"exec:echo $OUTBOX_ATTEMPT >>{runs}; while [ -e {hold} ]; do sleep 0.02; done"}
@@ -97,7 +97,7 @@ class Reloading(ServiceCase):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
         self.assertEqual(runs.read_text(), "1\n")
 
-    def test_a_changed_consumer_continues_with_new_settings(self):
+    def test_changed_consumer_continues_with_new_settings(self):
         self.configure(self.file_sink("a"))
         with self.relay("-c", self.conf) as relay:
             self.emit("t", payload=1)
@@ -109,7 +109,7 @@ class Reloading(ServiceCase):
             self.wait_numbers("other", [2], relay)
         self.assertEqual(self.numbers("a"), [1])
 
-    def test_settings_a_consumer_cannot_take_leave_it_as_it_was(self):
+    def test_rejected_settings_leave_a_consumer_unchanged(self):
         broken = self.path("broken")
         broken.touch()
         sink = f"exec:[ ! -e {broken} ] || exit 75; cat >>{self.path('a')}"
@@ -128,7 +128,7 @@ class Reloading(ServiceCase):
             self.assertIn("consumer=a restarted with new settings", relay.output())
         self.assertEqual(self.sql("SELECT lanes FROM outbox_consumer"), [(4,)])
 
-    def test_a_config_that_is_wrong_changes_nothing(self):
+    def test_invalid_config_changes_nothing(self):
         self.configure(self.file_sink("a"))
         with self.relay("-c", self.conf) as relay:
             for text, why in (("[outbox]\nlaese = 3s\n", r"outbox\.conf:2: .*did you mean lease"),
@@ -144,7 +144,7 @@ class Reloading(ServiceCase):
             self.emit("t", payload=1)
             self.wait_numbers("a", [1], relay)
 
-    def test_what_cannot_change_is_named_and_the_log_level_does(self):
+    def test_reload_names_fixed_settings_and_changes_log_level(self):
         self.configure(self.file_sink("a"), log_level="error")
         with self.relay("-c", self.conf, wait=False) as relay:
             wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer"), what=relay.output)
@@ -155,13 +155,13 @@ class Reloading(ServiceCase):
             for name in ("store", "log-level", "lease"):
                 self.assertNotIn(f"warning {name} cannot", relay.output())
 
-    def test_without_a_config_file_hangup_stops_it_in_order(self):
+    def test_without_a_config_file_sighup_stops_gracefully(self):
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('a')}")
         relay.signal(signal.SIGHUP)
         relay.wait()
         self.assertIn("stopped by SIGHUP", relay.output())
 
-    def test_a_consumer_that_stopped_unasked_is_started_again(self):
+    def test_failed_consumer_is_restarted(self):
         self.configure(self.file_sink("a"), self.file_sink("b"))
         with self.relay("-c", self.conf) as relay:
             self.emit("t", payload=1)
@@ -231,7 +231,7 @@ class Notifying(ServiceCase):
         if watchdog: env["WATCHDOG_USEC"] = str(int(watchdog * 1e6))
         return manager, self.relay(*args, env=env)
 
-    def test_start_reload_and_stop_are_told(self):
+    def test_start_reload_and_stop_are_notified(self):
         self.configure(self.file_sink("a"))
         for address in (None, f"@outbox-test-{os.getpid()}"):
             manager, relay = self.manage("-c", self.conf, address=address)
@@ -244,7 +244,7 @@ class Notifying(ServiceCase):
             relay.wait()
             self.assertFalse(any("WATCHDOG" in message for message in manager.said))
 
-    def test_the_socket_is_not_passed_on_to_commands(self):
+    def test_notify_socket_is_not_passed_to_commands(self):
         seen = self.path("seen")
         self.emit("t", payload=1)
         manager, relay = self.manage("--consumer", "a", "--sink", f"exec:env >{seen}.new; mv {seen}.new {seen}", watchdog=10)
@@ -253,7 +253,7 @@ class Notifying(ServiceCase):
         self.assertNotRegex(seen.read_text(), "NOTIFY_SOCKET|WATCHDOG")
         manager.hear("STOPPING=1")
 
-    def test_the_watchdog_is_fed_while_idle_or_a_sink_is_down(self):
+    def test_watchdog_is_fed_while_idle_or_while_a_sink_is_down(self):
         folder = self.path("later")
         manager, relay = self.manage("--consumer", "a", "--sink", f"file:{folder}/out", "--stuck-after", "100ms",
                                      watchdog=0.2)
@@ -266,7 +266,7 @@ class Notifying(ServiceCase):
         manager.hear("STATUS=all consumers are working", 40)
         relay.stop()
 
-    def test_the_watchdog_is_not_fed_while_a_loop_stands_still(self):
+    def test_watchdog_is_not_fed_while_a_loop_hangs(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         manager, relay = self.manage("--consumer", "a", "--sink", f"file:{self.path('a')}", "--busy-timeout", "60s",
@@ -297,13 +297,13 @@ class Early(Case):
         wait_until(lambda: "waiting for the store" in relay.output(), what=relay.output)
         return relay
 
-    def test_it_waits_for_the_server_and_then_goes_to_work(self):
+    def test_relay_waits_for_the_server_and_then_works(self):
         relay = self.early()
         self.server.start()
         wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
         relay.stop()
 
-    def test_while_it_waits_it_is_alive_and_explains_not_ready(self):
+    def test_waiting_relay_is_alive_and_explains_why_unready(self):
         def fetch(path):
             try:
                 with urllib.request.urlopen(url + path, timeout=10) as answer: return answer.status, answer.read().decode()
@@ -324,12 +324,12 @@ class Early(Case):
         self.assertEqual(fetch("/livez")[0], 200)
         relay.stop()
 
-    def test_it_ends_at_once_if_it_is_told_to_while_it_waits(self):
+    def test_waiting_relay_stops_at_once(self):
         relay = self.early()
         relay.stop(timeout=4)
         self.assertIn("stopped by SIGTERM", relay.output())
 
-    def test_a_draining_relay_is_told_at_once(self):
+    def test_draining_relay_fails_at_once(self):
         said = self.drain("--consumer", "c", "--sink", "stdout:", status=UNAVAILABLE).stderr
         self.assertIn(str(self.server.dir), said)
 
@@ -337,7 +337,7 @@ class Early(Case):
 class Locked(Case):
     """A relay that starts while somebody else has locked its store waits, says so, and goes to work afterwards."""
 
-    def test_it_waits_for_the_lock_of_the_store(self):
+    def test_relay_waits_for_the_store_lock(self):
         self.init()
         self.emit("a", "k/1", 1)
         with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as stranger:
@@ -353,7 +353,7 @@ class Locked(Case):
 
 
 class ReadOnly(Case):
-    def test_it_waits_until_it_may_write(self):
+    def test_relay_waits_for_write_permission(self):
         """As an unprivileged user, since root may write anything."""
         if os.geteuid() != 0 or not shutil.which("setpriv"): self.skipTest("needs root and setpriv, to be somebody else")
         self.init()
@@ -385,7 +385,7 @@ class Logging(ServiceCase):
         self.assertEqual((letter["consumer"], letter["level"]), ("bad", "error"))
         self.assertIn('q"uote \\', letter["message"])
 
-    def test_lines_about_an_event_have_it_in_fields(self):
+    def test_lines_about_an_event_have_its_fields(self):
         event = self.emit("order.paid", "order/42", {"n": 1})
         sink = ["--consumer", "bad", "--sink", "exec:exit 1", "--retry", "base=1ms,cap=1ms,attempts=2,outage=0s"]
         with self.relay("--log-format", "json", *sink) as relay:
@@ -394,7 +394,7 @@ class Logging(ServiceCase):
         fields = [(line["event_id"], line["type"], line["key"], line["attempt"]) for line in lines if "event_id" in line]
         self.assertEqual(fields, [(event, "order.paid", "order/42", 1), (event, "order.paid", "order/42", 2)])
 
-    def test_the_last_error_is_json_too(self):
+    def test_last_error_is_json_too(self):
         done = self.outbox("relay", "--log-format", "json", status=CONFIG)
         line = json.loads(done.stderr)
         self.assertEqual(line["level"], "error")
@@ -413,18 +413,18 @@ class Logging(ServiceCase):
         repeats = [int(n) for n in re.findall(r"\.\.\. repeated (\d+) times? in \d+ s$", "\n".join(lines), re.MULTILINE)]
         return len(lines) - len(repeats), sum(repeats)
 
-    def test_lines_that_say_the_same_are_counted_after_the_tenth(self):
+    def test_repeated_lines_are_only_counted_after_the_tenth(self):
         shown, counted = self.failing(60, "--log-hold", "3s")
         self.assertEqual(shown + counted, 60)
         self.assertGreaterEqual(shown, 10)
         self.assertGreater(counted, 0)
 
-    def test_what_was_counted_is_told_before_the_end_at_the_latest(self):
+    def test_suppressed_lines_are_reported_by_the_end(self):
         self.emit_many([{"type": "t", "payload": n} for n in range(30)])
         done = self.drain("--consumer", "bad", "--sink", "exec:exit 65", "--log-hold", "1h")
         self.assertRegex(done.stderr, r"is a dead letter after 1 attempt: .* \.\.\. repeated 20 times in \d+ s\n")
 
-    def test_nothing_is_held_back_on_request(self):
+    def test_suppression_can_be_disabled(self):
         self.assertEqual(self.failing(40, "--log-hold", "0s"), (40, 0))
 
 
@@ -441,19 +441,19 @@ class Unit(Case):
         done = subprocess.run(["systemd-analyze", *args, self.unit()], capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
-    def test_systemd_has_nothing_to_say_against_the_unit(self):
+    def test_systemd_accepts_the_unit(self):
         self.assertEqual(self.analyze("verify", "--man=no"), (0, ""))
 
-    def test_the_unit_gives_away_little(self):
+    def test_unit_is_well_sandboxed(self):
         status, said = self.analyze("security", "--offline=true", "--no-pager", "--threshold=12")
         self.assertEqual(status, 0, said)
 
-    def test_the_unit_keeps_its_secrets_to_itself(self):
+    def test_unit_keeps_its_secrets_to_itself(self):
         text = self.unit().read_text()
         for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict", "LimitCORE=0", "KeyringMode=private", "UMask=0077",
                      "CapabilityBoundingSet=", "RuntimeDirectory=outbox"):
             self.assertIn(f"\n{line}\n", text)
 
-    def test_the_unit_is_fed_and_reloaded_as_the_relay_does_it(self):
+    def test_unit_matches_the_relays_watchdog_and_reload(self):
         text = self.unit().read_text()
         for line in ("Type=notify", "ExecReload=/bin/kill -HUP $MAINPID", "WatchdogSec=60s"): self.assertIn(f"\n{line}\n", text)

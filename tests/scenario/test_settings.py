@@ -55,7 +55,7 @@ class Rolling:
                    what=lambda: (self.types(), [r.output() for r in relays]))
         self.assertEqual(self.types(), sorted(expected))
 
-    def test_a_relay_restarted_with_an_old_file_stands_by(self):
+    def test_relay_restarted_with_an_old_file_stands_by(self):
         b = self.host("b", events="a.*")
         with self.host("a", events="a.*") as a:
             self.configure("a", events="a.*, b.*")
@@ -78,7 +78,7 @@ class Rolling:
                 self.emit("b.y")
                 self.wait_types(["a.x"] * 3 + ["b.x"] * 3 + ["b.y"], again)
 
-    def test_a_relay_with_replaced_settings_stands_by_till_restored(self):
+    def test_relay_with_replaced_settings_stands_by_until_restored(self):
         with self.host("old", events="a.*") as old:
             self.emit("a.1")
             self.wait_types(["a.1"], old)
@@ -93,7 +93,7 @@ class Rolling:
                 wait_until(lambda: self.ready(old)[0] == 200, what=old.output)
                 self.assertIn("its settings count again: going on", old.output())
 
-    def test_order_and_lanes_that_were_replaced_stand_by_as_well(self):
+    def test_replaced_order_and_lanes_stand_by_too(self):
         with self.host("old", lanes="1") as old:
             with self.host("new", lanes="4", order="none") as new:
                 self.wait_standing(old)
@@ -104,7 +104,7 @@ class Rolling:
                 self.wait_standing(again)
                 self.assertRegex(again.output(), 'order "?none"?, lanes "?4"?')
 
-    def test_settings_that_wait_for_other_workers_are_taken_later(self):
+    def test_settings_awaiting_other_workers_apply_later(self):
         hold = self.path("hold")
         hold.touch()
         slow = {"sink": f"exec:while [ -e {hold} ]; do sleep 0.02; done; cat >>{self.path('out')}"}
@@ -120,7 +120,7 @@ class Rolling:
                 self.wait_standing(old)
                 self.wait_types(["t", "t"], old, new)
 
-    def test_a_relay_given_old_settings_keeps_those_that_count(self):
+    def test_relay_reloaded_with_old_settings_keeps_current_ones(self):
         self.drain("--consumer", "c", "--sink", f"file:{self.path('out')}", "--events", "a.*")
         with self.host("a", events="b.*") as a:
             self.configure("a", events="a.*")
@@ -130,14 +130,14 @@ class Rolling:
             self.wait_types(["b.1"], a)
             self.assertEqual(self.ready(a)[0], 200)
 
-    def test_a_draining_relay_says_so_at_once(self):
+    def test_draining_relay_reports_replaced_settings_at_once(self):
         sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
         self.drain(*sink, "--events", "a.*")
         self.drain(*sink, "--events", "b.*")
         said = self.outbox("relay", "--drain", *sink, "--events", "a.*", status=DATA).stderr
         self.assertIn("outbox consumers revert c --to 1", said)
 
-    def test_a_standby_does_not_recreate_a_removed_consumer(self):
+    def test_standby_does_not_recreate_a_removed_consumer(self):
         old = self.host("old", events="a.*")
         self.outbox("consumers", "set", "c", "--events", "b.*")
         self.wait_standing(old)
@@ -146,7 +146,7 @@ class Rolling:
         self.assertIn("is not registered", old.output())
         self.assertEqual(self.json("consumers", "list"), [])
 
-    def test_history_tells_who_gave_a_consumer_which_settings(self):
+    def test_history_shows_who_set_which_settings(self):
         sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
         self.drain(*sink, "--events", "a.*")
         first, = self.json("consumers", "history", "c")
@@ -161,7 +161,7 @@ class Rolling:
         self.outbox("consumers", "set", "c", status=64)
         self.outbox("consumers", "set", "c", "--lanes", 2, "--order", "global", status=64)
 
-    def test_filters_that_mean_the_same_are_no_other_settings(self):
+    def test_equivalent_filters_are_the_same_settings(self):
         sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
         self.drain(*sink, "--events", "b.*,a.*", "--where", "n=1 and( m  exists)")
         for events, where in (("a.*,b.*", "n = 1 and (m exists)"), (" a.* ,b.*, a.**", " n=1  and (m exists)")):
@@ -178,7 +178,7 @@ class Rolling:
         self.assertIn('events "*"', self.outbox("relay", "--drain", *sink, "--events", "b.*,a.*", "--where",
                                                 "n=1 and (m exists)", status=DATA).stderr)
 
-    def test_a_relay_that_fails_to_start_leaves_no_consumer_behind(self):
+    def test_relay_that_fails_to_start_leaves_no_consumer_behind(self):
         for sink, why in (("exec:", "needs a command"), ("redis://127.0.0.1/0", "which stream"),
                           ("http://10.1.2.3/x", "private address")):
             with self.subTest(sink):
@@ -193,7 +193,7 @@ class OnSqlite(Rolling, Case):
 
 
 class OnPostgres(Rolling, PgCase):
-    def test_plain_sql_is_held_to_the_same(self):
+    def test_plain_sql_workers_follow_the_same_rules(self):
         self.sql("SELECT outbox.register('c', 'a.*')")
         self.sql("SELECT outbox.register('c', 'b.*')")
         with self.assertRaisesRegex(Exception, "was given other settings") as caught:

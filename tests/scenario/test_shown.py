@@ -569,18 +569,18 @@ class Shown:
                 print(f"# make it again with OUTBOX_SEED={seed}")
                 raise
 
-    def test_every_state_and_number_of_a_mess_is_what_was_done(self):
+    def test_states_and_counts_match_a_complex_history(self):
         self.look_at(int(os.environ.get("OUTBOX_SEED", 1)))
 
     @thorough("one seed will do")
     @unittest.skipIf(SANITIZED, "the same calls again")
-    def test_and_of_others(self):
+    def test_states_and_counts_match_more_histories(self):
         for seed in range(2, 41 if SOAK else self.SEEDS + 1):
             self.doCleanups()
             self.setUp()
             self.look_at(seed)
 
-    def test_an_event_from_the_future_blocks_no_trim(self):
+    def test_event_dated_in_the_future_blocks_no_trim(self):
         for n in range(6): self.emit("a.x", None, n, "--idempotency-key", str(n))
         self.drain("--consumer", "all", "--sink", f"file:{self.path('all')}", "--receipts")
         self.from_the_future(2)
@@ -591,7 +591,7 @@ class Shown:
                              {"events": 6, "keys": 6, "inbox_rows": 0, "receipts": 6, "kept_for_pin": 0, "pin": None})
         self.assertEqual(self.json("status")["store"]["events"], 0)
 
-    def test_a_sink_that_is_down_shows_as_down_and_since_when(self):
+    def test_down_sink_is_shown_with_its_start(self):
         self.emit("a.x")
         with self.relay("--consumer", "mail", "--sink", f"file:{self.path('no')}/such/folder/out"):
             wait_until(lambda: self.consumer("mail").get("state") == "down", what=lambda: self.consumer("mail"))
@@ -648,7 +648,7 @@ class Postgres(Shown, PgCase):
     def from_the_future(self, seq):
         self.alter_events("UPDATE outbox.event SET created_at = created_at + interval '20 hours' WHERE seq = %s", params=(seq,))
 
-    def test_ages_go_by_the_stores_clock_everywhere(self):
+    def test_ages_use_the_stores_clock_everywhere(self):
         self.sql("SELECT outbox.register('mail')")
         self.emit("a.x")
         self.sql("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE AS "

@@ -35,7 +35,7 @@ class Relay(Case):
         wait_until(lambda: "started" in relay.output(), what=relay.output)
         return relay
 
-    def test_a_relay_stops_despite_ignored_or_blocked_signals(self):
+    def test_relay_stops_despite_ignored_or_blocked_signals(self):
         for how in "ignored", "blocked":
             for name in "SIGTERM", "SIGINT":
                 with self.subTest(how=how, signal=name):
@@ -45,7 +45,7 @@ class Relay(Case):
                     relay.wait()
                     self.assertIn(f"stopped by {name}", relay.output())
 
-    def test_under_nohup_a_hangup_reloads_and_does_not_stop_a_relay(self):
+    def test_under_nohup_sighup_reloads_a_relay(self):
         conf = self.path("outbox.conf")
         conf.write_text(f"[consumer a]\nsink = file:{self.path('a')}\n")
         with self.start(caller("ignored", "SIGHUP"), "-c", conf) as relay:
@@ -60,7 +60,7 @@ class Relay(Case):
 class Tests(unittest.TestCase):
     NAMES = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE", "SIGTERM", "SIGCHLD"]
 
-    def test_what_a_test_starts_has_every_signal_at_its_default(self):
+    def test_child_processes_start_with_default_signals(self):
         for how in "ignored", "blocked":
             with self.subTest(how=how), tempfile.TemporaryDirectory(prefix="ob") as tmp:
                 path = pathlib.Path(tmp, "test_child.py")
@@ -73,14 +73,14 @@ class Tests(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 self.assertIn("ok 1 - T.test_child", done.stdout)
 
-    def test_a_run_under_nohup_goes_on_after_a_hangup(self):
+    def test_run_under_nohup_survives_sighup(self):
         script = ("import os, signal, subprocess, signal_defaults; signal_defaults.forget_signals(); os.kill(os.getpid(), signal.SIGHUP);"
                   "print(subprocess.run(['sh', '-c', 'kill -HUP $$']).returncode)")
         done = subprocess.run([*caller("ignored", "SIGHUP"), sys.executable, "-c", script], capture_output=True, text=True,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "lib")}, timeout=60)
         self.assertEqual(done.stdout, "-1\n", done.stderr)
 
-    def test_the_whole_run_forgets_them_before_it_starts_anything(self):
+    def test_run_resets_signals_before_starting_anything(self):
         text = (ROOT / "tests" / "run.py").read_text()
         main = text[text.index("def main():"):]
         self.assertLess(main.index("signal_defaults.forget_signals()"), main.index("servers.Postgres()"))

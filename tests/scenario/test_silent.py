@@ -93,13 +93,13 @@ class NoAnswer(Case):
         self.wait_delivered(relay, 2)
         self.assert_stops(relay)
 
-    def test_doctor_says_which_sink_does_not_answer(self):
+    def test_doctor_names_the_unresponsive_sink(self):
         peer = self.silent()
         args = [arg for name, url in SINKS.items() for arg in ("--consumer", name, "--sink", url.format(at=peer.at))]
         found = self.outbox("doctor", "--connect", "--timeout", "300ms", *args, status=1).stdout
         for name in SINKS: self.assertRegex(found, f'problem +sink +consumer "{name}": .*{peer.at}')
 
-    def test_handshake_that_nats_has_no_limit_for_ends_in_time(self):
+    def test_stalled_nats_handshake_times_out(self):
         """The server says hello, wants TLS, and is silent then. Every attempt to connect ends, or there would be a thread and a
         connection more with each."""
         peer = self.silent(b'INFO {"server_id":"x","version":"2.9.10","tls_required":true,"max_payload":1048576}\r\n')

@@ -66,10 +66,10 @@ class Skeleton:
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
-    def test_a_service_is_generated_compiled_and_runs(self):
+    def test_service_is_generated_compiled_and_runs(self):
         self.check("nodii-tenant-service")
 
-    def test_what_is_there_is_never_replaced(self):
+    def test_existing_files_are_never_overwritten(self):
         self.gen("shop")
         again = self.gen("shop", "--json")
         self.assertEqual({f["name"]: f["written"] for f in json.loads(again.stdout)["files"]},
@@ -109,7 +109,7 @@ class OnSqlite(Skeleton, Case):
         self.assertEqual(self.sql("SELECT name FROM sqlite_master WHERE name LIKE 'outbox%'"), [])
         self.outbox("migrate", "gen", "--json", status=USAGE)
 
-    def test_bad_names_are_refused_with_a_possible_one(self):
+    def test_bad_names_are_refused_with_a_suggestion(self):
         for name, advice in (("größe x", "gr-e-x"), ("a'b", "a-b"), ('a"b;--', "a-b---"[:5]), ("a/b", "a-b"), ("", None),
                              ("a\nb", "a-b"), ("é", None), ("s" * 70, "s" * 52 + '"')):
             said = self.gen(name, status=USAGE).stderr

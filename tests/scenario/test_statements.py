@@ -29,23 +29,23 @@ class Statements(unittest.TestCase):
         beside.write_text(other)
         return self.statements("sqlite", self.sql, "mariadb", beside)
 
-    def test_a_statement_becomes_a_struct_with_ordered_parameters(self):
+    def test_statement_becomes_a_struct_with_ordered_parameters(self):
         self.assertEqual(self.make("-- About the file.\n\n" + DROP).returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n};", self.header.read_text())
         self.assertIn('"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
 
-    def test_for_mariadb_each_use_of_a_parameter_is_a_placeholder(self):
+    def test_mariadb_gets_one_placeholder_per_parameter_use(self):
         self.assertEqual(self.make("-- twice (a int, b text): both.\nSELECT ':a' FROM outbox_t WHERE x = :b AND y = :a OR z = :b;\n", "mariadb").returncode, 0)
         self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_mariadb, 3', self.source.read_text())
         self.assertEqual(self.source.read_text().count('{"b", \'s\''), 2)
 
-    def test_a_shared_statement_has_parameters_and_text_of_both(self):
+    def test_shared_statement_has_parameters_and_text_of_both(self):
         self.assertEqual(self.make_both(DROP, "-- drop_claim (epoch int, owner str): it is over.\nDELETE FROM c WHERE o = :owner AND e = :epoch;\n").returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n    struct str owner;\n};", self.header.read_text())
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch", drop_claim_sqlite, 2}', self.source.read_text())
         self.assertIn('[SQL_MARIADB] = {"DELETE FROM c WHERE o = ? AND e = ?", drop_claim_mariadb, 2}', self.source.read_text())
 
-    def test_a_store_may_have_nothing_to_do_and_says_so(self):
+    def test_store_may_declare_a_statement_empty(self):
         self.assertEqual(self.make_both(DROP, "-- drop_claim (consumer text, epoch int): they go by themselves.\nNONE;\n").returncode, 0)
         self.assertIn('[SQL_MARIADB] = {"", NULL, 0}', self.source.read_text())
 
@@ -54,18 +54,18 @@ class Statements(unittest.TestCase):
         for file, text in zip(files, (shared, sqlite, mariadb)): file.write_text(text)
         return self.statements(*(word for name, file in zip(("shared", "sqlite", "mariadb"), files) for word in (name, file)))
 
-    def test_a_shared_statement_is_in_the_dialect_of_each_store(self):
+    def test_shared_statement_is_translated_for_each_store(self):
         text = "-- top (n int): one.\nINSERT INTO t (a) SELECT greatest(@a@, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a;\n"
         self.assertEqual(self.make_shared(text, "-- @a@: its own.\nx;\n", "-- @a@: its own.\ny;\n").returncode, 0)
         self.assertIn('"INSERT INTO t (a) SELECT max(x, :n) WHERE 1 ON CONFLICT (a) DO UPDATE SET a = excluded.a"', self.source.read_text())
         self.assertIn('"INSERT INTO t (a) SELECT greatest(y, ?) WHERE 1 ON DUPLICATE KEY UPDATE a = VALUES(a)"', self.source.read_text())
 
-    def test_a_store_can_override_a_shared_statement(self):
+    def test_store_can_override_a_shared_statement(self):
         self.assertEqual(self.make_shared(DROP, "", "-- drop_claim (epoch int): another.\nDELETE FROM d WHERE e = :epoch;\n").returncode, 0)
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
         self.assertIn('[SQL_MARIADB] = {"DELETE FROM d WHERE e = ?"', self.source.read_text())
 
-    def test_a_shared_parameter_may_be_used_by_one_store_only(self):
+    def test_shared_parameter_may_be_used_by_one_store_only(self):
         text = "-- read (most int): some.\nSELECT @payload@;\n"
         self.assertEqual(self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: part.\nleft(p, :most);\n").returncode, 0)
         done = self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: all.\np;\n")
@@ -76,7 +76,7 @@ class Statements(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("drop_claim: consumer is str in mariadb, and text elsewhere", done.stderr)
 
-    def test_what_several_have_in_common_is_put_in(self):
+    def test_common_fragments_are_included(self):
         self.assertEqual(self.make("-- @pair@: two.\na, b;\n\n-- both (): all.\nSELECT @pair@ FROM t WHERE c = ':no';\n").returncode, 0)
         self.assertIn('"SELECT a, b FROM t WHERE c = \':no\'"', self.source.read_text())
         self.assertIn('#define SQL_PAIR "a, b"', self.header.read_text())

@@ -69,7 +69,7 @@ class Strangers(PgCase):
                     wait_until(lambda: "wake-ups work again" in relay.output(), SOON, relay.output)
                     self.assertEqual([f["level"] for f in self.findings()], ["ok"])
 
-    def test_an_unrelated_role_blocks_neither_init_nor_settling(self):
+    def test_unrelated_role_blocks_neither_init_nor_settling(self):
         self.squat("")
         self.sql("DELETE FROM outbox.meta WHERE name = 'functions'")
         self.outbox("init", timeout=SOON)
@@ -78,7 +78,7 @@ class Strangers(PgCase):
         epoch, = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0]
         self.assertEqual(self.sql("SELECT outbox.settle('mail', 'w', %s)", epoch), [(True,)])
 
-    def test_a_relay_stays_idle_whatever_shares_its_channel(self):
+    def test_relay_stays_idle_whatever_shares_its_channel(self):
         with self.mail() as relay:
             (pid,), = wait_until(lambda: self.sql("SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = "
                                                   "current_database() AND locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"))
@@ -98,7 +98,7 @@ class Strangers(PgCase):
                 looks |= set(self.sql("SELECT query_start FROM pg_stat_activity WHERE pid = %s", pid))
             self.assertLess(len(looks), 20)
 
-    def test_an_unrelated_lock_holder_makes_no_commit_notify(self):
+    def test_unrelated_lock_holder_makes_no_commit_notify(self):
         listener = psycopg2.connect(self.store)
         self.addCleanup(listener.close)
         listener.autocommit = True
@@ -116,7 +116,7 @@ class Strangers(PgCase):
         listener.poll()
         self.assertEqual(len(listener.notifies), 1, "of the second only, while a worker held the lock")
 
-    def test_a_producer_has_no_business_holding_the_bell_either(self):
+    def test_producer_holding_the_wake_up_lock_is_reported_too(self):
         """It emits, and never sleeps: the lock is for those who may work."""
         for part, strange in ("producer", True), ("consumer", False):
             holder = psycopg2.connect(self.role(part))
@@ -127,7 +127,7 @@ class Strangers(PgCase):
             holder.close()
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox._wakeup_locks()") == [(0,)])
 
-    def test_the_session_that_locks_a_consumers_row_is_named(self):
+    def test_session_that_locks_a_consumers_row_is_named(self):
         holder = psycopg2.connect(self.store, application_name="the holder")
         self.addCleanup(holder.close)
         with self.mail() as relay:
@@ -140,7 +140,7 @@ class Strangers(PgCase):
             holder.rollback()
             self.wait_for(1, relay)
 
-    def test_a_look_that_finds_nothing_writes_nothing(self):
+    def test_empty_poll_writes_nothing(self):
         self.sql("SELECT outbox.register('mail')")
         self.sql("SELECT * FROM outbox.claim('mail', 'w')")
         look = "SELECT count(*) FROM outbox.claim('mail', 'w'); SELECT pg_current_xact_id_if_assigned() IS NULL"

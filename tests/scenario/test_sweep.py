@@ -17,7 +17,7 @@ class Sweep:
         path = self.path(name)
         return len(self.ndjson(path)) if path.exists() else 0
 
-    def test_sweep_finds_what_no_bell_told_of(self):
+    def test_sweep_finds_events_committed_without_a_wake_up(self):
         self.init()
         with self.deaf(*self.sink("swept"), "--sweep", "300ms") as relay:
             for n in range(1, 8):
@@ -49,7 +49,7 @@ class Postgres(Sweep, PgCase):
         return self.sql("SELECT a.pid, a.query_start FROM outbox._wakeup_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
                         "AND NOT b.second AND a.state = 'idle'")
 
-    def test_a_sleeping_relay_asks_nothing_while_others_come_and_go(self):
+    def test_sleeping_relay_sends_no_query_as_others_come_and_go(self):
         """The server knows when each session last began a statement: the same time means that there was none. Only whoever holds
         the lock is that still: one that listens beside a holder is told when that one gets up, and asks every 10 s."""
         self.init()

@@ -60,7 +60,7 @@ class Tenants(PgCase):
 
     # ---- producing ----
 
-    def test_a_producer_writes_for_its_tenant_and_no_other(self):
+    def test_producer_writes_only_for_its_tenant(self):
         db = self.connect("a", self.producer)
         self.run_on(db, "INSERT INTO outbox.event (type, payload) VALUES ('x', '1')")
         self.run_on(db, "SELECT outbox.emit('x', NULL, NULL, '2')")
@@ -76,7 +76,7 @@ class Tenants(PgCase):
         self.outbox("emit", "x", "--tenant", "b", "--store", self.of("a", self.producer), status=UNAVAILABLE)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(5,)])
 
-    def test_the_platform_writes_for_every_tenant(self):
+    def test_platform_writes_for_every_tenant(self):
         db = self.connect(None, self.producer)
         self.run_on(db, "INSERT INTO outbox.event (type) VALUES ('x')")
         self.run_on(db, "INSERT INTO outbox.event (type, tenant) VALUES ('x', 'b')")
@@ -95,7 +95,7 @@ class Tenants(PgCase):
 
     # ---- consuming ----
 
-    def test_a_tenants_consumer_gets_its_own_the_platforms_all(self):
+    def test_tenant_consumer_gets_its_own_and_platform_gets_all(self):
         self.mixed()
         self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"])
         self.assertEqual(self.drained("b-mail", "b"), ["b1", "b2"])
@@ -103,7 +103,7 @@ class Tenants(PgCase):
         self.mixed()
         self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"] * 2)
 
-    def test_a_running_relay_of_a_tenant_is_woken_for_it_alone(self):
+    def test_tenant_relay_is_woken_only_for_its_tenant(self):
         out = self.path("a.ndjson")
         with self.relay("--consumer", "a-mail", "--sink", f"file:{out}", "--retention", "0s",
                         "--store", self.of("a")) as relay:
@@ -125,7 +125,7 @@ class Tenants(PgCase):
         self.sql("INSERT INTO outbox.receipt VALUES (%s, %s, gen_random_uuid(), 'r', now())", name, first)
         return epoch
 
-    def test_a_tenant_sees_nothing_of_another(self):
+    def test_tenant_sees_nothing_of_another_tenant(self):
         self.mixed()
         self.leave_traces("a", 1)
         self.leave_traces("b", 2)
@@ -144,7 +144,7 @@ class Tenants(PgCase):
         self.outbox("dead", "show", "2", "--store", self.of("a"), status=DATA)
         self.outbox("events", "show", "2", "--store", self.of("a"), status=DATA)
 
-    def test_what_is_claimed_and_parked_stays_with_its_tenant(self):
+    def test_claimed_and_parked_events_stay_with_their_tenant(self):
         self.mixed()
         a, b = self.connect("a"), self.connect("b")
         self.run_on(a, "SELECT outbox.register('a-mail')")
@@ -159,7 +159,7 @@ class Tenants(PgCase):
         self.assertEqual(self.payloads(b, "outbox._claimed('a-mail', %s)", epoch), [])
         self.assertEqual(self.run_on(b, "SELECT outbox.extend('a-mail', 'w', %s)", epoch), [(False,)])
 
-    def test_an_expired_claim_is_taken_over_by_its_own_tenant_only(self):
+    def test_expired_claim_is_taken_over_only_by_its_tenant(self):
         """Taken over by another, its events would be looked for, not seen, and lost."""
         self.mixed()
         a, b, platform = self.connect("a"), self.connect("b"), self.connect(None)
@@ -193,7 +193,7 @@ class Tenants(PgCase):
         self.assertEqual(self.drained("all", None), ["a1", "b1", "None1", "a2", "b2", "None2"])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.dead"), [(0,)])
 
-    def test_a_consumer_keeps_its_tenant(self):
+    def test_consumer_keeps_its_tenant(self):
         self.mixed()
         self.drained("mail", "a")
         for other in ("b", None):
@@ -206,7 +206,7 @@ class Tenants(PgCase):
         self.outbox("consumers", "remove", "mail", "--force", "--yes", "--store", self.of("b", self.operator), status=DATA)
         self.outbox("consumers", "remove", "mail", "--force", "--yes", "--store", self.of("a", self.operator))
 
-    def test_a_role_can_be_held_to_a_tenant_whatever_it_says(self):
+    def test_role_can_be_bound_to_one_tenant(self):
         self.mixed()
         self.leave_traces("a", 1)
         self.leave_traces("b", 2)
@@ -223,7 +223,7 @@ class Tenants(PgCase):
             if said == "b": self.refused(db, "42501", "SELECT outbox.register('b-mine')")
         self.drained("a-second", "a")
 
-    def test_every_writing_statement_is_in_its_tenants_context(self):
+    def test_every_write_runs_in_its_tenants_context(self):
         """A trigger on each table notes the context of each statement that changes it, whoever's function that is in."""
         self.sql("CREATE TABLE seen (tab text, tenant text); GRANT INSERT ON seen TO PUBLIC")
         self.sql("CREATE FUNCTION see() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $$ BEGIN "
@@ -250,7 +250,7 @@ class Tenants(PgCase):
 
     # ---- what is the platform's ----
 
-    def test_trimming_is_the_platforms(self):
+    def test_only_the_platform_trims(self):
         self.mixed()
         self.drained("a-mail", "a")
         said = self.outbox("trim", "--older-than", "0s", "--yes", "--store", self.of("a", self.operator), status=CONFIG).stderr
@@ -259,7 +259,7 @@ class Tenants(PgCase):
         self.drained("all", None)
         self.assertEqual(self.json("trim", "--older-than", "0s", "--yes", "--store", self.operator)["events"], 6)
 
-    def test_a_role_above_row_security_cannot_work_for_a_tenant(self):
+    def test_role_above_row_security_cannot_work_for_a_tenant(self):
         self.mixed()
         self.assertIn("row-level security", self.outbox("status", "--store", self.of("a", self.store), status=CONFIG).stderr)
         owner = self.connect("a", self.store)

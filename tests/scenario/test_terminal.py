@@ -83,7 +83,7 @@ class Events(Terminal):
         _, answer = self.both("dead", "show", "1")
         self.same(json.loads(answer))
 
-    def test_every_character_there_is_is_shown_or_escaped(self):
+    def test_every_character_is_shown_or_escaped(self):
         some = [chr(c) for c in range(0x20, 0x110000) if not 0xd800 <= c < 0xe000]
         for at in range(0, len(some), 150000):
             part = "".join(some[at:at + 150000])
@@ -94,7 +94,7 @@ class Events(Terminal):
             known = {c for c in part if unicodedata.category(c)[0] in "LNPS" and not unfit(c)}
             self.assertEqual(known - set(payload), set())  # whatever can be read is left as it is
 
-    def test_the_log_shows_none_of_it(self):
+    def test_log_shows_no_control_characters(self):
         """As text, and as JSON, whose message can be decoded and shown; an event's own fields keep their values."""
         self.put()
         sink = ["--consumer", "c", "--sink", f"exec:printf '%s' '{EVIL}' >&2; exit 65"]
@@ -107,7 +107,7 @@ class Events(Terminal):
         self.assertTrue(about, log)
         self.assertTrue(all(line["key"] == f"t{PRINTED}/i{PRINTED}" for line in about), log)
 
-    def test_at_80_columns_the_id_is_cut_and_never_type_or_key(self):
+    def test_80_columns_truncate_the_id_but_never_type_or_key(self):
         self.init()
         id = self.outbox("emit", "invoice.paid", "--key", "invoice/4711").stdout.strip()
         head, row = self.tty("events", "list", width=80).splitlines()
@@ -136,7 +136,7 @@ class Events(Terminal):
         self.assertEqual(child.wait(TIMEOUT), 0, data)
         return data.decode().replace("\r\n", "\n")
 
-    def test_the_sink_stdout_escapes_for_a_terminal_only(self):
+    def test_sink_stdout_escapes_for_a_terminal_only(self):
         self.put()
         seen = self.shown(self.tty("relay", "--drain", "--consumer", "c", "--sink", "stdout:").replace("\t", " "))
         self.assertEqual(json.loads(seen)["payload"], self.EVENT["payload"])
@@ -144,7 +144,7 @@ class Events(Terminal):
         self.assertIn("\u202e", piped)
         self.assertEqual(json.loads(piped), {**json.loads(seen), "consumer": "d"})
 
-    def test_tables_on_a_terminal_show_none_of_it(self):
+    def test_tables_on_a_terminal_show_no_control_characters(self):
         self.put()
         for args in (["events", "list"], ["events", "show", "1"], ["status"]): self.shown(self.tty(*args), args)
 
@@ -154,7 +154,7 @@ class Tables(Terminal):
     LOOKS = (["events", "list"], ["events", "show", "1"], ["dead", "list"], ["dead", "show", "2"], ["status"], ["consumers", "show", "c"],
              ["consumers", "history", "c"], ["hwm"], ["trim", "--dry-run"], ["doctor"])
 
-    def test_no_column_of_any_table_reaches_a_terminal(self):
+    def test_no_column_reaches_a_terminal_unescaped(self):
         """Whoever can write to the file puts it into each column in turn."""
         for _ in range(4): self.emit("t", "a/1", {"a": 1}, "--header", "h=v", "--idempotency-key", os.urandom(4).hex(), "--tenant", "n")
         self.drain("--consumer", "c", "--sink", 'exec:[ "$OUTBOX_SEQ" != 2 ] || exit 65', "--receipts", "--order", "none")
@@ -189,7 +189,7 @@ class Tables(Terminal):
 class Outside(Terminal):
     """Arguments, file names, settings, and what servers, streams and senders say."""
 
-    def test_arguments_and_file_names(self):
+    def test_arguments_and_file_names_are_escaped(self):
         named = f"x{EVIL}"
         for args in (["events", "show", named], ["dead", "show", named], ["consumers", "show", named], ["events", "list", "--state", named],
                      ["hwm", named], [named], ["status", named], ["events", "retry", named], ["dead", "drop", named, "--yes"],
@@ -202,7 +202,7 @@ class Outside(Terminal):
             self.assertIn(r"\u000a", text)
         self.shown(self.outbox("webhook", "sign", "--id", named, "--secret", "whsec_" + "A" * 32, input="x", status=None).stdout)
 
-    def test_settings(self):
+    def test_settings_are_escaped(self):
         path = self.path("a\u202eb.conf")
         path.write_text(f"[outbox]\nstore = {self.store}\n[consumer c]\nsink = exec:echo {PRINTED}\nevents = {PRINTED}\nwhere = a = \"{PRINTED}\"\n")
         for args in (["show"], ["check"]): self.both("config", *args, "-c", path)
@@ -219,7 +219,7 @@ class Outside(Terminal):
         self.assertIn("--out-dir", self.shown(said.stderr), said.stdout[:200])
         self.shown(said.stdout)
 
-    def test_what_a_webhook_answers(self):
+    def test_webhook_responses_are_escaped(self):
         with Endpoint(lambda request: answer(500, {"Content-Type": "text/plain", "X-Odd": "\x7f"}, EVIL.encode() + b"\xff")) as endpoint:
             self.emit("t")
             relay = self.relay("--consumer", "c", "--sink", endpoint.url, "--retry", "base=1h,cap=1h,attempts=9")
@@ -228,7 +228,7 @@ class Outside(Terminal):
             relay.stop()
             self.shown(relay.output())
 
-    def test_what_a_sender_sends_to_webhook_listen(self):
+    def test_requests_to_webhook_listen_are_escaped(self):
         for how in ([], ["--json"]):
             child = self.spawn(BIN, "webhook", "listen", "--port", "0", *how)
             port = wait_until(lambda: re.search(r"http://127\.0\.0\.1:(\d+)/", child.output()), what=child.output)[1]
@@ -242,7 +242,7 @@ class Outside(Terminal):
             child.stop(expect=None)
             self.shown(child.log.read_bytes().decode(errors="surrogateescape"))
 
-    def test_what_is_in_a_stream(self):
+    def test_stream_entries_are_escaped(self):
         redis = servers.Redis().start()
         self.addCleanup(redis.close)
         event = {"event_id": "0197c9a2-5b1e-7c3a-9f00-1234567890ab", "topic": f"t{PRINTED}", "aggregate_kind": ODD, "aggregate_id": EVIL, "payload": EVIL}

@@ -90,7 +90,7 @@ class Upgrade:
         self.assertFalse(json.loads(self.next("migrate", "up", "--json"))["changed"])
         return rows
 
-    def test_it_is_upgraded_under_a_working_producer_and_relay(self):
+    def test_upgrade_succeeds_under_a_working_producer_and_relay(self):
         """The producer goes on, the relay of this version stops in order, the next one's delivers the rest: each event once."""
         relay = self.relay(*self.consumer("--batch", "5", "--sweep", "100ms"))
         with self.producer() as count:
@@ -116,7 +116,7 @@ class Upgrade:
             for path in self.dir.glob("shop.db*"): path.unlink()
         self.outbox("init")
 
-    def test_killed_at_any_moment_it_can_be_finished(self):
+    def test_killed_at_any_moment_it_can_be_completed(self):
         rng = random.Random(7)
         started = time.monotonic()
         self.next("migrate", "status")
@@ -132,7 +132,7 @@ class Upgrade:
             self.assertEqual(self.brought_up(), 20)
             self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(20,)])
 
-    def test_a_relay_with_a_delivery_in_flight_releases_its_claims(self):
+    def test_relay_with_a_delivery_in_flight_releases_its_claims(self):
         hold, begun = self.path("hold"), self.path("begun")
         hold.touch()
         self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": "1", "payload": i} for i in range(4))
@@ -146,7 +146,7 @@ class Upgrade:
         self.next("relay", "--consumer", "mail", "--sink", f"exec:cat >>{self.out}", "--drain")
         self.assertEqual(self.delivered(), [0, 1, 2, 3])
 
-    def test_both_versions_say_what_is_to_be_done(self):
+    def test_both_versions_explain_what_to_do(self):
         self.assertIn(f"version {THIS}, this program needs {NEXT}: 1 step pending; run `outbox migrate up`", self.next("migrate", "status"))
         self.assertIn(f"{PENDING}; run `outbox migrate up`", self.next("doctor", status=1))
         for command in (("status",), ("emit", "t"), ("relay", *self.consumer(), "--drain")):
@@ -157,7 +157,7 @@ class Upgrade:
         for command in (("status",), ("emit", "t"), ("init",), ("migrate", "up"), ("relay", *self.consumer(), "--drain")):
             with self.subTest(command): self.assertIn(NEWER, self.outbox(*command, status=DATA).stderr)
 
-    def test_several_at_once_bring_it_up_once(self):
+    def test_concurrent_upgrades_run_once(self):
         self.emit("t")
         children = [self.spawn(self.NEXT, "migrate", "up", "--json") for _ in range(4)]
         for child in children: child.wait()

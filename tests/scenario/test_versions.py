@@ -17,7 +17,7 @@ class Bumped:
         self.assertIn(text, relay.output())
         self.assertNotIn("abandoned", relay.output())
 
-    def test_a_relay_stops_in_order_when_its_outbox_is_upgraded(self):
+    def test_relay_stops_gracefully_when_its_outbox_is_upgraded(self):
         self.outbox("init")
         out = self.path("out.ndjson")
         consumer = ("--consumer", "a", "--sink", f"file:{out}", "--batch", "10")
@@ -32,13 +32,13 @@ class Bumped:
         after = [e["payload"] for e in read_ndjson(out)]
         self.assertEqual(after, list(range(2000)), f"lost or repeated; it had {len(came)}")
 
-    def test_an_idle_relay_stops_as_well(self):
+    def test_idle_relay_stops_after_an_upgrade_too(self):
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(99)
         self.stops(relay, "this program knows 1: update it")
 
-    def test_a_relay_on_an_outbox_that_went_back_says_what_to_do(self):
+    def test_relay_on_a_downgraded_outbox_explains_what_to_do(self):
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(0)
@@ -56,7 +56,7 @@ class BumpedMariaDB(Bumped, MariaCase):
 class BumpedPostgres(Bumped, PgCase):
     meta = "outbox.meta"
 
-    def test_a_worker_in_plain_sql_is_told(self):
+    def test_plain_sql_worker_is_told_about_the_upgrade(self):
         self.outbox("init")
         self.sql("SELECT outbox.register('w')")
         self.emit("t")

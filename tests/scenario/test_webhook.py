@@ -78,7 +78,7 @@ class WebhookCase(Case):
 
 
 class Sending(WebhookCase):
-    def test_an_event_arrives_as_a_signed_cloudevent(self):
+    def test_event_arrives_as_a_signed_cloudevent(self):
         id = self.emit("order.paid", "order/42", {"total": 99}, "--version", "7", "--header",
                        "traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "--header", "region=eu")
         with Endpoint() as endpoint:
@@ -119,7 +119,7 @@ class Sending(WebhookCase):
         self.assertNotEqual(request.headers["webhook-id"], "5")
         self.assertEqual(len(endpoint.requests), 1)
 
-    def test_the_largest_payload_arrives_byte_for_byte(self):
+    def test_largest_payload_arrives_byte_for_byte(self):
         payload = json.dumps("é" * (500 * 1024), ensure_ascii=False)
         self.outbox("emit", "big", "--payload", "-", input=payload)
         with Endpoint() as endpoint:
@@ -161,7 +161,7 @@ class Asymmetric(WebhookCase):
                            request.headers["webhook-timestamp"], "--signature", request.headers["webhook-signature"],
                            input=request.body, status=status).stdout
 
-    def test_a_private_key_signs_beside_a_secret(self):
+    def test_private_key_signs_beside_a_secret(self):
         request = self.sent(f"{SECRET}\n# the pair\n{PRIVATE}\n")
         first, second = request.headers["webhook-signature"].split(" ")
         self.assertEqual(first, self.signature(request))
@@ -173,7 +173,7 @@ class Asymmetric(WebhookCase):
         request.body += b" "
         for keys in (PUBLIC, SECRET): self.assertIn("not genuine", self.check(request, keys, status=1))
 
-    def test_what_others_sign_is_believed(self):
+    def test_signatures_of_other_libraries_are_accepted(self):
         body, now = b'{"n":1}', int(time.time())
         signature = ed25519.sign(SEED, f"msg_1.{now}.".encode() + body)
         args = ["webhook", "verify", "--secret-env", "KEYS", "--id", "msg_1", "--timestamp", now, "--signature",
@@ -197,7 +197,7 @@ class Asymmetric(WebhookCase):
         self.assertEqual(said.split(), [public, PUBLIC])
         self.assertNotEqual(fresh, self.outbox("webhook", "secret", "--asymmetric").stdout)
 
-    def test_keys_that_cannot_sign_are_refused_and_not_repeated(self):
+    def test_unusable_keys_are_refused_and_not_echoed(self):
         bad = "whsk_" + base64.b64encode(SEED + SEED).decode()
         for key, why in ((PUBLIC, "is a public key, which cannot sign"), (bad, "is not whsk_ and base64 of an ed25519 key")):
             self.secrets.write_text(f"{SECRET}\n{key}\n")
@@ -242,7 +242,7 @@ class Asymmetric(WebhookCase):
 
 
 class Encrypted(WebhookCase):
-    def test_a_private_authority_is_trusted_only_when_named(self):
+    def test_private_authority_is_trusted_only_when_named(self):
         authority, certificate, key = certificates(self.dir)
         self.emit("a", payload=1)
         with Endpoint(tls=server_context(certificate, key)) as endpoint:
@@ -271,7 +271,7 @@ class Encrypted(WebhookCase):
 
 
 class Secrets(WebhookCase):
-    def test_secrets_show_up_nowhere(self):
+    def test_no_secret_shows_up(self):
         headers = self.path("headers")
         headers.write_text("Authorization: Bearer s3cr3t-t0k3n\n")
         config = self.path("outbox.conf")
@@ -297,7 +297,7 @@ class Secrets(WebhookCase):
         for text in said:
             for secret in ("s3cr3t-t0k3n", "t0ken-in-url", SECRET[6:20], OTHER[6:20]): self.assertNotIn(secret, text)
 
-    def test_a_secret_given_where_it_would_show_is_refused(self):
+    def test_secret_given_in_a_visible_place_is_refused(self):
         for args in (["--webhook-secret-env", SECRET], ["--webhook-secret-env", "no-name"]):
             said = self.outbox("relay", "--consumer", "hook", "--sink", "https://example.com/", *args, status=64).stderr
             self.assertIn("the name of an environment variable", said)
@@ -323,7 +323,7 @@ class Secrets(WebhookCase):
 
 
 class Listening(WebhookCase):
-    def test_it_prints_and_verifies_what_a_relay_sends(self):
+    def test_listen_prints_and_verifies_relay_requests(self):
         child, url = self.listen("--verify", self.secrets)
         id = self.emit("order.paid", "order/42", {"total": 99})
         self.drain("--consumer", "good", "--sink", url, "--webhook-secret-file", self.secrets)
@@ -337,7 +337,7 @@ class Listening(WebhookCase):
         wait_until(lambda: "-> 401, no signature in it was made with one of our secrets" in child.output(), what=child.output)
         child.stop()
 
-    def test_it_answers_as_told(self):
+    def test_listen_answers_as_configured(self):
         child, url = self.listen("--json", "--status", "503", "--retry-after", "1", "--delay", "300ms", "--count", "1")
         self.emit("a", payload={"é": "\u0007"})
         start = time.monotonic()
@@ -385,7 +385,7 @@ class Listening(WebhookCase):
         for at in (now - 270, now + 270): self.assertEqual(self.post(url, *self.signed(f"msg_{at}", at)), 204)
         child.stop()
 
-    def test_a_replay_is_refused_and_a_repeat_is_told(self):
+    def test_replay_is_refused_and_a_repeat_is_reported(self):
         child, url = self.listen("--verify", self.secrets)
         now = int(time.time())
         self.assertEqual([self.post(url, *self.signed("a", now - 9)) for _ in range(3)], [204, 409, 409])
@@ -400,7 +400,7 @@ class Listening(WebhookCase):
         self.assertEqual([self.post(url, *self.signed("a", now)) for _ in range(2)], [503, 503])
         child.stop()
 
-    def test_headers_that_are_there_twice_cannot_confuse_it(self):
+    def test_duplicate_headers_cannot_confuse_it(self):
         child, url = self.listen("--verify", self.secrets)
         good, other = self.signed("a"), self.signed("a", secret=OTHER)
         for more in ("webhook-id: b", "Webhook-Id: a", "webhook-timestamp: 1", f"WEBHOOK-TIMESTAMP: {int(time.time())}"):
@@ -413,7 +413,7 @@ class Listening(WebhookCase):
         self.assertEqual(self.post(url, *good[:2], flood), 401)
         child.stop()
 
-    def test_a_binary_body_is_as_fast_and_reaches_no_terminal(self):
+    def test_binary_body_is_as_fast_and_reaches_no_terminal(self):
         child, url = self.listen()
         self.assertEqual(self.post(url, body=b"\xff" * (4 << 20)), 204)
         with self.dial(url) as sender:
@@ -456,7 +456,7 @@ class Listening(WebhookCase):
         self.assertEqual(self.post(url, *self.signed()), 204)
         child.stop()
 
-    def test_a_connection_that_will_bring_no_more_is_ended_at_once(self):
+    def test_half_closed_connection_is_dropped_at_once(self):
         """Those that are closed at one end, in the middle of a request or behind it, keep no place until their time is up; one that
         waits for an answer gets it first."""
         child, url = self.listen("--delay", "20ms")
@@ -499,7 +499,7 @@ class Listening(WebhookCase):
         self.assertRegex(secret, r"^whsec_[A-Za-z0-9+/]{43}=\n$")
         self.assertIn("--secret-file", self.outbox("webhook", "sign", "--id", "x", status=64).stderr)
 
-    def test_a_port_in_use_is_said(self):
+    def test_port_in_use_is_reported(self):
         child, url = self.listen()
         port = re.search(r":(\d+)/", url)[1]
         said = self.outbox("webhook", "listen", "--port", port, status=69).stderr

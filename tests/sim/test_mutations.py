@@ -54,7 +54,7 @@ def complaint(program, args, said):
 
 
 class Mutations(unittest.TestCase):
-    def test_each_bug_is_seen(self):
+    def test_each_bug_is_detected(self):
         known = bugs.all_bugs()
         with concurrent.futures.ThreadPoolExecutor(2) as pool: results = {name: pool.submit(seen, bug) for name, bug in known.items()}
         for name, result in results.items():

@@ -561,7 +561,7 @@ TORTURE(4, claiming, 1, 997, 1)
 
 /* A ROLLBACK that failed for lack of memory left its transaction open, and the next emit became
  * part of that. */
-static void what_follows_a_failed_rollback_commits(void **state)
+static void transaction_after_a_failed_rollback_commits(void **state)
 {
     static const struct scenario empty = {.name = "rollback"};
     outbox_message m = message("e", "k");
@@ -585,7 +585,7 @@ static void what_follows_a_failed_rollback_commits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_follows_a_failed_rollback_commits),
+        cmocka_unit_test(transaction_after_a_failed_rollback_commits),
         cmocka_unit_test(emitting_survives_every_failed_allocation),
         cmocka_unit_test(stepping_survives_every_failed_allocation),
         cmocka_unit_test(running_survives_every_failed_allocation),

@@ -84,7 +84,7 @@ class Torture:
     def events(self):
         return self.sql(self.COUNT_EVENTS)[0][0]
 
-    def test_looking_around(self):
+    def test_read_only_commands_survive_failed_allocations(self):
         self.init()
         self.emit_many([event(i) for i in range(5)])
         self.outbox("relay", "--drain", "--consumer", "c", "--sink", "exec:false", "--retry", "attempts=1,base=1ms,outage=0s",
@@ -101,7 +101,7 @@ class Torture:
             with self.subTest(args=args):
                 self.torture(*args, check=complete)
 
-    def test_emitting(self):
+    def test_emit_survives_failed_allocations(self):
         self.init()
         before = self.events()
         seen = {"events": before}
@@ -117,7 +117,7 @@ class Torture:
         seen["events"] = before + 2  # torture counts the allocations first, in two runs
         self.torture("emit", "a.b", "--key", "k/1", "--payload", '{"n":1}', "--header", "h=1", check=check)
 
-    def test_emitting_many(self):
+    def test_bulk_emit_survives_failed_allocations(self):
         self.init()
         lines = "".join(json.dumps(event(i)) + "\n" for i in range(3)).encode()
         seen = {"events": self.events() + 6}
@@ -151,7 +151,7 @@ class Torture:
         # Where memory never comes back, a relay goes on trying: that it may.
         self.torture(*args, prepare=prepare, check=check, lasting=False, slow=3)
 
-    def test_draining(self):
+    def test_drain_survives_failed_allocations(self):
         out = self.path("out.ndjson")
         self.drain_to(f"file:{out}", lambda: out.unlink(missing_ok=True), lambda: [e["payload"] for e in self.ndjson(out)])
 
@@ -163,15 +163,15 @@ class Sqlite(Torture, Case):
                ["dead", "list"], ["dead", "show", "1"], ["consumers", "list"], ["doctor"], ["migrate", "status"],
                ["migrate", "gen"], ["config", "show"], ["config", "sample"], ["trim", "--dry-run"], ["help", "relay"])
 
-    def test_draining_to_redis(self):
+    def test_drain_to_redis_survives_failed_allocations(self):
         with servers.Redis() as redis:
             self.drain_to(redis.url("stream=s"), lambda: redis("FLUSHALL"), lambda: [e["payload"] for _, e in redis.entries("s")])
 
-    def test_draining_to_a_webhook(self):
+    def test_drain_to_a_webhook_survives_failed_allocations(self):
         with Endpoint() as endpoint:
             self.drain_to(endpoint.url, endpoint.requests.clear, lambda: [json.loads(r.body) for r in endpoint.requests])
 
-    def test_making_an_outbox(self):
+    def test_init_survives_failed_allocations(self):
         def prepare():
             for end in "", "-wal", "-shm", "-journal":
                 pathlib.Path(f"{self.db}{end}").unlink(missing_ok=True)
@@ -182,7 +182,7 @@ class Sqlite(Torture, Case):
             self.outbox("emit", "a.b")
         self.torture("init", prepare=prepare, check=check, slow=3)
 
-    def test_reading_a_config_file(self):
+    def test_config_file_parsing_survives_failed_allocations(self):
         self.init()
         config = self.path("outbox.conf")
         config.write_text(f'[outbox]\nstore = {self.store}\n\n[consumer mail]\nsink = file:x\nlease = 2s\nevents = a.*\n'

@@ -65,7 +65,7 @@ static void only_a_whole_token_matches(void **state)
     access_tokens_free(t);
 }
 
-static void several_tokens_are_good_at_once(void **state)
+static void several_tokens_are_valid_at_once(void **state)
 {
     struct tokens *t = tokens_of("  " TOKEN " \n# a comment " OTHER "x\n\t" OTHER "\r\n");
     (void)state;
@@ -75,7 +75,7 @@ static void several_tokens_are_good_at_once(void **state)
     access_tokens_free(t);
 }
 
-static void bad_tokens_are_refused_without_being_repeated(void **state)
+static void invalid_tokens_are_refused_without_being_echoed(void **state)
 {
     static const char *const bad[] = {"short-s3cret", TOKEN " s3cret", "s3cret-with-a-b\x01ll",
                                       "s3cret-with-umlaut-\xc3\xbc", "# s3cret-0123456789abcdef"};
@@ -106,7 +106,7 @@ static void bad_tokens_are_refused_without_being_repeated(void **state)
 
 /* ---- Host ---- */
 
-static void host_is_read_as_browsers_write_it(void **state)
+static void host_header_is_parsed_as_browsers_write_it(void **state)
 {
     static const char *const good[][2] = {{"localhost", "localhost"},
                                           {"LocalHost.:8025", "localhost"},
@@ -160,7 +160,7 @@ struct asked {
     unsigned status;
 };
 
-static void only_names_that_are_ours_are_answered(void **state)
+static void only_our_own_host_names_are_answered(void **state)
 {
     static const struct asked asked[] = {
         {"127.0.0.1", "localhost:8025", NULL, 0},
@@ -205,7 +205,7 @@ static void only_names_that_are_ours_are_answered(void **state)
     }
 }
 
-static void hosts_that_are_none_are_refused_in_the_settings(void **state)
+static void invalid_hosts_are_refused_in_the_settings(void **state)
 {
     struct error err;
     (void)state;
@@ -255,7 +255,7 @@ static void pages_of_other_origins_are_not_answered(void **state)
     }
 }
 
-static void odd_requests_are_not_answered(void **state)
+static void malformed_requests_are_not_answered(void **state)
 {
     struct access_request r = {.method = STR("GET"), .host = STR("localhost")};
     (void)state;
@@ -279,7 +279,7 @@ static void odd_requests_are_not_answered(void **state)
     assert_int_equal(checked(r), 403);
 }
 
-static void clients_with_the_token_learn_more(void **state)
+static void clients_with_the_token_get_details(void **state)
 {
     struct tokens *t = tokens_of(TOKEN);
     struct access_rules local = {.local = true}, remote = {.local = false},
@@ -316,7 +316,7 @@ static void clients_with_the_token_learn_more(void **state)
     access_tokens_free(t);
 }
 
-static void what_only_this_machine_reaches_is_known(void **state)
+static void loopback_addresses_are_recognized(void **state)
 {
     static const char *const local[] = {"127.0.0.1:0",  "127.1.2.3:80", "[::1]:80",
                                         "localhost:80", "unix:/run/x",  "unix:x"},
@@ -357,7 +357,7 @@ static void make_pair(int fds[2])
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 }
 
-static void request_and_answer_have_their_time(void **state)
+static void request_and_response_have_deadlines(void **state)
 {
     struct connections g;
     int slow[2], busy[2];
@@ -416,16 +416,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_a_whole_token_matches),
-        cmocka_unit_test(several_tokens_are_good_at_once),
-        cmocka_unit_test(bad_tokens_are_refused_without_being_repeated),
-        cmocka_unit_test(host_is_read_as_browsers_write_it),
-        cmocka_unit_test(only_names_that_are_ours_are_answered),
-        cmocka_unit_test(hosts_that_are_none_are_refused_in_the_settings),
+        cmocka_unit_test(several_tokens_are_valid_at_once),
+        cmocka_unit_test(invalid_tokens_are_refused_without_being_echoed),
+        cmocka_unit_test(host_header_is_parsed_as_browsers_write_it),
+        cmocka_unit_test(only_our_own_host_names_are_answered),
+        cmocka_unit_test(invalid_hosts_are_refused_in_the_settings),
         cmocka_unit_test(pages_of_other_origins_are_not_answered),
-        cmocka_unit_test(odd_requests_are_not_answered),
-        cmocka_unit_test(clients_with_the_token_learn_more),
-        cmocka_unit_test(what_only_this_machine_reaches_is_known),
-        cmocka_unit_test(request_and_answer_have_their_time),
+        cmocka_unit_test(malformed_requests_are_not_answered),
+        cmocka_unit_test(clients_with_the_token_get_details),
+        cmocka_unit_test(loopback_addresses_are_recognized),
+        cmocka_unit_test(request_and_response_have_deadlines),
         cmocka_unit_test(client_without_request_is_disconnected_first),
     };
     return cmocka_run_group_tests_name("admin", tests, NULL, NULL);

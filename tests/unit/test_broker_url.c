@@ -55,7 +55,7 @@ static void hosts_ports_path_and_parameters_are_read(void **state)
     assert_string_equal(u.label, "kafka at a:9092 and 3 others");
 }
 
-static void the_little_that_is_needed_is_enough(void **state)
+static void minimal_url_is_enough(void **state)
 {
     (void)state;
     reads("nats://");
@@ -68,7 +68,7 @@ static void the_little_that_is_needed_is_enough(void **state)
     assert_string_equal(u.user, "joe");
 }
 
-static void a_password_is_refused_in_the_url_and_never_repeated(void **state)
+static void password_in_the_url_is_refused_and_never_echoed(void **state)
 {
     (void)state;
     static const char *const bad[] = {"amqp://joe:hunter2@a/", "amqp://a/?password=hunter2",
@@ -83,7 +83,7 @@ static void a_password_is_refused_in_the_url_and_never_repeated(void **state)
     }
 }
 
-static void the_environment_has_the_password(void **state)
+static void password_comes_from_the_environment(void **state)
 {
     (void)state;
     struct error err = {0};
@@ -135,9 +135,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_ports_path_and_parameters_are_read),
-        cmocka_unit_test(the_little_that_is_needed_is_enough),
-        cmocka_unit_test(a_password_is_refused_in_the_url_and_never_repeated),
-        cmocka_unit_test(the_environment_has_the_password),
+        cmocka_unit_test(minimal_url_is_enough),
+        cmocka_unit_test(password_in_the_url_is_refused_and_never_echoed),
+        cmocka_unit_test(password_comes_from_the_environment),
         cmocka_unit_test(bad_urls_are_refused),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

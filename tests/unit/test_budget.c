@@ -16,7 +16,7 @@ static size_t take(struct claim_quota *p, size_t most)
     return claim_quota_reserve(p, 0, p->held == 0);
 }
 
-static void without_a_budget_a_batch_may_be_as_large_as_it_likes(void **state)
+static void without_a_budget_batches_are_unlimited(void **state)
 {
     (void)state;
     struct claim_quota p = {0};
@@ -25,7 +25,7 @@ static void without_a_budget_a_batch_may_be_as_large_as_it_likes(void **state)
     assert_false(claim_quota_tight(&p));
 }
 
-static void one_alone_is_not_limited_before_it_has_half(void **state)
+static void sole_consumer_is_unlimited_up_to_half_the_budget(void **state)
 {
     (void)state;
     struct budget b = {.limit = 64 * MIB};
@@ -37,7 +37,7 @@ static void one_alone_is_not_limited_before_it_has_half(void **state)
     assert_in_range(p.held, 31 * MIB, 32 * MIB);
 }
 
-static void many_that_take_what_they_can_get_the_same(void **state)
+static void greedy_consumers_get_equal_shares(void **state)
 {
     (void)state;
     struct budget b = {.limit = 64 * MIB};
@@ -58,7 +58,7 @@ static void many_that_take_what_they_can_get_the_same(void **state)
     assert_true(atomic_load(&b.held) <= b.limit);
 }
 
-static void one_with_nothing_in_hand_gets_a_little_always(void **state)
+static void consumer_without_memory_always_gets_a_little(void **state)
 {
     (void)state;
     struct budget b = {.limit = MIB};
@@ -70,7 +70,7 @@ static void one_with_nothing_in_hand_gets_a_little_always(void **state)
     assert_true(claim_quota_tight(&poor));
 }
 
-static void memory_that_a_part_has_kept_is_not_counted_again(void **state)
+static void memory_kept_by_a_consumer_is_not_counted_twice(void **state)
 {
     (void)state;
     struct budget b = {.limit = MIB};
@@ -107,11 +107,11 @@ static void held_is_the_sum_of_all_parts_and_the_peak_is_remembered(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_budget_a_batch_may_be_as_large_as_it_likes),
-        cmocka_unit_test(one_alone_is_not_limited_before_it_has_half),
-        cmocka_unit_test(many_that_take_what_they_can_get_the_same),
-        cmocka_unit_test(one_with_nothing_in_hand_gets_a_little_always),
-        cmocka_unit_test(memory_that_a_part_has_kept_is_not_counted_again),
+        cmocka_unit_test(without_a_budget_batches_are_unlimited),
+        cmocka_unit_test(sole_consumer_is_unlimited_up_to_half_the_budget),
+        cmocka_unit_test(greedy_consumers_get_equal_shares),
+        cmocka_unit_test(consumer_without_memory_always_gets_a_little),
+        cmocka_unit_test(memory_kept_by_a_consumer_is_not_counted_twice),
         cmocka_unit_test(held_is_the_sum_of_all_parts_and_the_peak_is_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ static void grows_by_doubling_up_to_the_ceiling(void **state)
     buf_release(&b);
 }
 
-static void failed_append_keeps_what_was_there_and_sticks(void **state)
+static void failed_append_keeps_the_content_and_is_sticky(void **state)
 {
     (void)state;
     struct buf b;
@@ -63,7 +63,7 @@ static void truncate_undoes_a_half_written_record(void **state)
     buf_release(&b);
 }
 
-static void clear_forgives_and_keeps_the_memory(void **state)
+static void clear_resets_the_error_and_keeps_the_memory(void **state)
 {
     (void)state;
     struct buf b;
@@ -116,7 +116,7 @@ static void writes_numbers_as_printf_does(void **state)
     }
 }
 
-static void absurd_sizes_fail_without_wrapping(void **state)
+static void huge_sizes_fail_without_overflow(void **state)
 {
     (void)state;
     struct buf b;
@@ -195,7 +195,7 @@ static void steady_batches_reuse_one_block(void **state)
     assert_null(a.head);
 }
 
-static void limit_counts_what_was_handed_out(void **state)
+static void limit_counts_allocated_bytes(void **state)
 {
     (void)state;
     struct arena a;
@@ -261,18 +261,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grows_by_doubling_up_to_the_ceiling),
-        cmocka_unit_test(failed_append_keeps_what_was_there_and_sticks),
+        cmocka_unit_test(failed_append_keeps_the_content_and_is_sticky),
         cmocka_unit_test(truncate_undoes_a_half_written_record),
-        cmocka_unit_test(clear_forgives_and_keeps_the_memory),
+        cmocka_unit_test(clear_resets_the_error_and_keeps_the_memory),
         cmocka_unit_test(cstr_of_an_empty_buffer_is_empty),
         cmocka_unit_test(cstr_fits_at_the_ceiling),
         cmocka_unit_test(writes_numbers_as_printf_does),
-        cmocka_unit_test(absurd_sizes_fail_without_wrapping),
+        cmocka_unit_test(huge_sizes_fail_without_overflow),
         cmocka_unit_test(absent_strings_add_nothing),
         cmocka_unit_test(memory_is_aligned_for_any_type),
         cmocka_unit_test(pieces_do_not_overlap),
         cmocka_unit_test(steady_batches_reuse_one_block),
-        cmocka_unit_test(limit_counts_what_was_handed_out),
+        cmocka_unit_test(limit_counts_allocated_bytes),
         cmocka_unit_test(zalloc_zeroes_reused_memory_and_refuses_overflow),
         cmocka_unit_test(bytes_copies_and_terminates),
         cmocka_unit_test(one_piece_may_be_larger_than_any_block),

@@ -10,7 +10,7 @@
 
 static struct rng rng;
 
-static void closed_has_no_limit(void **state)
+static void closed_circuit_has_no_limit(void **state)
 {
     (void)state;
     struct circuit c;
@@ -19,7 +19,7 @@ static void closed_has_no_limit(void **state)
     assert_false(circuit_open(&c));
 }
 
-static void open_lets_nothing_through_until_its_time_and_then_one(void **state)
+static void open_circuit_lets_one_through_after_its_wait(void **state)
 {
     (void)state;
     struct circuit c;
@@ -43,7 +43,7 @@ static void many_failures_in_flight_count_as_one(void **state)
     assert_int_equal(c.until, until);
 }
 
-static void waits_grow_to_thirty_seconds(void **state)
+static void wait_grows_to_thirty_seconds(void **state)
 {
     (void)state;
     struct circuit c;
@@ -58,7 +58,7 @@ static void waits_grow_to_thirty_seconds(void **state)
     assert_true(wait >= 15000 * MS_NS);
 }
 
-static void a_longer_wait_that_was_asked_for_is_kept(void **state)
+static void longer_requested_wait_is_kept(void **state)
 {
     (void)state;
     struct circuit c;
@@ -67,7 +67,7 @@ static void a_longer_wait_that_was_asked_for_is_kept(void **state)
     assert_true(c.until == 120000 * MS_NS);
 }
 
-static void comes_back_by_doubling(void **state)
+static void limit_recovers_by_doubling(void **state)
 {
     (void)state;
     struct circuit c;
@@ -86,12 +86,12 @@ int main(void)
 {
     rng_seed(&rng, 7);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_has_no_limit),
-        cmocka_unit_test(open_lets_nothing_through_until_its_time_and_then_one),
+        cmocka_unit_test(closed_circuit_has_no_limit),
+        cmocka_unit_test(open_circuit_lets_one_through_after_its_wait),
         cmocka_unit_test(many_failures_in_flight_count_as_one),
-        cmocka_unit_test(waits_grow_to_thirty_seconds),
-        cmocka_unit_test(a_longer_wait_that_was_asked_for_is_kept),
-        cmocka_unit_test(comes_back_by_doubling),
+        cmocka_unit_test(wait_grows_to_thirty_seconds),
+        cmocka_unit_test(longer_requested_wait_is_kept),
+        cmocka_unit_test(limit_recovers_by_doubling),
     };
     return cmocka_run_group_tests_name("circuit", tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #define QUICK (50 * MS_NS)
 #define SLOW (1500 * MS_NS)
 
-static void starts_with_64_or_what_may_be_in_flight_within_the_most(void **state)
+static void starts_at_64_or_the_flight_limit_within_its_maximum(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -40,7 +40,7 @@ static void quota_starts_at_8_or_the_flight_limit_within_its_maximum(void **stat
     assert_int_equal(b.n, 5);
 }
 
-static void full_and_quick_doubles_up_to_the_most(void **state)
+static void full_quick_batch_doubles_up_to_the_maximum(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -55,7 +55,7 @@ static void full_and_quick_doubles_up_to_the_most(void **state)
     assert_int_equal(b.n, 200);
 }
 
-static void slow_halves_down_to_what_may_be_in_flight(void **state)
+static void slow_batch_halves_down_to_the_flight_limit(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -80,7 +80,7 @@ static void halving_ends_at_one(void **state)
     assert_int_equal(b.n, 1);
 }
 
-static void memory_is_twice_what_was_taken_within_bounds(void **state)
+static void memory_is_twice_the_usage_within_bounds(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -113,12 +113,12 @@ static void memory_is_not_forgotten_after_one_small_batch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_with_64_or_what_may_be_in_flight_within_the_most),
+        cmocka_unit_test(starts_at_64_or_the_flight_limit_within_its_maximum),
         cmocka_unit_test(quota_starts_at_8_or_the_flight_limit_within_its_maximum),
-        cmocka_unit_test(full_and_quick_doubles_up_to_the_most),
-        cmocka_unit_test(slow_halves_down_to_what_may_be_in_flight),
+        cmocka_unit_test(full_quick_batch_doubles_up_to_the_maximum),
+        cmocka_unit_test(slow_batch_halves_down_to_the_flight_limit),
         cmocka_unit_test(halving_ends_at_one),
-        cmocka_unit_test(memory_is_twice_what_was_taken_within_bounds),
+        cmocka_unit_test(memory_is_twice_the_usage_within_bounds),
         cmocka_unit_test(memory_is_not_forgotten_after_one_small_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,7 +48,7 @@ static void headers_become_attributes(void **state)
     binary_has("[\"a\"]", "");
 }
 
-static void of_a_name_that_comes_twice_the_last_counts(void **state)
+static void last_of_duplicate_header_names_wins(void **state)
 {
     (void)state;
     binary_has("{\"a\":\"1\",\"b\":\"2\",\"a\":\"3\"}", "ce-a: 3\nce-b: 2\n");
@@ -105,7 +105,7 @@ static int64_t cost(const char *headers)
 
 /* An older version accepted 64 KiB of headers, in any number. Eight times as many may cost eight
  * times as much, not sixty-four times. */
-static void headers_take_one_pass_however_many_there_are(void **state)
+static void headers_are_converted_in_one_pass(void **state)
 {
     static const char *const names[] = {"Upper", "same", "x-"};
     (void)state;
@@ -126,9 +126,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(headers_become_attributes),
-        cmocka_unit_test(of_a_name_that_comes_twice_the_last_counts),
+        cmocka_unit_test(last_of_duplicate_header_names_wins),
         cmocka_unit_test(too_many_attributes_are_refused),
-        cmocka_unit_test(headers_take_one_pass_however_many_there_are),
+        cmocka_unit_test(headers_are_converted_in_one_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

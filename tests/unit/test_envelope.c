@@ -65,7 +65,7 @@ static void payload_becomes(const char *payload, const char *headers, const char
     buf_release(&text);
 }
 
-static void telemetry_becomes_the_last_member_and_changes_nothing_else(void **state)
+static void telemetry_only_adds_a_last_member(void **state)
 {
     (void)state;
     payload_becomes("{}", NULL, "{\"_telemetry\":{\"trace\":\"abc\"}}");
@@ -84,7 +84,7 @@ static void telemetry_becomes_the_last_member_and_changes_nothing_else(void **st
                     "{\"a\":{\"_telemetry\":1},\"_telemetry\":{\"trace\":\"abc\"}}");
 }
 
-static void what_was_written_can_be_read(void **state)
+static void envelope_round_trips(void **state)
 {
     (void)state;
     struct event ev = full, back;
@@ -107,7 +107,7 @@ static void what_was_written_can_be_read(void **state)
 }
 
 /* Anybody may write to a stream. */
-static void fields_that_no_event_may_have_are_refused(void **state)
+static void invalid_event_fields_are_refused(void **state)
 {
     static const char *const fields[] = {
         "\"event_id\":\"7\",\"topic\":\"t\"",
@@ -132,7 +132,7 @@ static void fields_that_no_event_may_have_are_refused(void **state)
     }
 }
 
-static void what_is_no_envelope_is_refused(void **state)
+static void non_envelopes_are_refused(void **state)
 {
     (void)state;
     static const char *const bad[] = {"",
@@ -157,10 +157,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_exactly_these_keys_in_this_order),
         cmocka_unit_test(absent_parts_are_null),
-        cmocka_unit_test(telemetry_becomes_the_last_member_and_changes_nothing_else),
-        cmocka_unit_test(what_was_written_can_be_read),
-        cmocka_unit_test(what_is_no_envelope_is_refused),
-        cmocka_unit_test(fields_that_no_event_may_have_are_refused),
+        cmocka_unit_test(telemetry_only_adds_a_last_member),
+        cmocka_unit_test(envelope_round_trips),
+        cmocka_unit_test(non_envelopes_are_refused),
+        cmocka_unit_test(invalid_event_fields_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

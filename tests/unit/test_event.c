@@ -59,7 +59,7 @@ static void refused(const struct new_event *ev, const char *want)
 
 static const struct str absent = {NULL, 0};
 
-static void accepts_a_sound_event_and_a_bare_one(void **state)
+static void accepts_a_full_and_a_minimal_event(void **state)
 {
     (void)state;
     struct new_event ev = sound(), bare = {.type = STR("x")};
@@ -112,7 +112,7 @@ static void invalid_utf8_is_refused_everywhere(void **state)
     WITH(payload, STR("\"\xff\""), "payload is not JSON: invalid UTF-8 at byte 1");
 }
 
-static void aggregate_is_both_or_neither(void **state)
+static void aggregate_needs_both_type_and_id(void **state)
 {
     (void)state;
     WITH(aggregate_id, absent, "aggregate type is given without an aggregate id");
@@ -163,7 +163,7 @@ static void payload_is_json_within_its_limit(void **state)
     WITH(payload, STR("\"a\0\""), "payload is not JSON: control character in a string at byte 2");
 }
 
-static void payload_limit_comes_before_its_form(void **state)
+static void payload_size_is_checked_before_its_syntax(void **state)
 {
     (void)state;
     char *large = malloc(EVENT_PAYLOAD_MAX + 1);
@@ -247,7 +247,7 @@ static void time_too_far_ahead_is_refused(void **state)
             assert_string_equal(err_.text, want_); \
     } while (0)
 
-static void stored_event_is_refused_if_no_sink_can_have_it(void **state)
+static void stored_event_no_sink_can_express_is_refused(void **state)
 {
     (void)state;
     STORED(id, STR("7"), "malformed: id is not a UUID");
@@ -273,7 +273,7 @@ static void stored_event_that_breaks_newer_rules_is_delivered(void **state)
     STORED(not_before, INT64_MAX, NULL);
 }
 
-static void inbox_takes_names_and_keys_within_their_limits(void **state)
+static void inbox_accepts_names_and_keys_within_their_limits(void **state)
 {
     (void)state;
     struct error err;
@@ -290,7 +290,7 @@ static void inbox_takes_names_and_keys_within_their_limits(void **state)
 }
 
 /* These numbers are stored with every event, so they must not change. */
-static void key_is_the_same_in_every_version(void **state)
+static void key_hash_is_stable_across_versions(void **state)
 {
     (void)state;
     assert_true(event_key(STR("order"), STR("17")) == UINT64_C(0x57F46B3E40C7AEA3));
@@ -298,7 +298,7 @@ static void key_is_the_same_in_every_version(void **state)
                 UINT64_C(0xB22AB9F08B6A9509));
 }
 
-static void key_is_zero_only_without_an_aggregate(void **state)
+static void key_hash_is_zero_only_without_an_aggregate(void **state)
 {
     (void)state;
     assert_true(event_key(absent, absent) == 0);
@@ -306,7 +306,7 @@ static void key_is_zero_only_without_an_aggregate(void **state)
     assert_true(event_key(STR(""), STR("")) != 0);
 }
 
-static void key_tells_type_and_id_apart(void **state)
+static void key_hash_separates_type_and_id(void **state)
 {
     (void)state;
     assert_true(event_key(STR("ab"), STR("c")) != event_key(STR("a"), STR("bc")));
@@ -332,27 +332,27 @@ static void similar_ids_spread_over_the_lanes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_a_sound_event_and_a_bare_one),
+        cmocka_unit_test(accepts_a_full_and_a_minimal_event),
         cmocka_unit_test(type_is_refused_when_missing_empty_or_too_long),
         cmocka_unit_test(type_is_refused_with_white_space),
         cmocka_unit_test(control_characters_are_refused_everywhere),
         cmocka_unit_test(invalid_utf8_is_refused_everywhere),
-        cmocka_unit_test(aggregate_is_both_or_neither),
+        cmocka_unit_test(aggregate_needs_both_type_and_id),
         cmocka_unit_test(slash_is_for_aggregate_ids_only),
         cmocka_unit_test(aggregates_may_hold_quotes_and_spaces),
         cmocka_unit_test(keys_have_limits_and_are_not_empty),
         cmocka_unit_test(payload_is_json_within_its_limit),
-        cmocka_unit_test(payload_limit_comes_before_its_form),
+        cmocka_unit_test(payload_size_is_checked_before_its_syntax),
         cmocka_unit_test(headers_are_an_object_of_strings),
         cmocka_unit_test(header_names_are_checked_after_unescaping),
         cmocka_unit_test(headers_have_a_limit),
         cmocka_unit_test(time_too_far_ahead_is_refused),
-        cmocka_unit_test(stored_event_is_refused_if_no_sink_can_have_it),
+        cmocka_unit_test(stored_event_no_sink_can_express_is_refused),
         cmocka_unit_test(stored_event_that_breaks_newer_rules_is_delivered),
-        cmocka_unit_test(inbox_takes_names_and_keys_within_their_limits),
-        cmocka_unit_test(key_is_the_same_in_every_version),
-        cmocka_unit_test(key_is_zero_only_without_an_aggregate),
-        cmocka_unit_test(key_tells_type_and_id_apart),
+        cmocka_unit_test(inbox_accepts_names_and_keys_within_their_limits),
+        cmocka_unit_test(key_hash_is_stable_across_versions),
+        cmocka_unit_test(key_hash_is_zero_only_without_an_aggregate),
+        cmocka_unit_test(key_hash_separates_type_and_id),
         cmocka_unit_test(similar_ids_spread_over_the_lanes),
     };
     memset(long_text, 'x', sizeof long_text);

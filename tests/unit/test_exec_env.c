@@ -66,7 +66,7 @@ static const char *value_of(const char *name)
     return NULL;
 }
 
-static void says_all_about_an_event(void **state)
+static void environment_has_every_event_field(void **state)
 {
     (void)state;
     assert_int_equal(exec_env_event(env, &plain, 2, "mail", NULL), 0);
@@ -109,7 +109,7 @@ static void nul_in_any_field_is_refused(void **state)
     }
 }
 
-static void value_cannot_pass_for_a_variable(void **state)
+static void value_cannot_become_a_variable(void **state)
 {
     (void)state;
     struct event ev = plain;
@@ -122,7 +122,7 @@ static void value_cannot_pass_for_a_variable(void **state)
     assert_null(value_of("LD_PRELOAD"));
 }
 
-static void value_that_no_environment_holds_is_refused(void **state)
+static void value_too_large_for_an_environment_is_refused(void **state)
 {
     (void)state;
     size_t n = exec_env_string_max() - sizeof "OUTBOX_TENANT=";
@@ -141,7 +141,7 @@ static void value_that_no_environment_holds_is_refused(void **state)
     free(large);
 }
 
-static void list_holds_what_it_has_room_for(void **state)
+static void list_is_bounded_by_its_capacity(void **state)
 {
     (void)state;
     char name[16];
@@ -156,7 +156,7 @@ static void list_holds_what_it_has_room_for(void **state)
     assert_int_equal(length(exec_env_list(env)), 1);
 }
 
-static void only_what_is_listed_is_passed_on(void **state)
+static void only_listed_variables_are_passed_on(void **state)
 {
     static const char *const secrets[] = {
         "OUTBOX_STORE",
@@ -196,7 +196,7 @@ static void only_what_is_listed_is_passed_on(void **state)
     assert_string_equal(value_of("OUTBOX_STORE"), "geheim");
 }
 
-static void list_of_names_is_checked(void **state)
+static void variable_names_are_validated(void **state)
 {
     static const char *const bad[] = {
         "A=b", "1A", "A,B-C", "whsec_abc+/=", "*", "A;B", "OUTBOX_ID", "A, OUTBOX_TENANT"};
@@ -215,13 +215,13 @@ static void list_of_names_is_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_ENV(says_all_about_an_event),
+        WITH_ENV(environment_has_every_event_field),
         WITH_ENV(nul_in_any_field_is_refused),
-        WITH_ENV(value_cannot_pass_for_a_variable),
-        WITH_ENV(value_that_no_environment_holds_is_refused),
-        WITH_ENV(list_holds_what_it_has_room_for),
-        WITH_ENV(only_what_is_listed_is_passed_on),
-        WITH_ENV(list_of_names_is_checked),
+        WITH_ENV(value_cannot_become_a_variable),
+        WITH_ENV(value_too_large_for_an_environment_is_refused),
+        WITH_ENV(list_is_bounded_by_its_capacity),
+        WITH_ENV(only_listed_variables_are_passed_on),
+        WITH_ENV(variable_names_are_validated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static bool matches(const char *pattern, const char *type)
     return pattern_match(str_of(pattern), str_of(type));
 }
 
-static void star_stands_for_any_run_dots_too(void **state)
+static void star_matches_any_run_including_dots(void **state)
 {
     (void)state;
     assert_true(matches("*", "order.created"));
@@ -34,7 +34,7 @@ static void star_stands_for_any_run_dots_too(void **state)
     assert_false(matches("", "a"));
 }
 
-static void everything_else_stands_for_itself(void **state)
+static void other_characters_match_themselves(void **state)
 {
     (void)state;
     assert_true(matches("order.created", "order.created"));
@@ -48,7 +48,7 @@ static void everything_else_stands_for_itself(void **state)
     assert_false(matches("%", "abc"));
 }
 
-static void many_stars_do_not_explode(void **state)
+static void many_stars_match_in_polynomial_time(void **state)
 {
     (void)state;
     char type[256], pattern[101];
@@ -99,7 +99,7 @@ static void no_filter_passes_everything(void **state)
     }
 }
 
-static void whether_types_matter_is_known(void **state)
+static void reports_whether_types_matter(void **state)
 {
     (void)state;
     static const struct {
@@ -114,7 +114,7 @@ static void whether_types_matter_is_known(void **state)
     }
 }
 
-static void any_of_the_patterns_is_enough(void **state)
+static void any_matching_pattern_is_enough(void **state)
 {
     (void)state;
     struct filter *f = compiled(" order.created ,invoice.* ", NULL);
@@ -124,7 +124,7 @@ static void any_of_the_patterns_is_enough(void **state)
     filter_free(f);
 }
 
-static void bad_patterns_are_named_by_place(void **state)
+static void bad_patterns_are_reported_with_their_position(void **state)
 {
     (void)state;
     refused("a,,b", NULL, "events: expected a pattern at byte 2, found ','");
@@ -171,7 +171,7 @@ static void not_equal_is_exactly_the_negation(void **state)
     assert_true(passes("a!=1", "{\"a\":{}}"));
 }
 
-static void exists_stands_before_or_behind(void **state)
+static void exists_may_precede_or_follow(void **state)
 {
     (void)state;
     assert_true(passes("a exists", "{\"a\":null}"));
@@ -182,7 +182,7 @@ static void exists_stands_before_or_behind(void **state)
     assert_false(passes("a exists", "null"));
 }
 
-static void paths_lead_through_objects_and_arrays(void **state)
+static void paths_traverse_objects_and_arrays(void **state)
 {
     (void)state;
     static const char payload[] =
@@ -228,7 +228,7 @@ static void and_binds_tighter_than_or(void **state)
     assert_true(passes("((a=1))and(b=2)", "{\"a\":1,\"b\":2}"));
 }
 
-static void payload_that_is_no_json_fails_every_predicate(void **state)
+static void non_json_payload_fails_every_predicate(void **state)
 {
     (void)state;
     assert_false(passes("a != 1", "{"));
@@ -243,7 +243,7 @@ static void absent_payload_is_null(void **state)
     filter_free(f);
 }
 
-static void errors_say_where_and_what_was_expected(void **state)
+static void errors_report_position_and_expectation(void **state)
 {
     (void)state;
     refused(NULL, "a", "where: expected =, != or exists at byte 1, found the end");
@@ -310,7 +310,7 @@ static void assert_normal(void (*normal)(const char *, struct buf *), const char
     buf_release(&b);
 }
 
-static void filters_that_mean_the_same_have_one_normal_form(void **state)
+static void equivalent_filters_have_one_normal_form(void **state)
 {
     (void)state;
     assert_normal(normal_events, "", "");
@@ -332,25 +332,25 @@ static void filters_that_mean_the_same_have_one_normal_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(star_stands_for_any_run_dots_too),
-        cmocka_unit_test(everything_else_stands_for_itself),
-        cmocka_unit_test(many_stars_do_not_explode),
+        cmocka_unit_test(star_matches_any_run_including_dots),
+        cmocka_unit_test(other_characters_match_themselves),
+        cmocka_unit_test(many_stars_match_in_polynomial_time),
         cmocka_unit_test(no_filter_passes_everything),
-        cmocka_unit_test(whether_types_matter_is_known),
-        cmocka_unit_test(any_of_the_patterns_is_enough),
-        cmocka_unit_test(bad_patterns_are_named_by_place),
+        cmocka_unit_test(reports_whether_types_matter),
+        cmocka_unit_test(any_matching_pattern_is_enough),
+        cmocka_unit_test(bad_patterns_are_reported_with_their_position),
         cmocka_unit_test(compares_with_every_kind_of_literal),
         cmocka_unit_test(not_equal_is_exactly_the_negation),
-        cmocka_unit_test(exists_stands_before_or_behind),
-        cmocka_unit_test(paths_lead_through_objects_and_arrays),
+        cmocka_unit_test(exists_may_precede_or_follow),
+        cmocka_unit_test(paths_traverse_objects_and_arrays),
         cmocka_unit_test(keywords_as_names_are_quoted_or_behind_a_dot),
         cmocka_unit_test(and_binds_tighter_than_or),
-        cmocka_unit_test(payload_that_is_no_json_fails_every_predicate),
+        cmocka_unit_test(non_json_payload_fails_every_predicate),
         cmocka_unit_test(absent_payload_is_null),
-        cmocka_unit_test(errors_say_where_and_what_was_expected),
+        cmocka_unit_test(errors_report_position_and_expectation),
         cmocka_unit_test(long_chains_work_and_deep_nesting_is_refused),
         cmocka_unit_test(overlong_expressions_are_refused),
-        cmocka_unit_test(filters_that_mean_the_same_have_one_normal_form),
+        cmocka_unit_test(equivalent_filters_have_one_normal_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,7 +53,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void takes_four_batches_and_no_fifth(void **state)
+static void holds_at_most_four_batches(void **state)
 {
     struct inflight *f = *state;
     for (int i = 0; i < INFLIGHT_BATCHES; i++)
@@ -65,7 +65,7 @@ static void takes_four_batches_and_no_fifth(void **state)
     assert_int_equal(f->batch[0]->claim.from, EVENTS);
 }
 
-static void what_came_back_goes_before_what_was_claimed_after_it(void **state)
+static void returned_events_precede_later_claims(void **state)
 {
     struct inflight *f = *state;
     take(f, 0);
@@ -81,7 +81,7 @@ static void what_came_back_goes_before_what_was_claimed_after_it(void **state)
     assert_int_equal(inflight_deliveries(f), 0);
 }
 
-static void what_others_shall_have_is_not_queued_again(void **state)
+static void events_released_to_others_are_not_requeued(void **state)
 {
     struct inflight *f = *state;
     take(f, 0);
@@ -98,7 +98,7 @@ static void what_others_shall_have_is_not_queued_again(void **state)
     assert_false(f->gave_back);
 }
 
-static void what_is_with_the_sink_is_not_given_back(void **state)
+static void events_at_the_sink_are_not_given_back(void **state)
 {
     struct inflight *f = *state;
     take(f, 0);
@@ -108,7 +108,7 @@ static void what_is_with_the_sink_is_not_given_back(void **state)
     assert_int_equal(f->batch[0]->release_from, 2);
 }
 
-static void newest_is_settled_first_if_nothing_of_it_was_tried(void **state)
+static void newest_batch_is_settled_first_if_untried(void **state)
 {
     struct inflight *f = *state;
     take(f, 0);
@@ -121,7 +121,7 @@ static void newest_is_settled_first_if_nothing_of_it_was_tried(void **state)
     assert_int_equal(inflight_next_settled(f), 0);
 }
 
-static void fresh_batch_of_the_only_lane_shows_that_no_claim_is_unknown(void **state)
+static void fresh_batch_of_the_only_lane_rules_out_unknown_claims(void **state)
 {
     struct inflight *f = *state;
     inflight_forgot(f);
@@ -156,12 +156,12 @@ static void batch_that_starts_over_is_queued_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CLAIM(takes_four_batches_and_no_fifth),
-        CLAIM(what_came_back_goes_before_what_was_claimed_after_it),
-        CLAIM(what_others_shall_have_is_not_queued_again),
-        CLAIM(what_is_with_the_sink_is_not_given_back),
-        CLAIM(newest_is_settled_first_if_nothing_of_it_was_tried),
-        CLAIM(fresh_batch_of_the_only_lane_shows_that_no_claim_is_unknown),
+        CLAIM(holds_at_most_four_batches),
+        CLAIM(returned_events_precede_later_claims),
+        CLAIM(events_released_to_others_are_not_requeued),
+        CLAIM(events_at_the_sink_are_not_given_back),
+        CLAIM(newest_batch_is_settled_first_if_untried),
+        CLAIM(fresh_batch_of_the_only_lane_rules_out_unknown_claims),
         CLAIM(lost_batch_is_not_queued),
         CLAIM(batch_that_starts_over_is_queued_whole),
     };

@@ -64,7 +64,7 @@ static void reads_sections_and_settings_in_order(void **state)
     reads(STR("\n\n"), "");
 }
 
-static void trims_white_space_and_folds_it_in_sections(void **state)
+static void trims_white_space_and_collapses_it_in_sections(void **state)
 {
     (void)state;
     reads(STR("  [  consumer \t  search ]  \n \t a\t= \t b  c \t\n"),
@@ -81,7 +81,7 @@ static void comments_start_a_line_and_never_end_one(void **state)
     reads(STR("# c\n ; c = d\n#[x]\na = b # no comment; really\n"), "|a|b # no comment; really;");
 }
 
-static void values_are_taken_as_they_are(void **state)
+static void values_are_taken_literally(void **state)
 {
     (void)state;
     reads(STR("where = a = \"x\" and b != 'y'\n"), "|where|a = \"x\" and b != 'y';");
@@ -90,7 +90,7 @@ static void values_are_taken_as_they_are(void **state)
     reads(STR("a ==\n"), "|a|=;");
 }
 
-static void surrounding_quotes_are_taken_off_once(void **state)
+static void surrounding_quotes_are_removed_once(void **state)
 {
     (void)state;
     reads(STR("a = \"  spaced  \"\n"), "|a|  spaced  ;");
@@ -141,7 +141,7 @@ static void lines_may_be_of_any_length_and_number(void **state)
     buf_release(&want);
 }
 
-static void load_reads_a_file_and_says_when_it_cannot(void **state)
+static void load_reads_a_file_or_reports_an_error(void **state)
 {
     (void)state;
     char path[] = "ini-test-XXXXXX";
@@ -170,14 +170,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_sections_and_settings_in_order),
-        cmocka_unit_test(trims_white_space_and_folds_it_in_sections),
+        cmocka_unit_test(trims_white_space_and_collapses_it_in_sections),
         cmocka_unit_test(comments_start_a_line_and_never_end_one),
-        cmocka_unit_test(values_are_taken_as_they_are),
-        cmocka_unit_test(surrounding_quotes_are_taken_off_once),
+        cmocka_unit_test(values_are_taken_literally),
+        cmocka_unit_test(surrounding_quotes_are_removed_once),
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(same_name_twice_in_a_section_is_refused),
         cmocka_unit_test(lines_may_be_of_any_length_and_number),
-        cmocka_unit_test(load_reads_a_file_and_says_when_it_cannot),
+        cmocka_unit_test(load_reads_a_file_or_reports_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void every_special_network_ends_where_it_should(void **state)
         }
 }
 
-static void special_addresses_are_called_what_they_are(void **state)
+static void special_addresses_are_classified(void **state)
 {
     static const struct {
         const char *address, *what;
@@ -101,7 +101,7 @@ static void special_addresses_are_called_what_they_are(void **state)
     assert_string_equal(ipnet_special(&(struct sockaddr){.sa_family = AF_UNIX}), "not an internet");
 }
 
-static void ipv4_in_ipv6_is_what_it_is_in_ipv4(void **state)
+static void ipv4_mapped_addresses_are_treated_as_ipv4(void **state)
 {
     static const char *const inner[] = {"127.0.0.1",   "10.0.0.1",   "169.254.169.254",
                                         "192.168.0.1", "100.64.0.1", "0.0.0.0",
@@ -132,7 +132,7 @@ static bool holds(const char *net, const char *address)
     return ipnet_holds(&n, (struct sockaddr *)&sa);
 }
 
-static void address_is_known_however_it_is_written(void **state)
+static void address_is_recognized_in_any_notation(void **state)
 {
     static const char *const hosts[][2] = {
         {"10.0.0.1", "10.0.0.1"},
@@ -164,7 +164,7 @@ static void address_is_known_however_it_is_written(void **state)
         assert_int_equal(ipnet_of_host(neither[i], &sa), IPNET_NEITHER);
 }
 
-static void networks_hold_what_is_in_them(void **state)
+static void networks_contain_their_addresses(void **state)
 {
     (void)state;
     assert_true(holds("10.0.0.0/8", "10.255.255.255"));
@@ -184,7 +184,7 @@ static void networks_hold_what_is_in_them(void **state)
     assert_false(holds("::/0", "10.0.0.1"));
 }
 
-static void what_is_no_network_is_refused(void **state)
+static void invalid_networks_are_refused(void **state)
 {
     static const char *const bad[] = {
         "",           "10",          "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/",
@@ -204,11 +204,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_special_network_ends_where_it_should),
-        cmocka_unit_test(special_addresses_are_called_what_they_are),
-        cmocka_unit_test(ipv4_in_ipv6_is_what_it_is_in_ipv4),
-        cmocka_unit_test(address_is_known_however_it_is_written),
-        cmocka_unit_test(networks_hold_what_is_in_them),
-        cmocka_unit_test(what_is_no_network_is_refused),
+        cmocka_unit_test(special_addresses_are_classified),
+        cmocka_unit_test(ipv4_mapped_addresses_are_treated_as_ipv4),
+        cmocka_unit_test(address_is_recognized_in_any_notation),
+        cmocka_unit_test(networks_contain_their_addresses),
+        cmocka_unit_test(invalid_networks_are_refused),
     };
     return cmocka_run_group_tests_name("ipnet", tests, NULL, NULL);
 }

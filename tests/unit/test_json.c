@@ -58,7 +58,7 @@ static void value_is_the_text_without_outer_white_space(void **state)
     assert_true(str_is(v.raw, "{\"a\" : 1 }"));
 }
 
-static void refuses_what_is_not_one_value(void **state)
+static void refuses_anything_but_one_value(void **state)
 {
     (void)state;
     REFUSED("", "unexpected end", 0);
@@ -179,7 +179,7 @@ static void finds_a_special_byte_at_every_offset(void **state)
     }
 }
 
-static void nests_256_deep_and_no_deeper(void **state)
+static void nests_at_most_256_deep(void **state)
 {
     (void)state;
     char text[2 * JSON_MAX_DEPTH + 2];
@@ -298,7 +298,7 @@ static void reads_an_integer(const char *text, int64_t want)
     assert_true(got == want);
 }
 
-static void int_reads_integers_however_written(void **state)
+static void int_reads_integers_in_any_notation(void **state)
 {
     (void)state;
     reads_an_integer("0", 0);
@@ -314,7 +314,7 @@ static void int_reads_integers_however_written(void **state)
     reads_an_integer("-9223372036854775808", INT64_MIN);
 }
 
-static void int_refuses_what_is_none_or_does_not_fit(void **state)
+static void int_refuses_non_integers_and_overflow(void **state)
 {
     (void)state;
     static const char *const no[] = {"1.5",
@@ -390,7 +390,7 @@ static void quotes(struct str s, const char *want)
     buf_release(&b);
 }
 
-static void quote_escapes_only_what_must_be(void **state)
+static void quote_escapes_only_what_it_must(void **state)
 {
     (void)state;
     quotes(STR(""), "\"\"");
@@ -436,7 +436,7 @@ static void quote_leaves_the_buffer_whole_at_its_ceiling(void **state)
     buf_release(&b);
 }
 
-static void flat_turns_line_breaks_into_spaces_and_nothing_else(void **state)
+static void flat_only_turns_line_breaks_into_spaces(void **state)
 {
     (void)state;
     struct buf b;
@@ -451,7 +451,7 @@ static void flat_turns_line_breaks_into_spaces_and_nothing_else(void **state)
     buf_release(&b);
 }
 
-static void utf8_valid_names_the_first_bad_byte(void **state)
+static void utf8_valid_reports_the_first_bad_byte(void **state)
 {
     (void)state;
     size_t at = 77;
@@ -490,30 +490,30 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_every_kind_of_value),
         cmocka_unit_test(value_is_the_text_without_outer_white_space),
-        cmocka_unit_test(refuses_what_is_not_one_value),
+        cmocka_unit_test(refuses_anything_but_one_value),
         cmocka_unit_test(refuses_bad_numbers),
         cmocka_unit_test(refuses_bad_brackets),
         cmocka_unit_test(refuses_bad_strings),
         cmocka_unit_test(rejects_lone_surrogate_bytes),
         cmocka_unit_test(rejects_overlong_truncated_and_too_large_utf8),
         cmocka_unit_test(finds_a_special_byte_at_every_offset),
-        cmocka_unit_test(nests_256_deep_and_no_deeper),
+        cmocka_unit_test(nests_at_most_256_deep),
         cmocka_unit_test(remembers_each_bracket_at_depth),
         cmocka_unit_test(get_finds_the_last_of_repeated_names),
         cmocka_unit_test(get_compares_names_after_unescaping),
         cmocka_unit_test(each_walks_members_and_elements_in_order),
         cmocka_unit_test(unescape_undoes_every_escape),
         cmocka_unit_test(unescape_replaces_lone_surrogates),
-        cmocka_unit_test(int_reads_integers_however_written),
-        cmocka_unit_test(int_refuses_what_is_none_or_does_not_fit),
+        cmocka_unit_test(int_reads_integers_in_any_notation),
+        cmocka_unit_test(int_refuses_non_integers_and_overflow),
         cmocka_unit_test(equal_compares_strings_after_unescaping),
         cmocka_unit_test(equal_compares_numbers_by_value),
         cmocka_unit_test(equal_never_crosses_types),
-        cmocka_unit_test(quote_escapes_only_what_must_be),
+        cmocka_unit_test(quote_escapes_only_what_it_must),
         cmocka_unit_test(quote_undoes_unescape_at_every_offset),
         cmocka_unit_test(quote_leaves_the_buffer_whole_at_its_ceiling),
-        cmocka_unit_test(flat_turns_line_breaks_into_spaces_and_nothing_else),
-        cmocka_unit_test(utf8_valid_names_the_first_bad_byte),
+        cmocka_unit_test(flat_only_turns_line_breaks_into_spaces),
+        cmocka_unit_test(utf8_valid_reports_the_first_bad_byte),
         cmocka_unit_test(utf8_valid_sees_every_byte_of_long_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

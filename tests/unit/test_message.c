@@ -38,7 +38,7 @@ static void header(const char *name, const char *want)
     is(got, want);
 }
 
-static void plain_has_the_payload_and_all_else_in_headers(void **state)
+static void plain_has_the_payload_and_the_rest_in_headers(void **state)
 {
     (void)state;
     make(MESSAGE_PLAIN, &full);
@@ -59,7 +59,7 @@ static void plain_has_the_payload_and_all_else_in_headers(void **state)
     assert_int_equal(m.n, 10);
 }
 
-static void what_the_event_lacks_is_left_out(void **state)
+static void absent_event_fields_are_omitted(void **state)
 {
     (void)state;
     struct event ev = {.seq = 7, .id = full.id, .type = STR("x")};
@@ -69,7 +69,7 @@ static void what_the_event_lacks_is_left_out(void **state)
     assert_int_equal(m.n, 4); /* id, type, seq, time */
 }
 
-static void ours_win_over_headers_of_the_same_name(void **state)
+static void our_headers_override_the_events(void **state)
 {
     (void)state;
     struct event ev = full;
@@ -162,7 +162,7 @@ static void structured_is_one_cloudevent(void **state)
 
 /* What Debezium's outbox event router emits: the payload, the aggregate's id as the key, and one
  * header. */
-static void debezium_has_the_id_and_nothing_else(void **state)
+static void debezium_has_only_the_id_header(void **state)
 {
     (void)state;
     make(MESSAGE_DEBEZIUM, &full);
@@ -190,7 +190,7 @@ static void json_is_the_line_and_contract_is_the_envelope(void **state)
     buf_release(&want);
 }
 
-static void one_that_does_not_fit_is_refused(void **state)
+static void oversized_message_is_refused(void **state)
 {
     (void)state;
     struct error err = {0};
@@ -205,16 +205,16 @@ static void one_that_does_not_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_has_the_payload_and_all_else_in_headers),
-        cmocka_unit_test(what_the_event_lacks_is_left_out),
-        cmocka_unit_test(ours_win_over_headers_of_the_same_name),
+        cmocka_unit_test(plain_has_the_payload_and_the_rest_in_headers),
+        cmocka_unit_test(absent_event_fields_are_omitted),
+        cmocka_unit_test(our_headers_override_the_events),
         cmocka_unit_test(as_many_headers_as_an_event_may_have_fit),
         cmocka_unit_test(too_many_headers_are_refused),
         cmocka_unit_test(cloudevents_has_its_attributes_in_headers),
         cmocka_unit_test(structured_is_one_cloudevent),
-        cmocka_unit_test(debezium_has_the_id_and_nothing_else),
+        cmocka_unit_test(debezium_has_only_the_id_header),
         cmocka_unit_test(json_is_the_line_and_contract_is_the_envelope),
-        cmocka_unit_test(one_that_does_not_fit_is_refused),
+        cmocka_unit_test(oversized_message_is_refused),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     buf_release(&text);

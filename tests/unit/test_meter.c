@@ -20,7 +20,7 @@ static void end_with(struct meter *m, const char *type, enum sink_status status,
                     .type = str_of(type), .status = status, .call_ns = call_ns, .age_ms = age_ms});
 }
 
-static void counts_by_type_and_end(void **state)
+static void counts_by_type_and_outcome(void **state)
 {
     static struct meter m;
     (void)state;
@@ -54,7 +54,7 @@ static void counts_burials_by_type_and_reason(void **state)
 }
 
 /* Whoever may write to the table can date an event to 1970, or to any time. */
-static void sums_of_absurd_ages_stop_at_the_most_there_is(void **state)
+static void sums_of_ages_saturate(void **state)
 {
     static struct meter m;
     int64_t before = 0;
@@ -95,7 +95,7 @@ static void types_beyond_the_limit_and_long_ones_are_others(void **state)
         assert_int_equal(m.type[i].ends[SINK_DELIVERED], 2);
 }
 
-static void bounds_belong_to_their_bucket_and_time_is_never_negative(void **state)
+static void bucket_bounds_are_inclusive_and_time_non_negative(void **state)
 {
     static struct meter m;
     (void)state;
@@ -162,7 +162,7 @@ static void sink_silent_past_its_time_limit_is_a_stuck_loop(void **state)
     judged(&w, false, false, "no progress for 100 s: no answer from the sink for 100 s");
 }
 
-static void step_without_end_is_not_alive(void **state)
+static void endless_step_is_not_alive(void **state)
 {
     struct worker_view v = working_since(0);
     (void)state;
@@ -173,7 +173,7 @@ static void step_without_end_is_not_alive(void **state)
            "stuck for 70 s: the store does not answer, or a handler does not return");
 }
 
-static void paused_is_ready_and_stopped_is_not(void **state)
+static void paused_worker_is_ready_and_stopped_is_not(void **state)
 {
     struct worker_view v = working_since(900);
     (void)state;
@@ -191,16 +191,16 @@ static void paused_is_ready_and_stopped_is_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_by_type_and_end),
+        cmocka_unit_test(counts_by_type_and_outcome),
         cmocka_unit_test(counts_burials_by_type_and_reason),
-        cmocka_unit_test(sums_of_absurd_ages_stop_at_the_most_there_is),
+        cmocka_unit_test(sums_of_ages_saturate),
         cmocka_unit_test(types_beyond_the_limit_and_long_ones_are_others),
-        cmocka_unit_test(bounds_belong_to_their_bucket_and_time_is_never_negative),
+        cmocka_unit_test(bucket_bounds_are_inclusive_and_time_non_negative),
         cmocka_unit_test(worker_making_progress_or_idle_is_ready),
         cmocka_unit_test(worker_waiting_for_a_sink_is_not_ready_but_alive),
         cmocka_unit_test(sink_silent_past_its_time_limit_is_a_stuck_loop),
-        cmocka_unit_test(step_without_end_is_not_alive),
-        cmocka_unit_test(paused_is_ready_and_stopped_is_not),
+        cmocka_unit_test(endless_step_is_not_alive),
+        cmocka_unit_test(paused_worker_is_ready_and_stopped_is_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,7 +79,7 @@ static void strings_are_escaped_and_read_back_the_same(void **state)
     buf_release(&back);
 }
 
-static void a_line_that_just_fits_is_written_and_one_byte_less_fails(void **state)
+static void line_needs_exactly_its_length(void **state)
 {
     (void)state;
     struct buf b;
@@ -186,7 +186,7 @@ static void escapes_are_undone_in_strings_and_names(void **state)
     assert_true(str_eq(ev.type, STR("a\"\xf0\x9f\x98\x80\0z")));
 }
 
-static void no_delay_means_at_once(void **state)
+static void missing_delay_means_now(void **state)
 {
     (void)state;
     assert_int_equal(read_line(STR("{\"delay\":\"0s\"}")).not_before, 0);
@@ -229,7 +229,7 @@ static void a_key_given_twice_is_refused(void **state)
     refused(STR("{\"payload\":1,\"p\\u0061yload\":2}"), "payload is given twice");
 }
 
-static void lines_that_are_no_object_are_refused(void **state)
+static void lines_other_than_objects_are_refused(void **state)
 {
     (void)state;
     refused(STR(""), "not JSON: unexpected end at byte 0");
@@ -273,16 +273,16 @@ int main(void)
         cmocka_unit_test(absent_parts_are_null_and_headers_empty),
         cmocka_unit_test(line_breaks_of_the_payload_become_spaces),
         cmocka_unit_test(strings_are_escaped_and_read_back_the_same),
-        cmocka_unit_test(a_line_that_just_fits_is_written_and_one_byte_less_fails),
+        cmocka_unit_test(line_needs_exactly_its_length),
         cmocka_unit_test(reads_every_key),
         cmocka_unit_test(missing_and_null_keys_are_absent),
         cmocka_unit_test(empty_strings_stay_empty_strings),
         cmocka_unit_test(escapes_are_undone_in_strings_and_names),
-        cmocka_unit_test(no_delay_means_at_once),
+        cmocka_unit_test(missing_delay_means_now),
         cmocka_unit_test(unknown_keys_are_refused_with_the_nearest),
         cmocka_unit_test(wrong_types_are_refused),
         cmocka_unit_test(a_key_given_twice_is_refused),
-        cmocka_unit_test(lines_that_are_no_object_are_refused),
+        cmocka_unit_test(lines_other_than_objects_are_refused),
         cmocka_unit_test(a_full_arena_is_out_of_memory),
     };
     return cmocka_run_group_tests(tests, start, stop);

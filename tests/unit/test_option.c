@@ -90,7 +90,7 @@ static void unknown_option_names_the_nearest(void **state)
     assert_string_equal(err.text, "unknown option \"colour\"");
 }
 
-static void switch_is_told_yes_or_no_however_written(void **state)
+static void switch_accepts_every_form_of_yes_and_no(void **state)
 {
     (void)state;
     struct target t = {.drain = false};
@@ -142,7 +142,7 @@ static void choice_is_set_by_its_name(void **state)
     refused(&t, "fate", "mine", "fate: \"mine\" is not own or shared");
 }
 
-static void owned_text_replaces_the_one_before(void **state)
+static void owned_text_replaces_the_previous_one(void **state)
 {
     (void)state;
     struct target t = {.owned = NULL};
@@ -158,7 +158,7 @@ static void owned_text_replaces_the_one_before(void **state)
     refused(&t, "borrowed", "", "borrowed: the name is empty");
 }
 
-static void defaults_are_those_of_the_table(void **state)
+static void defaults_match_the_table(void **state)
 {
     (void)state;
     struct target t = {.size = 7};
@@ -176,11 +176,11 @@ int main(void)
         cmocka_unit_test(sets_a_value),
         cmocka_unit_test(error_names_the_option),
         cmocka_unit_test(unknown_option_names_the_nearest),
-        cmocka_unit_test(switch_is_told_yes_or_no_however_written),
+        cmocka_unit_test(switch_accepts_every_form_of_yes_and_no),
         cmocka_unit_test(value_out_of_bounds_is_refused_with_the_bounds),
         cmocka_unit_test(choice_is_set_by_its_name),
-        cmocka_unit_test(owned_text_replaces_the_one_before),
-        cmocka_unit_test(defaults_are_those_of_the_table),
+        cmocka_unit_test(owned_text_replaces_the_previous_one),
+        cmocka_unit_test(defaults_match_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

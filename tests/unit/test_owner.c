@@ -37,7 +37,7 @@ static pid_t child(char owner[OWNER_TEXT], int *ret_fd)
     return pid;
 }
 
-static void process_that_runs_is_not_gone(void **state)
+static void running_process_is_alive(void **state)
 {
     (void)state;
     char owner[OWNER_TEXT], pid[32];
@@ -47,7 +47,7 @@ static void process_that_runs_is_not_gone(void **state)
     assert_false(owner_gone(owner));
 }
 
-static void ended_process_is_gone_even_if_not_yet_reaped(void **state)
+static void zombie_process_counts_as_dead(void **state)
 {
     (void)state;
     char owner[OWNER_TEXT];
@@ -62,7 +62,7 @@ static void ended_process_is_gone_even_if_not_yet_reaped(void **state)
     assert_true(owner_gone(owner));
 }
 
-static void process_with_a_pid_that_was_used_before_is_another(void **state)
+static void reused_pid_is_another_process(void **state)
 {
     (void)state;
     char owner[OWNER_TEXT];
@@ -73,7 +73,7 @@ static void process_with_a_pid_that_was_used_before_is_another(void **state)
     assert_true(owner_gone(owner));
 }
 
-static void process_that_cannot_be_asked_for_is_not_gone(void **state)
+static void process_that_cannot_be_queried_counts_as_alive(void **state)
 {
     (void)state;
     static const char *const unknown[] = {
@@ -104,10 +104,10 @@ static void process_that_cannot_be_asked_for_is_not_gone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(process_that_runs_is_not_gone),
-        cmocka_unit_test(ended_process_is_gone_even_if_not_yet_reaped),
-        cmocka_unit_test(process_with_a_pid_that_was_used_before_is_another),
-        cmocka_unit_test(process_that_cannot_be_asked_for_is_not_gone),
+        cmocka_unit_test(running_process_is_alive),
+        cmocka_unit_test(zombie_process_counts_as_dead),
+        cmocka_unit_test(reused_pid_is_another_process),
+        cmocka_unit_test(process_that_cannot_be_queried_counts_as_alive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

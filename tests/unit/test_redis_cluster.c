@@ -10,7 +10,7 @@
 #include "redis/cluster.h"
 
 /* The slots that a server gives for CLUSTER KEYSLOT. */
-static void slots_are_those_of_redis(void **state)
+static void slots_match_redis(void **state)
 {
     (void)state;
     static const struct {
@@ -38,7 +38,7 @@ static void redirected(const char *text, bool ask, unsigned slot, const char *ho
     assert_string_equal(r.to.port, port);
 }
 
-static void redirections_are_read(void **state)
+static void redirections_are_parsed(void **state)
 {
     (void)state;
     redirected("MOVED 3999 127.0.0.1:6381", false, 3999, "127.0.0.1", "6381");
@@ -48,7 +48,7 @@ static void redirections_are_read(void **state)
     redirected("MOVED 1 ?:6381", false, 1, "asked", "6381");
 }
 
-static void what_is_no_redirection_is_refused(void **state)
+static void other_errors_are_no_redirection(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -97,7 +97,7 @@ static int read_slots(const char *resp, char text[200])
     return rc;
 }
 
-static void ranges_are_read(void **state)
+static void slot_ranges_are_parsed(void **state)
 {
     (void)state;
     char text[200];
@@ -124,10 +124,10 @@ static void ranges_are_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_are_those_of_redis),
-        cmocka_unit_test(redirections_are_read),
-        cmocka_unit_test(what_is_no_redirection_is_refused),
-        cmocka_unit_test(ranges_are_read),
+        cmocka_unit_test(slots_match_redis),
+        cmocka_unit_test(redirections_are_parsed),
+        cmocka_unit_test(other_errors_are_no_redirection),
+        cmocka_unit_test(slot_ranges_are_parsed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

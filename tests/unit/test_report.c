@@ -7,7 +7,7 @@
 
 #include "engine/circuit.h"
 
-static void first_answer_wipes_what_another_relay_left(void **state)
+static void first_answer_clears_reports_of_another_relay(void **state)
 {
     (void)state;
     struct circuit_report r = {0};
@@ -19,7 +19,7 @@ static void first_answer_wipes_what_another_relay_left(void **state)
     assert_false(circuit_report_take(&r, &text)); /* it is not news */
 }
 
-static void trouble_is_told_once_and_wiped_when_it_is_over(void **state)
+static void problem_is_reported_once_and_cleared_when_solved(void **state)
 {
     (void)state;
     struct circuit_report r = {0};
@@ -33,7 +33,7 @@ static void trouble_is_told_once_and_wiped_when_it_is_over(void **state)
     assert_null(text);
 }
 
-static void why_it_is_paused_stays_until_it_goes_on(void **state)
+static void reason_for_a_pause_stays_until_resumed(void **state)
 {
     (void)state;
     struct circuit_report r = {0};
@@ -51,9 +51,9 @@ static void why_it_is_paused_stays_until_it_goes_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_answer_wipes_what_another_relay_left),
-        cmocka_unit_test(trouble_is_told_once_and_wiped_when_it_is_over),
-        cmocka_unit_test(why_it_is_paused_stays_until_it_goes_on),
+        cmocka_unit_test(first_answer_clears_reports_of_another_relay),
+        cmocka_unit_test(problem_is_reported_once_and_cleared_when_solved),
+        cmocka_unit_test(reason_for_a_pause_stays_until_resumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

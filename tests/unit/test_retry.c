@@ -55,7 +55,7 @@ static void fast_jitters_over_the_whole_range_and_is_capped(void **state)
         assert_in_range(retry_delay(&p, 40, &r), 0, 300000);
 }
 
-static void every_number_can_be_set(void **state)
+static void every_retry_parameter_can_be_set(void **state)
 {
     (void)state;
     struct retry_policy p = parsed("base=250ms,cap=2s,attempts=9,jitter=none");
@@ -71,7 +71,7 @@ static void every_number_can_be_set(void **state)
     assert_int_equal(p.attempts, 2);
 }
 
-static void holding_takes_the_bound_away_unless_one_was_said(void **state)
+static void hold_removes_the_attempt_limit_unless_explicit(void **state)
 {
     (void)state;
     struct retry_policy p = parsed("slow"), said = parsed("slow,attempts=9");
@@ -87,7 +87,7 @@ static void holding_takes_the_bound_away_unless_one_was_said(void **state)
     assert_int_equal(p.attempts, usual);
 }
 
-static void what_is_shown_reads_back(void **state)
+static void shown_policy_parses_back(void **state)
 {
     (void)state;
     static const char *const texts[] = {"fast",
@@ -104,7 +104,7 @@ static void what_is_shown_reads_back(void **state)
     }
 }
 
-static void nonsense_is_refused_with_its_name(void **state)
+static void invalid_parameters_are_refused_by_name(void **state)
 {
     (void)state;
     static const char *const bad[] = {"",           "fats",        "base=", "base=5",
@@ -128,10 +128,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slow_has_five_retries_the_last_after_sixteen_minutes),
         cmocka_unit_test(fast_jitters_over_the_whole_range_and_is_capped),
-        cmocka_unit_test(every_number_can_be_set),
-        cmocka_unit_test(holding_takes_the_bound_away_unless_one_was_said),
-        cmocka_unit_test(what_is_shown_reads_back),
-        cmocka_unit_test(nonsense_is_refused_with_its_name),
+        cmocka_unit_test(every_retry_parameter_can_be_set),
+        cmocka_unit_test(hold_removes_the_attempt_limit_unless_explicit),
+        cmocka_unit_test(shown_policy_parses_back),
+        cmocka_unit_test(invalid_parameters_are_refused_by_name),
     };
     return cmocka_run_group_tests_name("retry", tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@ static struct schedule made(void)
     return s;
 }
 
-static void first_look_is_due_at_once(void **state)
+static void first_poll_is_due_at_once(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -26,7 +26,7 @@ static void first_look_is_due_at_once(void **state)
     assert_false(schedule_drain_over(&s, INT64_MAX - 1));
 }
 
-static void rest_puts_the_look_off_and_listens_meanwhile(void **state)
+static void rest_postpones_the_poll_but_allows_wake_ups(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -52,7 +52,7 @@ static void rest_for_a_taken_lane_ignores_wake_ups_for_50_ms(void **state)
     assert_true(schedule_look_due(&s, NOW + 50 * MS_NS));
 }
 
-static void rest_without_a_crowd_ends_deafness(void **state)
+static void rest_without_contention_accepts_wake_ups_again(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -61,7 +61,7 @@ static void rest_without_a_crowd_ends_deafness(void **state)
     assert_true(schedule_listens(&s, NOW));
 }
 
-static void store_is_left_alone_for_twice_as_long_each_time_up_to_5_s(void **state)
+static void store_backoff_doubles_up_to_5_s(void **state)
 {
     (void)state;
     static const int64_t ms[] = {100, 200, 400, 800, 1600, 3200, 5000, 5000};
@@ -76,7 +76,7 @@ static void store_is_left_alone_for_twice_as_long_each_time_up_to_5_s(void **sta
     assert_int_equal(schedule_store_failed(&s, NOW), 100 * MS_NS);
 }
 
-static void pause_of_the_store_counts_no_failure(void **state)
+static void pause_of_the_store_counts_as_no_failure(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -86,7 +86,7 @@ static void pause_of_the_store_counts_no_failure(void **state)
     assert_int_equal(schedule_store_failed(&s, NOW), 100 * MS_NS);
 }
 
-static void ring_looks_at_once_whatever_was_meant(void **state)
+static void wake_up_polls_at_once(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -111,7 +111,7 @@ static void drain_ends_at_the_earliest_deadline(void **state)
     assert_true(schedule_drain_over(&s, NOW));
 }
 
-static void what_is_due_waits_for_a_store_that_is_away(void **state)
+static void due_work_waits_for_an_unreachable_store(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -125,15 +125,15 @@ static void what_is_due_waits_for_a_store_that_is_away(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_look_is_due_at_once),
-        cmocka_unit_test(rest_puts_the_look_off_and_listens_meanwhile),
+        cmocka_unit_test(first_poll_is_due_at_once),
+        cmocka_unit_test(rest_postpones_the_poll_but_allows_wake_ups),
         cmocka_unit_test(rest_for_a_taken_lane_ignores_wake_ups_for_50_ms),
-        cmocka_unit_test(rest_without_a_crowd_ends_deafness),
-        cmocka_unit_test(store_is_left_alone_for_twice_as_long_each_time_up_to_5_s),
-        cmocka_unit_test(pause_of_the_store_counts_no_failure),
-        cmocka_unit_test(ring_looks_at_once_whatever_was_meant),
+        cmocka_unit_test(rest_without_contention_accepts_wake_ups_again),
+        cmocka_unit_test(store_backoff_doubles_up_to_5_s),
+        cmocka_unit_test(pause_of_the_store_counts_as_no_failure),
+        cmocka_unit_test(wake_up_polls_at_once),
         cmocka_unit_test(drain_ends_at_the_earliest_deadline),
-        cmocka_unit_test(what_is_due_waits_for_a_store_that_is_away),
+        cmocka_unit_test(due_work_waits_for_an_unreachable_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void signs_as_the_specification_does(void **state)
     buf_release(&b);
 }
 
-static void believes_what_is_genuine_and_nothing_else(void **state)
+static void accepts_only_genuine_signatures(void **state)
 {
     struct signature_keys *keys = keys_of(SECRET),
                           *others = keys_of("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA");
@@ -90,7 +90,7 @@ static void believes_what_is_genuine_and_nothing_else(void **state)
     signature_keys_free(others);
 }
 
-static void signs_with_a_private_key_as_others_do(void **state)
+static void private_key_signatures_match_other_libraries(void **state)
 {
     static const char *const forms[] = {PRIVATE, "whsk_" SEED};
     struct buf b;
@@ -114,7 +114,7 @@ static void signs_with_a_private_key_as_others_do(void **state)
     buf_release(&b);
 }
 
-static void believes_a_public_key_and_no_other(void **state)
+static void accepts_only_the_matching_public_key(void **state)
 {
     struct signature_keys *keys = keys_of(PUBLIC), *both = keys_of(PUBLIC " " SECRET),
                           *secret = keys_of(SECRET);
@@ -160,7 +160,7 @@ static void believes_a_public_key_and_no_other(void **state)
     signature_keys_free(secret);
 }
 
-static void what_was_signed_has_one_meaning_only(void **state)
+static void signed_text_is_unambiguous(void **state)
 {
     struct signature_keys *keys = keys_of(SECRET);
     struct signature_message m = {STR("x"), TIME, STR("1614265331.5")},
@@ -226,7 +226,7 @@ static void replays_and_repeats_are_told_apart(void **state)
     replay_free(r);
 }
 
-static void memory_of_replays_is_bounded_and_keeps_the_newest(void **state)
+static void replay_memory_is_bounded_and_keeps_the_newest(void **state)
 {
     struct replay_memory *r = replay_new();
     char id[32];
@@ -248,7 +248,7 @@ static void memory_of_replays_is_bounded_and_keeps_the_newest(void **state)
     replay_free(r);
 }
 
-static void refuses_bad_secrets_without_repeating_them(void **state)
+static void refuses_bad_secrets_without_echoing_them(void **state)
 {
     static const char *const bad[] = {
         "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
@@ -328,7 +328,7 @@ static void new_secrets_work_and_differ(void **state)
     buf_release(&b);
 }
 
-static void base64_goes_there_and_back(void **state)
+static void base64_round_trips(void **state)
 {
     static const char *const pairs[][2] = {{"", ""},
                                            {"f", "Zg=="},
@@ -360,17 +360,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signs_as_the_specification_does),
-        cmocka_unit_test(believes_what_is_genuine_and_nothing_else),
-        cmocka_unit_test(refuses_bad_secrets_without_repeating_them),
+        cmocka_unit_test(accepts_only_genuine_signatures),
+        cmocka_unit_test(refuses_bad_secrets_without_echoing_them),
         cmocka_unit_test(new_secrets_work_and_differ),
         cmocka_unit_test(new_pairs_work_and_differ),
-        cmocka_unit_test(signs_with_a_private_key_as_others_do),
-        cmocka_unit_test(believes_a_public_key_and_no_other),
-        cmocka_unit_test(what_was_signed_has_one_meaning_only),
+        cmocka_unit_test(private_key_signatures_match_other_libraries),
+        cmocka_unit_test(accepts_only_the_matching_public_key),
+        cmocka_unit_test(signed_text_is_unambiguous),
         cmocka_unit_test(only_digits_are_a_timestamp),
         cmocka_unit_test(replays_and_repeats_are_told_apart),
-        cmocka_unit_test(memory_of_replays_is_bounded_and_keeps_the_newest),
-        cmocka_unit_test(base64_goes_there_and_back),
+        cmocka_unit_test(replay_memory_is_bounded_and_keeps_the_newest),
+        cmocka_unit_test(base64_round_trips),
     };
     return cmocka_run_group_tests_name("signature", tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ static void suspect_waits_for_other_batches_of_its_pipeline(void **state)
     assert_int_equal(suspect_ask(&s, 0), SUSPECT_WAIT);
 }
 
-static void no_pipeline_waits_for_the_delivery_of_another(void **state)
+static void pipelines_do_not_wait_for_each_others_deliveries(void **state)
 {
     (void)state;
     struct suspects all;
@@ -117,7 +117,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(suspect_waits_for_other_batches_of_its_pipeline),
-        cmocka_unit_test(no_pipeline_waits_for_the_delivery_of_another),
+        cmocka_unit_test(pipelines_do_not_wait_for_each_others_deliveries),
         cmocka_unit_test(suspect_beside_another_clears_it),
         cmocka_unit_test(suspect_does_not_begin_while_another_is_being_claimed),
         cmocka_unit_test(stopping_the_process_clears_the_event_in_flight),

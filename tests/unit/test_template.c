@@ -27,7 +27,7 @@ static void gives(const char *text, const char *want)
     template_free(t);
 }
 
-static void fields_and_parts_are_put_in(void **state)
+static void fields_and_parts_are_substituted(void **state)
 {
     (void)state;
     gives("events", "events");
@@ -48,7 +48,7 @@ static void bracket(struct buf *b, struct str value, bool levels)
     buf_addc(b, levels ? '>' : ']');
 }
 
-static void values_are_escaped_and_the_text_around_them_is_not(void **state)
+static void only_values_are_escaped(void **state)
 {
     (void)state;
     struct template *t;
@@ -64,7 +64,7 @@ static void values_are_escaped_and_the_text_around_them_is_not(void **state)
     template_free(t);
 }
 
-static void what_the_event_lacks_is_named(void **state)
+static void absent_event_fields_are_named(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {{"{tenant}", "no tenant"},
@@ -103,9 +103,9 @@ static void bad_templates_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fields_and_parts_are_put_in),
-        cmocka_unit_test(values_are_escaped_and_the_text_around_them_is_not),
-        cmocka_unit_test(what_the_event_lacks_is_named),
+        cmocka_unit_test(fields_and_parts_are_substituted),
+        cmocka_unit_test(only_values_are_escaped),
+        cmocka_unit_test(absent_event_fields_are_named),
         cmocka_unit_test(bad_templates_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

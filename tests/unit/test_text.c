@@ -46,7 +46,7 @@ static void refuses_a_duration_without_unit_and_names_the_units(void **state)
     assert_int_equal(ms, 7);
 }
 
-static void refuses_what_is_no_duration(void **state)
+static void refuses_invalid_durations(void **state)
 {
     (void)state;
     static const char *const no[] = {"",    " ",  "s",   "-1s", "+1s",  "1.5h", "5 m",
@@ -85,7 +85,7 @@ static void shows_a_duration(int64_t ms, const char *want)
         assert_true(duration(out) == ms);
 }
 
-static void shows_durations_that_read_back_the_same(void **state)
+static void durations_round_trip(void **state)
 {
     (void)state;
     shows_a_duration(0, "0s");
@@ -147,7 +147,7 @@ static void refuses_bad_sizes(void **state)
     }
 }
 
-static void shows_sizes_in_the_largest_unit_that_is_exact(void **state)
+static void shows_sizes_in_the_largest_exact_unit(void **state)
 {
     (void)state;
     static const struct {
@@ -194,7 +194,7 @@ static void refuses_numbers_out_of_bounds(void **state)
     assert_int_equal(n, 7);
 }
 
-static void refuses_what_is_no_whole_number(void **state)
+static void refuses_anything_but_whole_numbers(void **state)
 {
     (void)state;
     static const char *const no[] = {"",   "-",   "x",    "1x",  " 1", "1 ",
@@ -228,7 +228,7 @@ static void reads_yes_and_no_in_all_their_forms(void **state)
     assert_int_equal(text_bool("", &b, &err), -1);
 }
 
-static void nearest_finds_what_was_meant(void **state)
+static void nearest_finds_the_intended_word(void **state)
 {
     (void)state;
     static const char *const names[] = {
@@ -242,7 +242,7 @@ static void nearest_finds_what_was_meant(void **state)
     assert_string_equal(text_nearest("type", names), "type");
 }
 
-static void hint_names_the_nearest_or_says_what_there_is(void **state)
+static void hint_names_the_nearest_or_lists_all(void **state)
 {
     (void)state;
     static const char *const names[] = {"type", "payload", NULL};
@@ -257,7 +257,7 @@ static void hint_names_the_nearest_or_says_what_there_is(void **state)
     assert_string_equal(text_hint("colour", names, (struct text_hint){"{", "}", NULL}, out), "");
 }
 
-static void nearest_guesses_nothing_far_off(void **state)
+static void nearest_does_not_guess_distant_words(void **state)
 {
     (void)state;
     static const char *const names[] = {"type", "payload", "id", "x", NULL}, *const none[] = {NULL};
@@ -343,7 +343,7 @@ static void cleans(const char *from, size_t n, const char *want)
 }
 #define CLEANS(literal, want) cleans(literal, sizeof(literal) - 1, want)
 
-static void cleaned_text_is_one_line_that_a_terminal_survives(void **state)
+static void cleaned_text_is_one_terminal_safe_line(void **state)
 {
     (void)state;
     CLEANS("", "");
@@ -375,7 +375,7 @@ static void shows(const char *from, size_t n, const char *keep, const char *want
 }
 #define SHOWS(literal, want) shows(literal, sizeof(literal) - 1, "", want)
 
-static void text_is_shown_as_itself_or_escaped(void **state)
+static void text_is_shown_literally_or_escaped(void **state)
 {
     (void)state;
     SHOWS("", "");
@@ -387,7 +387,7 @@ static void text_is_shown_as_itself_or_escaped(void **state)
     shows("a\tb\n", 4, "\n", "a\\u0009b\n");
 }
 
-static void cleaned_text_is_cut_behind_a_whole_character(void **state)
+static void cleaned_text_is_cut_after_a_whole_character(void **state)
 {
     char out[8], same[] = "in\tplace\n";
     (void)state;
@@ -425,22 +425,22 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_durations_and_their_sums),
         cmocka_unit_test(refuses_a_duration_without_unit_and_names_the_units),
-        cmocka_unit_test(refuses_what_is_no_duration),
+        cmocka_unit_test(refuses_invalid_durations),
         cmocka_unit_test(refuses_more_than_a_hundred_years),
-        cmocka_unit_test(shows_durations_that_read_back_the_same),
+        cmocka_unit_test(durations_round_trip),
         cmocka_unit_test(reads_sizes_in_powers_of_1024),
         cmocka_unit_test(refuses_bad_sizes),
-        cmocka_unit_test(shows_sizes_in_the_largest_unit_that_is_exact),
+        cmocka_unit_test(shows_sizes_in_the_largest_exact_unit),
         cmocka_unit_test(reads_whole_numbers_within_bounds),
         cmocka_unit_test(refuses_numbers_out_of_bounds),
-        cmocka_unit_test(refuses_what_is_no_whole_number),
+        cmocka_unit_test(refuses_anything_but_whole_numbers),
         cmocka_unit_test(reads_yes_and_no_in_all_their_forms),
-        cmocka_unit_test(nearest_finds_what_was_meant),
-        cmocka_unit_test(hint_names_the_nearest_or_says_what_there_is),
-        cmocka_unit_test(nearest_guesses_nothing_far_off),
-        cmocka_unit_test(cleaned_text_is_one_line_that_a_terminal_survives),
-        cmocka_unit_test(text_is_shown_as_itself_or_escaped),
-        cmocka_unit_test(cleaned_text_is_cut_behind_a_whole_character),
+        cmocka_unit_test(nearest_finds_the_intended_word),
+        cmocka_unit_test(hint_names_the_nearest_or_lists_all),
+        cmocka_unit_test(nearest_does_not_guess_distant_words),
+        cmocka_unit_test(cleaned_text_is_one_terminal_safe_line),
+        cmocka_unit_test(text_is_shown_literally_or_escaped),
+        cmocka_unit_test(cleaned_text_is_cut_after_a_whole_character),
         cmocka_unit_test(a_variable_has_letters_digits_and_underscores),
         cmocka_unit_test(rfc3339_knows_the_calendar),
         cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),

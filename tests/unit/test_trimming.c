@@ -31,7 +31,7 @@ static void steps_grow_while_they_are_quick_and_shrink_when_slow(void **state)
     assert_int_equal(t.rows, 1000);
 }
 
-static void with_one_writer_steps_are_short_and_pauses_as_long(void **state)
+static void with_one_writer_steps_are_short_and_pauses_equal(void **state)
 {
     (void)state;
     struct trimming t = {.rows = 1000};
@@ -43,7 +43,7 @@ static void with_one_writer_steps_are_short_and_pauses_as_long(void **state)
     assert_true(t.rows >= 200 && t.rows < 400);
 }
 
-static void a_step_begins_where_the_last_one_ended_while_there_is_more(void **state)
+static void step_continues_where_the_last_one_ended(void **state)
 {
     (void)state;
     struct trimming t = {.rows = 1000};
@@ -56,7 +56,7 @@ static void a_step_begins_where_the_last_one_ended_while_there_is_more(void **st
 }
 
 /* Somebody holds a transaction open: each look at all events walks over all that are gone. */
-static void a_look_at_all_events_that_takes_long_is_made_seldom(void **state)
+static void slow_full_scans_are_made_rarely(void **state)
 {
     (void)state;
     struct trimming t = {.rows = 1000};
@@ -73,9 +73,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_grow_while_they_are_quick_and_shrink_when_slow),
-        cmocka_unit_test(with_one_writer_steps_are_short_and_pauses_as_long),
-        cmocka_unit_test(a_step_begins_where_the_last_one_ended_while_there_is_more),
-        cmocka_unit_test(a_look_at_all_events_that_takes_long_is_made_seldom),
+        cmocka_unit_test(with_one_writer_steps_are_short_and_pauses_equal),
+        cmocka_unit_test(step_continues_where_the_last_one_ended),
+        cmocka_unit_test(slow_full_scans_are_made_rarely),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static void fifty_bits_are_random(void **state)
         assert_int_equal(differs[i], i == 22 || i > 23);
 }
 
-static void ids_of_one_generator_only_grow(void **state)
+static void ids_of_one_generator_ascend(void **state)
 {
     (void)state;
     static const int64_t times[] = {1000, 1000, 1000, 999, 500, 1001, 1001, 1000};
@@ -57,7 +57,7 @@ static void ids_of_one_generator_only_grow(void **state)
     }
 }
 
-static void count_orders_the_ids_of_a_millisecond_between_generators(void **state)
+static void counter_orders_ids_across_generators(void **state)
 {
     (void)state;
     struct rng r;
@@ -98,8 +98,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_version_7_variant_2_and_the_time_in_front),
         cmocka_unit_test(fifty_bits_are_random),
-        cmocka_unit_test(ids_of_one_generator_only_grow),
-        cmocka_unit_test(count_orders_the_ids_of_a_millisecond_between_generators),
+        cmocka_unit_test(ids_of_one_generator_ascend),
+        cmocka_unit_test(counter_orders_ids_across_generators),
         cmocka_unit_test(a_full_counter_steps_the_time),
         cmocka_unit_test(uuid_valid_refuses_other_shapes),
     };

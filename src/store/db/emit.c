@@ -74,11 +74,25 @@ static int put_handled(const struct db_target *t, const struct sql_put_handled *
     return -1;
 }
 
+/* Says whether the key was recorded, and with the same payload. */
+static int find_handled(const struct db_target *t, const struct sql_put_handled *row,
+                        bool *ret_known, bool *ret_same, struct error *err)
+{
+    struct db_rows q;
+    int r = db_target_row(t, &q, err, SQL(handled_hash, .handler = row->handler, .key = row->key));
+    if (r < 0)
+        return -1;
+    *ret_known = r == 1;
+    *ret_same = r == 1 && db_int(&q, 0) == row->hash;
+    db_done(&q);
+    return 0;
+}
+
+/* Where there is one writer, a duplicate must not have to wait until it may write. */
 int db_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
                    struct str payload, bool *ret_first, struct error *err)
 {
     struct db_target t;
-    struct db_rows q;
     if (!foreign && !db_of(st)->in_tx)
         return err_set(err, ERR_MISUSE,
                        "no transaction is open: the record must commit together with the effect");
@@ -93,21 +107,19 @@ int db_handle_once(struct store *st, void *foreign, struct str handler, struct s
         .hash = (int64_t)hash_end(hash_add(HASH_INIT, payload)),
         .now = foreign ? clock_wall(db_of(st)->opt.clock) : db_now(st),
     };
-    bool first;
-    if (put_handled(&t, &row, &first, err) != 0)
+    bool one_writer = (st->caps & STORE_ONE_WRITER) != 0;
+    bool known = false, same = false, first = false;
+    if (one_writer && find_handled(&t, &row, &known, &same, err) != 0)
         return -1;
-    if (!first) {
-        int r = db_target_row(&t, &q, err, SQL(handled_hash, .handler = handler, .key = key));
-        if (r < 0)
-            return -1;
-        bool same = r == 1 && db_int(&q, 0) == row.hash;
-        db_done(&q);
-        int shown = key.n < SHOWN ? (int)key.n : SHOWN;
-        if (!same)
-            return err_set(err, ERR_CONFLICT,
-                           "handler \"%.*s\" has handled key \"%.*s\" before with another payload",
-                           (int)handler.n, handler.p, shown, key.p);
-    }
+    if (!known && put_handled(&t, &row, &first, err) != 0)
+        return -1;
+    if (!known && !first && find_handled(&t, &row, &known, &same, err) != 0)
+        return -1;
+    int shown = key.n < SHOWN ? (int)key.n : SHOWN;
+    if (!first && !same)
+        return err_set(err, ERR_CONFLICT,
+                       "handler \"%.*s\" has handled key \"%.*s\" before with another payload",
+                       (int)handler.n, handler.p, shown, key.p);
     *ret_first = first;
     return 0;
 }

@@ -126,8 +126,9 @@ bool db_fresh_lane_free(struct turn *t, int lane)
         if (!db_claim_blocks(&t->claims[i], lane))
             continue;
         t->hint->busy = true;
-        db_claim_wait(t, t->claims[i].until);
         is_free = false;
+        if (t->claims[i].until > t->now)
+            db_claim_wait(t, t->claims[i].until);
     }
     return is_free;
 }

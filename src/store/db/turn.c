@@ -179,11 +179,11 @@ static int look_through(struct turn *t, struct error *err)
         return -1;
     for (size_t i = 0; i < t->n_claims; i++) {
         const struct db_claim *c = &t->claims[i];
-        bool forgotten = c->until > t->now && !c->known;
+        bool runs = c->until > t->now; /* else it waits for an earlier claim of its lane */
         if (c->over)
             continue;
         left = 1;
-        if (c->others || forgotten)
+        if (runs && (c->others || !c->known))
             db_claim_wait(t, c->until);
     }
     t->hint->through = !left && t->hint->skipped == 0;
